@@ -1,0 +1,708 @@
+//! One wire to each node, for all threads: a step writes to all nodes, reads from all, and stops as
+//! soon as its verdict is certain.
+//!
+//! Whoever finds the lane idle takes the baton (the wires and the buffers) and leads: it runs its
+//! operation directly, with no mutex held. Who comes meanwhile queues; the leader hands the baton to
+//! the first of them, who takes all that is queued as one batch, with one write and one read for
+//! each node. Everyone queued is waiting, so there is always someone to lead.
+//!
+//! One wire per node means that a release is behind the acquire that it undoes (rule R7), however
+//! many threads there are. The lane knows nothing of validity, of retries, or of held locks.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crate::clock;
+use crate::error::{Cause, NodeErrors};
+use crate::node::Nodes;
+use crate::quorum::{Question, Tally, Verdict, bit, count, majority};
+use crate::script::{Action, Key, Reply, Vote};
+use crate::wire::{Debt, Wire};
+
+/// A node's unread replies are read past when they are this many. They cost the node's memory, not
+/// ours, and a system call each time.
+const MAX_OWED: usize = 256;
+/// A node is read before another that is listed earlier only if it answers this much faster: order
+/// that changes costs system calls.
+const SAME_LAG: Duration = Duration::from_micros(200);
+
+/// What is asked of all nodes.
+#[derive(Clone)]
+pub(crate) struct Op {
+    pub(crate) action: Action,
+    pub(crate) key: Key,
+    /// How long the key may live on the nodes: what undoes it is owed no longer.
+    pub(crate) ttl: Duration,
+    /// When an answer is of no more use, if that is before the step's own deadline.
+    pub(crate) until: Option<Instant>,
+    /// Come back as soon as it is written; nobody reads the answer (for `Drop`).
+    pub(crate) only_write: bool,
+}
+
+pub(crate) struct Outcome {
+    pub(crate) verdict: Verdict,
+    pub(crate) tally: Tally,
+    /// The failed nodes, if the verdict is that too few answered.
+    pub(crate) errors: Option<NodeErrors>,
+    /// It would not have come to that without connections that turned out closed: worth another go
+    /// at once, on new ones.
+    pub(crate) closed: bool,
+}
+
+impl Outcome {
+    /// Of an operation that nobody carried out.
+    fn none() -> Outcome {
+        Outcome {
+            verdict: Verdict::Unavailable,
+            tally: Tally::default(),
+            errors: None,
+            closed: false,
+        }
+    }
+}
+
+pub(crate) struct Lane {
+    nodes: Arc<Nodes>,
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    waiting: Vec<Arc<Waiter>>,
+    /// `None`: somebody leads.
+    baton: Option<Box<Baton>>,
+}
+
+/// What the leader needs, and one step of work.
+struct Baton {
+    nodes: Arc<Nodes>,
+    /// `None`: the node is away.
+    wires: Vec<Option<Wire>>,
+    /// The order in which nodes are read, and how long each takes to answer.
+    order: Vec<usize>,
+    lags: Vec<Duration>,
+    /// Nodes whose last answer to an acquire was an error of the server.
+    complaining: u64,
+
+    // Of the running step:
+    batch: Vec<Slot>,
+    /// Operations without a verdict.
+    open: usize,
+    /// Nodes that the batch was written to, as far as they took it.
+    written: u64,
+    started: Instant,
+    until: Instant,
+    bytes: Vec<u8>,
+    /// The outcome of the leader's own operation.
+    own: Option<Outcome>,
+}
+
+/// An operation in a batch.
+struct Slot {
+    op: Op,
+    tally: Tally,
+    errors: Vec<(usize, Arc<Cause>)>,
+    /// Failed by a connection that was closed.
+    closed: u64,
+    state: State,
+    /// Who waits for it; `None`: the leader itself.
+    waiter: Option<Arc<Waiter>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// A failed acquire: it returns when its undo is written (rule R6).
+    Undo,
+    Done,
+}
+
+/// A thread in the queue.
+struct Waiter {
+    op: Op,
+    thread: Thread,
+    turn: Mutex<Turn>,
+}
+
+enum Turn {
+    Wait,
+    Lead(Box<Baton>),
+    Done(Outcome),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lane {
+    pub(crate) fn new(nodes: Arc<Nodes>) -> Lane {
+        let now = clock::instant();
+        let baton = Baton {
+            nodes: nodes.clone(),
+            wires: (0..nodes.len()).map(|_| None).collect(),
+            order: (0..nodes.len()).collect(),
+            lags: vec![Duration::ZERO; nodes.len()],
+            complaining: 0,
+            batch: Vec::new(),
+            open: 0,
+            written: 0,
+            started: now,
+            until: now,
+            bytes: Vec::new(),
+            own: None,
+        };
+        Lane {
+            nodes,
+            queue: Mutex::new(Queue {
+                waiting: Vec::new(),
+                baton: Some(Box::new(baton)),
+            }),
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Carries out `op` on all nodes.
+    pub(crate) fn run(&self, op: Op) -> Outcome {
+        let mut queue = lock(&self.queue);
+        if let Some(mut baton) = queue.baton.take() {
+            drop(queue);
+            baton.batch.push(Slot::new(op, None));
+            return Reign::new(self, baton).run();
+        }
+        let waiter = Arc::new(Waiter {
+            op,
+            thread: std::thread::current(),
+            turn: Mutex::new(Turn::Wait),
+        });
+        queue.waiting.push(waiter.clone());
+        drop(queue);
+        match waiter.wait() {
+            Ok(outcome) => outcome,
+            Err(mut baton) => {
+                baton.batch.push(Slot::new(waiter.op.clone(), None));
+                let queued = std::mem::take(&mut lock(&self.queue).waiting);
+                let slots = queued
+                    .into_iter()
+                    .map(|waiter| Slot::new(waiter.op.clone(), Some(waiter)));
+                baton.batch.extend(slots);
+                Reign::new(self, baton).run()
+            }
+        }
+    }
+
+    /// Closes the connections once what they owe is read, within one node timeout: closing on
+    /// unread replies resets a connection, and the server may then drop a release that it has not
+    /// read yet.
+    pub(crate) fn close(&mut self) {
+        self.nodes.close();
+        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let until = clock::instant() + self.nodes.node_timeout();
+        for wire in queue
+            .baton
+            .iter_mut()
+            .flat_map(|baton| &mut baton.wires)
+            .flatten()
+        {
+            let _ = wire.settle(until);
+        }
+    }
+}
+
+impl Waiter {
+    /// The outcome, or the baton.
+    fn wait(&self) -> Result<Outcome, Box<Baton>> {
+        loop {
+            match std::mem::replace(&mut *lock(&self.turn), Turn::Wait) {
+                Turn::Done(outcome) => return Ok(outcome),
+                Turn::Lead(baton) => return Err(baton),
+                Turn::Wait => std::thread::park(),
+            }
+        }
+    }
+
+    fn tell(&self, turn: Turn) {
+        *lock(&self.turn) = turn;
+        self.thread.unpark();
+    }
+}
+
+impl Slot {
+    fn new(op: Op, waiter: Option<Arc<Waiter>>) -> Slot {
+        Slot {
+            op,
+            tally: Tally::default(),
+            errors: Vec::new(),
+            closed: 0,
+            state: State::Open,
+            waiter,
+        }
+    }
+
+    fn question(&self) -> Question {
+        self.op.action.question()
+    }
+
+    /// Its own time is over: the nodes that have not answered have failed.
+    fn expire(&mut self, nodes: usize, waited: Duration) {
+        let cause = Arc::new(Cause::Silent(waited));
+        (0..nodes).for_each(|node| self.fail(node, &cause));
+    }
+
+    fn finish(&mut self, verdict: Verdict, nodes: &Nodes, own: &mut Option<Outcome>) {
+        let outcome = self.outcome(verdict, nodes);
+        self.deliver(outcome, own);
+    }
+
+    /// Nobody waits for the answer; what counts is how many nodes were told.
+    fn finish_written(&mut self, written: u64, nodes: &Nodes, own: &mut Option<Outcome>) {
+        let told = count(written) >= majority(nodes.len());
+        let outcome = Outcome {
+            verdict: if told {
+                Verdict::Yes
+            } else {
+                Verdict::Unavailable
+            },
+            ..Outcome::none()
+        };
+        self.deliver(outcome, own);
+    }
+
+    fn deliver(&mut self, outcome: Outcome, own: &mut Option<Outcome>) {
+        self.state = State::Done;
+        match &self.waiter {
+            Some(waiter) => waiter.tell(Turn::Done(outcome)),
+            None => *own = Some(outcome),
+        }
+    }
+
+    fn debt(&self, now: Instant) -> Debt {
+        Debt {
+            key: self.op.key.clone(),
+            forget_at: now.checked_add(self.op.ttl).unwrap_or(now),
+        }
+    }
+
+    /// What it leaves owed on a wire that it is written to.
+    fn release(&self, now: Instant) -> Option<Debt> {
+        (self.op.action == Action::Release).then(|| self.debt(now))
+    }
+
+    fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
+        if self.tally.voted() & bit(node) == 0 {
+            self.tally.fail(node);
+            self.errors.push((node, cause.clone()));
+            if matches!(**cause, Cause::Closed(_)) {
+                self.closed |= bit(node);
+            }
+        }
+    }
+
+    fn outcome(&self, verdict: Verdict, nodes: &Nodes) -> Outcome {
+        let mut outcome = Outcome {
+            verdict,
+            tally: self.tally,
+            errors: None,
+            closed: false,
+        };
+        if outcome.verdict == Verdict::Unavailable {
+            let failed = (0..nodes.len()).filter(|node| self.tally.failed & bit(*node) != 0);
+            // Nodes that were away from the start have their cause with their attendant.
+            let cause = |node| self.errors.iter().find(|error| error.0 == node);
+            let errors = failed
+                .filter_map(|node| nodes.error(node, cause(node).map(|(_, cause)| cause.clone())));
+            outcome.errors = Some(NodeErrors::new(errors.collect()));
+            let spare = nodes.len() - majority(nodes.len());
+            outcome.closed = count(self.tally.failed & !self.closed) <= spare;
+        }
+        outcome
+    }
+}
+
+impl Baton {
+    /// One step for the batch.
+    fn step(&mut self) {
+        self.started = clock::instant();
+        self.until = self.started + self.nodes.node_timeout();
+        self.open = self.batch.len();
+        self.gather();
+        self.write();
+        self.read();
+        self.undo();
+        self.sort();
+        self.batch.clear();
+    }
+
+    fn wire(&mut self, node: usize) -> Option<&mut Wire> {
+        self.wires.get_mut(node).and_then(Option::as_mut)
+    }
+
+    /// Takes back the wires of nodes that are fit again, and waits for them where the step cannot
+    /// be decided without.
+    fn gather(&mut self) {
+        if self.wires.iter().all(Option::is_some) {
+            return;
+        }
+        let quorum = majority(self.wires.len());
+        let read = |slot: &&Slot| !slot.op.only_write;
+        let need = if self.batch.iter().any(|slot| read(&slot)) {
+            quorum
+        } else {
+            0
+        };
+        // The latest time at which anybody still has use for an answer.
+        let ends = self.batch.iter().filter(read).map(|slot| slot.op.until);
+        let patience = ends
+            .reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))
+            .flatten();
+        let fetched = self
+            .nodes
+            .fetch(&mut self.wires, need, self.started, self.until, patience);
+        if fetched.first {
+            // The connections were waited for; the step itself begins now.
+            self.until = clock::instant() + self.nodes.node_timeout();
+        }
+
+        let mut away = 0;
+        for (node, wire) in self.wires.iter().enumerate() {
+            if wire.is_none() {
+                away |= bit(node);
+            }
+        }
+        let hopeless = self.wires.len() - count(away) < quorum;
+        for slot in &mut self.batch {
+            slot.tally.failed = away;
+            // Without a quorum nothing is acquired or extended, so nothing is left to undo either.
+            // A release is written to whoever is here.
+            let pointless = match slot.op.action {
+                Action::Acquire(_) => hopeless || fetched.same_server,
+                Action::Extend(_) => hopeless,
+                Action::Release => false,
+            };
+            if pointless {
+                slot.finish(Verdict::Unavailable, &self.nodes, &mut self.own);
+                self.open -= 1;
+            }
+        }
+        self.batch.retain(|slot| slot.state != State::Done);
+    }
+
+    /// Writes the batch to every node that is here.
+    fn write(&mut self) {
+        self.written = 0;
+        self.bytes.clear();
+        for slot in &self.batch {
+            slot.op.action.pack(&slot.op.key, &mut self.bytes);
+        }
+        for node in 0..self.wires.len() {
+            match self.write_to(node) {
+                None => self.owe(node, |slot| slot.op.action == Action::Release),
+                Some(Ok(())) => {}
+                Some(Err(cause)) => self.lose(node, cause),
+            }
+        }
+        for slot in &mut self.batch {
+            if slot.op.only_write {
+                slot.finish_written(self.written, &self.nodes, &mut self.own);
+                self.open -= 1;
+            }
+        }
+        self.judge_all();
+    }
+
+    fn write_to(&mut self, node: usize) -> Option<Result<(), Cause>> {
+        let (now, until, patience) = (self.started, self.until, self.nodes.node_timeout());
+        let wire = self.wires.get_mut(node).and_then(Option::as_mut)?;
+        if wire.owed() + self.batch.len() > MAX_OWED || wire.silent_for(now) > patience {
+            if let Err(cause) = wire.catch_up(now, until) {
+                self.lose(node, cause);
+                return None;
+            }
+            if wire.silent_for(now) > patience {
+                self.silent(node);
+                return None;
+            }
+        }
+        wire.asked(now);
+        for slot in &self.batch {
+            wire.owe(slot.release(now));
+        }
+        self.written |= bit(node);
+        Some(wire.send(&self.bytes, until))
+    }
+
+    /// Reads until every verdict is certain.
+    fn read(&mut self) {
+        while self.open > 0 {
+            let ends = self.batch.iter().filter(|slot| slot.state == State::Open);
+            let limit = ends
+                .filter_map(|slot| slot.op.until)
+                .fold(self.until, Instant::min);
+            for at in 0..self.order.len() {
+                if self.open == 0 {
+                    return;
+                }
+                if let Some(node) = self.order.get(at).copied() {
+                    self.read_from(node, limit);
+                }
+            }
+            // Who is still open here has a deadline of its own, or another has that is over now.
+            let waited = limit.saturating_duration_since(self.started);
+            for slot in &mut self.batch {
+                if slot.state == State::Open && slot.op.until.is_some_and(|until| until <= limit) {
+                    slot.expire(self.wires.len(), waited);
+                }
+            }
+            self.judge_all();
+        }
+    }
+
+    /// Reads from one node what it owes, waiting until `limit` at most.
+    fn read_from(&mut self, node: usize, limit: Instant) {
+        let sent = self.batch.len();
+        loop {
+            let open = self.open > 0;
+            let Some(wire) = self.wire(node) else {
+                return;
+            };
+            let owed = wire.owed();
+            if owed == 0 || !(open || wire.has_reply()) {
+                return;
+            }
+            match wire.recv(limit) {
+                Ok(Some(reply)) => {
+                    let (heard, waited) = wire.last_heard();
+                    if owed == sent {
+                        self.learn(node, heard, waited);
+                    }
+                    // The older replies come first; they are only read past.
+                    if let Some(index) = sent.checked_sub(owed) {
+                        self.vote(index, node, reply);
+                    }
+                }
+                Ok(None) if limit >= self.until => {
+                    return self.silent(node);
+                }
+                Ok(None) => {
+                    return self.learn(node, limit, self.nodes.node_timeout());
+                }
+                Err(cause) => return self.lose(node, cause),
+            }
+        }
+    }
+
+    fn vote(&mut self, index: usize, node: usize, reply: Reply) {
+        let Some(slot) = self.batch.get_mut(index) else {
+            return;
+        };
+        let acquire = slot.question() == Question::Acquire;
+        match slot.op.action.vote(reply) {
+            Vote::Granted => {
+                log::trace!("node {node}: yes");
+                slot.tally.grant(node);
+            }
+            Vote::Refused => {
+                log::trace!("node {node}: no");
+                slot.tally.refuse(node);
+            }
+            Vote::Failed(cause) => {
+                log::trace!("node {node}: {cause}");
+                let cause = Arc::new(cause);
+                slot.fail(node, &cause);
+                if acquire && self.complaining & bit(node) == 0 {
+                    self.complaining |= bit(node);
+                    self.nodes
+                        .warn(node, format_args!("gives no votes: {cause}"));
+                }
+                return self.judge(index);
+            }
+            Vote::Sever(cause) => return self.lose(node, cause),
+        }
+        if acquire && self.complaining & bit(node) != 0 {
+            self.complaining &= !bit(node);
+            self.nodes.warn(node, format_args!("gives votes again"));
+        }
+        self.judge(index);
+    }
+
+    /// A node's wire is finished.
+    fn lose(&mut self, node: usize, cause: Cause) {
+        self.send_away(node, cause, false);
+    }
+
+    /// A node did not answer within its time. Its wire is kept: what is on it may still be carried
+    /// out. From now on the node is read last.
+    fn silent(&mut self, node: usize) {
+        let patience = self.nodes.node_timeout();
+        if let Some(lag) = self.lags.get_mut(node) {
+            *lag = patience;
+        }
+        self.send_away(node, Cause::Silent(patience), true);
+    }
+
+    /// A node is away from now on; what it was asked counts as failed.
+    fn send_away(&mut self, node: usize, cause: Cause, keep: bool) {
+        let Some(wire) = self.wires.get_mut(node).and_then(Option::take) else {
+            return;
+        };
+        let cause = Arc::new(cause);
+        for slot in &mut self.batch {
+            slot.fail(node, &cause);
+        }
+        self.nodes.away(node, wire, cause, keep);
+        self.judge_all();
+    }
+
+    fn judge_all(&mut self) {
+        (0..self.batch.len()).for_each(|index| self.judge(index));
+    }
+
+    /// Ends an operation whose verdict is certain. A failed acquire ends with its undo.
+    fn judge(&mut self, index: usize) {
+        let Some(slot) = self.batch.get_mut(index) else {
+            return;
+        };
+        if slot.state != State::Open || slot.op.only_write {
+            return;
+        }
+        match slot.tally.verdict(slot.question(), self.wires.len()) {
+            Verdict::Pending => return,
+            Verdict::No | Verdict::Unavailable if slot.question() == Question::Acquire => {
+                slot.state = State::Undo;
+            }
+            verdict => slot.finish(verdict, &self.nodes, &mut self.own),
+        }
+        self.open -= 1;
+    }
+
+    /// Writes the releases that undo the failed acquires: behind their SETs, to each node that did
+    /// not deny (rules R6, R7).
+    fn undo(&mut self) {
+        if self.batch.iter().all(|slot| slot.state != State::Undo) {
+            return;
+        }
+        let now = clock::instant();
+        let until = now + self.nodes.node_timeout();
+        for node in 0..self.wires.len() {
+            let due =
+                |slot: &Slot| slot.state == State::Undo && slot.tally.refused & bit(node) == 0;
+            if self.written & bit(node) == 0 || !self.batch.iter().any(due) {
+                continue;
+            }
+            let Some(wire) = self.wires.get_mut(node).and_then(Option::as_mut) else {
+                self.owe(node, due);
+                continue;
+            };
+            let debts = self
+                .batch
+                .iter()
+                .filter(|slot| due(slot))
+                .map(|slot| slot.debt(now));
+            if let Err(cause) = wire.pay(debts.collect(), until) {
+                self.lose(node, cause);
+            }
+        }
+        for slot in &mut self.batch {
+            if slot.state == State::Undo {
+                let verdict = slot.tally.verdict(Question::Acquire, self.wires.len());
+                slot.finish(verdict, &self.nodes, &mut self.own);
+            }
+        }
+    }
+
+    /// Leaves the releases of the slots that are `due` to the attendant of a node that is away.
+    fn owe(&self, node: usize, due: impl Fn(&Slot) -> bool) {
+        if self.batch.iter().any(&due) {
+            let now = self.started;
+            let debts = self
+                .batch
+                .iter()
+                .filter(|slot| due(slot))
+                .map(|slot| slot.debt(now));
+            self.nodes.owe(node, debts);
+        }
+    }
+
+    /// Remembers how long a node takes. One that answered while others were waited for took at most
+    /// as long as they did.
+    fn learn(&mut self, node: usize, heard: Instant, waited: Duration) {
+        let took = heard.saturating_duration_since(self.started);
+        if let Some(lag) = self.lags.get_mut(node) {
+            *lag = if waited > took / 2 {
+                took
+            } else {
+                took.min(*lag)
+            };
+        }
+    }
+
+    /// One pass: a node that made the reader wait comes after those that did not, so that with
+    /// nodes at different distances the quorum's slowest decides, not the first in the list.
+    fn sort(&mut self) {
+        for at in 1..self.order.len() {
+            let lag = |at: usize| self.order.get(at).and_then(|node| self.lags.get(*node));
+            if let (Some(before), Some(after)) = (lag(at - 1), lag(at))
+                && *before > 2 * *after + SAME_LAG
+            {
+                self.order.swap(at - 1, at);
+            }
+        }
+    }
+}
+
+/// The time in which a thread holds the baton. However it ends, the baton goes on.
+struct Reign<'a> {
+    lane: &'a Lane,
+    baton: Option<Box<Baton>>,
+}
+
+impl Reign<'_> {
+    fn new(lane: &Lane, baton: Box<Baton>) -> Reign<'_> {
+        Reign {
+            lane,
+            baton: Some(baton),
+        }
+    }
+
+    /// One step for the batch; the outcome is that of the leader's own operation.
+    fn run(mut self) -> Outcome {
+        let own = self.baton.as_mut().and_then(|baton| {
+            baton.step();
+            baton.own.take()
+        });
+        own.unwrap_or_else(Outcome::none)
+    }
+}
+
+impl Drop for Reign<'_> {
+    fn drop(&mut self) {
+        let Some(mut baton) = self.baton.take() else {
+            return;
+        };
+        if std::thread::panicking() && !baton.batch.is_empty() {
+            // Somebody's logger panicked in mid-step. What was written is not known any more.
+            for node in 0..baton.wires.len() {
+                baton.lose(
+                    node,
+                    Cause::Closed("a thread panicked while it used it".into()),
+                );
+            }
+            for mut slot in baton.batch.drain(..) {
+                if slot.state != State::Done {
+                    slot.finish(Verdict::Unavailable, &self.lane.nodes, &mut baton.own);
+                }
+            }
+            baton.own = None;
+        }
+        let mut queue = lock(&self.lane.queue);
+        if queue.waiting.is_empty() {
+            queue.baton = Some(baton);
+        } else {
+            let next = queue.waiting.remove(0);
+            drop(queue);
+            next.tell(Turn::Lead(baton));
+        }
+    }
+}

@@ -1,0 +1,305 @@
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::clock::Point;
+use crate::error::{Error, NodeErrors};
+use crate::lane::{Lane, Op, Outcome};
+use crate::node::Nodes;
+use crate::options::Options;
+use crate::quorum::{Deadline, Ttl, Verdict};
+use crate::script::{Action, Key};
+use crate::token::Token;
+
+/// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections. Closed when
+/// the last of them is gone.
+pub(crate) struct Shared {
+    /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
+    /// mutex that a thread may hold that does not exist in the child.
+    process: u32,
+    pub(crate) lane: Lane,
+}
+
+impl Shared {
+    pub(crate) fn new(nodes: Nodes) -> Shared {
+        Shared {
+            process: std::process::id(),
+            lane: Lane::new(Arc::new(nodes)),
+        }
+    }
+
+    /// Whether this is the process that made it, not a forked child.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.lane.close();
+        }
+    }
+}
+
+/// A held lock. Dropping it releases it.
+///
+/// It is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance
+/// for clocks that run at different rates. Past that it reports itself lost, without asking anybody;
+/// others may have it then. It can be sent to and used from any thread.
+///
+/// Dropping writes the release to the nodes and does not wait for their answers;
+/// [`release`](Lock::release) tells whether it was still held.
+#[must_use = "a lock is released when it is dropped"]
+pub struct Lock {
+    shared: Arc<Shared>,
+    key: Key,
+    /// What was last granted.
+    ttl: Duration,
+    deadline: Deadline,
+    extensions_left: u32,
+    max_extensions: u32,
+    /// Once lost, always lost: also if a clock is set back.
+    lost: AtomicBool,
+    /// Released, leaked, or handed on: nothing is left to do in `Drop`.
+    ended: bool,
+}
+
+impl Lock {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        key: Key,
+        ttl: Duration,
+        deadline: Deadline,
+        options: &Options,
+    ) -> Lock {
+        Lock {
+            shared,
+            key,
+            ttl,
+            deadline,
+            extensions_left: options.max_extensions,
+            max_extensions: options.max_extensions,
+            lost: AtomicBool::new(false),
+            ended: false,
+        }
+    }
+
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.key.resource
+    }
+
+    /// The random value that signs this lock: to hand it to another process, which goes on with
+    /// [`Redlock::resume`](crate::Redlock::resume).
+    pub fn token(&self) -> &Token {
+        &self.key.token
+    }
+
+    /// How long the lock is still valid. Zero once it is over, or known to be lost. Local: asks
+    /// no node.
+    pub fn remaining(&self) -> Duration {
+        if self.shared.is_ours() {
+            self.left()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// [`remaining`](Lock::remaining) where it is known that this is not a forked child.
+    fn left(&self) -> Duration {
+        if self.lost.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
+        let remaining = self.deadline.remaining(Point::now());
+        if remaining.is_zero() {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        remaining
+    }
+
+    /// Whether the lock is still valid. Local: asks no node.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Makes sure that the lock stays valid for `at_least`: to be called before each critical write,
+    /// with the time that the write may take. Local: asks no node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the validity is over, [`Error::TooSlow`] if less is left than asked for
+    /// (the lock is still held: extend it, or stop).
+    pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
+        let remaining = self.remaining();
+        if remaining.is_zero() {
+            Err(Error::Lost)
+        } else if remaining < at_least {
+            Err(Error::TooSlow)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// How often [`extend`](Lock::extend) can still succeed.
+    pub fn extensions_left(&self) -> u32 {
+        self.extensions_left
+    }
+
+    /// Makes the lock valid for `ttl` from now, less drift, if it would end earlier. An extension
+    /// never shortens: a ttl shorter than what remains succeeds and changes nothing.
+    ///
+    /// The number of extensions is bounded by [`Options::max_extensions`](crate::Options::max_extensions);
+    /// only successful ones count.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the validity is over (also if it ended while the answers were coming), or so
+    ///   many nodes no longer hold the lock that no majority can. Stop what it protects.
+    /// - [`Error::Unavailable`]: too few nodes answered. The old deadline stays in force, so
+    ///   trying again is worth while until then.
+    /// - [`Error::ExtensionLimit`]: the bound is used up. The old deadline stays in force.
+    /// - [`Error::Config`]: `ttl` out of range.
+    ///
+    /// A failed extension deletes nothing, creates nothing and shortens nothing.
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+        let ttl = Ttl::new(ttl)?;
+        if !self.is_valid() {
+            return Err(Error::Lost);
+        }
+        if self.extensions_left == 0 {
+            return Err(Error::ExtensionLimit(self.max_extensions));
+        }
+        let (mut result, closed) = self.extend_once(ttl);
+        if closed {
+            (result, _) = self.extend_once(ttl);
+        }
+        match result {
+            Ok(deadline) => {
+                self.deadline = self.deadline.later(deadline, Point::now());
+                self.ttl = self.ttl.max(ttl.duration());
+                self.extensions_left -= 1;
+            }
+            Err(Error::Lost) => {
+                self.lost.store(true, Ordering::Relaxed);
+                log::warn!("{self:?} was found lost when it was extended");
+            }
+            Err(_) => {}
+        }
+        result.map(|_| ())
+    }
+
+    /// The new deadline; and whether a failure is due to connections that turned out closed.
+    fn extend_once(&self, ttl: Ttl) -> (Result<Deadline, Error>, bool) {
+        let now = Point::now();
+        let deadline = Deadline::new(now, ttl.validity());
+        // The answers must be here before the old deadline (rule R10). If the new one were over
+        // first, the later of the two would still be the old one.
+        let useful = self.deadline.remaining(now);
+        let outcome = self.run(Action::Extend(ttl), now.mono.checked_add(useful));
+        let closed = outcome.closed;
+        let over = self.left().is_zero();
+        let result = match outcome.verdict {
+            Verdict::No => Err(Error::Lost),
+            _ if over => Err(Error::Lost),
+            Verdict::Yes => Ok(deadline),
+            Verdict::Pending | Verdict::Unavailable => Err(unavailable(outcome)),
+        };
+        (result, closed && !over)
+    }
+
+    /// Releases the lock and waits for a majority to confirm it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: it had been lost before: its validity was over, or a majority no longer held
+    ///   it. What it protected may have been touched by another. The release is written all the same.
+    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did, and
+    ///   ends by itself with its ttl on the others.
+    pub fn release(mut self) -> Result<(), Error> {
+        self.ended = true;
+        if !self.shared.is_ours() {
+            return Err(Error::Lost);
+        }
+        if self.left().is_zero() {
+            self.write_release();
+            log::warn!("{self:?} was found lost when it was released");
+            return Err(Error::Lost);
+        }
+        let mut outcome = self.run(Action::Release, None);
+        if outcome.closed {
+            let again = self.run(Action::Release, None);
+            // "Not held" would mean nothing now: the first release may have been carried out
+            // before its connection died.
+            if again.verdict != Verdict::No {
+                outcome = again;
+            }
+        }
+        match outcome.verdict {
+            Verdict::Yes => Ok(()),
+            Verdict::No => {
+                log::warn!("{self:?} was found lost when it was released");
+                Err(Error::Lost)
+            }
+            Verdict::Pending | Verdict::Unavailable => Err(unavailable(outcome)),
+        }
+    }
+
+    /// Gives the lock up without releasing it: nobody can take it until its ttl ends. That is a
+    /// throttle: "at most once in 5 seconds".
+    pub fn leak(mut self) {
+        self.ended = true;
+    }
+
+    fn run(&self, action: Action, until: Option<Instant>) -> Outcome {
+        self.shared.lane.run(Op {
+            action,
+            key: self.key.clone(),
+            ttl: self.ttl,
+            until,
+            only_write: false,
+        })
+    }
+
+    /// Writes the release and does not wait for the answers.
+    fn write_release(&self) {
+        let outcome = self.shared.lane.run(Op {
+            action: Action::Release,
+            key: self.key.clone(),
+            ttl: self.ttl,
+            until: None,
+            only_write: true,
+        });
+        if outcome.verdict != Verdict::Yes {
+            log::warn!(
+                "{self:?} could not be released on a majority of the nodes; its ttl ends it"
+            );
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if !self.ended && self.shared.is_ours() {
+            self.write_release();
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lock(\"{}\")", self.key.resource.escape_ascii())
+    }
+}
+
+/// The error for a step without a verdict.
+pub(crate) fn unavailable(outcome: Outcome) -> Error {
+    match outcome.errors {
+        Some(errors) => match errors.same_server() {
+            Some(error) => Error::Config(error),
+            None => Error::Unavailable(errors),
+        },
+        None => Error::Unavailable(NodeErrors::new(Vec::new())),
+    }
+}

@@ -1,0 +1,530 @@
+//! The nodes that are away, and their attendants.
+//!
+//! A node is *here* (its wire is in the lane, a step may use it) or *away*. An away node has one
+//! attendant, a thread that lives no longer than that:
+//!
+//! ```text
+//!   here ──silent, closed, garbage──▶ away ──connected, nothing owed, debts paid──▶ here
+//!                                    │    ▲
+//!                                    └─┬──┘  attendant: listen on the silent wire, or pause;
+//!                                      │     connect; pay; try again
+//! ```
+//!
+//! A silent wire is kept, since the SETs on it may still be carried out: the releases that undo
+//! them go behind them on the same wire (rule R7). If a node answers on a new connection while the
+//! old one stays silent, the old one is dead, and its releases are said twice over the new one
+//! (rule R8).
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use redis::ConnectionInfo;
+
+use crate::clock;
+use crate::error::{Cause, ConfigError, NodeError};
+use crate::options::Options;
+use crate::quorum::MAX_NODES;
+use crate::token::jitter;
+use crate::wire::{Debt, Wire};
+
+/// The pause between two tries to connect grows from the first to the last; a node that is well
+/// again votes within one second.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_millis(800);
+/// How often an attendant that listens to a silent wire looks for new releases to write.
+const GLANCE: Duration = Duration::from_millis(50);
+/// What an away node may be owed at most; beyond, the oldest is forgotten, and its key ends with
+/// its ttl.
+const MAX_DEBTS: usize = 4096;
+const MAX_DEBT_BYTES: usize = 1 << 20;
+
+pub(crate) struct Nodes {
+    nodes: Vec<Node>,
+    node_timeout: Duration,
+    connect_timeout: Duration,
+    office: Mutex<Office>,
+    /// Rung at every change in the office.
+    bell: Condvar,
+}
+
+struct Node {
+    info: ConnectionInfo,
+    /// Host and port, or path: what may be shown.
+    address: Arc<str>,
+}
+
+/// Where the lane and the attendants meet.
+struct Office {
+    desks: Vec<Desk>,
+    closed: bool,
+}
+
+/// What is known of one node, and waits for it or for the lane, while it is away.
+struct Desk {
+    /// Fit again, for the lane to take.
+    returned: Option<Wire>,
+    /// Silent, for the attendant to take.
+    silent: Option<Wire>,
+    /// Releases that could not be written.
+    debts: VecDeque<Debt>,
+    debt_bytes: usize,
+    cause: Arc<Cause>,
+    attended: bool,
+    /// A step needs this node: end the pause.
+    hurry: bool,
+    /// Tries to connect that have ended.
+    tries: u64,
+    /// The server behind the connection, while there is one.
+    run_id: Option<String>,
+    warned: bool,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        Desk {
+            returned: None,
+            silent: None,
+            debts: VecDeque::new(),
+            debt_bytes: 0,
+            cause: Arc::new(Cause::NotConnected(Duration::ZERO)),
+            attended: false,
+            hurry: false,
+            tries: 0,
+            run_id: None,
+            warned: false,
+        }
+    }
+
+    fn owe(&mut self, debts: impl IntoIterator<Item = Debt>) {
+        for debt in debts {
+            self.debt_bytes += debt.key.resource.len();
+            self.debts.push_back(debt);
+        }
+        while self.debts.len() > MAX_DEBTS || self.debt_bytes > MAX_DEBT_BYTES {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(debt) = self.debts.pop_front() {
+            self.debt_bytes -= debt.key.resource.len();
+        }
+    }
+
+    /// The debts whose keys may still exist.
+    fn take_debts(&mut self, now: Instant) -> Vec<Debt> {
+        self.debt_bytes = 0;
+        self.debts
+            .drain(..)
+            .filter(|debt| debt.forget_at > now)
+            .collect()
+    }
+}
+
+impl Nodes {
+    pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options) -> Result<Nodes, ConfigError> {
+        if infos.is_empty() {
+            return Err(ConfigError::new(
+                "no nodes given: at least 1 is needed, 3 or 5 are usual",
+            ));
+        }
+        if infos.len() > MAX_NODES {
+            return Err(ConfigError::new(format!(
+                "{} nodes given, the limit is {MAX_NODES}",
+                infos.len()
+            )));
+        }
+        for (i, info) in infos.iter().enumerate() {
+            if !info.addr().is_supported() {
+                return Err(ConfigError::new(format!(
+                    "node {i} ({}) cannot be reached by this build: TLS needs the feature \
+                     `tls-rustls` or `tls-native-tls`, Unix sockets need Unix",
+                    info.addr()
+                )));
+            }
+            let same = |other: &ConnectionInfo| other.addr() == info.addr();
+            if let Some(other) = infos.iter().take(i).position(same) {
+                return Err(ConfigError::new(format!(
+                    "nodes {other} and {i} have the same address {}: its vote must count once",
+                    info.addr()
+                )));
+            }
+        }
+        let desks = infos.iter().map(|_| Desk::new()).collect();
+        let nodes = infos.into_iter().map(|info| Node {
+            address: info.addr().to_string().into(),
+            info,
+        });
+        Ok(Nodes {
+            nodes: nodes.collect(),
+            node_timeout: options.node_timeout,
+            connect_timeout: options.connect_timeout,
+            office: Mutex::new(Office {
+                desks,
+                closed: false,
+            }),
+            bell: Condvar::new(),
+        })
+    }
+
+    /// The same nodes, with nothing shared: for other timeouts, and for a forked child.
+    pub(crate) fn afresh(&self, options: &Options) -> Nodes {
+        let info = |node: &Node| Node {
+            info: node.info.clone(),
+            address: node.address.clone(),
+        };
+        Nodes {
+            nodes: self.nodes.iter().map(info).collect(),
+            node_timeout: options.node_timeout,
+            connect_timeout: options.connect_timeout,
+            office: Mutex::new(Office {
+                desks: self.nodes.iter().map(|_| Desk::new()).collect(),
+                closed: false,
+            }),
+            bell: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn node_timeout(&self) -> Duration {
+        self.node_timeout
+    }
+
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|node| &*node.address)
+    }
+
+    fn office(&self) -> MutexGuard<'_, Office> {
+        self.office.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error to show for a node, with `cause` or, by default, why it is away.
+    pub(crate) fn error(&self, node: usize, cause: Option<Arc<Cause>>) -> Option<NodeError> {
+        let cause = match cause {
+            Some(cause) => cause,
+            None => self.office().desks.get(node)?.cause.clone(),
+        };
+        Some(NodeError {
+            node,
+            address: self.nodes.get(node)?.address.clone(),
+            cause,
+        })
+    }
+
+    /// Takes back the wires that are fit again. If fewer than `need` are here then, hurries the
+    /// attendants and waits for them: until `until`, or `connect_timeout` where a node is being
+    /// connected for the first time, never past `patience`, and only while the tries under way can
+    /// suffice.
+    pub(crate) fn fetch(
+        self: &Arc<Self>,
+        wires: &mut [Option<Wire>],
+        need: usize,
+        started: Instant,
+        until: Instant,
+        patience: Option<Instant>,
+    ) -> Fetched {
+        let mut office = self.office();
+        let mut asked: Option<Vec<u64>> = None;
+        let mut fetched = Fetched::default();
+        loop {
+            let (mut here, mut trying) = (0, 0);
+            fetched.same_server = false;
+            for (node, (desk, wire)) in office.desks.iter_mut().zip(wires.iter_mut()).enumerate() {
+                if wire.is_none() {
+                    *wire = desk.returned.take();
+                }
+                if wire.is_some() {
+                    here += 1;
+                    continue;
+                }
+                self.attend_to(node, desk);
+                fetched.same_server |= matches!(*desk.cause, Cause::SameServer(_));
+                let asked = asked.as_ref().and_then(|asked| asked.get(node));
+                if desk.attended && asked.is_none_or(|asked| *asked == desk.tries) {
+                    trying += 1;
+                    fetched.first |= desk.tries == 0;
+                }
+            }
+            if here >= need || here + trying < need {
+                return fetched;
+            }
+            if asked.is_none() {
+                asked = Some(office.desks.iter().map(|desk| desk.tries).collect());
+                office
+                    .desks
+                    .iter_mut()
+                    .for_each(|desk| desk.hurry = desk.attended);
+                self.bell.notify_all();
+            }
+            let until = if fetched.first {
+                until.max(started + self.connect_timeout)
+            } else {
+                until
+            };
+            let until = patience.map_or(until, |patience| until.min(patience));
+            let rest = until.saturating_duration_since(clock::instant());
+            if rest.is_zero() {
+                let waited = clock::instant().saturating_duration_since(started);
+                for (desk, wire) in office.desks.iter_mut().zip(wires.iter()) {
+                    if wire.is_none() && desk.tries == 0 {
+                        desk.cause = Arc::new(Cause::NotConnected(waited));
+                    }
+                }
+                return fetched;
+            }
+            (office, _) = self
+                .bell
+                .wait_timeout(office, rest)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A node is away from now on: with its wire if that is merely silent (`keep`), otherwise with
+    /// the releases that were not answered on it.
+    pub(crate) fn away(self: &Arc<Self>, node: usize, wire: Wire, cause: Arc<Cause>, keep: bool) {
+        let mut office = self.office();
+        let Some(desk) = office.desks.get_mut(node) else {
+            return;
+        };
+        let warn = !std::mem::replace(&mut desk.warned, true);
+        if keep {
+            desk.silent = Some(wire);
+        } else {
+            desk.run_id = None;
+            desk.owe(wire.into_debts());
+        }
+        desk.cause = cause.clone();
+        self.attend_to(node, desk);
+        drop(office);
+        if warn {
+            self.warn(node, format_args!("is away: {cause}"));
+        }
+    }
+
+    /// Releases for a node that is away, or may be.
+    pub(crate) fn owe(self: &Arc<Self>, node: usize, debts: impl IntoIterator<Item = Debt>) {
+        if let Some(desk) = self.office().desks.get_mut(node) {
+            desk.owe(debts);
+            self.attend_to(node, desk);
+        }
+    }
+
+    /// Ends the attendants. Nobody waits for them.
+    pub(crate) fn close(&self) {
+        self.office().closed = true;
+        self.bell.notify_all();
+    }
+
+    pub(crate) fn warn(&self, node: usize, what: fmt::Arguments<'_>) {
+        if let Some(Node { address, .. }) = self.nodes.get(node) {
+            log::warn!("node {node} ({address}) {what}");
+        }
+    }
+
+    fn attend_to(self: &Arc<Self>, node: usize, desk: &mut Desk) {
+        if desk.attended {
+            return;
+        }
+        let nodes = Arc::clone(self);
+        let attendant = std::thread::Builder::new().name(format!("redlock-node-{node}"));
+        match attendant.spawn(move || nodes.attend(node)) {
+            Ok(_) => desk.attended = true,
+            Err(error) => desk.cause = Arc::new(Cause::NoThread(error.to_string())),
+        }
+    }
+
+    /// The life of an attendant: until its node is fit, or everybody has left.
+    fn attend(&self, node: usize) {
+        let Some(Node { info, .. }) = self.nodes.get(node) else {
+            return;
+        };
+        let mut silent = self.desk(node, |desk| desk.silent.take()).flatten();
+        let mut again = false;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let until = clock::instant() + jitter(pause / 2, pause);
+            if let Some(wire) = silent.take() {
+                match self.listen(node, wire, until) {
+                    Heard::Everything => return,
+                    Heard::Nothing(wire) => silent = Some(wire),
+                    Heard::ItDied => {}
+                }
+            } else if again {
+                self.pause(node, until);
+            }
+            if self.office().closed {
+                return;
+            }
+            let connected = Wire::connect(info, self.connect_timeout)
+                .and_then(|fresh| self.replace(node, silent.take(), fresh))
+                .and_then(|wire| self.give_back(node, wire));
+            match connected {
+                Ok(None) => return,
+                // Releases came in the meantime: they are paid over this wire first.
+                Ok(Some(wire)) => silent = Some(wire),
+                Err(cause) => self.tried(node, cause),
+            }
+            again = true;
+            pause = (2 * pause).min(LAST_PAUSE);
+        }
+    }
+
+    fn desk<T>(&self, node: usize, f: impl FnOnce(&mut Desk) -> T) -> Option<T> {
+        self.office().desks.get_mut(node).map(f)
+    }
+
+    /// Listens to a silent wire until `until`, and writes on it the releases that come due.
+    fn listen(&self, node: usize, mut wire: Wire, until: Instant) -> Heard {
+        loop {
+            let now = clock::instant();
+            let due = self
+                .desk(node, |desk| desk.take_debts(now))
+                .unwrap_or_default();
+            let heard = wire
+                .pay(due, now + self.connect_timeout)
+                .and_then(|()| wire.settle(until.min(clock::instant() + GLANCE)));
+            match heard {
+                Ok(true) => match self.give_back(node, wire) {
+                    Ok(None) => return Heard::Everything,
+                    Ok(Some(back)) => wire = back,
+                    Err(cause) => {
+                        self.tried(node, cause);
+                        return Heard::ItDied;
+                    }
+                },
+                Ok(false) if clock::instant() >= until || self.office().closed => {
+                    return Heard::Nothing(wire);
+                }
+                Ok(false) => {}
+                Err(cause) => {
+                    self.desk(node, |desk| {
+                        desk.run_id = None;
+                        desk.cause = Arc::new(cause);
+                        desk.owe(wire.into_debts());
+                    });
+                    return Heard::ItDied;
+                }
+            }
+        }
+    }
+
+    /// A new connection is set up. If the old one is silent still, it is dead: what it owes is
+    /// paid over the new one.
+    fn replace(&self, node: usize, old: Option<Wire>, mut fresh: Wire) -> Result<Wire, Cause> {
+        if let Some(mut old) = old {
+            // Or both are alive: the node just woke up.
+            let soon = clock::instant() + self.node_timeout;
+            match old.settle(soon) {
+                Ok(true) => return Ok(old),
+                _ => self.desk(node, |desk| desk.owe(old.into_debts())),
+            };
+        }
+        let now = clock::instant();
+        let due = self
+            .desk(node, |desk| desk.take_debts(now))
+            .unwrap_or_default();
+        if due.is_empty() {
+            return Ok(fresh);
+        }
+        // Twice (rule R8): when the first is answered the server has read what the old socket held.
+        for _ in 0..2 {
+            let until = clock::instant() + self.connect_timeout;
+            let paid = fresh
+                .pay(due.clone(), until)
+                .and_then(|()| fresh.settle(until));
+            if !matches!(paid, Ok(true)) {
+                self.desk(node, |desk| desk.owe(due));
+                return Err(paid.err().unwrap_or(Cause::Silent(self.connect_timeout)));
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// Hands a fit wire to the lane. `Some`: not yet, releases are due. An error: it is the same
+    /// server as another node.
+    fn give_back(&self, node: usize, wire: Wire) -> Result<Option<Wire>, Cause> {
+        let mut office = self.office();
+        if let Some(run_id) = wire.run_id() {
+            let same = |desk: &Desk| desk.run_id.as_deref() == Some(run_id);
+            let twin = office
+                .desks
+                .iter()
+                .enumerate()
+                .position(|(i, desk)| i != node && same(desk));
+            if let Some(twin) = twin {
+                return Err(Cause::SameServer(twin));
+            }
+        }
+        let Some(desk) = office.desks.get_mut(node) else {
+            return Ok(None);
+        };
+        if !desk.debts.is_empty() {
+            return Ok(Some(wire));
+        }
+        desk.run_id = wire.run_id().map(str::to_owned);
+        desk.returned = Some(wire);
+        desk.attended = false;
+        desk.hurry = false;
+        desk.tries += 1;
+        let warned = std::mem::take(&mut desk.warned);
+        drop(office);
+        self.bell.notify_all();
+        if warned {
+            self.warn(node, format_args!("is back"));
+        }
+        Ok(None)
+    }
+
+    /// A try has failed.
+    fn tried(&self, node: usize, cause: Cause) {
+        let cause = Arc::new(cause);
+        let warn = self.desk(node, |desk| {
+            desk.cause = cause.clone();
+            desk.run_id = None;
+            desk.hurry = false;
+            desk.tries += 1;
+            !std::mem::replace(&mut desk.warned, true)
+        });
+        self.bell.notify_all();
+        if warn == Some(true) {
+            self.warn(node, format_args!("is away: {cause}"));
+        }
+    }
+
+    fn pause(&self, node: usize, until: Instant) {
+        let mut office = self.office();
+        while !office.closed && office.desks.get(node).is_some_and(|desk| !desk.hurry) {
+            let rest = until.saturating_duration_since(clock::instant());
+            if rest.is_zero() {
+                return;
+            }
+            (office, _) = self
+                .bell
+                .wait_timeout(office, rest)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What [`Nodes::fetch`] found.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    /// A node was being connected for the first time.
+    pub(crate) first: bool,
+    /// A node is the same server as another.
+    pub(crate) same_server: bool,
+}
+
+/// What listening to a silent wire came to.
+enum Heard {
+    /// All that was owed: the node is here again.
+    Everything,
+    /// Not all yet.
+    Nothing(Wire),
+    ItDied,
+}

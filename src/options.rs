@@ -1,0 +1,163 @@
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// The longest timeout: nothing here blocks without a bound that a person would wait for.
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// How a [`Redlock`](crate::Redlock) waits, retries and gives up. The defaults suit nodes in one
+/// data centre and locks of seconds.
+///
+/// ```
+/// use std::time::Duration;
+/// use redlock_sync::{Options, Redlock};
+///
+/// let options = Options::new()
+///     .wait(Duration::from_secs(30))
+///     .node_timeout(Duration::from_millis(20));
+/// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
+///     .with_options(options)?;
+/// # Ok::<(), redlock_sync::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub(crate) wait: Duration,
+    pub(crate) retry_delay: (Duration, Duration),
+    pub(crate) node_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) max_extensions: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            wait: Duration::from_secs(10),
+            retry_delay: (Duration::from_millis(50), Duration::from_millis(250)),
+            node_timeout: Duration::from_millis(50),
+            connect_timeout: Duration::from_millis(500),
+            max_extensions: 10,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// How long [`Redlock::acquire`](crate::Redlock::acquire) may try in all. Zero means one
+    /// attempt, [`Duration::MAX`] for ever.
+    ///
+    /// Defaults to 10 s.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Options {
+        self.wait = wait;
+        self
+    }
+
+    /// The bounds of the pause between two attempts, drawn at random each time so that contenders
+    /// that collided once do not collide again. `min` must not be larger than `max`.
+    ///
+    /// Defaults to 50 ms and 250 ms.
+    #[must_use]
+    pub fn retry_delay(mut self, min: Duration, max: Duration) -> Options {
+        self.retry_delay = (min, max);
+        self
+    }
+
+    /// How long one step may take: a command written to all nodes and their answers read. Nodes
+    /// that do not answer in this time, however many, cost it once and together; from then on they
+    /// cost nothing until they are back. The Redlock specification asks for a time that is small
+    /// against the ttl: 5–50 ms for locks of 10 s. From above 0 to 1 hour.
+    ///
+    /// Defaults to 50 ms.
+    #[must_use]
+    pub fn node_timeout(mut self, timeout: Duration) -> Options {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// How long connecting a node may take, with name resolution, TLS and authentication. Only
+    /// the first operation ever waits for connections that long. From above 0 to 1 hour.
+    ///
+    /// Defaults to 500 ms.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Options {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How often one lock can be [extended](crate::Lock::extend) by hand. Without a bound a hung
+    /// holder could keep a lock for ever, says the Redlock specification.
+    ///
+    /// Defaults to 10.
+    #[must_use]
+    pub fn max_extensions(mut self, limit: u32) -> Options {
+        self.max_extensions = limit;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let timeouts = [
+            ("node_timeout", self.node_timeout),
+            ("connect_timeout", self.connect_timeout),
+        ];
+        for (name, value) in timeouts {
+            if value.is_zero() || value > MAX_TIMEOUT {
+                return Err(ConfigError::new(format!(
+                    "{name} is {value:?}: it must be above zero and at most 1 hour"
+                )));
+            }
+        }
+        let (min, max) = self.retry_delay;
+        if min > max {
+            return Err(ConfigError::new(format!(
+                "retry_delay's min {min:?} is larger than its max {max:?}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether connections made under `other` serve as they are.
+    pub(crate) fn same_timeouts(&self, other: &Options) -> bool {
+        self.node_timeout == other.node_timeout && self.connect_timeout == other.connect_timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        Options::new().validate().unwrap();
+    }
+
+    #[test]
+    fn bad_values_are_named_with_their_limit() {
+        let bad = [
+            (
+                Options::new().node_timeout(Duration::ZERO),
+                "node_timeout is 0ns",
+            ),
+            (Options::new().node_timeout(Duration::MAX), "at most 1 hour"),
+            (
+                Options::new().connect_timeout(Duration::ZERO),
+                "connect_timeout is 0ns",
+            ),
+            (
+                Options::new().connect_timeout(Duration::MAX),
+                "at most 1 hour",
+            ),
+            (
+                Options::new().retry_delay(Duration::from_millis(2), Duration::from_millis(1)),
+                "min 2ms is larger than its max 1ms",
+            ),
+        ];
+        for (options, expected) in bad {
+            let text = options.validate().unwrap_err().to_string();
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}

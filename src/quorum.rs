@@ -1,0 +1,342 @@
+//! The arithmetic of the protocol, pure: no I/O, no clock is read here.
+//!
+//! Quorum and drift are those of the Redlock specification
+//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+
+use std::time::Duration;
+
+use crate::clock::Point;
+use crate::error::ConfigError;
+
+/// More nodes than anybody runs; votes are kept in the bits of a `u64`.
+pub(crate) const MAX_NODES: usize = 64;
+
+/// Redis adds the ttl to the time of day in 64 bits of milliseconds. 100 years is far from that
+/// edge and beyond any use.
+const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// How many of `nodes` *configured* nodes decide (rule R1).
+pub(crate) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// A lifetime that Redis can carry out: whole milliseconds, at most 100 years, and long enough
+/// that a validity is left once drift is taken off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ttl(Duration);
+
+impl Ttl {
+    /// Truncates to whole milliseconds first: PX and the validity use that same value.
+    pub(crate) fn new(asked: Duration) -> Result<Ttl, ConfigError> {
+        if asked > MAX_TTL {
+            return Err(ConfigError::new(format!(
+                "the ttl is {asked:?}, the limit is 100 years"
+            )));
+        }
+        let whole = asked - Duration::from_nanos(u64::from(asked.subsec_nanos() % 1_000_000));
+        let ttl = Ttl(whole);
+        if ttl.validity().is_zero() {
+            return Err(ConfigError::new(format!(
+                "the ttl is {asked:?}, which leaves no validity: at least 3 ms are needed, \
+                 seconds are usual"
+            )));
+        }
+        Ok(ttl)
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        self.0.as_secs() * 1000 + u64::from(self.0.subsec_millis())
+    }
+
+    /// What the holder may believe in at the moment of sending: the ttl less drift, which is
+    /// 1 % of the ttl (clocks that run at different rates) and 2 ms (the precision of expiry).
+    pub(crate) fn validity(self) -> Duration {
+        let drift = self.0 / 100 + Duration::from_millis(2);
+        self.0.saturating_sub(drift)
+    }
+}
+
+/// When a validity ends. It starts before the first byte is sent (rule R3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    pub(crate) from: Point,
+    pub(crate) validity: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn new(from: Point, validity: Duration) -> Deadline {
+        Deadline { from, validity }
+    }
+
+    /// Zero at the deadline and for ever after (rule R4).
+    pub(crate) fn remaining(self, now: Point) -> Duration {
+        self.validity.saturating_sub(self.from.elapsed_at(now))
+    }
+
+    /// The later of two deadlines (rule R12: an extension never shortens).
+    pub(crate) fn later(self, other: Deadline, now: Point) -> Deadline {
+        if other.remaining(now) > self.remaining(now) {
+            other
+        } else {
+            self
+        }
+    }
+}
+
+/// What is asked of the nodes decides how their votes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// May I have it? A refusal is an answer.
+    Acquire,
+    /// Do I still have it (extend, release)? A refusal means "not held here".
+    Held,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Not certain yet.
+    Pending,
+    /// A quorum granted, extended or deleted it.
+    Yes,
+    /// Acquire: held by another. Held: so many nodes no longer hold it that no quorum can.
+    No,
+    /// Too few answers for a verdict.
+    Unavailable,
+}
+
+/// The votes of one step, a bit for each node. A node's first vote counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) granted: u64,
+    pub(crate) refused: u64,
+    pub(crate) failed: u64,
+}
+
+pub(crate) fn bit(node: usize) -> u64 {
+    1 << (node % MAX_NODES)
+}
+
+pub(crate) fn count(votes: u64) -> usize {
+    votes.count_ones() as usize
+}
+
+impl Tally {
+    pub(crate) fn voted(self) -> u64 {
+        self.granted | self.refused | self.failed
+    }
+
+    pub(crate) fn grant(&mut self, node: usize) {
+        self.granted |= bit(node) & !self.voted();
+    }
+
+    pub(crate) fn refuse(&mut self, node: usize) {
+        self.refused |= bit(node) & !self.voted();
+    }
+
+    pub(crate) fn fail(&mut self, node: usize) {
+        self.failed |= bit(node) & !self.voted();
+    }
+
+    /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With
+    /// every vote in, it is certain.
+    pub(crate) fn verdict(self, question: Question, nodes: usize) -> Verdict {
+        let quorum = majority(nodes);
+        let spare = nodes - quorum;
+        let (granted, refused) = (count(self.granted), count(self.refused));
+        let pending = nodes.saturating_sub(count(self.voted()));
+        if granted >= quorum {
+            Verdict::Yes
+        } else if question == Question::Held && refused > spare {
+            Verdict::No
+        } else if count(self.failed) > spare {
+            Verdict::Unavailable
+        } else if granted + pending >= quorum {
+            Verdict::Pending
+        } else {
+            match question {
+                Question::Acquire if granted + refused >= quorum => Verdict::No,
+                Question::Held if refused + pending <= spare => Verdict::Unavailable,
+                _ => Verdict::Pending,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn after(from: Point, elapsed: Duration) -> Point {
+        Point {
+            mono: from.mono + elapsed,
+            wall: from.wall + elapsed,
+        }
+    }
+
+    #[test]
+    fn quorum_is_a_strict_majority_of_the_configured_nodes() {
+        for nodes in 1..=MAX_NODES {
+            let quorum = majority(nodes);
+            assert!(2 * quorum > nodes && 2 * (quorum - 1) <= nodes, "{nodes}");
+        }
+    }
+
+    #[test]
+    fn ttl_is_truncated_to_whole_milliseconds_before_anything_is_computed_from_it() {
+        let ttl = Ttl::new(Duration::from_nanos(10_999_999)).unwrap();
+        assert_eq!((ttl.millis(), ttl.duration()), (10, 10 * MS));
+        assert_eq!(ttl.validity(), 10 * MS - 2 * MS - 10 * MS / 100);
+    }
+
+    #[test]
+    fn ttl_out_of_range_is_refused_with_value_and_limit() {
+        for short in [Duration::ZERO, Duration::from_nanos(999_999), MS, 2 * MS] {
+            let text = Ttl::new(short).unwrap_err().to_string();
+            assert!(
+                text.contains(&format!("{short:?}")) && text.contains("3 ms"),
+                "{text}"
+            );
+        }
+        assert!(Ttl::new(3 * MS).is_ok());
+        assert!(Ttl::new(MAX_TTL).is_ok());
+        for long in [MAX_TTL + MS, Duration::MAX] {
+            let text = Ttl::new(long).unwrap_err().to_string();
+            assert!(text.contains("100 years"), "{text}");
+        }
+    }
+
+    /// "No `Ok` past the deadline", every small case: what is left is positive exactly while the
+    /// key on the slowest-expiring terms (ttl less drift, counted from before sending) still lives.
+    #[test]
+    fn nothing_remains_at_or_past_the_deadline_exhaustively() {
+        let start = Point::now();
+        for ttl_ms in 3..250_u32 {
+            let ttl = Ttl::new(ttl_ms * MS).unwrap();
+            let deadline = Deadline::new(start, ttl.validity());
+            for elapsed_us in (0..260_000_u64).step_by(250) {
+                let elapsed = Duration::from_micros(elapsed_us);
+                let remaining = deadline.remaining(after(start, elapsed));
+                // In whole microseconds, by other arithmetic than the code's.
+                let end_us = i64::from(ttl_ms) * 1000 - i64::from(ttl_ms) * 10 - 2000;
+                let expected = (end_us - i64::try_from(elapsed_us).unwrap()).max(0);
+                assert_eq!(i64::try_from(remaining.as_micros()).unwrap(), expected);
+                assert_eq!(remaining.is_zero(), expected == 0);
+            }
+        }
+    }
+
+    /// The same with random ttls up to the limit, clocks that disagree, and extensions.
+    #[test]
+    fn nothing_remains_at_or_past_the_deadline_randomised() {
+        let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let start = Point::now();
+        for _ in 0..200_000 {
+            let scale = 1 << random(40);
+            let ttl = Ttl::new(Duration::from_millis(3 + random(scale))).unwrap();
+            let mono = Duration::from_micros(random(2000 * ttl.millis()));
+            let wall = Duration::from_micros(random(2000 * ttl.millis()));
+            let now = Point {
+                mono: start.mono + mono,
+                wall: start.wall + wall,
+            };
+            let deadline = Deadline::new(start, ttl.validity());
+            let elapsed = mono.max(wall);
+            let drift = ttl.duration() / 100 + 2 * MS;
+            assert_eq!(
+                deadline.remaining(now) > Duration::ZERO,
+                elapsed + drift < ttl.duration()
+            );
+
+            let extension = Ttl::new(Duration::from_millis(3 + random(scale))).unwrap();
+            let extended = deadline.later(Deadline::new(now, extension.validity()), now);
+            let left = extended.remaining(now);
+            assert!(left >= deadline.remaining(now) && left >= extension.validity());
+            assert!(left == deadline.remaining(now) || left == extension.validity());
+        }
+    }
+
+    /// Every tally of up to 7 nodes against the rules in words.
+    #[test]
+    fn verdicts_follow_the_rules_for_every_tally() {
+        for nodes in 1..=7 {
+            let quorum = majority(nodes);
+            for granted in 0..=nodes {
+                for refused in 0..=nodes - granted {
+                    for failed in 0..=nodes - granted - refused {
+                        let mut tally = Tally::default();
+                        (0..granted).for_each(|node| tally.grant(node));
+                        (granted..granted + refused).for_each(|node| tally.refuse(node));
+                        let answered = granted + refused;
+                        (answered..answered + failed).for_each(|node| tally.fail(node));
+                        let pending = nodes - answered - failed;
+                        let case = format!("{granted}+ {refused}- {failed}! of {nodes}");
+
+                        let acquire = tally.verdict(Question::Acquire, nodes);
+                        assert_eq!(acquire == Verdict::Yes, granted >= quorum, "{case}");
+                        assert_eq!(
+                            acquire == Verdict::Unavailable,
+                            failed > nodes - quorum,
+                            "{case}"
+                        );
+                        let no = granted + pending < quorum && answered >= quorum;
+                        assert_eq!(acquire == Verdict::No, no, "{case}");
+
+                        let held = tally.verdict(Question::Held, nodes);
+                        assert_eq!(held == Verdict::Yes, granted >= quorum, "{case}");
+                        assert_eq!(held == Verdict::No, refused > nodes - quorum, "{case}");
+                        if pending == 0 {
+                            assert_ne!(acquire, Verdict::Pending, "{case}");
+                            assert_ne!(held, Verdict::Pending, "{case}");
+                        }
+                        // Certain means certain: no vote that may still come changes it.
+                        for question in [Question::Acquire, Question::Held] {
+                            let now = tally.verdict(question, nodes);
+                            if now == Verdict::Pending || pending == 0 {
+                                continue;
+                            }
+                            for ending in 0..3_usize.pow(u32::try_from(pending).unwrap()) {
+                                let mut end = tally;
+                                let mut rest = ending;
+                                for node in answered + failed..nodes {
+                                    match rest % 3 {
+                                        0 => end.grant(node),
+                                        1 => end.refuse(node),
+                                        _ => end.fail(node),
+                                    }
+                                    rest /= 3;
+                                }
+                                let late = end.verdict(question, nodes);
+                                // Too few answers stays an honest "I do not know", even where a
+                                // later answer would have told.
+                                if now != Verdict::Unavailable && late != Verdict::Unavailable {
+                                    assert_eq!(late, now, "{case}");
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_votes_once() {
+        let mut tally = Tally::default();
+        tally.fail(0);
+        tally.grant(0);
+        tally.refuse(0);
+        assert_eq!((tally.granted, tally.refused, tally.failed), (0, 0, 1));
+    }
+}

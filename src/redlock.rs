@@ -1,0 +1,396 @@
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use redis::IntoConnectionInfo;
+
+use crate::clock::{self, Point};
+use crate::error::Error;
+use crate::lane::{Op, Outcome};
+use crate::lock::{Lock, Shared, unavailable};
+use crate::node::Nodes;
+use crate::options::Options;
+use crate::quorum::{Deadline, Ttl, Verdict, count};
+use crate::script::{Action, Key};
+use crate::token::{Token, jitter};
+
+/// A resource is a Redis key; nobody needs a longer name.
+const MAX_RESOURCE: usize = 64 * 1024;
+/// How often `acquire_while` asks during a pause.
+const ASK: Duration = Duration::from_millis(50);
+
+/// Takes locks on one Redis node, or on a majority of N independent ones.
+///
+/// Cheap to clone; all clones, their threads and their locks share one connection per node. Make one
+/// for the whole program.
+#[derive(Clone)]
+pub struct Redlock {
+    family: Arc<Family>,
+    options: Options,
+}
+
+/// The connections of one process, and those of a child that was forked from it.
+struct Family {
+    shared: Arc<Shared>,
+    child: OnceLock<Arc<Family>>,
+}
+
+impl Redlock {
+    /// Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
+    /// Redlock. Nothing is connected before the first operation.
+    ///
+    /// A node is a URL (`redis://`, `rediss://` with a TLS feature, `unix://`; with user, password and
+    /// database) or a [`redis::ConnectionInfo`]. Connections speak RESP2, whatever a URL asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty list or more than 64 nodes, a bad URL, TLS without its feature,
+    /// and an address that is given twice.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlock_sync::Redlock;
+    ///
+    /// let single = Redlock::new(["redis://127.0.0.1:6379"])?;
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn new<I>(nodes: I) -> Result<Redlock, Error>
+    where
+        I: IntoIterator,
+        I::Item: IntoConnectionInfo,
+    {
+        let mut infos = Vec::new();
+        for (i, node) in nodes.into_iter().enumerate() {
+            // The redis crate's text says what is wrong and does not repeat the URL.
+            let info = node.into_connection_info();
+            infos.push(info.map_err(|error| Error::config(format!("node {i}: {error}")))?);
+        }
+        let options = Options::default();
+        Ok(Redlock {
+            family: Family::new(Nodes::new(infos, &options)?),
+            options,
+        })
+    }
+
+    /// The same nodes with other options. The connections are shared with `self`'s clones unless
+    /// a timeout changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a value out of range.
+    pub fn with_options(self, options: Options) -> Result<Redlock, Error> {
+        options.validate()?;
+        let family = if options.same_timeouts(&self.options) {
+            self.family
+        } else {
+            Family::new(self.family.shared.lane.nodes().afresh(&options))
+        };
+        Ok(Redlock { family, options })
+    }
+
+    /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another.
+    ///
+    /// The resource is the key's name, 1 byte to 64 KiB, any bytes. The ttl is truncated to whole
+    /// milliseconds; from 3 ms to 100 years. It bounds how long the lock stays taken if this process
+    /// dies; a lock is valid for at most 99 % of it less 2 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`], [`Error::Unavailable`], [`Error::TooSlow`] (a majority granted it when its
+    /// validity was over; it has been released again), [`Error::Random`].
+    ///
+    /// After any failure the undo has been written to every node that may have granted.
+    ///
+    /// # Example
+    ///
+    /// One run at a time:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// match redlock.try_acquire("nightly-report", Duration::from_secs(60))? {
+    ///     Some(_lock) => println!("running"), // released at the end of the scope
+    ///     None => println!("another host is running it"),
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn try_acquire(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Option<Lock>, Error> {
+        self.attempt(&checked(resource.as_ref())?, Ttl::new(ttl)?)
+    }
+
+    /// Takes the lock, trying again while others have it or too few nodes answer, within
+    /// [`Options::wait`].
+    ///
+    /// # Errors
+    ///
+    /// The last complete attempt's: [`Error::Busy`], [`Error::Unavailable`] or [`Error::TooSlow`].
+    /// At once: [`Error::Config`], [`Error::Random`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    /// // … what must not happen twice at once …
+    /// lock.release()?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn acquire(&self, resource: impl AsRef<[u8]>, ttl: Duration) -> Result<Lock, Error> {
+        self.acquire_within(resource, ttl, self.options.wait)
+    }
+
+    /// [`acquire`](Redlock::acquire) with a wait of its own. Zero: one attempt. [`Duration::MAX`]: for
+    /// ever.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Redlock::acquire).
+    pub fn acquire_within(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Lock, Error> {
+        self.retry(resource.as_ref(), ttl, wait, &mut || true)
+    }
+
+    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so, and at most for
+    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms between attempts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cancelled`] when `keep_trying` said no; otherwise as [`acquire`](Redlock::acquire).
+    ///
+    /// # Example
+    ///
+    /// Until the program is told to stop:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use std::sync::atomic::{AtomicBool, Ordering};
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// static STOP: AtomicBool = AtomicBool::new(false);
+    /// let keep_trying = || !STOP.load(Ordering::Relaxed);
+    /// let lock = redlock.acquire_while("import", Duration::from_secs(30), keep_trying)?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn acquire_while(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        mut keep_trying: impl FnMut() -> bool,
+    ) -> Result<Lock, Error> {
+        self.retry(resource.as_ref(), ttl, self.options.wait, &mut keep_trying)
+    }
+
+    /// [Acquires](Redlock::acquire) the lock, does the work, releases the lock: on every way out, also
+    /// by a panic.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Redlock::acquire), in which case the work was not begun; and [`Error::Lost`] if the
+    /// validity was over when the work ended, or a majority no longer held the lock: then
+    /// the work ran unprotected for a time. A release that too few nodes confirmed is no error here
+    /// (the ttl ends the lock); it is logged.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let sum = redlock.with_lock("ledger", Duration::from_secs(10), |lock| {
+    ///     lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
+    ///     Ok::<_, redlock_sync::Error>(1 + 1)
+    /// })??;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn with_lock<T>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        work: impl FnOnce(&mut Lock) -> T,
+    ) -> Result<T, Error> {
+        let mut lock = self.acquire(resource, ttl)?;
+        let result = work(&mut lock);
+        let name = format!("{lock:?}");
+        match lock.release() {
+            Ok(()) => Ok(result),
+            Err(Error::Unavailable(nodes)) => {
+                log::warn!("the release of {name} was not confirmed; its ttl ends it: {nodes}");
+                Ok(result)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Goes on with a lock that another process or program handed over: its token, and how long it is
+    /// still valid ([`Lock::remaining`] there, less what the hand-over took).
+    ///
+    /// Believes what it is told and asks no node. The giver must not release the lock
+    /// ([`Lock::leak`] it). Extensions count anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty or too long resource, and a validity above 100 years.
+    pub fn resume(
+        &self,
+        resource: impl AsRef<[u8]>,
+        token: Token,
+        validity: Duration,
+    ) -> Result<Lock, Error> {
+        let now = Point::now();
+        let resource = checked(resource.as_ref())?;
+        // Too short for a ttl is no error here: such a lock is about to be lost.
+        Ttl::new(validity.max(Duration::from_secs(1)))?;
+        Ok(Lock::new(
+            self.shared(),
+            Key { resource, token },
+            validity,
+            Deadline::new(now, validity),
+            &self.options,
+        ))
+    }
+
+    fn shared(&self) -> Arc<Shared> {
+        let mut family = &self.family;
+        while !family.shared.is_ours() {
+            let options = &self.options;
+            let nodes = || family.shared.lane.nodes().afresh(options);
+            family = family.child.get_or_init(|| Family::new(nodes()));
+        }
+        family.shared.clone()
+    }
+
+    /// One attempt; a second one, with a token of its own, where only connections that turned
+    /// out closed stood in the way.
+    fn attempt(&self, resource: &Arc<[u8]>, ttl: Ttl) -> Result<Option<Lock>, Error> {
+        let shared = self.shared();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let started = Point::now();
+            let key = Key {
+                resource: resource.clone(),
+                token: Token::random()?,
+            };
+            let deadline = Deadline::new(started, ttl.validity());
+            let outcome = shared.lane.run(Op {
+                action: Action::Acquire(ttl),
+                key: key.clone(),
+                ttl: ttl.duration(),
+                until: started.mono.checked_add(ttl.validity()),
+                only_write: false,
+            });
+            report(resource, &outcome, started);
+            match outcome.verdict {
+                Verdict::Yes => {
+                    let shared = shared.clone();
+                    let lock = Lock::new(shared, key, ttl.duration(), deadline, &self.options);
+                    // The last step of an acquire (rule R4). Too late: dropping it releases it.
+                    return if lock.is_valid() {
+                        Ok(Some(lock))
+                    } else {
+                        Err(Error::TooSlow)
+                    };
+                }
+                Verdict::No => return Ok(None),
+                Verdict::Pending | Verdict::Unavailable if outcome.closed && tries == 1 => {}
+                Verdict::Pending | Verdict::Unavailable => return Err(unavailable(outcome)),
+            }
+        }
+    }
+
+    fn retry(
+        &self,
+        resource: &[u8],
+        ttl: Duration,
+        wait: Duration,
+        keep_trying: &mut dyn FnMut() -> bool,
+    ) -> Result<Lock, Error> {
+        let resource = checked(resource)?;
+        let ttl = Ttl::new(ttl)?;
+        let end = clock::instant().checked_add(wait);
+        loop {
+            if !keep_trying() {
+                return Err(Error::Cancelled);
+            }
+            let error = match self.attempt(&resource, ttl) {
+                Ok(Some(lock)) => return Ok(lock),
+                Ok(None) => Error::Busy,
+                Err(error @ (Error::Unavailable(_) | Error::TooSlow)) => error,
+                Err(error) => return Err(error),
+            };
+            let (min, max) = self.options.retry_delay;
+            let Some(next) = clock::instant().checked_add(jitter(min, max)) else {
+                return Err(error);
+            };
+            // No attempt starts after the wait is over, and nobody pauses for nothing.
+            if end.is_some_and(|end| next >= end) {
+                return Err(error);
+            }
+            pause(next, keep_trying)?;
+        }
+    }
+}
+
+impl Family {
+    fn new(nodes: Nodes) -> Arc<Family> {
+        Arc::new(Family {
+            shared: Arc::new(Shared::new(nodes)),
+            child: OnceLock::new(),
+        })
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<&str> = self.family.shared.lane.nodes().addresses().collect();
+        f.debug_struct("Redlock")
+            .field("nodes", &addresses)
+            .field("options", &self.options)
+            .finish()
+    }
+}
+
+fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {
+    if resource.is_empty() || resource.len() > MAX_RESOURCE {
+        return Err(Error::config(format!(
+            "the resource is {} bytes long: it must be 1 to {MAX_RESOURCE}",
+            resource.len()
+        )));
+    }
+    Ok(resource.into())
+}
+
+/// Sleeps until `end`, asking from time to time.
+fn pause(end: Instant, keep_trying: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+    loop {
+        let rest = end.saturating_duration_since(clock::instant());
+        if rest.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(rest.min(ASK));
+        if !keep_trying() {
+            return Err(Error::Cancelled);
+        }
+    }
+}
+
+fn report(resource: &[u8], outcome: &Outcome, started: Point) {
+    log::debug!(
+        "acquire \"{}\": {:?}, {} yes, {} no, {} failed, {:?}",
+        resource.escape_ascii(),
+        outcome.verdict,
+        count(outcome.tally.granted),
+        count(outcome.tally.refused),
+        count(outcome.tally.failed),
+        started.elapsed_at(Point::now()),
+    );
+}

@@ -1,0 +1,369 @@
+//! Real `redis-server` processes and a relay that can spoil the way to them, for tests, examples
+//! and benchmarks. Each user starts its own: private directories, free ports, nothing shared.
+
+// Every test binary uses its own part of this.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc
+)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_lossless
+)]
+
+pub mod relay;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
+
+/// Half a second and more, so that a busy machine does not look like a fault.
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A private directory, gone with its value.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("redlock-sync-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a temporary directory");
+        TempDir(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A `redis-server` of its own, ended with its value.
+pub struct Server {
+    child: Option<Child>,
+    port: u16,
+    args: Vec<String>,
+    dir: TempDir,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::with_args(&[])
+    }
+
+    pub fn with_args(args: &[&str]) -> Server {
+        let mut server = Server {
+            child: None,
+            port: 0,
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            dir: TempDir::new(),
+        };
+        for _ in 0..20 {
+            server.port = free_port();
+            if server.try_spawn() {
+                return server;
+            }
+        }
+        panic!("redis-server does not start: {}", server.log());
+    }
+
+    pub fn several(count: usize) -> Vec<Server> {
+        (0..count).map(|_| Server::start()).collect()
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn try_spawn(&mut self) -> bool {
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let child = Command::new(&binary)
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--unixsocket", self.socket().to_str().unwrap()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args([
+                "--dir",
+                self.dir.path().to_str().unwrap(),
+                "--logfile",
+                "log",
+            ])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = child.unwrap_or_else(|error| {
+            panic!("cannot start {binary}: {error}. Install it (apt-get install redis-server), or name it in REDIS_SERVER")
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < end {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if std::os::unix::net::UnixStream::connect(self.socket()).is_ok() {
+                self.child = Some(child);
+                return true;
+            }
+            std::thread::sleep(ms(3));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        false
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    /// Over TCP.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn unix_url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.as_ref().map_or(0, |child| child.id() as i32)
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.pid();
+        assert!(pid > 0, "the server was killed before");
+        // SAFETY: plain system call on a child of ours that was not waited for.
+        unsafe { libc::kill(pid, signal) };
+    }
+
+    /// Freezes the process: connections stay up, nothing answers.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        // The signal is on its way; wait until it has arrived.
+        let stat = format!("/proc/{}/stat", self.pid());
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            let text = std::fs::read_to_string(&stat).unwrap_or_default();
+            if text
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.trim_start().starts_with('T'))
+            {
+                return;
+            }
+            std::thread::sleep(ms(1));
+        }
+    }
+
+    pub fn resume(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    /// `kill -9`; without persistence its data is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// On the same port, empty.
+    pub fn restart(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_file(self.socket());
+        let end = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < end {
+            if self.try_spawn() {
+                return;
+            }
+            std::thread::sleep(ms(20));
+        }
+        panic!("redis-server does not restart: {}", self.log());
+    }
+
+    /// A command over a connection of its own.
+    pub fn command(&self, args: &[&str]) -> redis::Value {
+        self.command_bytes(&args.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
+    }
+
+    pub fn command_bytes(&self, args: &[&[u8]]) -> redis::Value {
+        let client = redis::Client::open(self.unix_url()).unwrap();
+        let mut connection = client
+            .get_connection()
+            .expect("a connection to the test server");
+        let mut command = redis::Cmd::new();
+        for arg in args {
+            command.arg(*arg);
+        }
+        command
+            .query(&mut connection)
+            .unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    }
+
+    pub fn exists(&self, key: impl AsRef<[u8]>) -> bool {
+        self.command_bytes(&[b"EXISTS", key.as_ref()]) == redis::Value::Int(1)
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        let value = self.command(&["KEYS", "*"]);
+        let mut keys: Vec<String> = redis::from_redis_value(value).unwrap();
+        keys.sort();
+        keys
+    }
+
+    pub fn info(&self, section: &str, field: &str) -> String {
+        let text: String = redis::from_redis_value(self.command(&["INFO", section])).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{field}:")));
+        line.unwrap_or_else(|| panic!("no {field} in INFO {section}"))
+            .trim()
+            .to_owned()
+    }
+
+    /// Connections of others than this one.
+    pub fn clients(&self) -> usize {
+        self.info("clients", "connected_clients")
+            .parse::<usize>()
+            .unwrap()
+            - 1
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Below the range from which the kernel takes the ports of outgoing connections, so that a server
+/// can be restarted on its port.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mixed = (std::process::id().wrapping_mul(2_654_435_761) >> 8).wrapping_add(number * 7);
+        let port = 12_000 + (mixed % 20_000) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+pub fn urls(servers: &[Server]) -> Vec<String> {
+    servers.iter().map(Server::url).collect()
+}
+
+/// Patient with a busy machine, quick at retrying.
+pub fn options() -> Options {
+    Options::new()
+        .node_timeout(NODE_TIMEOUT)
+        .connect_timeout(Duration::from_secs(5))
+        .retry_delay(ms(1), ms(10))
+        .wait(Duration::from_secs(30))
+}
+
+pub fn redlock(servers: &[Server]) -> Redlock {
+    Redlock::new(urls(servers))
+        .unwrap()
+        .with_options(options())
+        .unwrap()
+}
+
+pub const TTL: Duration = Duration::from_secs(60);
+
+/// One attempt that must succeed.
+pub fn take(redlock: &Redlock, resource: &str) -> Lock {
+    redlock
+        .try_acquire(resource, TTL)
+        .unwrap()
+        .expect("the lock is free")
+}
+
+pub fn unavailable<T>(result: Result<T, Error>) -> NodeErrors {
+    match result {
+        Err(Error::Unavailable(nodes)) => nodes,
+        Err(error) => panic!("expected Unavailable, got {error}"),
+        Ok(_) => panic!("expected Unavailable, got Ok"),
+    }
+}
+
+pub fn config<T>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::Config(error)) => error.to_string(),
+        Err(error) => panic!("expected Config, got {error}"),
+        Ok(_) => panic!("expected Config, got Ok"),
+    }
+}
+
+/// Waits for a condition that must come true.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    eventually_within(Duration::from_secs(20), what, &mut condition);
+}
+
+pub fn eventually_within(time: Duration, what: &str, condition: &mut dyn FnMut() -> bool) {
+    let end = Instant::now() + time;
+    while !condition() {
+        assert!(Instant::now() < end, "not within {time:?}: {what}");
+        std::thread::sleep(ms(2));
+    }
+}
+
+/// Threads of this process that attend to nodes.
+pub fn attendants() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
+    };
+    tasks
+        .filter(|_| true)
+        .map(name)
+        .filter(|name| name.starts_with("redlock-node"))
+        .count()
+}
+
+pub fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// xorshift: seeded, so that a failure can be had again.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
