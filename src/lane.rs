@@ -215,7 +215,8 @@ impl Waiter {
     /// The outcome, or the baton.
     fn wait(&self) -> Result<Outcome, Box<Baton>> {
         loop {
-            match std::mem::replace(&mut *lock(&self.turn), Turn::Wait) {
+            let turn = std::mem::replace(&mut *lock(&self.turn), Turn::Wait);
+            match turn {
                 Turn::Done(outcome) => return Ok(outcome),
                 Turn::Lead(baton) => return Err(baton),
                 Turn::Wait => std::thread::park(),

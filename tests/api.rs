@@ -1,0 +1,111 @@
+//! Names every public item and its trait bounds, so that an accidental break does not compile.
+
+use std::error::Error as StdError;
+use std::fmt::{Debug, Display};
+use std::time::Duration;
+
+use redlock_sync::{
+    ConfigError, Error, Lock, NodeErrors, Options, RandomError, Redlock, Token, redis,
+};
+
+fn sendable<T: Send + Sync + 'static>() {}
+fn shown<T: Debug + Display>() {}
+fn error<T: StdError + Send + Sync + 'static>() {}
+fn cloned<T: Clone + Debug + Send + Sync>() {}
+
+#[test]
+fn every_item_has_its_bounds() {
+    cloned::<Redlock>();
+    cloned::<Options>();
+    cloned::<Token>();
+    cloned::<NodeErrors>();
+    sendable::<Redlock>();
+    sendable::<Lock>();
+    sendable::<Error>();
+    error::<Error>();
+    error::<ConfigError>();
+    error::<RandomError>();
+    shown::<Error>();
+    shown::<NodeErrors>();
+    assert!(std::mem::size_of::<Error>() <= 64);
+    assert!(Options::new() == Options::default());
+}
+
+#[test]
+fn every_function_has_its_signature() {
+    let _: fn(Redlock, Options) -> Result<Redlock, Error> = Redlock::with_options;
+    let _: fn(&Redlock, &'static str, Duration) -> Result<Option<Lock>, Error> =
+        Redlock::try_acquire;
+    let _: fn(&Redlock, Vec<u8>, Duration) -> Result<Lock, Error> = Redlock::acquire;
+    let _: fn(&Redlock, &'static [u8], Duration, Duration) -> Result<Lock, Error> =
+        Redlock::acquire_within;
+    let _: fn(&Redlock, String, Duration, fn() -> bool) -> Result<Lock, Error> =
+        Redlock::acquire_while;
+    let _: fn(&Redlock, &'static str, Duration, fn(&mut Lock) -> u8) -> Result<u8, Error> =
+        Redlock::with_lock;
+    let _: fn(&Redlock, &'static str, Token, Duration) -> Result<Lock, Error> = Redlock::resume;
+    let _: fn(&Lock) -> &[u8] = Lock::resource;
+    let _: fn(&Lock) -> &Token = Lock::token;
+    let _: fn(&Lock) -> Duration = Lock::remaining;
+    let _: fn(&Lock) -> bool = Lock::is_valid;
+    let _: fn(&Lock, Duration) -> Result<(), Error> = Lock::ensure;
+    let _: fn(&Lock) -> u32 = Lock::extensions_left;
+    let _: fn(&mut Lock, Duration) -> Result<(), Error> = Lock::extend;
+    let _: fn(Lock) -> Result<(), Error> = Lock::release;
+    let _: fn(Lock) = Lock::leak;
+    let _: fn(&Token) -> &[u8; 20] = Token::as_bytes;
+    let _: fn([u8; 20]) -> Token = Token::from_bytes;
+    let _: fn() -> Options = Options::new;
+    let _: fn(Options, Duration) -> Options = Options::wait;
+    let _: fn(Options, Duration, Duration) -> Options = Options::retry_delay;
+    let _: fn(Options, Duration) -> Options = Options::node_timeout;
+    let _: fn(Options, Duration) -> Options = Options::connect_timeout;
+    let _: fn(Options, u32) -> Options = Options::max_extensions;
+}
+
+#[test]
+fn nodes_are_given_in_every_form_that_the_redis_crate_knows() {
+    use redis::IntoConnectionInfo;
+    Redlock::new(["redis://a", "redis://b"]).unwrap();
+    Redlock::new(vec!["redis://a".to_owned()]).unwrap();
+    Redlock::new([("localhost", 6379)]).unwrap();
+    Redlock::new(["unix:///run/redis.sock?db=1&user=u&pass=p"]).unwrap();
+    Redlock::new(["redis://a/0"].map(|url| url.into_connection_info().unwrap())).unwrap();
+}
+
+#[test]
+fn every_error_can_be_told_from_the_others() {
+    let name = |error: &Error| match error {
+        Error::Config(_) => "config",
+        Error::Busy => "busy",
+        Error::Lost => "lost",
+        Error::TooSlow => "too slow",
+        Error::Unavailable(nodes) => {
+            for (index, error) in nodes.iter() {
+                let _: (usize, &dyn StdError) = (index, error);
+            }
+            "unavailable"
+        }
+        Error::ExtensionLimit(limit) => {
+            let _: &u32 = limit;
+            "limit"
+        }
+        Error::Cancelled => "cancelled",
+        Error::Random(_) => "random",
+        _ => "later",
+    };
+    assert_eq!(name(&Error::Busy), "busy");
+    for error in [
+        Error::Busy,
+        Error::Lost,
+        Error::TooSlow,
+        Error::Cancelled,
+        Error::ExtensionLimit(3),
+    ] {
+        let text = error.to_string();
+        assert!(
+            text.starts_with(char::is_lowercase) && !text.ends_with('.'),
+            "{text}"
+        );
+    }
+}
