@@ -13,7 +13,7 @@ use support::*;
 fn with_nodes(test: impl Fn(&mut Vec<Server>, &Redlock)) {
     for nodes in [1, 3] {
         let mut servers = Server::several(nodes);
-        let redlock = redlock(&servers);
+        let redlock = connected(&servers);
         test(&mut servers, &redlock);
     }
 }
@@ -173,7 +173,7 @@ fn every_attempt_has_a_token_of_its_own() {
     let servers = Server::several(3);
     // Two nodes taken: every attempt gets one grant, which we look at before it is undone.
     take_over(&servers[..2], "a");
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     let server = &servers[2];
     let monitor = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     std::io::Write::write_all(&mut &monitor, b"MONITOR\r\n").unwrap();
@@ -249,7 +249,7 @@ fn a_ttl_below_the_node_timeout_is_no_error() {
 #[test]
 fn a_step_ends_before_the_validity_that_it_could_give() {
     let servers = Server::several(1);
-    let redlock = redlock(&servers)
+    let redlock = connected(&servers)
         .with_options(options().node_timeout(Duration::from_secs(60)))
         .unwrap();
     take(&redlock, "warm").release().unwrap();
@@ -399,7 +399,7 @@ fn lost_goes_before_the_extension_limit() {
 #[test]
 fn a_failed_extension_creates_deletes_and_shortens_nothing() {
     let servers = Server::several(3);
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     let mut lock = redlock.acquire("a", Duration::from_secs(60)).unwrap();
     eventually("it is on all nodes", || {
         servers.iter().all(|server| server.exists("a"))
@@ -429,7 +429,7 @@ fn a_failed_extension_creates_deletes_and_shortens_nothing() {
 #[test]
 fn a_lock_that_a_majority_no_longer_holds_is_lost_at_once() {
     let servers = Server::several(3);
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     let mut lock = take(&redlock, "a");
     eventually("it is on all nodes", || {
         servers.iter().all(|server| server.exists("a"))
@@ -468,7 +468,7 @@ fn release_never_deletes_another_s_key() {
 #[test]
 fn release_says_lost_when_a_majority_no_longer_held_it_and_not_for_a_minority() {
     let servers = Server::several(3);
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     for (gone, lost) in [(1, false), (2, true), (3, true)] {
         let lock = take(&redlock, "a");
         eventually("it is on all nodes", || {
@@ -491,7 +491,7 @@ fn release_says_lost_when_a_majority_no_longer_held_it_and_not_for_a_minority() 
 #[test]
 fn release_that_too_few_confirm_is_unavailable() {
     let servers = Server::several(3);
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     let lock = take(&redlock, "a");
     servers[0].stop();
     servers[1].stop();
@@ -635,7 +635,7 @@ fn a_lock_taken_in_one_thread_is_used_and_released_in_another() {
 #[test]
 fn with_options_keeps_the_connections_unless_a_timeout_changed() {
     let servers = Server::several(1);
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     take(&redlock, "a").release().unwrap();
     let received = || servers[0].info("stats", "total_connections_received");
     let before: u32 = received().parse().unwrap();
@@ -662,7 +662,7 @@ fn with_options_keeps_the_connections_unless_a_timeout_changed() {
 fn eight_threads_of_one_redlock_count_exactly() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let redlock = redlock(&servers)
+        let redlock = connected(&servers)
             .with_options(options().retry_delay(ms(0), ms(1)))
             .unwrap();
         let counter = Arc::new(AtomicU32::new(0));
@@ -705,7 +705,7 @@ fn timeouts_of_any_size_that_is_allowed_work() {
             .unwrap();
         redlock.acquire("a", TTL).unwrap().release().unwrap();
     }
-    let redlock = redlock(&servers);
+    let redlock = connected(&servers);
     let century = Duration::from_secs(100 * 365 * 24 * 3600);
     let mut lock = redlock.try_acquire("a", century).unwrap().unwrap();
     lock.extend(century).unwrap();

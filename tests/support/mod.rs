@@ -300,6 +300,18 @@ pub fn redlock(servers: &[Server]) -> Redlock {
         .unwrap()
 }
 
+/// With a connection to each node: the first operation goes to those that are connected first.
+pub fn connected(servers: &[Server]) -> Redlock {
+    let redlock = redlock(servers);
+    eventually("all nodes are connected", || {
+        let lock = take(&redlock, "connecting");
+        let all = servers.iter().all(|server| server.exists("connecting"));
+        lock.release().unwrap();
+        all
+    });
+    redlock
+}
+
 pub const TTL: Duration = Duration::from_secs(60);
 
 /// One attempt that must succeed.
