@@ -211,6 +211,17 @@ impl Server {
         panic!("redis-server does not restart: {}", self.log());
     }
 
+    /// On the same port, with the data it saved; up as soon as it listens, which is before it has
+    /// loaded them.
+    pub fn restart_loading(&mut self) {
+        let _ = std::fs::remove_file(self.socket());
+        assert!(
+            self.try_spawn(),
+            "redis-server does not restart: {}",
+            self.log()
+        );
+    }
+
     /// A command over a connection of its own.
     pub fn command(&self, args: &[&str]) -> redis::Value {
         self.command_bytes(&args.iter().map(|arg| arg.as_bytes()).collect::<Vec<_>>())
