@@ -197,15 +197,11 @@ impl Lane {
     /// unread replies resets a connection, and the server may then drop a release that it has not
     /// read yet.
     pub(crate) fn close(&mut self) {
-        self.nodes.close();
+        let mut returned = self.nodes.close();
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         let until = clock::instant() + self.nodes.node_timeout();
-        for wire in queue
-            .baton
-            .iter_mut()
-            .flat_map(|baton| &mut baton.wires)
-            .flatten()
-        {
+        let here = queue.baton.iter_mut().flat_map(|baton| &mut baton.wires);
+        for wire in here.flatten().chain(&mut returned) {
             let _ = wire.settle(until);
         }
     }
@@ -518,7 +514,12 @@ impl Baton {
                 }
                 return self.judge(index);
             }
-            Vote::Sever(cause) => return self.lose(node, cause),
+            Vote::Sever(cause) => {
+                // Its answer was not one: a release is still due.
+                let due = slot.release(self.started);
+                self.lose(node, cause);
+                return self.nodes.owe(node, due);
+            }
         }
         if acquire && self.complaining & bit(node) != 0 {
             self.complaining &= !bit(node);

@@ -345,7 +345,7 @@ impl Plain {
         heard: &mut Instant,
         waited: &mut Duration,
     ) -> Result<Option<Reply>, Cause> {
-        let mut read_at = None;
+        let mut read_at: Option<(Instant, Instant)> = None;
         loop {
             if let Some(length) = frame(self.unread())? {
                 let reply = reply(self.unread().get(..length).unwrap_or_default())?;
