@@ -243,6 +243,15 @@ impl Wire {
         self.settle(until).map(|_| ())
     }
 
+    /// Reads past the replies that are here, if that can be had without waiting: finds out whether
+    /// the connection was closed.
+    pub(crate) fn look(&mut self, now: Instant) -> Result<(), Cause> {
+        match self.stream {
+            Stream::Plain(_) => self.settle(now).map(|_| ()),
+            Stream::Tls(_) => Ok(()),
+        }
+    }
+
     /// Reads past all replies that are owed; false if some are not here in time.
     pub(crate) fn settle(&mut self, until: Instant) -> Result<bool, Cause> {
         while !self.owed.is_empty() {
