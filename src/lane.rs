@@ -90,9 +90,13 @@ struct Baton {
     open: usize,
     /// Nodes that the batch was written to, as far as they took it.
     written: u64,
+    /// A connection turned out closed.
+    closed: bool,
     started: Instant,
     until: Instant,
     bytes: Vec<u8>,
+    /// In the middle of a step.
+    stepping: bool,
     /// The outcome of the leader's own operation.
     own: Option<Outcome>,
 }
@@ -146,9 +150,11 @@ impl Lane {
             batch: Vec::new(),
             open: 0,
             written: 0,
+            closed: false,
             started: now,
             until: now,
             bytes: Vec::new(),
+            stepping: false,
             own: None,
         };
         Lane {
@@ -197,15 +203,11 @@ impl Lane {
     /// unread replies resets a connection, and the server may then drop a release that it has not
     /// read yet.
     pub(crate) fn close(&mut self) {
-        self.nodes.close();
+        let mut returned = self.nodes.close();
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         let until = clock::instant() + self.nodes.node_timeout();
-        for wire in queue
-            .baton
-            .iter_mut()
-            .flat_map(|baton| &mut baton.wires)
-            .flatten()
-        {
+        let here = queue.baton.iter_mut().flat_map(|baton| &mut baton.wires);
+        for wire in here.flatten().chain(&mut returned) {
             let _ = wire.settle(until);
         }
     }
@@ -327,13 +329,35 @@ impl Baton {
     fn step(&mut self) {
         self.started = clock::instant();
         self.until = self.started + self.nodes.node_timeout();
+        self.write_at_once();
+        if self.own.is_some() {
+            // The others find another leader.
+            return;
+        }
         self.open = self.batch.len();
         self.gather();
         self.write();
         self.read();
         self.undo();
+        self.look();
         self.sort();
         self.batch.clear();
+    }
+
+    /// Where the others may have to wait for nodes, those who only write do not wait with them.
+    fn write_at_once(&mut self) {
+        if self.wires.iter().flatten().count() >= majority(self.wires.len()) {
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let (write, read) = batch.into_iter().partition(|slot| slot.op.only_write);
+        self.batch = write;
+        if !self.batch.is_empty() {
+            self.open = self.batch.len();
+            self.gather();
+            self.write();
+        }
+        self.batch = read;
     }
 
     fn wire(&mut self, node: usize) -> Option<&mut Wire> {
@@ -414,7 +438,9 @@ impl Baton {
     }
 
     fn write_to(&mut self, node: usize) -> Option<Result<(), Cause>> {
-        let (now, until, patience) = (self.started, self.until, self.nodes.node_timeout());
+        let (now, patience) = (self.started, self.nodes.node_timeout());
+        // A node that takes in nothing leaves the others time to answer.
+        let until = self.until - patience / 2;
         let wire = self.wires.get_mut(node).and_then(Option::as_mut)?;
         if wire.owed() + self.batch.len() > MAX_OWED || wire.silent_for(now) > patience {
             if let Err(cause) = wire.catch_up(now, until) {
@@ -519,7 +545,15 @@ impl Baton {
                 }
                 return self.judge(index);
             }
-            Vote::Sever(cause) => return self.lose(node, cause),
+            Vote::Sever(cause) => {
+                // Its answer was not one: a release is still due.
+                let due = slot.release(self.started);
+                self.lose(node, cause);
+                if due.is_some() {
+                    self.nodes.owe(node, due);
+                }
+                return;
+            }
         }
         if acquire && self.complaining & bit(node) != 0 {
             self.complaining &= !bit(node);
@@ -530,6 +564,7 @@ impl Baton {
 
     /// A node's wire is finished.
     fn lose(&mut self, node: usize, cause: Cause) {
+        self.closed |= matches!(cause, Cause::Closed(_));
         self.send_away(node, cause, false);
     }
 
@@ -613,6 +648,20 @@ impl Baton {
         }
     }
 
+    /// Where one connection turned out closed others may be too, and nobody has waited for those yet:
+    /// the repetition must not run into them.
+    fn look(&mut self) {
+        if !std::mem::take(&mut self.closed) {
+            return;
+        }
+        let now = clock::instant();
+        for node in 0..self.wires.len() {
+            if let Some(Err(cause)) = self.wire(node).map(|wire| wire.look(now)) {
+                self.lose(node, cause);
+            }
+        }
+    }
+
     /// Leaves the releases of the slots that are `due` to the attendant of a node that is away.
     fn owe(&self, node: usize, due: impl Fn(&Slot) -> bool) {
         if self.batch.iter().any(&due) {
@@ -670,7 +719,9 @@ impl Reign<'_> {
     /// One step for the batch; the outcome is that of the leader's own operation.
     fn run(mut self) -> Outcome {
         let own = self.baton.as_mut().and_then(|baton| {
+            baton.stepping = true;
             baton.step();
+            baton.stepping = false;
             baton.own.take()
         });
         own.unwrap_or_else(Outcome::none)
@@ -682,7 +733,7 @@ impl Drop for Reign<'_> {
         let Some(mut baton) = self.baton.take() else {
             return;
         };
-        if std::thread::panicking() && !baton.batch.is_empty() {
+        if std::mem::take(&mut baton.stepping) {
             // Somebody's logger panicked in mid-step. What was written is not known any more.
             for node in 0..baton.wires.len() {
                 baton.lose(
@@ -697,7 +748,9 @@ impl Drop for Reign<'_> {
             }
             baton.own = None;
         }
+        let left = baton.batch.drain(..).filter_map(|slot| slot.waiter);
         let mut queue = lock(&self.lane.queue);
+        queue.waiting.splice(0..0, left);
         if queue.waiting.is_empty() {
             queue.baton = Some(baton);
         } else {

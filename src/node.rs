@@ -299,25 +299,41 @@ impl Nodes {
             desk.owe(wire.into_debts());
         }
         desk.cause = cause.clone();
-        self.attend_to(node, desk);
         drop(office);
+        // Before anybody can say that it is back.
         if warn {
             self.warn(node, format_args!("is away: {cause}"));
         }
-    }
-
-    /// Releases for a node that is away, or may be.
-    pub(crate) fn owe(self: &Arc<Self>, node: usize, debts: impl IntoIterator<Item = Debt>) {
         if let Some(desk) = self.office().desks.get_mut(node) {
-            desk.owe(debts);
             self.attend_to(node, desk);
         }
     }
 
-    /// Ends the attendants. Nobody waits for them.
-    pub(crate) fn close(&self) {
-        self.office().closed = true;
+    /// Releases for a node that the lane has no wire to.
+    pub(crate) fn owe(self: &Arc<Self>, node: usize, debts: impl IntoIterator<Item = Debt>) {
+        if let Some(desk) = self.office().desks.get_mut(node) {
+            desk.owe(debts);
+            // Fit again since the lane looked: its wire goes back to an attendant, to be paid on.
+            // Never two wires to one node, or a release could overtake its acquire.
+            if let Some(wire) = desk.returned.take() {
+                desk.silent = Some(wire);
+            }
+            self.attend_to(node, desk);
+        }
+    }
+
+    /// Ends the attendants; nobody waits for them. What they gave back and nobody took is returned.
+    pub(crate) fn close(&self) -> Vec<Wire> {
+        let mut office = self.office();
+        office.closed = true;
+        let returned = office
+            .desks
+            .iter_mut()
+            .filter_map(|desk| desk.returned.take());
+        let returned = returned.collect();
+        drop(office);
         self.bell.notify_all();
+        returned
     }
 
     pub(crate) fn warn(&self, node: usize, what: fmt::Arguments<'_>) {
@@ -332,7 +348,7 @@ impl Nodes {
         }
         let nodes = Arc::clone(self);
         let attendant = std::thread::Builder::new().name(format!("redlock-node-{node}"));
-        match attendant.spawn(move || nodes.attend(node)) {
+        match attendant.spawn(move || Shift { nodes, node }.work()) {
             Ok(_) => desk.attended = true,
             Err(error) => desk.cause = Arc::new(Cause::NoThread(error.to_string())),
         }
@@ -364,9 +380,7 @@ impl Nodes {
                 .and_then(|fresh| self.replace(node, silent.take(), fresh))
                 .and_then(|wire| self.give_back(node, wire));
             match connected {
-                Ok(None) => return,
-                // Releases came in the meantime: they are paid over this wire first.
-                Ok(Some(wire)) => silent = Some(wire),
+                Ok(()) => return,
                 Err(cause) => self.tried(node, cause),
             }
             again = true;
@@ -382,16 +396,19 @@ impl Nodes {
     fn listen(&self, node: usize, mut wire: Wire, until: Instant) -> Heard {
         loop {
             let now = clock::instant();
-            let due = self
-                .desk(node, |desk| desk.take_debts(now))
-                .unwrap_or_default();
+            // What does not fit behind it any more waits here, where there is a bound.
+            let due = if wire.owed() < MAX_DEBTS {
+                self.desk(node, |desk| desk.take_debts(now))
+                    .unwrap_or_default()
+            } else {
+                Vec::new()
+            };
             let heard = wire
                 .pay(due, now + self.connect_timeout)
                 .and_then(|()| wire.settle(until.min(clock::instant() + GLANCE)));
             match heard {
                 Ok(true) => match self.give_back(node, wire) {
-                    Ok(None) => return Heard::Everything,
-                    Ok(Some(back)) => wire = back,
+                    Ok(()) => return Heard::Everything,
                     Err(cause) => {
                         self.tried(node, cause);
                         return Heard::ItDied;
@@ -445,9 +462,8 @@ impl Nodes {
         Ok(fresh)
     }
 
-    /// Hands a fit wire to the lane. `Some`: not yet, releases are due. An error: it is the same
-    /// server as another node.
-    fn give_back(&self, node: usize, wire: Wire) -> Result<Option<Wire>, Cause> {
+    /// Hands a fit wire to the lane. An error: it is the same server as another node, or it died.
+    fn give_back(&self, node: usize, mut wire: Wire) -> Result<(), Cause> {
         let mut office = self.office();
         if let Some(run_id) = wire.run_id() {
             let same = |desk: &Desk| desk.run_id.as_deref() == Some(run_id);
@@ -461,10 +477,15 @@ impl Nodes {
             }
         }
         let Some(desk) = office.desks.get_mut(node) else {
-            return Ok(None);
+            return Ok(());
         };
-        if !desk.debts.is_empty() {
-            return Ok(Some(wire));
+        // Releases of the last moment go on it first; the lane reads past the answers. Waiting for
+        // them here would never end while the lane is busy: there would always be new ones.
+        let now = clock::instant();
+        let due = desk.take_debts(now);
+        if let Err(cause) = wire.pay(due, now + self.node_timeout) {
+            desk.owe(wire.into_debts());
+            return Err(cause);
         }
         desk.run_id = wire.run_id().map(str::to_owned);
         desk.returned = Some(wire);
@@ -477,7 +498,7 @@ impl Nodes {
         if warned {
             self.warn(node, format_args!("is back"));
         }
-        Ok(None)
+        Ok(())
     }
 
     /// A try has failed.
@@ -507,6 +528,26 @@ impl Nodes {
                 .bell
                 .wait_timeout(office, rest)
                 .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// An attendant's time at a desk. However it ends (somebody's logger may panic), another can come.
+struct Shift {
+    nodes: Arc<Nodes>,
+    node: usize,
+}
+
+impl Shift {
+    fn work(self) {
+        self.nodes.attend(self.node);
+    }
+}
+
+impl Drop for Shift {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.nodes.desk(self.node, |desk| desk.attended = false);
         }
     }
 }

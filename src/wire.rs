@@ -37,7 +37,7 @@ pub(crate) struct Wire {
     stream: Stream,
     /// The replies still to come, in order; for a release, what it deletes.
     owed: VecDeque<Option<Debt>>,
-    /// When the node was last heard, or asked something with nothing owed.
+    /// When the node last completed an answer, or was asked something with nothing owed.
     heard: Instant,
     /// How long the last read waited for it.
     waited: Duration,
@@ -211,6 +211,10 @@ impl Wire {
         if reply.is_some() {
             self.owed.pop_front();
         }
+        // Or the next reply would be taken for another's.
+        if self.owed.is_empty() && self.has_unread() {
+            return Err(Cause::Garbage("more than was asked for".into()));
+        }
         Ok(reply)
     }
 
@@ -218,6 +222,13 @@ impl Wire {
     pub(crate) fn has_reply(&self) -> bool {
         match &self.stream {
             Stream::Plain(plain) => matches!(frame(plain.unread()), Ok(Some(_))),
+            Stream::Tls(_) => false,
+        }
+    }
+
+    fn has_unread(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(plain) => !plain.unread().is_empty(),
             Stream::Tls(_) => false,
         }
     }
@@ -230,6 +241,15 @@ impl Wire {
             Stream::Tls(_) => until,
         };
         self.settle(until).map(|_| ())
+    }
+
+    /// Reads past the replies that are here, if that can be had without waiting: finds out whether
+    /// the connection was closed.
+    pub(crate) fn look(&mut self, now: Instant) -> Result<(), Cause> {
+        match self.stream {
+            Stream::Plain(_) => self.settle(now).map(|_| ()),
+            Stream::Tls(_) => Ok(()),
+        }
     }
 
     /// Reads past all replies that are owed; false if some are not here in time.
@@ -317,9 +337,12 @@ impl Plain {
                 Err(error) => return Err(Cause::io(&error)),
             }
             if !bytes.is_empty() {
-                rest = until
-                    .saturating_duration_since(clock::instant())
-                    .max(SHORTEST);
+                // Neither signals nor a peer that reads little by little make it longer.
+                rest = until.saturating_duration_since(clock::instant());
+                if rest.is_zero() {
+                    return Err(Cause::Silent(asked));
+                }
+                rest = rest.max(SHORTEST);
             }
         }
         Ok(())
@@ -331,10 +354,15 @@ impl Plain {
         heard: &mut Instant,
         waited: &mut Duration,
     ) -> Result<Option<Reply>, Cause> {
+        let mut read_at: Option<(Instant, Instant)> = None;
         loop {
             if let Some(length) = frame(self.unread())? {
                 let reply = reply(self.unread().get(..length).unwrap_or_default())?;
                 self.at += length;
+                // Bytes that trickle in are not an answer yet.
+                if let Some((from, to)) = read_at {
+                    (*heard, *waited) = (to, to.saturating_duration_since(from));
+                }
                 return Ok(Some(reply));
             }
             self.make_room();
@@ -349,8 +377,7 @@ impl Plain {
                 Ok(0) => return Err(Cause::Closed("by the other side".into())),
                 Ok(read) => {
                     self.end += read;
-                    *heard = clock::instant();
-                    *waited = heard.saturating_duration_since(now);
+                    read_at = Some((now, clock::instant()));
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // One more look when the time is over: the answer may have come in the last tick.

@@ -15,7 +15,7 @@ pub struct Flow {
     pub stalled: bool,
     /// Passed on one byte at a time with this pause.
     pub trickle: Option<Duration>,
-    /// Sent in place of the next piece.
+    /// Sent in place of each piece.
     pub replace: Option<Vec<u8>>,
     /// After so many more bytes the connection is closed.
     pub cut_after: Option<usize>,
@@ -25,21 +25,32 @@ pub struct Flow {
 pub struct Policy {
     pub up: Flow,
     pub down: Flow,
-    /// Each connection draws one of these as its delay upwards.
+    /// Each new connection draws one of these as its delay upwards.
     pub random_delays: Vec<Duration>,
+}
+
+impl Policy {
+    fn flow(&mut self, up: bool) -> &mut Flow {
+        if up { &mut self.up } else { &mut self.down }
+    }
 }
 
 struct State {
     policy: Policy,
-    connections: Vec<Connection>,
-    seed: u64,
+    connections: Vec<Arc<Connection>>,
+    random: super::Random,
 }
 
 struct Connection {
     client: TcpStream,
     server: TcpStream,
+    /// The client's side was cut off without a word; what the server was sent is still there.
+    abandoned: AtomicBool,
     /// Bytes vanish; nobody is told.
-    half_open: Arc<AtomicBool>,
+    forgotten: AtomicBool,
+    closed: AtomicBool,
+    /// Directions that have not ended.
+    ways: Mutex<u32>,
 }
 
 struct Shared {
@@ -60,7 +71,7 @@ impl Relay {
         let state = State {
             policy: Policy::default(),
             connections: Vec::new(),
-            seed: 0x5DEE_CE66_D123_4567 ^ u64::from(upstream),
+            random: super::Random(0x5DEE_CE66_D123_4567 ^ u64::from(upstream)),
         };
         let mut relay = Relay {
             port: 0,
@@ -99,16 +110,27 @@ impl Relay {
 
     /// Closes all connections.
     pub fn cut(&self) {
-        for connection in self.shared.state().connections.drain(..) {
+        for connection in &self.shared.state().connections {
             connection.close();
         }
         self.shared.changed.notify_all();
     }
 
-    /// Resets them: as if a host had lost its memory.
+    /// Closes all connections towards the client only. The server's side stays open for as long as
+    /// the relay lives: what was sent and not read yet will be read.
+    pub fn abandon(&self) {
+        for connection in &self.shared.state().connections {
+            connection.abandoned.store(true, Ordering::Relaxed);
+            let _ = connection.client.shutdown(Shutdown::Both);
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Half-open connections: bytes vanish from now on and neither side is told, as if a firewall
+    /// had lost its memory.
     pub fn forget(&self) {
         for connection in &self.shared.state().connections {
-            connection.half_open.store(true, Ordering::Relaxed);
+            connection.forgotten.store(true, Ordering::Relaxed);
         }
         self.shared.changed.notify_all();
     }
@@ -136,6 +158,7 @@ impl Relay {
         }
     }
 
+    /// Connections that are up or half up.
     pub fn connections(&self) -> usize {
         self.shared.state().connections.len()
     }
@@ -160,12 +183,18 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        // The reader of a half-open connection waits for ever otherwise.
+        for connection in &self.shared.state().connections {
+            connection.forgotten.store(false, Ordering::Relaxed);
+            connection.abandoned.store(false, Ordering::Relaxed);
+        }
         self.refuse();
     }
 }
 
 impl Connection {
     fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
@@ -179,113 +208,83 @@ impl Shared {
     fn connect(self: &Arc<Shared>, client: TcpStream, server: TcpStream) {
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
-        let half_open = Arc::new(AtomicBool::new(false));
+        let connection = Arc::new(Connection {
+            client,
+            server,
+            abandoned: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            ways: Mutex::new(2),
+        });
         let mut extra = Duration::ZERO;
         {
             let mut state = self.state();
-            if !state.policy.random_delays.is_empty() {
-                let mut random = super::Random(state.seed);
-                let pick = random.below(state.policy.random_delays.len() as u64);
-                state.seed = random.0;
+            let choices = state.policy.random_delays.len() as u64;
+            if choices > 0 {
+                let pick = state.random.below(choices);
                 extra = state.policy.random_delays[pick as usize];
             }
-            state.connections.push(Connection {
-                client: client.try_clone().unwrap(),
-                server: server.try_clone().unwrap(),
-                half_open: half_open.clone(),
-            });
+            state.connections.push(connection.clone());
         }
-        let ways = [
-            (
-                client.try_clone().unwrap(),
-                server.try_clone().unwrap(),
-                true,
-                extra,
-            ),
-            (server, client, false, Duration::ZERO),
-        ];
-        for (from, to, up, extra) in ways {
-            let (sender, receiver) = std::sync::mpsc::channel();
-            let shared = self.clone();
-            let mut source = from.try_clone().unwrap();
-            std::thread::spawn(move || {
-                let mut buffer = vec![0; 65536];
-                while let Ok(read @ 1..) = source.read(&mut buffer) {
-                    let delay = extra + shared.flow(up).delay;
-                    let piece = (Instant::now() + delay, buffer[..read].to_vec());
-                    if sender.send(piece).is_err() {
-                        return;
-                    }
-                }
-            });
-            let shared = self.clone();
-            let half_open = half_open.clone();
-            std::thread::spawn(move || {
-                while let Ok((due, bytes)) = receiver.recv() {
-                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                    if !shared.pass(&bytes, &to, up, &half_open) {
-                        break;
-                    }
-                }
-                // A forgotten connection is not even closed.
-                if !half_open.load(Ordering::Relaxed) {
-                    let _ = to.shutdown(Shutdown::Both);
-                    let _ = from.shutdown(Shutdown::Both);
-                    shared
-                        .state()
-                        .connections
-                        .retain(|connection| !Arc::ptr_eq(&connection.half_open, &half_open));
-                }
-            });
-        }
+        self.forward(&connection, true, extra);
+        self.forward(&connection, false, Duration::ZERO);
     }
 
-    fn flow(&self, up: bool) -> Flow {
-        let state = self.state();
-        if up {
-            state.policy.up.clone()
-        } else {
-            state.policy.down.clone()
-        }
+    /// Two threads: one reads and notes when each piece is due, one passes the pieces on.
+    fn forward(self: &Arc<Shared>, connection: &Arc<Connection>, up: bool, extra: Duration) {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (shared, reading) = (self.clone(), connection.clone());
+        std::thread::spawn(move || {
+            let mut source = if up { &reading.client } else { &reading.server };
+            let mut buffer = vec![0; 65536];
+            while let Ok(read @ 1..) = source.read(&mut buffer) {
+                let delay = extra + shared.state().policy.flow(up).delay;
+                let piece = (Instant::now() + delay, buffer[..read].to_vec());
+                if sender.send(piece).is_err() {
+                    return;
+                }
+            }
+        });
+        let (shared, connection) = (self.clone(), connection.clone());
+        std::thread::spawn(move || {
+            while let Ok((due, bytes)) = receiver.recv() {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                if !shared.pass(&connection, &bytes, up) {
+                    break;
+                }
+            }
+            // An abandoned connection is not closed towards the server.
+            if up && connection.abandoned.load(Ordering::Relaxed) {
+                *connection.ways.lock().unwrap() -= 1;
+                return;
+            }
+            connection.close();
+            shared.changed.notify_all();
+            let mut ways = connection.ways.lock().unwrap();
+            *ways -= 1;
+            if *ways == 0 {
+                let same = |other: &Arc<Connection>| Arc::ptr_eq(other, &connection);
+                shared.state().connections.retain(|other| !same(other));
+            }
+        });
     }
 
     /// Passes a piece on; false ends the connection.
-    fn pass(&self, bytes: &[u8], mut to: &TcpStream, up: bool, half_open: &AtomicBool) -> bool {
+    fn pass(&self, connection: &Connection, bytes: &[u8], up: bool) -> bool {
         let mut state = self.state();
-        let flow = |state: &mut State| -> *mut Flow {
-            if up {
-                &mut state.policy.up
-            } else {
-                &mut state.policy.down
-            }
-        };
-        let _ = flow;
-        while {
-            let flow = if up {
-                &state.policy.up
-            } else {
-                &state.policy.down
-            };
-            flow.stalled && self.alive(&state, half_open)
-        } {
-            state = self
-                .changed
-                .wait_timeout(state, Duration::from_millis(100))
-                .unwrap()
-                .0;
+        while state.policy.flow(up).stalled && !connection.closed.load(Ordering::Relaxed) {
+            let wait = self.changed.wait_timeout(state, Duration::from_millis(50));
+            state = wait.unwrap().0;
         }
-        if half_open.load(Ordering::Relaxed) {
+        if connection.forgotten.load(Ordering::Relaxed) {
             return true;
         }
-        let flow = if up {
-            &mut state.policy.up
-        } else {
-            &mut state.policy.down
-        };
-        let mut bytes = bytes.to_vec();
-        if let Some(instead) = flow.replace.clone() {
-            bytes = instead;
+        let abandoned = connection.abandoned.load(Ordering::Relaxed);
+        if abandoned && !up {
+            return true;
         }
+        let flow = state.policy.flow(up);
+        let mut bytes = flow.replace.clone().unwrap_or_else(|| bytes.to_vec());
         let mut last = false;
         if let Some(left) = &mut flow.cut_after {
             last = bytes.len() >= *left;
@@ -294,6 +293,11 @@ impl Shared {
         }
         let trickle = flow.trickle;
         drop(state);
+        let mut to = if up {
+            &connection.server
+        } else {
+            &connection.client
+        };
         let written = match trickle {
             None => to.write_all(&bytes).is_ok(),
             Some(pause) => bytes.iter().all(|byte| {
@@ -302,11 +306,5 @@ impl Shared {
             }),
         };
         written && !last
-    }
-
-    /// Not cut in the meantime.
-    fn alive(&self, state: &State, half_open: &AtomicBool) -> bool {
-        let same = |connection: &Connection| std::ptr::eq(&*connection.half_open, half_open);
-        state.connections.iter().any(same)
     }
 }
