@@ -139,9 +139,10 @@ impl NodeErrors {
     pub(crate) fn same_server(&self) -> Option<ConfigError> {
         self.0.iter().find_map(|error| match *error.cause {
             Cause::SameServer(other) => Some(ConfigError::new(format!(
-                "nodes {other} and {} ({}) are one server (the same run_id): its vote must count \
-                 once, give each server once",
-                error.node, error.address
+                "nodes {} and {} are one server (the same run_id): its vote must count once, give \
+                 each server once",
+                other.min(error.node),
+                other.max(error.node)
             ))),
             _ => None,
         })

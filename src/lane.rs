@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{Cause, NodeErrors};
-use crate::node::Nodes;
+use crate::node::{Fetched, Nodes};
 use crate::quorum::{Question, Tally, Verdict, bit, count, majority};
 use crate::script::{Action, Key, Reply, Vote};
 use crate::wire::{Debt, Wire};
@@ -90,9 +90,13 @@ struct Baton {
     open: usize,
     /// Nodes that the batch was written to, as far as they took it.
     written: u64,
+    /// Nodes that are away and may still take part.
+    hope: u64,
     /// A connection turned out closed.
     closed: bool,
     started: Instant,
+    /// When its nodes were last written to.
+    begun: Instant,
     until: Instant,
     bytes: Vec<u8>,
     /// In the middle of a step.
@@ -108,6 +112,8 @@ struct Slot {
     errors: Vec<(usize, Arc<Cause>)>,
     /// Failed by a connection that was closed.
     closed: u64,
+    /// Its own time is over.
+    late: bool,
     state: State,
     /// Who waits for it; `None`: the leader itself.
     waiter: Option<Arc<Waiter>>,
@@ -150,8 +156,10 @@ impl Lane {
             batch: Vec::new(),
             open: 0,
             written: 0,
+            hope: 0,
             closed: false,
             started: now,
+            begun: now,
             until: now,
             bytes: Vec::new(),
             stepping: false,
@@ -239,6 +247,7 @@ impl Slot {
             tally: Tally::default(),
             errors: Vec::new(),
             closed: 0,
+            late: false,
             state: State::Open,
             waiter,
         }
@@ -250,6 +259,7 @@ impl Slot {
 
     /// Its own time is over: the nodes that have not answered have failed.
     fn expire(&mut self, nodes: usize, waited: Duration) {
+        self.late = true;
         let cause = Arc::new(Cause::Silent(waited));
         (0..nodes).for_each(|node| self.fail(node, &cause));
     }
@@ -328,6 +338,7 @@ impl Baton {
     /// One step for the batch.
     fn step(&mut self) {
         self.started = clock::instant();
+        self.begun = self.started;
         self.until = self.started + self.nodes.node_timeout();
         self.write_at_once();
         if self.own.is_some() {
@@ -371,38 +382,25 @@ impl Baton {
             return;
         }
         let quorum = majority(self.wires.len());
-        let read = |slot: &&Slot| !slot.op.only_write;
-        let need = if self.batch.iter().any(|slot| read(&slot)) {
-            quorum
-        } else {
-            0
+        let missing = |wires: &[Option<Wire>]| {
+            let away = wires.iter().enumerate().filter(|(_, wire)| wire.is_none());
+            away.fold(0, |away, (node, _)| away | bit(node))
         };
-        // The latest time at which anybody still has use for an answer.
-        let ends = self.batch.iter().filter(read).map(|slot| slot.op.until);
-        let patience = ends
-            .reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))
-            .flatten();
-        let fetched = self
-            .nodes
-            .fetch(&mut self.wires, need, self.started, self.until, patience);
-        if fetched.first {
-            // The connections were waited for; the step itself begins now.
-            self.until = clock::instant() + self.nodes.node_timeout();
+        let away = missing(&self.wires);
+        let mut need = quorum.saturating_sub(self.wires.len() - count(away));
+        if self.batch.iter().all(|slot| slot.op.only_write) {
+            need = 0;
         }
-
-        let mut away = 0;
-        for (node, wire) in self.wires.iter().enumerate() {
-            if wire.is_none() {
-                away |= bit(node);
-            }
-        }
+        let same_server = self.fetch(away, need).same_server;
+        let away = missing(&self.wires);
         let hopeless = self.wires.len() - count(away) < quorum;
+        self.hope = if hopeless { 0 } else { away };
         for slot in &mut self.batch {
             slot.tally.failed = away;
             // Without a quorum nothing is acquired or extended, so nothing is left to undo either.
             // A release is written to whoever is here.
             let pointless = match slot.op.action {
-                Action::Acquire(_) => hopeless || fetched.same_server,
+                Action::Acquire(_) => hopeless || same_server,
                 Action::Extend(_) => hopeless,
                 Action::Release => false,
             };
@@ -412,6 +410,56 @@ impl Baton {
             }
         }
         self.batch.retain(|slot| slot.state != State::Done);
+    }
+
+    fn fetch(&mut self, wanted: u64, need: usize) -> Fetched {
+        // The latest time at which anybody still has use for an answer.
+        let ends = self.batch.iter().filter(|slot| !slot.op.only_write);
+        let patience = ends.map(|slot| slot.op.until);
+        let patience = patience.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
+        let (started, until) = (self.started, self.until);
+        let patience = patience.flatten();
+        let fetched = self
+            .nodes
+            .fetch(&mut self.wires, wanted, need, started, until, patience);
+        if fetched.first {
+            // The connections were waited for; the step itself begins now.
+            self.begun = clock::instant();
+            self.until = self.begun + self.nodes.node_timeout();
+        }
+        fetched
+    }
+
+    /// The nodes that are here do not suffice for a verdict: waits for one that was away when the
+    /// batch was written, and lets it take part. Never one that was written to: an acquire is not
+    /// sent twice (rule R5).
+    fn join(&mut self) {
+        let nodes = self.wires.len();
+        let stuck = |slot: &Slot| {
+            slot.state == State::Open
+                && slot.tally.verdict(slot.question(), nodes) == Verdict::Unavailable
+        };
+        if !self.batch.iter().any(stuck) {
+            return;
+        }
+        self.fetch(self.hope, 1);
+        self.begun = clock::instant();
+        let came = |(node, wire): (usize, &Option<Wire>)| wire.is_some().then_some(bit(node));
+        let here = self.wires.iter().enumerate().filter_map(came);
+        let came = self.hope & here.fold(0, |here, node| here | node);
+        self.hope &= !came;
+        if came == 0 {
+            self.hope = 0;
+        }
+        for slot in &mut self.batch {
+            slot.tally.failed &= !came;
+        }
+        for node in (0..self.wires.len()).filter(|node| came & bit(*node) != 0) {
+            if let Some(Err(cause)) = self.write_to(node) {
+                self.lose(node, cause);
+            }
+        }
+        self.judge_all();
     }
 
     /// Writes the batch to every node that is here.
@@ -438,7 +486,7 @@ impl Baton {
     }
 
     fn write_to(&mut self, node: usize) -> Option<Result<(), Cause>> {
-        let (now, patience) = (self.started, self.nodes.node_timeout());
+        let (now, patience) = (self.begun, self.nodes.node_timeout());
         // A node that takes in nothing leaves the others time to answer.
         let until = self.until - patience / 2;
         let wire = self.wires.get_mut(node).and_then(Option::as_mut)?;
@@ -483,6 +531,9 @@ impl Baton {
                 }
             }
             self.judge_all();
+            if self.open > 0 && self.hope != 0 {
+                self.join();
+            }
         }
     }
 
@@ -603,8 +654,17 @@ impl Baton {
         if slot.state != State::Open || slot.op.only_write {
             return;
         }
+        let spare = self.wires.len() - majority(self.wires.len());
         match slot.tally.verdict(slot.question(), self.wires.len()) {
             Verdict::Pending => return,
+            // Unless those who are away change it.
+            Verdict::Unavailable
+                if !slot.late
+                    && count(slot.tally.failed & !self.hope) <= spare
+                    && self.hope != 0 =>
+            {
+                return;
+            }
             Verdict::No | Verdict::Unavailable if slot.question() == Question::Acquire => {
                 slot.state = State::Undo;
             }
@@ -678,7 +738,7 @@ impl Baton {
     /// Remembers how long a node takes. One that answered while others were waited for took at most
     /// as long as they did.
     fn learn(&mut self, node: usize, heard: Instant, waited: Duration) {
-        let took = heard.saturating_duration_since(self.started);
+        let took = heard.saturating_duration_since(self.begun);
         if let Some(lag) = self.lags.get_mut(node) {
             *lag = if waited > took / 2 {
                 took

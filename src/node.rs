@@ -25,7 +25,7 @@ use redis::ConnectionInfo;
 use crate::clock;
 use crate::error::{Cause, ConfigError, NodeError};
 use crate::options::Options;
-use crate::quorum::MAX_NODES;
+use crate::quorum::{MAX_NODES, bit};
 use crate::token::jitter;
 use crate::wire::{Debt, Wire};
 
@@ -209,6 +209,10 @@ impl Nodes {
             Some(cause) => cause,
             None => self.office().desks.get(node)?.cause.clone(),
         };
+        // It was merely not waited for.
+        if matches!(*cause, Cause::NotConnected(Duration::ZERO)) {
+            return None;
+        }
         Some(NodeError {
             node,
             address: self.nodes.get(node)?.address.clone(),
@@ -216,13 +220,14 @@ impl Nodes {
         })
     }
 
-    /// Takes back the wires that are fit again. If fewer than `need` are here then, hurries the
-    /// attendants and waits for them: until `until`, or `connect_timeout` where a node is being
-    /// connected for the first time, never past `patience`, and only while the tries under way can
-    /// suffice.
+    /// Takes back the wires that are fit again. If fewer than `need` of the nodes `wanted` are here
+    /// then, hurries the attendants and waits for them: until `until`, or `connect_timeout` where a
+    /// node is being connected for the first time, never past `patience`, and only while a try is
+    /// under way. (Also where the others cannot suffice: an error names every cause.)
     pub(crate) fn fetch(
         self: &Arc<Self>,
         wires: &mut [Option<Wire>],
+        wanted: u64,
         need: usize,
         started: Instant,
         until: Instant,
@@ -238,19 +243,20 @@ impl Nodes {
                 if wire.is_none() {
                     *wire = desk.returned.take();
                 }
+                let wanted = wanted & bit(node) != 0;
                 if wire.is_some() {
-                    here += 1;
+                    here += usize::from(wanted);
                     continue;
                 }
                 self.attend_to(node, desk);
                 fetched.same_server |= matches!(*desk.cause, Cause::SameServer(_));
                 let asked = asked.as_ref().and_then(|asked| asked.get(node));
-                if desk.attended && asked.is_none_or(|asked| *asked == desk.tries) {
+                if wanted && desk.attended && asked.is_none_or(|asked| *asked == desk.tries) {
                     trying += 1;
                     fetched.first |= desk.tries == 0;
                 }
             }
-            if here >= need || here + trying < need {
+            if here >= need || trying == 0 {
                 return fetched;
             }
             if asked.is_none() {
