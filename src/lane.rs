@@ -36,6 +36,9 @@ pub(crate) struct Op {
     pub(crate) ttl: Duration,
     /// When an answer is of no more use, if that is before the step's own deadline.
     pub(crate) until: Option<Instant>,
+    /// This is the repetition that [`Outcome::closed`] asked for, of what came to these votes. (Not
+    /// to be repeated again. A node that has released is not asked once more whether it holds it.)
+    pub(crate) again: Option<Tally>,
     /// Come back as soon as it is written; nobody reads the answer (for `Drop`).
     pub(crate) only_write: bool,
 }
@@ -112,6 +115,10 @@ struct Slot {
     errors: Vec<(usize, Arc<Cause>)>,
     /// Failed by a connection that was closed.
     closed: u64,
+    /// Nodes that this release did not reach: it is owed to them if it ends so.
+    lost: u64,
+    /// The caller is about to repeat it on new connections.
+    repeats: bool,
     /// Its own time is over.
     late: bool,
     state: State,
@@ -243,10 +250,12 @@ impl Waiter {
 impl Slot {
     fn new(op: Op, waiter: Option<Arc<Waiter>>) -> Slot {
         Slot {
+            tally: op.again.unwrap_or_default(),
             op,
-            tally: Tally::default(),
             errors: Vec::new(),
             closed: 0,
+            lost: 0,
+            repeats: false,
             late: false,
             state: State::Open,
             waiter,
@@ -264,9 +273,22 @@ impl Slot {
         (0..nodes).for_each(|node| self.fail(node, &cause));
     }
 
-    fn finish(&mut self, verdict: Verdict, nodes: &Nodes, own: &mut Option<Outcome>) {
+    fn finish(&mut self, verdict: Verdict, nodes: &Arc<Nodes>, own: &mut Option<Outcome>) {
         let outcome = self.outcome(verdict, nodes);
+        self.repeats = outcome.closed && self.op.again.is_none();
+        if self.lost != 0 && !self.repeats {
+            let now = clock::instant();
+            for node in (0..nodes.len()).filter(|node| self.lost & bit(*node) != 0) {
+                nodes.owe(node, [self.debt(now)]);
+            }
+        }
         self.deliver(outcome, own);
+    }
+
+    /// A release whose caller waits for the verdict, or is about to repeat it.
+    fn is_awaited_release(&self) -> bool {
+        let waits = self.state == State::Open || self.repeats;
+        self.op.action == Action::Release && !self.op.only_write && waits
     }
 
     /// Nobody waits for the answer; what counts is how many nodes were told.
@@ -396,7 +418,7 @@ impl Baton {
         let hopeless = self.wires.len() - count(away) < quorum;
         self.hope = if hopeless { 0 } else { away };
         for slot in &mut self.batch {
-            slot.tally.failed = away;
+            slot.tally.failed = away & !slot.tally.voted();
             // Without a quorum nothing is acquired or extended, so nothing is left to undo either.
             // A release is written to whoever is here.
             let pointless = match slot.op.action {
@@ -453,11 +475,10 @@ impl Baton {
         }
         for slot in &mut self.batch {
             slot.tally.failed &= !came;
+            slot.lost &= !came;
         }
         for node in (0..self.wires.len()).filter(|node| came & bit(*node) != 0) {
-            if let Some(Err(cause)) = self.write_to(node) {
-                self.lose(node, cause);
-            }
+            self.tell(node);
         }
         self.judge_all();
     }
@@ -469,13 +490,7 @@ impl Baton {
         for slot in &self.batch {
             slot.op.action.pack(&slot.op.key, &mut self.bytes);
         }
-        for node in 0..self.wires.len() {
-            match self.write_to(node) {
-                None => self.owe(node, |slot| slot.op.action == Action::Release),
-                Some(Ok(())) => {}
-                Some(Err(cause)) => self.lose(node, cause),
-            }
-        }
+        (0..self.wires.len()).for_each(|node| self.tell(node));
         for slot in &mut self.batch {
             if slot.op.only_write {
                 slot.finish_written(self.written, &self.nodes, &mut self.own);
@@ -485,6 +500,22 @@ impl Baton {
         self.judge_all();
     }
 
+    fn tell(&mut self, node: usize) {
+        match self.write_to(node) {
+            None => {
+                self.owe(node, |slot| slot.op.only_write);
+                for slot in &mut self.batch {
+                    if slot.is_awaited_release() {
+                        slot.lost |= bit(node);
+                    }
+                }
+            }
+            Some(Ok(())) => {}
+            Some(Err(cause)) => self.lose(node, cause),
+        }
+    }
+
+    /// `None`: the node is away.
     fn write_to(&mut self, node: usize) -> Option<Result<(), Cause>> {
         let (now, patience) = (self.begun, self.nodes.node_timeout());
         // A node that takes in nothing leaves the others time to answer.
@@ -598,12 +629,12 @@ impl Baton {
             }
             Vote::Sever(cause) => {
                 // Its answer was not one: a release is still due.
-                let due = slot.release(self.started);
-                self.lose(node, cause);
-                if due.is_some() {
-                    self.nodes.owe(node, due);
+                if slot.is_awaited_release() {
+                    slot.lost |= bit(node);
+                } else {
+                    self.nodes.owe(node, slot.release(self.started));
                 }
-                return;
+                return self.lose(node, cause);
             }
         }
         if acquire && self.complaining & bit(node) != 0 {
@@ -631,9 +662,18 @@ impl Baton {
 
     /// A node is away from now on; what it was asked counts as failed.
     fn send_away(&mut self, node: usize, cause: Cause, keep: bool) {
-        let Some(wire) = self.wires.get_mut(node).and_then(Option::take) else {
+        let Some(mut wire) = self.wires.get_mut(node).and_then(Option::take) else {
             return;
         };
+        if !keep && self.written & bit(node) != 0 {
+            // A release that somebody waits for may be asked again. Until it ends it is not owed, or
+            // the attendant would carry it out and the answer would be "not held".
+            for (owed, slot) in wire.owed_mut().rev().zip(self.batch.iter_mut().rev()) {
+                if slot.is_awaited_release() && owed.take().is_some() {
+                    slot.lost |= bit(node);
+                }
+            }
+        }
         let cause = Arc::new(cause);
         for slot in &mut self.batch {
             slot.fail(node, &cause);
@@ -654,9 +694,19 @@ impl Baton {
         if slot.state != State::Open || slot.op.only_write {
             return;
         }
-        let spare = self.wires.len() - majority(self.wires.len());
-        match slot.tally.verdict(slot.question(), self.wires.len()) {
+        let nodes = self.wires.len();
+        let spare = nodes - majority(nodes);
+        match slot.tally.verdict(slot.question(), nodes) {
             Verdict::Pending => return,
+            // It will be repeated, and must know by then who has carried it out.
+            Verdict::Unavailable
+                if slot.is_awaited_release()
+                    && slot.closed != 0
+                    && !slot.late
+                    && count(slot.tally.voted()) < nodes =>
+            {
+                return;
+            }
             // Unless those who are away change it.
             Verdict::Unavailable
                 if !slot.late

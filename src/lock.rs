@@ -8,7 +8,7 @@ use crate::error::{Error, NodeErrors};
 use crate::lane::{Lane, Op, Outcome};
 use crate::node::Nodes;
 use crate::options::Options;
-use crate::quorum::{Deadline, Ttl, Verdict};
+use crate::quorum::{Deadline, Tally, Ttl, Verdict};
 use crate::script::{Action, Key};
 use crate::token::Token;
 
@@ -171,9 +171,9 @@ impl Lock {
         if self.extensions_left == 0 {
             return Err(Error::ExtensionLimit(self.max_extensions));
         }
-        let (mut result, closed) = self.extend_once(ttl);
+        let (mut result, closed) = self.extend_once(ttl, None);
         if closed {
-            (result, _) = self.extend_once(ttl);
+            (result, _) = self.extend_once(ttl, Some(Tally::default()));
         }
         match result {
             Ok(deadline) => {
@@ -191,13 +191,13 @@ impl Lock {
     }
 
     /// The new deadline; and whether a failure is due to connections that turned out closed.
-    fn extend_once(&self, ttl: Ttl) -> (Result<Deadline, Error>, bool) {
+    fn extend_once(&self, ttl: Ttl, again: Option<Tally>) -> (Result<Deadline, Error>, bool) {
         let now = Point::now();
         let deadline = Deadline::new(now, ttl.validity());
         // The answers must be here before the old deadline (rule R10). If the new one were over
         // first, the later of the two would still be the old one.
         let useful = self.deadline.remaining(now);
-        let outcome = self.run(Action::Extend(ttl), now.mono.checked_add(useful));
+        let outcome = self.run(Action::Extend(ttl), now.mono.checked_add(useful), again);
         let closed = outcome.closed;
         let over = self.left().is_zero();
         let result = match outcome.verdict {
@@ -227,11 +227,15 @@ impl Lock {
             log::warn!("{self:?} was found lost when it was released");
             return Err(Error::Lost);
         }
-        let mut outcome = self.run(Action::Release, None);
+        let mut outcome = self.run(Action::Release, None, None);
         if outcome.closed {
-            let again = self.run(Action::Release, None);
+            let known = Tally {
+                failed: 0,
+                ..outcome.tally
+            };
+            let again = self.run(Action::Release, None, Some(known));
             // "Not held" would mean nothing now: the first release may have been carried out
-            // before its connection died.
+            // just before its connection died.
             if again.verdict != Verdict::No {
                 outcome = again;
             }
@@ -252,12 +256,13 @@ impl Lock {
         self.ended = true;
     }
 
-    fn run(&self, action: Action, until: Option<Instant>) -> Outcome {
+    fn run(&self, action: Action, until: Option<Instant>, again: Option<Tally>) -> Outcome {
         self.shared.lane.run(Op {
             action,
             key: self.key.clone(),
             ttl: self.ttl,
             until,
+            again,
             only_write: false,
         })
     }
@@ -269,6 +274,7 @@ impl Lock {
             key: self.key.clone(),
             ttl: self.ttl,
             until: None,
+            again: None,
             only_write: true,
         });
         if outcome.verdict != Verdict::Yes {

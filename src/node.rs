@@ -97,6 +97,17 @@ impl Desk {
         }
     }
 
+    /// The wire that is fit again, unless it was closed while it waited to be taken.
+    fn take_returned(&mut self) -> Option<Wire> {
+        let mut wire = self.returned.take()?;
+        if wire.look(clock::instant()).is_ok() {
+            return Some(wire);
+        }
+        self.run_id = None;
+        self.owe(wire.into_debts());
+        None
+    }
+
     fn owe(&mut self, debts: impl IntoIterator<Item = Debt>) {
         for debt in debts {
             self.debt_bytes += debt.key.resource.len();
@@ -241,7 +252,7 @@ impl Nodes {
             fetched.same_server = false;
             for (node, (desk, wire)) in office.desks.iter_mut().zip(wires.iter_mut()).enumerate() {
                 if wire.is_none() {
-                    *wire = desk.returned.take();
+                    *wire = desk.take_returned();
                 }
                 let wanted = wanted & bit(node) != 0;
                 if wire.is_some() {

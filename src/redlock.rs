@@ -10,7 +10,7 @@ use crate::lane::{Op, Outcome};
 use crate::lock::{Lock, Shared, unavailable};
 use crate::node::Nodes;
 use crate::options::Options;
-use crate::quorum::{Deadline, Ttl, Verdict, count};
+use crate::quorum::{Deadline, Tally, Ttl, Verdict, count};
 use crate::script::{Action, Key};
 use crate::token::{Token, jitter};
 
@@ -286,6 +286,7 @@ impl Redlock {
                 key: key.clone(),
                 ttl: ttl.duration(),
                 until: started.mono.checked_add(ttl.validity()),
+                again: (tries > 1).then(Tally::default),
                 only_write: false,
             });
             report(resource, &outcome, started);

@@ -146,6 +146,11 @@ impl Wire {
         self.owed.len()
     }
 
+    /// What the replies still to come answer, in order.
+    pub(crate) fn owed_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Option<Debt>> {
+        self.owed.iter_mut()
+    }
+
     /// A reply more will come.
     pub(crate) fn owe(&mut self, release: Option<Debt>) {
         self.owed.push_back(release);
@@ -243,11 +248,14 @@ impl Wire {
         self.settle(until).map(|_| ())
     }
 
-    /// Reads past the replies that are here, if that can be had without waiting: finds out whether
-    /// the connection was closed.
+    /// Finds out without waiting whether the connection was closed, as far as that can be had. Reads
+    /// past the replies that are here.
     pub(crate) fn look(&mut self, now: Instant) -> Result<(), Cause> {
-        match self.stream {
-            Stream::Plain(_) => self.settle(now).map(|_| ()),
+        if matches!(self.stream, Stream::Tls(_)) || !self.settle(now)? {
+            return Ok(());
+        }
+        match &mut self.stream {
+            Stream::Plain(plain) => plain.look(),
             Stream::Tls(_) => Ok(()),
         }
     }
@@ -385,6 +393,17 @@ impl Plain {
                 Err(error) if timed_out(error.kind()) => return Ok(None),
                 Err(error) => return Err(Cause::io(&error)),
             }
+        }
+    }
+
+    /// With nothing owed: is it still open, and silent as it should be?
+    fn look(&mut self) -> Result<(), Cause> {
+        self.make_room();
+        match self.read_what_is_here() {
+            Ok(0) => Err(Cause::Closed("by the other side".into())),
+            Ok(_) => Err(Cause::Garbage("more than was asked for".into())),
+            Err(error) if timed_out(error.kind()) => Ok(()),
+            Err(error) => Err(Cause::io(&error)),
         }
     }
 

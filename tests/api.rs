@@ -31,6 +31,8 @@ fn every_item_has_its_bounds() {
     assert!(Options::new() == Options::default());
 }
 
+// Spelled out is what they are for.
+#[allow(clippy::type_complexity)]
 #[test]
 fn every_function_has_its_signature() {
     let _: fn(Redlock, Options) -> Result<Redlock, Error> = Redlock::with_options;

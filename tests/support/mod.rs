@@ -349,6 +349,22 @@ pub fn config<T>(result: Result<T, Error>) -> String {
     }
 }
 
+/// This test binary once more, as another process that plays a part: it runs the test `name` with
+/// `ROLE` set to `role`.
+pub fn another_process(name: &str, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([name, "--exact", "--nocapture"])
+        .env("ROLE", role)
+        .stdout(Stdio::null());
+    command
+}
+
+/// The part to play, in such a process.
+pub fn role() -> Option<String> {
+    std::env::var("ROLE").ok()
+}
+
 /// Waits for a condition that must come true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     eventually_within(Duration::from_secs(20), what, &mut condition);

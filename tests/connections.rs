@@ -1,0 +1,152 @@
+//! Connections: few, kept, renewed when the server closes them, closed when nobody needs them.
+
+mod support;
+
+use std::time::Duration;
+
+use redlock_sync::Redlock;
+use support::*;
+
+#[test]
+fn ten_thousand_held_or_leaked_locks_need_no_further_connection() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let connections = |servers: &[Server]| servers.iter().map(Server::clients).collect::<Vec<_>>();
+    assert_eq!(connections(&servers), [1, 1, 1]);
+    let mut held = Vec::new();
+    for i in 0..10_000 {
+        let lock = take(&redlock, &format!("held-{i}"));
+        if i % 2 == 0 {
+            held.push(lock)
+        } else {
+            lock.leak()
+        }
+    }
+    assert_eq!(connections(&servers), [1, 1, 1]);
+    drop(held);
+    eventually("the held ones are free", || {
+        servers
+            .iter()
+            .all(|server| server.command(&["DBSIZE"]) == redis::Value::Int(5000))
+    });
+}
+
+#[test]
+fn sockets_close_with_the_last_redlock_and_lock_after_reading_what_they_owe() {
+    for round in 0..20 {
+        let servers = Server::several(3);
+        let all = |count: usize| servers.iter().all(|server| server.clients() == count);
+        let redlock = connected(&servers);
+        let clone = redlock.clone();
+        let lock = take(&redlock, "a");
+        drop(redlock);
+        drop(clone);
+        assert!(all(1), "the lock keeps what it needs");
+        if round % 2 == 0 {
+            drop(lock);
+        } else {
+            lock.release().unwrap();
+        }
+        eventually("all closed", || all(0));
+        // Nothing was lost by closing at once: the releases were read before.
+        assert!(
+            servers.iter().all(|server| server.keys().is_empty()),
+            "round {round}"
+        );
+    }
+}
+
+#[test]
+fn connections_that_servers_closed_while_idle_cost_no_operation() {
+    for nodes in [1, 3, 5] {
+        let servers: Vec<Server> = (0..nodes)
+            .map(|_| Server::with_args(&["--timeout", "1"]))
+            .collect();
+        let redlock = connected(&servers);
+        let mut lock = take(&redlock, "held");
+        let idle = |servers: &[Server]| {
+            eventually("the servers closed the connections", || {
+                servers.iter().all(|server| server.clients() == 0)
+            });
+        };
+        idle(&servers);
+        drop(redlock.try_acquire("a", TTL).unwrap().unwrap());
+        idle(&servers);
+        lock.extend(2 * TTL).unwrap();
+        idle(&servers);
+        lock.release().unwrap();
+        idle(&servers);
+        assert_eq!(redlock.with_lock("a", TTL, |_| 1).unwrap(), 1);
+        eventually("nothing is left", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+    }
+}
+
+#[test]
+fn connections_that_were_killed_cost_no_operation() {
+    for nodes in [1, 3, 5] {
+        let servers = Server::several(nodes);
+        let redlock = connected(&servers);
+        for _ in 0..20 {
+            let mut lock = take(&redlock, "a");
+            let kill = || {
+                servers.iter().for_each(|server| {
+                    server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+                })
+            };
+            kill();
+            lock.extend(2 * TTL).unwrap();
+            kill();
+            lock.release().unwrap();
+            kill();
+        }
+        eventually("nothing is left", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+    }
+}
+
+#[test]
+fn a_restarted_server_is_found_by_the_next_call() {
+    let mut servers = Server::several(1);
+    let redlock = connected(&servers);
+    for _ in 0..3 {
+        servers[0].kill();
+        unavailable(redlock.try_acquire("a", TTL));
+        servers[0].restart();
+        take(&redlock, "a").release().unwrap();
+    }
+}
+
+#[test]
+fn no_attendant_is_left_when_all_nodes_are_here() {
+    let servers = Server::several(5);
+    let redlock = connected(&servers);
+    // Other tests of this binary have attendants too, but not for long.
+    eventually("all attendants have ended", || attendants() == 0);
+    take(&redlock, "a").release().unwrap();
+}
+
+#[test]
+fn a_far_node_listed_first_does_not_decide() {
+    let servers = Server::several(5);
+    let far = relay::Relay::to(servers[0].port());
+    let mut nodes = urls(&servers);
+    nodes[0] = far.url();
+    let patient = options().node_timeout(Duration::from_secs(2));
+    let redlock = Redlock::new(nodes).unwrap().with_options(patient).unwrap();
+    far.set(|policy| policy.down.delay = ms(500));
+    take(&redlock, "warm").release().unwrap();
+    take(&redlock, "warm").release().unwrap();
+    let before = std::time::Instant::now();
+    for _ in 0..20 {
+        take(&redlock, "a").release().unwrap();
+    }
+    // Once, where it is tried out; waiting for it each time would take 20 s.
+    assert!(
+        before.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        before.elapsed()
+    );
+}
