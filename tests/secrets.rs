@@ -53,8 +53,8 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
     let lock = take(&redlock, "the resource");
     let second = *lock.token();
     servers.iter_mut().for_each(Server::kill);
-    drop(lock);
     let errors = unavailable(redlock.try_acquire("the resource", TTL));
+    drop(lock);
     shown.push(format!(
         "{errors} {errors:?} {:?}",
         errors.iter().collect::<Vec<_>>()
