@@ -46,7 +46,7 @@ pub(crate) struct Outcome {
     /// The failed nodes, if the verdict is that too few answered.
     pub(crate) errors: Option<NodeErrors>,
     /// It would not have come to that without connections that turned out closed: worth another go
-    /// at once, on new ones.
+    /// at once, on new ones. A release must be repeated then: the lane does not see to it.
     pub(crate) closed: bool,
 }
 
@@ -90,6 +90,8 @@ struct Baton {
     open: usize,
     /// Nodes that the batch was written to, as far as they took it.
     written: u64,
+    /// Nodes whose wire owes the answers to the batch last of all.
+    asked: u64,
     /// A connection turned out closed.
     closed: bool,
     started: Instant,
@@ -108,6 +110,10 @@ struct Slot {
     errors: Vec<(usize, Arc<Cause>)>,
     /// Failed by a connection that was closed.
     closed: u64,
+    /// A release: nodes whose connection is finished, and their answer did not come.
+    unpaid: u64,
+    /// The caller repeats it, so nobody else must: the repetition would be told "not held".
+    repeated: bool,
     state: State,
     /// Who waits for it; `None`: the leader itself.
     waiter: Option<Arc<Waiter>>,
@@ -150,6 +156,7 @@ impl Lane {
             batch: Vec::new(),
             open: 0,
             written: 0,
+            asked: 0,
             closed: false,
             started: now,
             until: now,
@@ -238,6 +245,8 @@ impl Slot {
             tally: Tally::default(),
             errors: Vec::new(),
             closed: 0,
+            unpaid: 0,
+            repeated: false,
             state: State::Open,
             waiter,
         }
@@ -255,6 +264,7 @@ impl Slot {
 
     fn finish(&mut self, verdict: Verdict, nodes: &Nodes, own: &mut Option<Outcome>) {
         let outcome = self.outcome(verdict, nodes);
+        self.repeated = outcome.closed;
         self.deliver(outcome, own);
     }
 
@@ -337,8 +347,9 @@ impl Baton {
         self.gather();
         self.write();
         self.read();
-        self.undo();
         self.look();
+        self.undo();
+        self.leave();
         self.sort();
         self.batch.clear();
     }
@@ -355,6 +366,7 @@ impl Baton {
             self.open = self.batch.len();
             self.gather();
             self.write();
+            self.leave();
         }
         self.batch = read;
     }
@@ -416,6 +428,7 @@ impl Baton {
     /// Writes the batch to every node that is here.
     fn write(&mut self) {
         self.written = 0;
+        self.asked = 0;
         self.bytes.clear();
         for slot in &self.batch {
             slot.op.action.pack(&slot.op.key, &mut self.bytes);
@@ -451,11 +464,12 @@ impl Baton {
                 return None;
             }
         }
-        wire.asked(now);
+        wire.begin();
         for slot in &self.batch {
-            wire.owe(slot.release(now));
+            wire.owe(slot.release(now), now);
         }
         self.written |= bit(node);
+        self.asked |= bit(node);
         Some(wire.send(&self.bytes, until))
     }
 
@@ -546,12 +560,8 @@ impl Baton {
             }
             Vote::Sever(cause) => {
                 // Its answer was not one: a release is still due.
-                let due = slot.release(self.started);
-                self.lose(node, cause);
-                if due.is_some() {
-                    self.nodes.owe(node, due);
-                }
-                return;
+                slot.unpaid |= bit(node);
+                return self.lose(node, cause);
             }
         }
         if acquire && self.complaining & bit(node) != 0 {
@@ -579,9 +589,16 @@ impl Baton {
 
     /// A node is away from now on; what it was asked counts as failed.
     fn send_away(&mut self, node: usize, cause: Cause, keep: bool) {
-        let Some(wire) = self.wires.get_mut(node).and_then(Option::take) else {
+        let Some(mut wire) = self.wires.get_mut(node).and_then(Option::take) else {
             return;
         };
+        if !keep && self.asked & bit(node) != 0 {
+            let unanswered = wire.forget_last(self.batch.len());
+            let answered = self.batch.len() - unanswered;
+            for slot in self.batch.iter_mut().skip(answered) {
+                slot.unpaid |= bit(node);
+            }
+        }
         let cause = Arc::new(cause);
         for slot in &mut self.batch {
             slot.fail(node, &cause);
@@ -612,6 +629,20 @@ impl Baton {
         self.open -= 1;
     }
 
+    /// Leaves to the attendants the releases whose answers did not come.
+    fn leave(&mut self) {
+        self.asked = 0;
+        if self.batch.iter().any(|slot| slot.unpaid != 0) {
+            for node in 0..self.wires.len() {
+                self.owe(node, |slot| {
+                    slot.op.action == Action::Release
+                        && slot.unpaid & bit(node) != 0
+                        && !slot.repeated
+                });
+            }
+        }
+    }
+
     /// Writes the releases that undo the failed acquires: behind their SETs, to each node that did
     /// not deny (rules R6, R7).
     fn undo(&mut self) {
@@ -620,6 +651,8 @@ impl Baton {
         }
         let now = clock::instant();
         let until = now + self.nodes.node_timeout();
+        // From here on the undo comes last.
+        self.asked = 0;
         for node in 0..self.wires.len() {
             let due =
                 |slot: &Slot| slot.state == State::Undo && slot.tally.refused & bit(node) == 0;
@@ -734,6 +767,7 @@ impl Drop for Reign<'_> {
         };
         if std::mem::take(&mut baton.stepping) {
             // Somebody's logger panicked in mid-step. What was written is not known any more.
+            baton.asked = 0;
             for node in 0..baton.wires.len() {
                 baton.lose(
                     node,
