@@ -531,9 +531,9 @@ impl Baton {
                 return None;
             }
         }
-        wire.asked(now);
+        wire.begin();
         for slot in &self.batch {
-            wire.owe(slot.release(now));
+            wire.owe(slot.release(now), now);
         }
         self.written |= bit(node);
         Some(wire.send(&self.bytes, until))

@@ -33,13 +33,20 @@ pub(crate) struct Debt {
     pub(crate) forget_at: Instant,
 }
 
+/// A reply to come.
+struct Owed {
+    asked: Instant,
+    /// What it says is deleted, if it answers a release.
+    release: Option<Debt>,
+}
+
 pub(crate) struct Wire {
     stream: Stream,
-    /// The replies still to come, in order; for a release, what it deletes.
-    owed: VecDeque<Option<Debt>>,
-    /// When the node last completed an answer, or was asked something with nothing owed.
+    /// The replies still to come, in order.
+    owed: VecDeque<Owed>,
+    /// When the node last completed an answer.
     heard: Instant,
-    /// How long the last read waited for it.
+    /// How long readers have waited for it in this step.
     waited: Duration,
     /// Which server this is (rule R1); unknown where INFO is forbidden.
     run_id: Option<String>,
@@ -113,7 +120,7 @@ impl Wire {
         let mut bytes = Vec::new();
         for command in &commands {
             command.write_packed_command(&mut bytes);
-            self.owe(None);
+            self.owe(None, clock::instant());
         }
         self.send(&bytes, until)?;
         // A server that is full, or that demands what we do not have, says so and hangs up.
@@ -146,31 +153,29 @@ impl Wire {
         self.owed.len()
     }
 
-    /// What the replies still to come answer, in order.
+    /// The releases that the replies still to come answer, in order; `None` for other commands.
     pub(crate) fn owed_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Option<Debt>> {
-        self.owed.iter_mut()
+        self.owed.iter_mut().map(|owed| &mut owed.release)
     }
 
     /// A reply more will come.
-    pub(crate) fn owe(&mut self, release: Option<Debt>) {
-        self.owed.push_back(release);
+    pub(crate) fn owe(&mut self, release: Option<Debt>, asked: Instant) {
+        self.owed.push_back(Owed { asked, release });
     }
 
     /// The releases that were not answered.
     pub(crate) fn into_debts(self) -> impl Iterator<Item = Debt> {
-        self.owed.into_iter().flatten()
+        self.owed.into_iter().filter_map(|owed| owed.release)
     }
 
-    /// How long the node has been silent with replies owed.
+    /// How long the oldest reply that is owed has been.
     pub(crate) fn silent_for(&self, now: Instant) -> Duration {
-        if self.owed.is_empty() {
-            Duration::ZERO
-        } else {
-            now.saturating_duration_since(self.heard)
-        }
+        self.owed.front().map_or(Duration::ZERO, |owed| {
+            now.saturating_duration_since(owed.asked)
+        })
     }
 
-    /// When the node was last heard, and how long the reader waited for that.
+    /// When the node was last heard, and how long readers waited for it in this step.
     pub(crate) fn last_heard(&self) -> (Instant, Duration) {
         (self.heard, self.waited)
     }
@@ -189,11 +194,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Notes that the node is asked now, having owed nothing.
-    pub(crate) fn asked(&mut self, now: Instant) {
-        if self.owed.is_empty() {
-            self.heard = now;
-        }
+    /// From here on the reader's waiting is counted anew.
+    pub(crate) fn begin(&mut self) {
+        self.waited = Duration::ZERO;
     }
 
     /// The next reply, or `None` if it is not here in time. At or past `until` it takes what is
@@ -209,7 +212,7 @@ impl Wire {
                     .and_then(|()| connection.recv_response())
                     .map_err(|error| tls_cause(&error, rest))?;
                 self.heard = clock::instant();
-                self.waited = self.heard.saturating_duration_since(now);
+                self.waited += self.heard.saturating_duration_since(now);
                 Some(Reply::from(value))
             }
         };
@@ -274,10 +277,10 @@ impl Wire {
     /// [`into_debts`](Wire::into_debts) too.
     pub(crate) fn pay(&mut self, debts: Vec<Debt>, until: Instant) -> Result<(), Cause> {
         let mut bytes = Vec::new();
-        self.asked(clock::instant());
+        let now = clock::instant();
         for debt in debts {
             Action::Release.pack(&debt.key, &mut bytes);
-            self.owe(Some(debt));
+            self.owe(Some(debt), now);
         }
         self.send(&bytes, until)
     }
@@ -369,7 +372,8 @@ impl Plain {
                 self.at += length;
                 // Bytes that trickle in are not an answer yet.
                 if let Some((from, to)) = read_at {
-                    (*heard, *waited) = (to, to.saturating_duration_since(from));
+                    *heard = to;
+                    *waited += to.saturating_duration_since(from);
                 }
                 return Ok(Some(reply));
             }

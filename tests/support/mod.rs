@@ -94,6 +94,11 @@ impl Server {
         (0..count).map(|_| Server::start()).collect()
     }
 
+    /// Other arguments from the next start on.
+    pub fn set_args(&mut self, args: &[&str]) {
+        self.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    }
+
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -405,4 +410,41 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0 % bound
     }
+}
+
+/// Threads of this process.
+pub fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+const ALONE: &str = "REDLOCK_SYNC_TEST_ALONE";
+
+/// Runs a test in a process of its own, which is this test binary again with only that test: for
+/// what concerns a whole process, such as its threads, descriptors, signals and its end.
+pub fn in_own_process(name: &str, test: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some() {
+        return test();
+    }
+    let output = own_process(name, "").output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The command that runs a test of this binary alone, with a word for it to find in
+/// [`told`].
+pub fn own_process(name: &str, word: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([name, "--exact", "--nocapture", "--include-ignored"])
+        .env(ALONE, word);
+    command
+}
+
+/// What this process was told if it runs one test alone.
+pub fn told() -> Option<String> {
+    std::env::var(ALONE).ok()
 }

@@ -291,20 +291,22 @@ impl Shared {
             bytes.truncate(*left);
             *left -= bytes.len();
         }
-        let trickle = flow.trickle;
+        let mut trickle = flow.trickle;
         drop(state);
         let mut to = if up {
             &connection.server
         } else {
             &connection.client
         };
-        let written = match trickle {
-            None => to.write_all(&bytes).is_ok(),
-            Some(pause) => bytes.iter().all(|byte| {
-                std::thread::sleep(pause);
-                to.write_all(&[*byte]).is_ok()
-            }),
-        };
-        written && !last
+        let mut left = &bytes[..];
+        while let (Some(pause), Some((byte, rest))) = (trickle, left.split_first()) {
+            std::thread::sleep(pause);
+            if to.write_all(&[*byte]).is_err() {
+                return false;
+            }
+            left = rest;
+            trickle = self.state().policy.flow(up).trickle;
+        }
+        to.write_all(left).is_ok() && !last
     }
 }
