@@ -66,6 +66,9 @@ impl Outcome {
 }
 
 pub(crate) struct Lane {
+    /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
+    /// mutex that a thread may hold that does not exist in the child.
+    process: u32,
     nodes: Arc<Nodes>,
     queue: Mutex<Queue>,
 }
@@ -173,12 +176,18 @@ impl Lane {
             own: None,
         };
         Lane {
+            process: std::process::id(),
             nodes,
             queue: Mutex::new(Queue {
                 waiting: Vec::new(),
                 baton: Some(Box::new(baton)),
             }),
         }
+    }
+
+    /// Whether this is the process that made it, not a forked child.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
     }
 
     pub(crate) fn nodes(&self) -> &Nodes {
@@ -193,13 +202,33 @@ impl Lane {
             baton.batch.push(Slot::new(op, None));
             return Reign::new(self, baton).run();
         }
-        let waiter = Arc::new(Waiter {
-            op,
-            thread: std::thread::current(),
-            turn: Mutex::new(Turn::Wait),
-        });
+        let waiter = Waiter::new(op);
         queue.waiting.push(waiter.clone());
         drop(queue);
+        self.follow(&waiter)
+    }
+
+    /// Carries out many operations, together as far as they can be.
+    pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Outcome> {
+        let waiters: Vec<_> = ops.into_iter().map(Waiter::new).collect();
+        let Some(first) = waiters.first() else {
+            return Vec::new();
+        };
+        let mut queue = lock(&self.queue);
+        queue.waiting.extend(waiters.iter().cloned());
+        if let Some(baton) = queue.baton.take() {
+            // Nobody leads, so nobody else is waiting.
+            queue.waiting.remove(0);
+            drop(queue);
+            first.tell(Turn::Lead(baton));
+        } else {
+            drop(queue);
+        }
+        waiters.iter().map(|waiter| self.follow(waiter)).collect()
+    }
+
+    /// Waits for the outcome of what is queued, or for the baton.
+    fn follow(&self, waiter: &Waiter) -> Outcome {
         match waiter.wait() {
             Ok(outcome) => outcome,
             Err(mut baton) => {
@@ -217,7 +246,7 @@ impl Lane {
     /// Closes the connections once what they owe is read, within one node timeout: closing on
     /// unread replies resets a connection, and the server may then drop a release that it has not
     /// read yet.
-    pub(crate) fn close(&mut self) {
+    fn close(&mut self) {
         let mut returned = self.nodes.close();
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         let until = clock::instant() + self.nodes.node_timeout();
@@ -228,7 +257,23 @@ impl Lane {
     }
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.close();
+        }
+    }
+}
+
 impl Waiter {
+    fn new(op: Op) -> Arc<Waiter> {
+        Arc::new(Waiter {
+            op,
+            thread: std::thread::current(),
+            turn: Mutex::new(Turn::Wait),
+        })
+    }
+
     /// The outcome, or the baton.
     fn wait(&self) -> Result<Outcome, Box<Baton>> {
         loop {

@@ -17,6 +17,8 @@
 
 mod clock;
 mod error;
+mod keep_alive;
+mod keeper;
 mod lane;
 mod lock;
 mod node;
@@ -28,6 +30,8 @@ mod token;
 mod wire;
 
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
+pub use keep_alive::KeptLock;
+pub use keeper::LostReason;
 pub use lock::Lock;
 pub use options::Options;
 /// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Point;
 use crate::error::{Error, NodeErrors};
+use crate::keeper::Keeper;
 use crate::lane::{Lane, Op, Outcome};
 use crate::node::Nodes;
 use crate::options::Options;
@@ -12,34 +13,25 @@ use crate::quorum::{Deadline, Tally, Ttl, Verdict};
 use crate::script::{Action, Key};
 use crate::token::Token;
 
-/// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections. Closed when
-/// the last of them is gone.
+/// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
+/// the last of them is gone, and the kept locks.
 pub(crate) struct Shared {
-    /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
-    /// mutex that a thread may hold that does not exist in the child.
-    process: u32,
-    pub(crate) lane: Lane,
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) keeper: Keeper,
 }
 
 impl Shared {
     pub(crate) fn new(nodes: Nodes) -> Shared {
         Shared {
-            process: std::process::id(),
-            lane: Lane::new(Arc::new(nodes)),
+            lane: Arc::new(Lane::new(Arc::new(nodes))),
+            keeper: Keeper::new(),
         }
     }
 
-    /// Whether this is the process that made it, not a forked child.
+    /// Whether this is the process that made it, not a forked child. To be asked before anything
+    /// else is touched.
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == std::process::id()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            self.lane.close();
-        }
+        self.lane.is_ours()
     }
 }
 
@@ -53,11 +45,13 @@ impl Drop for Shared {
 /// [`release`](Lock::release) tells whether it was still held.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
-    shared: Arc<Shared>,
-    key: Key,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) key: Key,
+    /// When its acquisition began.
+    pub(crate) since: Point,
     /// What was last granted.
-    ttl: Duration,
-    deadline: Deadline,
+    pub(crate) ttl: Duration,
+    pub(crate) deadline: Deadline,
     extensions_left: u32,
     max_extensions: u32,
     /// Once lost, always lost: also if a clock is set back.
@@ -77,6 +71,7 @@ impl Lock {
         Lock {
             shared,
             key,
+            since: deadline.from,
             ttl,
             deadline,
             extensions_left: options.max_extensions,
@@ -114,7 +109,7 @@ impl Lock {
         }
         let remaining = self.deadline.remaining(Point::now());
         if remaining.is_zero() {
-            self.lost.store(true, Ordering::Relaxed);
+            self.lose();
         }
         remaining
     }
@@ -171,23 +166,36 @@ impl Lock {
         if self.extensions_left == 0 {
             return Err(Error::ExtensionLimit(self.max_extensions));
         }
+        self.renew(ttl)?;
+        self.extensions_left -= 1;
+        Ok(())
+    }
+
+    /// An extension that nobody counts.
+    pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
         let (mut result, closed) = self.extend_once(ttl, None);
         if closed {
             (result, _) = self.extend_once(ttl, Some(Tally::default()));
         }
         match result {
             Ok(deadline) => {
-                self.deadline = self.deadline.later(deadline, Point::now());
-                self.ttl = self.ttl.max(ttl.duration());
-                self.extensions_left -= 1;
+                if deadline.is_later(self.deadline, Point::now()) {
+                    self.deadline = deadline;
+                    self.ttl = ttl.duration();
+                }
+                Ok(())
             }
             Err(Error::Lost) => {
-                self.lost.store(true, Ordering::Relaxed);
+                self.lose();
                 log::warn!("{self:?} was found lost when it was extended");
+                Err(Error::Lost)
             }
-            Err(_) => {}
+            Err(error) => Err(error),
         }
-        result.map(|_| ())
+    }
+
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
     }
 
     /// The new deadline; and whether a failure is due to connections that turned out closed.
@@ -247,6 +255,20 @@ impl Lock {
                 Err(Error::Lost)
             }
             Verdict::Pending | Verdict::Unavailable => Err(unavailable(outcome)),
+        }
+    }
+
+    /// Releases the lock after the work that it protected. A release that too few nodes confirmed
+    /// does not spoil the work: the ttl ends the lock.
+    pub(crate) fn release_after<T>(self, result: T) -> Result<T, Error> {
+        let name = format!("{self:?}");
+        match self.release() {
+            Ok(()) => Ok(result),
+            Err(Error::Unavailable(nodes)) => {
+                log::warn!("the release of {name} was not confirmed; its ttl ends it: {nodes}");
+                Ok(result)
+            }
+            Err(error) => Err(error),
         }
     }
 

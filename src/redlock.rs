@@ -219,15 +219,7 @@ impl Redlock {
     ) -> Result<T, Error> {
         let mut lock = self.acquire(resource, ttl)?;
         let result = work(&mut lock);
-        let name = format!("{lock:?}");
-        match lock.release() {
-            Ok(()) => Ok(result),
-            Err(Error::Unavailable(nodes)) => {
-                log::warn!("the release of {name} was not confirmed; its ttl ends it: {nodes}");
-                Ok(result)
-            }
-            Err(error) => Err(error),
-        }
+        lock.release_after(result)
     }
 
     /// Goes on with a lock that another process or program handed over: its token, and how long it is

@@ -1,0 +1,249 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Point;
+use crate::error::Error;
+use crate::keeper::{Kept, LostReason};
+use crate::lock::{Lock, Shared};
+use crate::quorum::Ttl;
+use crate::redlock::Redlock;
+use crate::token::Token;
+
+/// A held lock that is renewed by itself, until `max_hold` is used up. Dropping it releases it.
+///
+/// Renewed every third of its ttl; a renewal that fails is tried again until the deadline. When the
+/// lock is lost all the same, its holder learns it: [`is_valid`](KeptLock::is_valid),
+/// [`ensure`](KeptLock::ensure), [`lost`](KeptLock::lost), [`wait_lost`](KeptLock::wait_lost) and
+/// [`on_lost`](KeptLock::on_lost) all decide by the local clock, whatever the nodes and the renewal
+/// are doing, and agree.
+///
+/// See [`Lock::keep_alive`].
+#[must_use = "a lock is released when it is dropped"]
+pub struct KeptLock {
+    // Dropped in this order: first the renewal ends, then the lock is released.
+    renewal: Renewal,
+    lock: Lock,
+}
+
+/// Renewed for as long as this lives.
+struct Renewal {
+    shared: Arc<Shared>,
+    kept: Arc<Kept>,
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        if self.shared.is_ours() {
+            self.shared.keeper.end(&self.kept);
+        }
+    }
+}
+
+impl Lock {
+    /// Has the lock renewed automatically, for at most `max_hold` counted from its acquisition. Each
+    /// renewal asks for the ttl that was last granted, so the hold ends at the latest at `max_hold` plus
+    /// that ttl. (Why a bound: a holder that hangs would otherwise keep the lock for ever.)
+    ///
+    /// One thread renews all kept locks of a [`Redlock`] and its clones; it ends with the last of them.
+    /// [`Options::max_extensions`](crate::Options::max_extensions) does not bound renewals.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Config`]: `max_hold` is less than the time that the lock has been held already, or the
+    ///   renewal thread cannot be started.
+    /// - [`Error::Lost`]: its validity is over.
+    /// - As [`extend`](Lock::extend) where it is nearly expired, and therefore renewed at once.
+    ///
+    /// After any error the lock has been released.
+    ///
+    /// # Example
+    ///
+    /// A job of unknown length, with a short ttl so that others go on soon if it dies:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// # let records = [1, 2, 3];
+    /// # fn write(_: i32) {}
+    /// let lock = redlock.acquire("import", Duration::from_secs(10))?;
+    /// let lock = lock.keep_alive(Duration::from_secs(3600))?;
+    /// for record in records {
+    ///     lock.ensure(Duration::from_secs(1))?; // stop at once if it was lost
+    ///     write(record);
+    /// }
+    /// lock.release()?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn keep_alive(mut self, max_hold: Duration) -> Result<KeptLock, Error> {
+        if !self.is_valid() {
+            return Err(Error::Lost);
+        }
+        let held = self.since.elapsed_at(Point::now());
+        if max_hold < held {
+            return Err(Error::config(format!(
+                "max_hold is {max_hold:?}, but the lock has been held for {held:?} already"
+            )));
+        }
+        let ttl = Ttl::new(self.ttl)?;
+        if self.remaining() < ttl.validity() / 3 {
+            self.renew(ttl)?;
+        }
+        let (key, shared) = (self.key.clone(), self.shared.clone());
+        let kept = Arc::new(Kept::new(key, self.since, max_hold, self.deadline, ttl));
+        let kept_on = shared.keeper.keep(&kept, &shared.lane);
+        kept_on.map_err(|error| {
+            Error::config(format!(
+                "cannot start the thread that renews locks: {error}"
+            ))
+        })?;
+        Ok(KeptLock {
+            renewal: Renewal { shared, kept },
+            lock: self,
+        })
+    }
+}
+
+impl KeptLock {
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.lock.key.resource
+    }
+
+    /// The random value that signs this lock.
+    pub fn token(&self) -> &Token {
+        &self.lock.key.token
+    }
+
+    /// How long the lock is valid if it is not renewed any more. Zero once it is lost. Local: asks
+    /// no node.
+    pub fn remaining(&self) -> Duration {
+        self.look().unwrap_or(Duration::ZERO)
+    }
+
+    /// How long the lock is still renewed: until `max_hold` is used up.
+    pub fn hold_left(&self) -> Duration {
+        if self.is_ours() {
+            self.renewal.kept.hold_left()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Whether the lock is still valid. Local: asks no node.
+    pub fn is_valid(&self) -> bool {
+        self.look().is_ok()
+    }
+
+    /// Makes sure that the lock stays valid for `at_least`, renewed or not: to be called before each
+    /// critical write, with the time that the write may take. Local: asks no node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (it is still held, and may
+    /// be renewed yet).
+    pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
+        match self.look() {
+            Err(_) => Err(Error::Lost),
+            Ok(remaining) if remaining < at_least => Err(Error::TooSlow),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Waits until the lock is lost, for `timeout` at most. True as soon as it is lost.
+    pub fn wait_lost(&self, timeout: Duration) -> bool {
+        !self.is_ours() || self.renewal.kept.wait_lost(timeout)
+    }
+
+    /// Calls `f` when the lock is lost; at once if it is lost already; never after
+    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop. It runs on a thread of its own.
+    pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
+        if self.is_ours() {
+            let Renewal { shared, kept } = &self.renewal;
+            kept.on_lost(Box::new(f));
+            shared.keeper.watch(kept);
+        }
+    }
+
+    /// Why the lock was lost, if it was.
+    pub fn lost(&self) -> Option<LostReason> {
+        self.look().err()
+    }
+
+    /// Ends the renewal and gives back the plain lock, with the deadline that it has now. A renewal that
+    /// is under way at this moment may still reach the nodes; the deadline does not count on it.
+    pub fn stop(self) -> Lock {
+        let KeptLock { renewal, mut lock } = self;
+        if renewal.shared.is_ours() {
+            let (deadline, lost) = renewal.shared.keeper.end(&renewal.kept);
+            lock.deadline = deadline;
+            if lost {
+                lock.lose();
+            }
+        }
+        lock
+    }
+
+    /// Ends the renewal, releases the lock and waits for a majority to confirm it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::release`]: [`Error::Lost`] if it had been lost, [`Error::Unavailable`].
+    pub fn release(self) -> Result<(), Error> {
+        self.stop().release()
+    }
+
+    /// A forked child has no part in it.
+    fn is_ours(&self) -> bool {
+        self.renewal.shared.is_ours()
+    }
+
+    fn look(&self) -> Result<Duration, LostReason> {
+        if self.is_ours() {
+            self.renewal.kept.look()
+        } else {
+            Err(LostReason::Expired)
+        }
+    }
+}
+
+impl fmt::Debug for KeptLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeptLock(\"{}\")", self.resource().escape_ascii())
+    }
+}
+
+impl Redlock {
+    /// [Acquires](Redlock::acquire) the lock, has it [kept alive](Lock::keep_alive), does the work,
+    /// releases the lock: on every way out, also by a panic.
+    ///
+    /// # Errors
+    ///
+    /// As [`with_lock`](Redlock::with_lock) and [`Lock::keep_alive`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
+    /// redlock.with_kept_lock("import", ttl, max_hold, |lock| {
+    ///     while lock.is_valid() {
+    ///         // … a part of the work …
+    /// #       break;
+    ///     }
+    /// })?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn with_kept_lock<T>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        max_hold: Duration,
+        work: impl FnOnce(&KeptLock) -> T,
+    ) -> Result<T, Error> {
+        let lock = self.acquire(resource, ttl)?.keep_alive(max_hold)?;
+        let result = work(&lock);
+        lock.stop().release_after(result)
+    }
+}

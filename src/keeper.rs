@@ -1,0 +1,434 @@
+//! The machinery of kept locks: one thread that renews them all, one that notices when they end.
+//!
+//! What is true of a lock is decided by its own state and the clock alone, by whoever looks: the
+//! threads only make sure that somebody does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::clock::{self, Point};
+use crate::lane::{Lane, Op};
+use crate::quorum::{Deadline, Ttl, Verdict};
+use crate::script::{Action, Key};
+use crate::token::jitter;
+
+/// Renewals that go to the nodes together at most.
+const BATCH: usize = 256;
+/// A wait on the monotonic clock does not see a suspend, so none is longer than this.
+pub(crate) const GLANCE: Duration = Duration::from_millis(100);
+
+/// Why a kept lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// A majority of the nodes no longer held it: another has it, or somebody deleted it.
+    Taken,
+    /// Its validity ended before a majority of the nodes had answered a renewal.
+    Expired,
+    /// `max_hold` was used up, so it was not renewed any more.
+    HoldLimit,
+}
+
+type Callback = Box<dyn FnOnce(LostReason) + Send>;
+/// Locks, and when each is (or was) due.
+type Due = Vec<(Instant, Arc<Kept>)>;
+
+/// A lock that is kept alive, as its holder and the threads share it.
+pub(crate) struct Kept {
+    id: u64,
+    pub(crate) key: Key,
+    since: Point,
+    max_hold: Duration,
+    /// Released or stopped: nobody else touches it any more.
+    ended: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    deadline: Deadline,
+    ttl: Ttl,
+    lost: Option<LostReason>,
+    /// No renewal follows.
+    hold_over: bool,
+    /// The last renewal failed by closed connections and is repeated at once.
+    repeated: bool,
+    callbacks: Vec<Callback>,
+}
+
+impl Kept {
+    pub(crate) fn new(
+        key: Key,
+        since: Point,
+        max_hold: Duration,
+        deadline: Deadline,
+        ttl: Ttl,
+    ) -> Kept {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Kept {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            key,
+            since,
+            max_hold,
+            ended: AtomicBool::new(false),
+            state: Mutex::new(State {
+                deadline,
+                ttl,
+                lost: None,
+                hold_over: false,
+                repeated: false,
+                callbacks: Vec::new(),
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn hold_left(&self) -> Duration {
+        self.max_hold
+            .saturating_sub(self.since.elapsed_at(Point::now()))
+    }
+
+    /// What is left of the validity, or why there is none. Finds out, and tells everybody, if it
+    /// ended just now.
+    pub(crate) fn look(&self) -> Result<Duration, LostReason> {
+        let state = self.state();
+        if let Some(reason) = state.lost {
+            return Err(reason);
+        }
+        let remaining = state.deadline.remaining(Point::now());
+        if !remaining.is_zero() {
+            return Ok(remaining);
+        }
+        let reason = if state.hold_over {
+            LostReason::HoldLimit
+        } else {
+            LostReason::Expired
+        };
+        self.lose(state, reason);
+        Err(reason)
+    }
+
+    fn lose(&self, mut state: MutexGuard<'_, State>, reason: LostReason) {
+        state.lost = Some(reason);
+        let callbacks = std::mem::take(&mut state.callbacks);
+        drop(state);
+        self.changed.notify_all();
+        let resource = self.key.resource.escape_ascii();
+        log::warn!("kept lock \"{resource}\" is lost: {reason:?}");
+        for callback in callbacks {
+            call(callback, reason);
+        }
+    }
+
+    /// Waits until it is lost; false when `timeout` is over first.
+    pub(crate) fn wait_lost(&self, timeout: Duration) -> bool {
+        let end = clock::instant().checked_add(timeout);
+        loop {
+            let Ok(remaining) = self.look() else {
+                return true;
+            };
+            let now = clock::instant();
+            let rest = end.map_or(GLANCE, |end| end.saturating_duration_since(now));
+            if rest.is_zero() {
+                return false;
+            }
+            let state = self.state();
+            if state.lost.is_none() {
+                let wait = rest.min(remaining).min(GLANCE);
+                let _ = self.changed.wait_timeout(state, wait);
+            }
+        }
+    }
+
+    /// Registers a callback, unless the lock is lost already; then it is called at once.
+    pub(crate) fn on_lost(&self, callback: Callback) {
+        let reason = match self.look() {
+            Err(reason) => reason,
+            Ok(_) => {
+                let mut state = self.state();
+                match state.lost {
+                    None => {
+                        state.callbacks.push(callback);
+                        return;
+                    }
+                    Some(reason) => reason,
+                }
+            }
+        };
+        call(callback, reason);
+    }
+
+    fn end(&self) -> (Deadline, bool) {
+        self.ended.store(true, Ordering::Release);
+        let mut state = self.state();
+        let callbacks = std::mem::take(&mut state.callbacks);
+        let end = (state.deadline, state.lost.is_some());
+        // Whatever they own may have a destructor that takes its time.
+        drop(state);
+        drop(callbacks);
+        end
+    }
+
+    fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// Each callback has a thread of its own, so that a slow one delays nobody.
+fn call(callback: Callback, reason: LostReason) {
+    let callback = Arc::new(Mutex::new(Some(callback)));
+    let take = {
+        let callback = callback.clone();
+        move || {
+            let callback = callback
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(callback) = callback {
+                callback(reason);
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("redlock-lost".into());
+    if thread.spawn(take.clone()).is_err() {
+        // No thread to be had: late is better than never.
+        let _ = catch_unwind(AssertUnwindSafe(take));
+    }
+}
+
+/// The kept locks of one process and its connections.
+pub(crate) struct Keeper {
+    renewals: Arc<Agenda>,
+    ends: Arc<Agenda>,
+}
+
+impl Keeper {
+    pub(crate) fn new() -> Keeper {
+        Keeper {
+            renewals: Arc::new(Agenda::default()),
+            ends: Arc::new(Agenda::default()),
+        }
+    }
+
+    /// Renews `kept` from now on.
+    pub(crate) fn keep(&self, kept: &Arc<Kept>, lane: &Arc<Lane>) -> std::io::Result<()> {
+        let due = {
+            let state = kept.state();
+            let due = state.deadline.from.mono + third(state.ttl);
+            due.max(clock::instant())
+        };
+        let lane = lane.clone();
+        let work = move |due: Due| renew(&lane, due);
+        self.renewals
+            .add(due, kept.clone(), "redlock-renewal", work)
+    }
+
+    /// Makes sure that somebody notices when `kept` ends.
+    pub(crate) fn watch(&self, kept: &Arc<Kept>) {
+        let now = clock::instant();
+        let added = self.ends.add(now, kept.clone(), "redlock-watch", watch);
+        if let Err(error) = added {
+            log::warn!("no thread that watches for the end of kept locks: {error}");
+        }
+    }
+
+    /// The holder takes the lock back: renewal and signals end. The deadline that it has now, and
+    /// whether it is lost.
+    pub(crate) fn end(&self, kept: &Kept) -> (Deadline, bool) {
+        let end = kept.end();
+        self.renewals.remove(kept.id);
+        self.ends.remove(kept.id);
+        end
+    }
+}
+
+/// A third of the ttl, a little less by chance so that locks taken together spread out.
+fn third(ttl: Ttl) -> Duration {
+    let third = ttl.duration() / 3;
+    jitter(third - third / 10, third)
+}
+
+/// Renews the locks that are due, and says when each is due again.
+fn renew(lane: &Lane, due: Due) -> Due {
+    let mut asked = Vec::new();
+    let mut ops = Vec::new();
+    let started = Point::now();
+    for (due, kept) in due {
+        if kept.is_ended() || kept.look().is_err() {
+            continue;
+        }
+        let hold_over = kept.hold_left().is_zero();
+        let mut state = kept.state();
+        if hold_over {
+            // Without a bound a hung holder would keep the lock for ever.
+            state.hold_over = true;
+            continue;
+        }
+        let (ttl, useful) = (state.ttl, state.deadline.remaining(started));
+        drop(state);
+        ops.push(Op {
+            action: Action::Extend(ttl),
+            key: kept.key.clone(),
+            ttl: ttl.duration(),
+            until: started.mono.checked_add(useful),
+            again: None,
+            only_write: false,
+        });
+        asked.push((due, ttl, kept));
+    }
+    let outcomes = lane.run_all(ops);
+    let mut next = Vec::new();
+    for ((due, ttl, kept), outcome) in asked.into_iter().zip(outcomes) {
+        if kept.is_ended() || kept.look().is_err() {
+            continue;
+        }
+        let now = clock::instant();
+        let mut state = kept.state();
+        let repeat = outcome.closed && !state.repeated;
+        state.repeated = false;
+        let again = match outcome.verdict {
+            Verdict::Yes => {
+                let deadline = Deadline::new(started, ttl.validity());
+                if deadline.is_later(state.deadline, Point::now()) {
+                    state.deadline = deadline;
+                }
+                // By the schedule, unless that is too far behind.
+                (due + third(ttl)).max(now)
+            }
+            Verdict::No => {
+                kept.lose(state, LostReason::Taken);
+                continue;
+            }
+            Verdict::Pending | Verdict::Unavailable if repeat => {
+                state.repeated = true;
+                now
+            }
+            // Not lost for that: the old deadline stays in force.
+            Verdict::Pending | Verdict::Unavailable => {
+                now + (ttl.duration() / 20).max(lane.nodes().node_timeout())
+            }
+        };
+        drop(state);
+        next.push((again, kept));
+    }
+    next
+}
+
+/// Looks at locks whose validity may have ended.
+fn watch(due: Due) -> Due {
+    let look = |(_, kept): (Instant, Arc<Kept>)| match kept.look() {
+        Ok(remaining) => Some((clock::instant() + remaining.min(GLANCE), kept)),
+        Err(_) => None,
+    };
+    due.into_iter().filter_map(look).collect()
+}
+
+/// What is to be done when, and the thread that does it while there is anything.
+#[derive(Default)]
+struct Agenda {
+    book: Mutex<Book>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Book {
+    times: BTreeSet<(Instant, u64)>,
+    entries: BTreeMap<u64, (Instant, Arc<Kept>)>,
+    running: bool,
+}
+
+impl Book {
+    fn insert(&mut self, due: Instant, kept: Arc<Kept>) {
+        if !kept.is_ended() {
+            self.remove(kept.id);
+            self.times.insert((due, kept.id));
+            self.entries.insert(kept.id, (due, kept));
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<(Instant, Arc<Kept>)> {
+        let (due, kept) = self.entries.remove(&id)?;
+        self.times.remove(&(due, id));
+        Some((due, kept))
+    }
+}
+
+impl Agenda {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        due: Instant,
+        kept: Arc<Kept>,
+        name: &str,
+        mut work: impl FnMut(Due) -> Due + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut book = self.book();
+        let id = kept.id;
+        book.insert(due, kept);
+        if !book.running {
+            let agenda = self.clone();
+            let thread = std::thread::Builder::new().name(name.into());
+            if let Err(error) = thread.spawn(move || agenda.serve(&mut work)) {
+                book.remove(id);
+                return Err(error);
+            }
+            book.running = true;
+        }
+        drop(book);
+        self.bell.notify_one();
+        Ok(())
+    }
+
+    fn remove(&self, id: u64) {
+        let mut book = self.book();
+        book.remove(id);
+        let empty = book.entries.is_empty();
+        drop(book);
+        if empty {
+            self.bell.notify_one();
+        }
+    }
+
+    /// The thread: until there is nothing left to do.
+    fn serve(&self, work: &mut dyn FnMut(Due) -> Due) {
+        let mut book = self.book();
+        loop {
+            let now = clock::instant();
+            let Some((first, _)) = book.times.first().copied() else {
+                book.running = false;
+                return;
+            };
+            if first > now {
+                (book, _) = self
+                    .bell
+                    .wait_timeout(book, first - now)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let ids: Vec<u64> = book
+                .times
+                .iter()
+                .take_while(|(due, _)| *due <= now)
+                .map(|(_, id)| *id)
+                .take(BATCH)
+                .collect();
+            let due = ids.into_iter().filter_map(|id| book.remove(id)).collect();
+            drop(book);
+            let next = work(due);
+            book = self.book();
+            for (due, kept) in next {
+                book.insert(due, kept);
+            }
+        }
+    }
+}
