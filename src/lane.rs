@@ -509,7 +509,12 @@ impl Baton {
         for slot in &self.batch {
             slot.op.action.pack(&slot.op.key, &mut self.bytes);
         }
-        (0..self.wires.len()).for_each(|node| self.tell(node));
+        // Who is read first is written first, and answers while the others are written.
+        for at in 0..self.order.len() {
+            if let Some(node) = self.order.get(at).copied() {
+                self.tell(node);
+            }
+        }
         for slot in &mut self.batch {
             if slot.op.only_write {
                 slot.finish_written(self.written, &self.nodes, &mut self.own);
