@@ -1,4 +1,151 @@
 //! Distributed locks on Redis with a blocking API and no async runtime.
+//!
+//! A [`Redlock`] is made once for the whole program, from the addresses of its Redis nodes: one
+//! node is the single-instance lock, N independent masters are
+//! [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), which works
+//! for as long as a majority of them does. It hands out [`Lock`]s, which end by themselves when
+//! their time to live (ttl) is over, and are released when they are dropped. [`Options`] say how
+//! long it waits and how often it tries again. Every failure is an [`Error`] that says what to do.
+//!
+//! A lock is a lease, and nothing stops the world when it ends. A program that is paused between
+//! its last look at the lock and its write may write after another has taken over; a node that
+//! loses its keys may grant what is still held. The README lists what follows from that, and when
+//! to take a row lock of a database or a consensus service instead.
+//!
+//! # Usage
+//!
+//! Wait for a lock, do the work, release it:
+//!
+//! ```no_run
+//! use redlock_sync::Redlock;
+//! use std::time::Duration;
+//!
+//! let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+//! let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+//! // … read, think …
+//! lock.ensure(Duration::from_secs(1))?; // still ours for the second that the write takes?
+//! // … write …
+//! lock.release()?;
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! The same with a closure, released on every way out of it:
+//!
+//! ```no_run
+//! # use redlock_sync::Redlock;
+//! # use std::time::Duration;
+//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
+//! # fn work() {}
+//! redlock.with_lock("account:17", Duration::from_secs(10), |_lock| work())?;
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! Leave the work to whoever has the lock already:
+//!
+//! ```no_run
+//! # use redlock_sync::Redlock;
+//! # use std::time::Duration;
+//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
+//! # fn work() {}
+//! if let Some(_lock) = redlock.try_acquire("nightly-report", Duration::from_secs(60))? {
+//!     work();
+//! }
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! At most once in five seconds, for a user, over all hosts: a lock that is [left](Lock::leak) to
+//! its ttl.
+//!
+//! ```no_run
+//! # use redlock_sync::Redlock;
+//! # use std::time::Duration;
+//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
+//! # fn send() {}
+//! if let Some(lock) = redlock.try_acquire("mail:ann", Duration::from_secs(5))? {
+//!     lock.leak();
+//!     send();
+//! }
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! [`Redlock::acquire_while`] waits until it is told to stop. [`Lock::extend`] prolongs a lock that
+//! is still held. [`Lock::token`] and [`Redlock::resume`] hand a lock to another process.
+//!
+//! ## Nodes
+//!
+//! A node is a URL, or a [`redis::ConnectionInfo`]. Nothing is connected before the first
+//! operation.
+//!
+//! ```
+//! use redlock_sync::Redlock;
+//!
+//! let over_tcp = Redlock::new(["redis://user:password@10.0.0.1:6379/0"])?;
+//! let over_a_unix_socket = Redlock::new(["unix:///run/redis/redis.sock"])?;
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! Nodes are independent masters with `maxmemory-policy noeviction`, without failover to replicas,
+//! and with `appendfsync always` if a restart within a ttl must not forget locks. All threads,
+//! clones and locks of a [`Redlock`] share one connection to each node. A node that fails costs one
+//! [`node_timeout`](Options::node_timeout) once; then a thread that lives no longer than the outage
+//! connects it again, and until that is done it costs nothing.
+//!
+//! # Errors
+//!
+//! [`Error`] has a table of what to do about each. The two to tell apart: [`Error::Busy`] means
+//! that another holds the lock, [`Error::Unavailable`] that too few nodes answered to know, and it
+//! carries the cause of each failed node. As long as a majority of the nodes answers, the failure
+//! of the others is no error.
+//!
+//! ```no_run
+//! use redlock_sync::{Error, Redlock};
+//! use std::time::Duration;
+//!
+//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
+//! match redlock.acquire("account:17", Duration::from_secs(10)) {
+//!     Ok(lock) => lock.release()?,
+//!     Err(Error::Busy) => println!("another has it"),
+//!     Err(Error::Unavailable(nodes)) => {
+//!         for (index, cause) in nodes.iter() {
+//!             println!("node {index}: {cause}");
+//!         }
+//!     }
+//!     Err(error) => return Err(error),
+//! }
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! - `tls-rustls`: `rediss://` by way of the redis crate and rustls. As with rustls itself, the
+//!   program chooses the crypto provider: `rustls = { version = "0.23", default-features = false,
+//!   features = ["ring"] }` among its dependencies is enough if no other provider is in the tree.
+//!   Without one, such a node cannot be connected, and its cause says so.
+//! - `tls-native-tls`: `rediss://` with the operating system's TLS. If both are on, rustls is used.
+//!
+//! The time limits of TLS connections are weaker: an answer that arrives piece by piece may take
+//! longer than [`node_timeout`](Options::node_timeout).
+//!
+//! # Log levels
+//!
+//! By way of the [`log`](https://docs.rs/log) crate:
+//!
+//! | level | what is logged |
+//! | --- | --- |
+//! | warn | a held lock was found lost |
+//! | warn | dropping a lock could not write its release to a majority |
+//! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
+//! | warn | a node is away, or gives no votes, with its index and cause; and when that is over |
+//! | debug | one line for each attempt to acquire: verdict, votes, time |
+//! | trace | each vote |
+//!
+//! That a lock is held by another is not a warning. No line shows a token or a password.
+//!
+//! # Minimum supported Rust version
+//!
+//! 1.88, because the redis crate needs it. It can rise with a new minor version.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // Nothing panics, nothing prints. Tests may.
@@ -38,3 +185,8 @@ pub use options::Options;
 pub use redis;
 pub use redlock::Redlock;
 pub use token::Token;
+
+/// Compiles the code in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -231,6 +231,26 @@ impl Redlock {
     /// # Errors
     ///
     /// [`Error::Config`] for an empty or too long resource, and a validity above 100 years.
+    ///
+    /// # Example
+    ///
+    /// What a program that starts another hands over, and what that does with it:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// use redlock_sync::Token;
+    ///
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let lock = redlock.acquire("import", Duration::from_secs(60))?;
+    /// let (token, validity) = (*lock.token().as_bytes(), lock.remaining());
+    /// lock.leak();
+    ///
+    /// // In the other program, less than a second later:
+    /// let validity = validity.saturating_sub(Duration::from_secs(1));
+    /// let lock = redlock.resume("import", Token::from_bytes(token), validity)?;
+    /// lock.release()?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
     pub fn resume(
         &self,
         resource: impl AsRef<[u8]>,

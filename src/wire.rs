@@ -276,6 +276,10 @@ impl Wire {
     /// Writes releases that are due and notes their replies as owed. On an error they are among
     /// [`into_debts`](Wire::into_debts) too.
     pub(crate) fn pay(&mut self, debts: Vec<Debt>, until: Instant) -> Result<(), Cause> {
+        // The redis crate refuses to write nothing.
+        if debts.is_empty() {
+            return Ok(());
+        }
         let mut bytes = Vec::new();
         let now = clock::instant();
         for debt in debts {
@@ -485,9 +489,18 @@ fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
 fn connect_tls(info: &ConnectionInfo, timeout: Duration) -> Result<redis::Connection, Cause> {
     let settings = info.tcp_settings().clone().set_nodelay(true);
     let settings = settings.set_keepalive(keepalive(info.tcp_settings()));
-    redis::Client::open(info.clone().set_tcp_settings(settings))
-        .and_then(|client| client.get_connection_with_timeout(timeout))
-        .map_err(|error| Cause::Connect(error.to_string()))
+    let client = redis::Client::open(info.clone().set_tcp_settings(settings));
+    // rustls panics if the program has chosen no crypto provider.
+    let connected = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        client.and_then(|client| client.get_connection_with_timeout(timeout))
+    }));
+    match connected {
+        Ok(connection) => connection.map_err(|error| Cause::Connect(error.to_string())),
+        Err(_) => Err(Cause::Connect(
+            "the TLS library panicked: rustls needs a crypto provider, which the program chooses"
+                .into(),
+        )),
+    }
 }
 
 fn tls_cause(error: &redis::RedisError, waited: Duration) -> Cause {

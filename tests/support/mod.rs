@@ -300,6 +300,19 @@ pub fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(Server::url).collect()
 }
 
+/// For examples: the nodes named in `REDLOCK_NODES=url,url,…`, or as many private servers as asked
+/// for. Nodes that were given are not ours to stop or kill, so no `Server` comes with them.
+pub fn given_or_private(count: usize) -> (Vec<Server>, Vec<String>) {
+    match std::env::var("REDLOCK_NODES") {
+        Ok(nodes) => (Vec::new(), nodes.split(',').map(str::to_owned).collect()),
+        Err(_) => {
+            let servers = Server::several(count);
+            let nodes = urls(&servers);
+            (servers, nodes)
+        }
+    }
+}
+
 /// Patient with a busy machine, quick at retrying.
 pub fn options() -> Options {
     Options::new()

@@ -1,0 +1,99 @@
+//! Locks over TLS, with real certificates.
+#![cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+
+mod support;
+
+use std::process::Command;
+
+use redlock_sync::Redlock;
+use support::{Server, TTL, TempDir, free_port, options, unavailable};
+#[cfg(not(feature = "tls-rustls"))]
+use support::{eventually, take};
+
+/// A server with a certificate that nobody has reason to trust, and its TLS port.
+fn tls_server(dir: &TempDir) -> (Server, u16) {
+    let file = |name| dir.path().join(name).to_str().unwrap().to_owned();
+    let (key, certificate) = (file("key"), file("certificate"));
+    let made = Command::new("openssl")
+        .args([
+            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ])
+        .output()
+        .expect("openssl makes a certificate (apt-get install openssl)");
+    assert!(made.status.success(), "{made:?}");
+    let port = free_port();
+    let number = port.to_string();
+    let mut args = vec!["--tls-port", &*number, "--tls-auth-clients", "no"];
+    args.extend(["--tls-key-file", &*key, "--tls-cert-file", &*certificate]);
+    args.extend(["--tls-ca-cert-file", &*certificate]);
+    (Server::with_args(&args), port)
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn locks_work_over_tls_and_survive_a_silent_node() {
+    let dirs = [TempDir::new(), TempDir::new(), TempDir::new()];
+    let nodes = dirs.each_ref().map(tls_server);
+    let urls = nodes
+        .iter()
+        .map(|(_, port)| format!("rediss://127.0.0.1:{port}/#insecure"));
+    let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+    let everywhere = || {
+        let lock = take(&redlock, "b");
+        let votes = nodes.iter().all(|(server, _)| server.exists("b"));
+        lock.release().unwrap();
+        votes
+    };
+    eventually("all are connected", everywhere);
+
+    let mut lock = take(&redlock, "a");
+    assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
+    lock.extend(TTL * 2).unwrap();
+    lock.release().unwrap();
+
+    let (silent, _) = &nodes[0];
+    silent.stop();
+    for _ in 0..3 {
+        take(&redlock, "a").release().unwrap();
+    }
+    silent.resume();
+    eventually("it votes again", everywhere);
+    drop(redlock);
+    for (server, _) in &nodes {
+        eventually("nothing is left", || server.keys().is_empty());
+        eventually("closed", || server.clients() == 0);
+    }
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn a_certificate_that_is_not_trusted_is_refused() {
+    let dir = TempDir::new();
+    let (_server, port) = tls_server(&dir);
+    let redlock = Redlock::new([format!("rediss://localhost:{port}")]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+    assert!(text.contains("certificate"), "{text}");
+}
+
+/// rustls leaves the choice to the program and panics where none was made. This program made none.
+#[cfg(feature = "tls-rustls")]
+#[test]
+fn a_missing_crypto_provider_is_an_error_that_says_so() {
+    let dir = TempDir::new();
+    let (_server, port) = tls_server(&dir);
+    let redlock = Redlock::new([format!("rediss://localhost:{port}")]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    for _ in 0..2 {
+        let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+        assert!(text.contains("crypto provider"), "{text}");
+    }
+}
