@@ -426,6 +426,7 @@ impl Baton {
         self.started = clock::instant();
         self.begun = self.started;
         self.until = self.started + self.nodes.node_timeout();
+        self.hope = 0;
         self.write_at_once();
         if self.own.is_some() {
             // The others find another leader.
