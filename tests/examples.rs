@@ -181,3 +181,17 @@ fn batch_job_frees_its_lock_on_ctrl_c() {
         servers.iter().all(|server| server.keys().is_empty())
     });
 }
+
+#[test]
+fn long_job_outlives_its_ttl_and_stops_when_its_lock_is_lost() {
+    let out = succeed(&mut example("long_job"));
+    for line in [
+        "twice its ttl",
+        "signal: the lock is lost (Taken)",
+        "the lock is no longer held",
+        "why: Some(Taken)",
+        "release says so too",
+    ] {
+        assert!(out.contains(line), "{line}: {out}");
+    }
+}
