@@ -1,0 +1,962 @@
+//! A soak test: processes and threads take locks on real servers while nodes and processes fail at
+//! random; afterwards every holder's belief is compared with every other's.
+//!
+//! ```text
+//! cargo run --release --example soak -- --seconds 20
+//! ```
+//!
+//! | option | |
+//! | --- | --- |
+//! | `--seconds S` | how long there are faults (default 20); a few more seconds are for healing |
+//! | `--seed X` | draws the same faults and the same work again; their timing is the machine's |
+//! | `--nodes N` | default 3 |
+//! | `--processes P`, `--threads T` | default 3 and 4 |
+//! | `--wrong-quorum` | each process asks nodes of its own, so that majorities need not meet |
+//! | `--lose-data` | nodes are also killed and restarted empty, which Redlock does not survive |
+//!
+//! The last two show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
+//! 2 if it was called wrongly.
+//!
+//! **Faults**, none of which loses data: a node is stopped, its connections are cut, refused, made
+//! slow, stalled in one direction or forgotten, its clients are paused (`CLIENT PAUSE`, also beyond
+//! the longest ttl); a process is killed with `kill -9` and replaced, or stopped for a while. Mostly a minority
+//! of the nodes is struck, sometimes all of them.
+//!
+//! **Checked**:
+//! - no two belief intervals on one resource overlap; what belief is stands in `soak/check.rs`;
+//! - no lock is said to be lost before its deadline;
+//! - no key without a ttl, or with a longer one than anybody asked for, on any node at any look;
+//! - while a majority of the nodes is healthy (for [`HEALING`] at least), there is progress;
+//! - once all is healed and everybody has left, nothing is left behind;
+//! - no process panics, hangs, or gets an error that it cannot get.
+//!
+//! The wall clock must not be set meanwhile: a lock would rightly be lost early.
+
+#[path = "soak/check.rs"]
+mod check;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use check::{Findings, Outage, Record, Thread};
+use redlock_sync::{Error, Lock, Options, Redlock};
+use support::relay::Relay;
+use support::{Random, Server, TempDir, ms};
+
+/// Few, so that they are fought over.
+const RESOURCES: u64 = 6;
+const LONGEST_TTL: Duration = Duration::from_secs(2);
+/// A node that is well again votes within this time.
+const HEALING: Duration = Duration::from_secs(1);
+/// The longest time without an acquisition while a majority is healthy: killed and leaking holders
+/// may have taken every resource for the longest ttl; the rest is for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait of an acquire.
+const WAIT: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == "--client") {
+        client(&args[1..]);
+        return ExitCode::SUCCESS;
+    }
+    match Plan::parse(&args) {
+        Ok(plan) => Soak::new(plan).run(),
+        Err(text) => {
+            eprintln!("{text}; see the top of examples/soak.rs");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The monotonic clock that all processes of this machine share.
+fn now() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to a timespec of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).expect("the clock counts from the start");
+    Duration::from_secs(seconds) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
+}
+
+/// A generator of its own for each user, from the one seed.
+fn random(seed: u64, parts: [u64; 3]) -> Random {
+    let mixed = parts.iter().fold(seed, |seed, part| {
+        let mut mixed = seed.wrapping_add(*part).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    });
+    Random(mixed.max(1))
+}
+
+// ---------------------------------------------------------------------------- a process with locks
+
+/// `dir slot generation seed threads url…`: works until its standard input ends; a byte there asks it
+/// to leave nothing behind from now on.
+fn client(args: &[String]) {
+    let number = |at: usize| args[at].parse::<u64>().expect("a number");
+    let (dir, slot, generation, seed) = (Path::new(&args[0]), number(1), number(2), number(3));
+    let options = Options::new().wait(WAIT).retry_delay(ms(1), ms(30));
+    let redlock = Redlock::new(args[5..].iter().map(String::as_str))
+        .and_then(|redlock| redlock.with_options(options))
+        .expect("the nodes are well-formed");
+    let (tidy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for thread in 0..number(4) {
+            let path = dir.join(format!("process {slot}.{generation} thread {thread}"));
+            let worker = Worker {
+                redlock: redlock.clone(),
+                journal: Journal::create(&path),
+                random: random(seed, [slot + 1, generation, thread]),
+                tidy: &tidy,
+            };
+            let stop = &stop;
+            scope.spawn(move || worker.work(stop));
+        }
+        let mut byte = [0];
+        while let Ok(1..) = std::io::stdin().read(&mut byte) {
+            tidy.store(true, Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // What a node is owed that is away at exit is lost; on a busy machine one may just be late.
+    std::thread::sleep(ms(500));
+}
+
+/// What a thread believes and does, in a file that survives it.
+struct Journal {
+    file: File,
+    over: bool,
+}
+
+impl Journal {
+    fn create(path: &Path) -> Journal {
+        Journal {
+            file: File::create(path).expect("a journal"),
+            over: false,
+        }
+    }
+
+    fn write(&mut self, record: &Record) {
+        let line = record.line();
+        self.file
+            .write_all(line.as_bytes())
+            .expect("the journal can be written");
+    }
+
+    fn note(&mut self, what: &str) {
+        self.write(&Record::Note(what.to_owned()));
+    }
+
+    /// Just acquired.
+    fn take(&mut self, resource: &str, remaining: impl Fn() -> Duration) {
+        let at = now();
+        let left = remaining();
+        self.over = left.is_zero();
+        self.write(&Record::Take {
+            resource: resource.to_owned(),
+            at,
+            until: at + left,
+        });
+    }
+
+    /// Looks how long the lock is still valid.
+    fn look(&mut self, remaining: impl Fn() -> Duration) -> Duration {
+        let at = now();
+        let left = remaining();
+        self.write(&Record::Look {
+            at,
+            until: at + left,
+        });
+        if self.over && !left.is_zero() {
+            self.write(&Record::Wrong(format!(
+                "a lost lock is valid again for {left:?}"
+            )));
+        }
+        self.over = left.is_zero();
+        left
+    }
+
+    /// To be called before anything that releases the lock.
+    fn end(&mut self) {
+        self.write(&Record::End { at: now() });
+    }
+
+    /// A call on a held lock has returned.
+    fn returned(&mut self, call: &str, result: &Result<(), Error>) {
+        let at = now();
+        match result {
+            Ok(()) => self.note(call),
+            Err(Error::Lost) => {
+                self.note(&format!("{call}: lost"));
+                self.write(&Record::Lost { at });
+            }
+            Err(Error::Unavailable(_)) => self.note(&format!("{call}: unavailable")),
+            Err(Error::ExtensionLimit(_)) => self.note(&format!("{call}: limit")),
+            Err(error) => self.write(&Record::Wrong(format!("{call}: {error}"))),
+        }
+    }
+
+    /// An acquire has failed.
+    fn missed(&mut self, error: &Error) {
+        match error {
+            Error::Busy => self.note("acquire: busy"),
+            Error::Unavailable(_) => self.note("acquire: unavailable"),
+            Error::TooSlow => self.note("acquire: too slow"),
+            error => self.write(&Record::Wrong(format!("acquire: {error}"))),
+        }
+    }
+}
+
+struct Worker<'a> {
+    redlock: Redlock,
+    journal: Journal,
+    random: Random,
+    tidy: &'a AtomicBool,
+}
+
+impl Worker<'_> {
+    fn work(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let resource = format!("soak:{}", self.random.below(RESOURCES));
+            let ttl = self.ttl();
+            let lock = match self.random.below(8) {
+                0..=2 => self.redlock.try_acquire(&resource, ttl),
+                3..=4 => self.redlock.acquire(&resource, ttl).map(Some),
+                5 => {
+                    let wait = ms(self.random.below(100));
+                    self.redlock.acquire_within(&resource, ttl, wait).map(Some)
+                }
+                6 => {
+                    let mut asks = self.random.below(8);
+                    let keep_trying = || {
+                        asks = asks.saturating_sub(1);
+                        asks > 0
+                    };
+                    self.redlock
+                        .acquire_while(&resource, ttl, keep_trying)
+                        .map(Some)
+                }
+                _ => {
+                    self.with_lock(&resource, ttl);
+                    continue;
+                }
+            };
+            match lock {
+                Ok(Some(lock)) => self.held(&resource, lock, ttl),
+                Ok(None) => self.journal.note("acquire: busy"),
+                Err(Error::Cancelled) => self.journal.note("acquire: cancelled"),
+                Err(error) => self.journal.missed(&error),
+            }
+            std::thread::sleep(ms(self.random.below(15)));
+        }
+    }
+
+    fn held(&mut self, resource: &str, mut lock: Lock, ttl: Duration) {
+        self.journal.take(resource, || lock.remaining());
+        self.hold(&mut lock, ttl);
+        match self.random.below(16) {
+            0 if !self.tidy.load(Ordering::Relaxed) => {
+                self.journal.write(&Record::Leak);
+                lock.leak();
+                self.journal.note("leak");
+            }
+            0..=6 => {
+                self.journal.end();
+                drop(lock);
+                self.journal.note("drop");
+            }
+            _ => {
+                self.journal.end();
+                let result = lock.release();
+                self.journal.returned("release", &result);
+            }
+        }
+    }
+
+    fn with_lock(&mut self, resource: &str, ttl: Duration) {
+        let redlock = self.redlock.clone();
+        let mut began = false;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            redlock.with_lock(resource, ttl, |lock| {
+                began = true;
+                self.journal.take(resource, || lock.remaining());
+                self.hold(lock, ttl);
+                self.journal.end();
+                if self.random.below(8) == 0 {
+                    // A panic without the message on the terminal.
+                    resume_unwind(Box::new(()));
+                }
+            })
+        }));
+        match result {
+            Ok(Err(error)) if !began => self.journal.missed(&error),
+            Ok(result) => self.journal.returned("with_lock", &result),
+            Err(_) => self.journal.note("with_lock: panic"),
+        }
+    }
+
+    /// Has the lock for a time: mostly short, sometimes longer than it is valid, sometimes extended.
+    fn hold(&mut self, lock: &mut Lock, ttl: Duration) {
+        let time = match self.random.below(24) {
+            0..=16 => ms(self.random.below(5)),
+            17..=20 => self.part_of(ttl / 2),
+            21..=22 => self.part_of(ttl),
+            _ => ttl + self.part_of(ttl / 2),
+        };
+        let end = now() + time;
+        loop {
+            let rest = end.saturating_sub(now());
+            if rest.is_zero() {
+                return;
+            }
+            if self.random.below(4) == 0 {
+                let ttl = self.ttl();
+                let result = lock.extend(ttl);
+                self.journal.returned("extend", &result);
+            } else {
+                let pause = ms(1) + self.part_of(ttl / 4);
+                std::thread::sleep(rest.min(pause));
+            }
+            if self.journal.look(|| lock.remaining()).is_zero() && rest < ttl / 8 {
+                return;
+            }
+        }
+    }
+
+    /// Mostly hundreds of milliseconds.
+    fn ttl(&mut self) -> Duration {
+        let longest = u64::try_from(LONGEST_TTL.as_millis()).expect("seconds");
+        match self.random.below(8) {
+            0 => ms(20 + self.random.below(80)),
+            1..=5 => ms(100 + self.random.below(400)),
+            _ => ms(longest - self.random.below(longest / 2)),
+        }
+    }
+
+    fn part_of(&mut self, time: Duration) -> Duration {
+        time / 64 * u32::try_from(self.random.below(65)).expect("small")
+    }
+}
+
+// ------------------------------------------------------------------------------------ what happens
+
+struct Plan {
+    seconds: u64,
+    seed: u64,
+    nodes: usize,
+    processes: usize,
+    threads: usize,
+    wrong_quorum: bool,
+    lose_data: bool,
+}
+
+impl Plan {
+    fn parse(args: &[String]) -> Result<Plan, String> {
+        let mut plan = Plan {
+            seconds: 20,
+            seed: u64::from(now().subsec_nanos()),
+            nodes: 3,
+            processes: 3,
+            threads: 4,
+            wrong_quorum: false,
+            lose_data: false,
+        };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut number = |max: u64| -> Result<u64, String> {
+                let value = args.next().and_then(|value| value.parse().ok());
+                value
+                    .filter(|value| *value <= max)
+                    .ok_or(format!("{arg} needs a number of at most {max}"))
+            };
+            let mut count = || -> Result<usize, String> {
+                let value = number(64)?;
+                if value == 0 {
+                    return Err(format!("{arg} cannot be zero"));
+                }
+                usize::try_from(value).map_err(|error| error.to_string())
+            };
+            match arg.as_str() {
+                "--nodes" => plan.nodes = count()?,
+                "--processes" => plan.processes = count()?,
+                "--threads" => plan.threads = count()?,
+                "--seconds" => plan.seconds = number(1_000_000)?,
+                "--seed" => plan.seed = number(u64::MAX)?,
+                "--wrong-quorum" => plan.wrong_quorum = true,
+                "--lose-data" => plan.lose_data = true,
+                _ => return Err(format!("unknown option {arg}")),
+            }
+        }
+        if plan.wrong_quorum && plan.nodes.min(plan.processes) < 2 {
+            return Err("--wrong-quorum needs two nodes and two processes".into());
+        }
+        Ok(plan)
+    }
+
+    fn quorum(&self) -> usize {
+        self.nodes / 2 + 1
+    }
+}
+
+/// What can happen to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Stop,
+    Cut,
+    Refuse,
+    Delay,
+    StallUp,
+    StallDown,
+    Forget,
+    Pause,
+    PauseWrites,
+    Restart,
+}
+
+impl Fault {
+    const WITHOUT_LOSS: [Fault; 9] = [
+        Fault::Stop,
+        Fault::Cut,
+        Fault::Refuse,
+        Fault::Delay,
+        Fault::StallUp,
+        Fault::StallDown,
+        Fault::Forget,
+        Fault::Pause,
+        Fault::PauseWrites,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Fault::Stop => "stopped",
+            Fault::Cut => "cut",
+            Fault::Refuse => "refused",
+            Fault::Delay => "delayed",
+            Fault::StallUp => "stalled upwards",
+            Fault::StallDown => "stalled downwards",
+            Fault::Forget => "forgotten",
+            Fault::Pause => "clients paused",
+            Fault::PauseWrites => "writes paused",
+            Fault::Restart => "restarted empty",
+        }
+    }
+}
+
+struct Node {
+    server: Server,
+    relay: Relay,
+    /// The fault, since when, until when.
+    ill: Option<(Fault, Duration, Duration)>,
+}
+
+impl Node {
+    fn start() -> Node {
+        let server = Server::start();
+        Node {
+            relay: Relay::to(server.port()),
+            server,
+            ill: None,
+        }
+    }
+
+    fn strike(&mut self, fault: Fault, time: Duration, random: &mut Random) {
+        let since = now();
+        match fault {
+            Fault::Stop => self.server.stop(),
+            Fault::Cut => self.relay.cut(),
+            Fault::Refuse => self.relay.refuse(),
+            Fault::Delay => {
+                let (up, down) = (ms(random.below(150)), ms(random.below(150)));
+                self.relay.set(|policy| {
+                    policy.up.delay = up;
+                    policy.down.delay = down;
+                });
+            }
+            Fault::StallUp => self.relay.set(|policy| policy.up.stalled = true),
+            Fault::StallDown => self.relay.set(|policy| policy.down.stalled = true),
+            Fault::Forget => self.relay.forget(),
+            Fault::Pause | Fault::PauseWrites => {
+                let time = time.as_millis().to_string();
+                let what = if fault == Fault::Pause {
+                    "ALL"
+                } else {
+                    "WRITE"
+                };
+                self.server.command(&["CLIENT", "PAUSE", &time, what]);
+            }
+            Fault::Restart => {
+                self.relay.cut();
+                self.server.restart();
+            }
+        }
+        let time = match fault {
+            Fault::Cut | Fault::Forget | Fault::Restart => Duration::ZERO,
+            _ => time,
+        };
+        self.ill = Some((fault, since, now() + time));
+    }
+
+    fn heal(&mut self, fault: Fault) {
+        match fault {
+            Fault::Stop => self.server.resume(),
+            _ => self.relay.heal(),
+        }
+    }
+
+    /// Whether it answers to those who do not come through the relay.
+    fn answers(&self) -> bool {
+        !matches!(
+            self.ill,
+            Some((Fault::Stop | Fault::Pause | Fault::PauseWrites, ..))
+        )
+    }
+
+    /// The keys without a ttl, and those with one that nobody asked for.
+    fn bad_keys(&self) -> Vec<String> {
+        const SCRIPT: &str = "local bad = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
+            local ttl = redis.call('PTTL', key) \
+            if ttl == -1 or ttl > tonumber(ARGV[1]) then bad[#bad + 1] = key .. ' has ' .. ttl end \
+            end return bad";
+        let longest = LONGEST_TTL.as_millis().to_string();
+        let value = self.server.command(&["EVAL", SCRIPT, "0", &longest]);
+        redis::from_redis_value(value).expect("a list")
+    }
+}
+
+struct Process {
+    child: Child,
+    generation: u64,
+    stopped_until: Option<Duration>,
+}
+
+struct Soak {
+    plan: Plan,
+    random: Random,
+    nodes: Vec<Node>,
+    processes: Vec<Process>,
+    dir: TempDir,
+    /// The journals: how far they were read.
+    journals: BTreeMap<PathBuf, (File, Thread)>,
+    findings: Findings,
+    outages: Vec<Outage>,
+    counts: BTreeMap<&'static str, u64>,
+    checks: u64,
+    violations: Vec<String>,
+    started: Duration,
+    said: Duration,
+}
+
+impl Soak {
+    fn new(plan: Plan) -> Soak {
+        println!(
+            "soak: seed {}, {} nodes, {} processes of {} threads, faults for {} s{}{}",
+            plan.seed,
+            plan.nodes,
+            plan.processes,
+            plan.threads,
+            plan.seconds,
+            if plan.wrong_quorum {
+                ", wrong quorum"
+            } else {
+                ""
+            },
+            if plan.lose_data { ", data is lost" } else { "" },
+        );
+        Soak {
+            random: random(plan.seed, [0; 3]),
+            nodes: (0..plan.nodes).map(|_| Node::start()).collect(),
+            processes: Vec::new(),
+            dir: TempDir::new(),
+            journals: BTreeMap::new(),
+            findings: Findings::default(),
+            outages: Vec::new(),
+            counts: BTreeMap::new(),
+            checks: 0,
+            violations: Vec::new(),
+            started: now(),
+            said: now(),
+            plan,
+        }
+    }
+
+    fn run(mut self) -> ExitCode {
+        for slot in 0..self.plan.processes {
+            let process = self.start_process(slot, 0);
+            self.processes.push(process);
+        }
+        let end = self.started + Duration::from_secs(self.plan.seconds);
+        let (mut next_fault, mut next_blow) = (now() + ms(500), now() + ms(1500));
+        let mut next_check = now();
+        while now() < end {
+            self.recover();
+            if now() >= next_fault {
+                self.strike_nodes();
+                next_fault = now() + ms(30 + self.random.below(500));
+            }
+            if now() >= next_blow {
+                self.strike_process();
+                next_blow = now() + ms(300 + self.random.below(2500));
+            }
+            if now() >= next_check {
+                self.check_keys();
+                next_check = now() + ms(200);
+            }
+            self.tell();
+            std::thread::sleep(ms(3));
+        }
+        self.quiet();
+        self.leave();
+        self.conclude()
+    }
+
+    fn start_process(&self, slot: usize, generation: u64) -> Process {
+        let urls: Vec<String> = self.nodes.iter().map(|node| node.relay.url()).collect();
+        let urls = if self.plan.wrong_quorum {
+            // Disjoint for neighbours.
+            let share = (urls.len() / 2).max(1);
+            let from = slot * share;
+            (from..from + share)
+                .map(|at| urls[at % urls.len()].clone())
+                .collect()
+        } else {
+            urls
+        };
+        let child = Command::new(std::env::current_exe().expect("a path to this program"))
+            .arg("--client")
+            .arg(self.dir.path())
+            .args([slot.to_string(), generation.to_string()])
+            .args([self.plan.seed.to_string(), self.plan.threads.to_string()])
+            .args(urls)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("this program can be started again");
+        Process {
+            child,
+            generation,
+            stopped_until: None,
+        }
+    }
+
+    /// Ends the faults whose time is over.
+    fn recover(&mut self) {
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            if let Some((fault, since, until)) = node.ill
+                && now() >= until
+            {
+                node.heal(fault);
+                node.ill = None;
+                self.outages.push(Outage {
+                    node: number,
+                    from: since,
+                    to: now() + HEALING,
+                });
+            }
+        }
+        for process in &mut self.processes {
+            if process.stopped_until.is_some_and(|until| now() >= until) {
+                signal(&process.child, libc::SIGCONT);
+                process.stopped_until = None;
+            }
+        }
+        for slot in 0..self.processes.len() {
+            let process = &mut self.processes[slot];
+            if let Some(status) = process.child.try_wait().expect("a child of ours") {
+                let next = process.generation + 1;
+                self.violations
+                    .push(format!("process {slot} ended by itself: {status}"));
+                self.processes[slot] = self.start_process(slot, next);
+            }
+        }
+    }
+
+    fn strike_nodes(&mut self) {
+        let all = self.plan.nodes;
+        let cap = match self.random.below(6) {
+            0 => all,
+            // A single node has no minority: leave it some time in peace.
+            _ => all - self.plan.quorum(),
+        };
+        let well = |nodes: &[Node]| nodes.iter().filter(|node| node.ill.is_none()).count();
+        while all - well(&self.nodes) < cap {
+            let time = match self.random.below(6) {
+                0..=2 => 20 + self.random.below(300),
+                3..=4 => 300 + self.random.below(1200),
+                // Beyond the longest ttl.
+                _ => 2000 + self.random.below(1500),
+            };
+            let faults = Fault::WITHOUT_LOSS;
+            let fault = if self.plan.lose_data && self.random.below(3) == 0 {
+                Fault::Restart
+            } else {
+                let count = u64::try_from(faults.len()).expect("small");
+                faults[usize::try_from(self.random.below(count)).expect("small")]
+            };
+            let mut at = self.pick(all);
+            while self.nodes[at].ill.is_some() {
+                at = (at + 1) % all;
+            }
+            self.nodes[at].strike(fault, ms(time), &mut self.random);
+            *self.counts.entry(fault.name()).or_default() += 1;
+            if self.random.below(2) == 0 {
+                return;
+            }
+        }
+    }
+
+    fn strike_process(&mut self) {
+        let slot = self.pick(self.plan.processes);
+        let process = &mut self.processes[slot];
+        if process.stopped_until.is_none() && self.random.below(3) == 0 {
+            signal(&process.child, libc::SIGSTOP);
+            process.stopped_until = Some(now() + ms(50 + self.random.below(2500)));
+            *self.counts.entry("process stopped").or_default() += 1;
+        } else {
+            process.child.kill().expect("a child of ours");
+            process.child.wait().expect("a child of ours");
+            let next = process.generation + 1;
+            self.processes[slot] = self.start_process(slot, next);
+            *self.counts.entry("process killed").or_default() += 1;
+        }
+    }
+
+    fn pick(&mut self, count: usize) -> usize {
+        let count = u64::try_from(count).expect("small");
+        usize::try_from(self.random.below(count)).expect("small")
+    }
+
+    fn check_keys(&mut self) {
+        for number in 0..self.nodes.len() {
+            let node = &self.nodes[number];
+            if node.answers() {
+                self.checks += 1;
+                for key in node.bad_keys() {
+                    let text = format!("node {number}: {key} ms to live");
+                    self.violate(text);
+                }
+            }
+        }
+    }
+
+    fn violate(&mut self, text: String) {
+        println!("VIOLATION: {text}");
+        self.violations.push(text);
+    }
+
+    /// Reads what is new in the journals.
+    fn read_journals(&mut self) {
+        for entry in std::fs::read_dir(self.dir.path()).expect("a directory of ours") {
+            let path = entry.expect("a journal").path();
+            let (file, thread) = self.journals.entry(path).or_insert_with_key(|path| {
+                let name = path.file_name().expect("a name").to_string_lossy();
+                (
+                    File::open(path).expect("a journal"),
+                    Thread::new(name.into_owned()),
+                )
+            });
+            let mut text = String::new();
+            file.read_to_string(&mut text).expect("a journal of text");
+            thread.feed(&text, &mut self.findings);
+        }
+    }
+
+    /// A line of progress from time to time.
+    fn tell(&mut self) {
+        if now() < self.said + Duration::from_secs(2) {
+            return;
+        }
+        self.said = now();
+        self.read_journals();
+        let ill = self.nodes.iter().filter_map(|node| node.ill);
+        let ill: Vec<&str> = ill.map(|(fault, ..)| fault.name()).collect();
+        println!(
+            "{:5.0} s {:8} acquired {:5} faults   now: {}",
+            (now() - self.started).as_secs_f64(),
+            self.findings.taken.len(),
+            self.counts.values().sum::<u64>(),
+            if ill.is_empty() {
+                "all well".to_owned()
+            } else {
+                ill.join(", ")
+            },
+        );
+    }
+
+    /// All faults end; the work goes on until the longest ttl has passed, so that nothing is left of
+    /// processes that were killed and of locks that were leaked.
+    fn quiet(&mut self) {
+        while self.nodes.iter().any(|node| node.ill.is_some()) {
+            for node in &mut self.nodes {
+                if let Some((fault, since, until)) = node.ill
+                    // A pause cannot be ended early: its end too is a command of a client.
+                    && !matches!(fault, Fault::Pause | Fault::PauseWrites)
+                {
+                    node.ill = Some((fault, since, until.min(now())));
+                }
+            }
+            self.recover();
+            std::thread::sleep(ms(3));
+        }
+        for process in &mut self.processes {
+            process.stopped_until = process.stopped_until.map(|until| until.min(now()));
+            let stdin = process.child.stdin.as_mut().expect("piped");
+            let _ = stdin.write_all(b"t");
+        }
+        // Twice: a lock that was just being acquired may be leaked yet.
+        let end = now() + 2 * LONGEST_TTL + HEALING;
+        while now() < end {
+            self.recover();
+            self.check_keys();
+            self.tell();
+            std::thread::sleep(ms(50));
+        }
+    }
+
+    /// Everybody leaves, and takes everything along.
+    fn leave(&mut self) {
+        for process in &mut self.processes {
+            drop(process.child.stdin.take());
+        }
+        let end = now() + Duration::from_secs(15);
+        for slot in 0..self.processes.len() {
+            let child = &mut self.processes[slot].child;
+            let mut status = None;
+            while status.is_none() && now() < end {
+                std::thread::sleep(ms(3));
+                status = child.try_wait().expect("a child of ours");
+            }
+            if status.is_none() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            match status {
+                Some(status) if status.success() => {}
+                Some(status) => self.violate(format!("process {slot} ended with {status}")),
+                None => self.violate(format!("process {slot} does not end")),
+            }
+        }
+    }
+
+    fn conclude(mut self) -> ExitCode {
+        let ended = now();
+        let left: usize = self.nodes.iter().map(|node| node.server.keys().len()).sum();
+        let mut later = left;
+        while later > 0 && now() < ended + HEALING {
+            std::thread::sleep(ms(20));
+            later = self.nodes.iter().map(|node| node.server.keys().len()).sum();
+        }
+        if later > 0 {
+            self.violate(format!("{later} keys are left {HEALING:?} after the end"));
+        }
+
+        self.read_journals();
+        for (_, thread) in self.journals.values_mut() {
+            thread.close(&mut self.findings);
+        }
+        let findings = std::mem::take(&mut self.findings);
+        let overlaps = check::overlaps(&findings.spans);
+        for overlap in &overlaps {
+            let (first, second) = (&overlap.first, &overlap.second);
+            let at = |time: Duration| time.saturating_sub(self.started);
+            self.violations.push(format!(
+                "{}: {} from {:?} to {:?} and {} from {:?} to {:?}",
+                first.resource,
+                first.holder,
+                at(first.from),
+                at(first.to),
+                second.holder,
+                at(second.from),
+                at(second.to),
+            ));
+        }
+        self.violations.extend(findings.lost_early.iter().cloned());
+        self.violations.extend(findings.wrong.iter().cloned());
+
+        let windows = check::healthy(
+            self.plan.nodes,
+            self.plan.quorum(),
+            &self.outages,
+            // From when everybody has started.
+            self.started + HEALING,
+            ended - HEALING - WAIT,
+        );
+        let healthy: Duration = windows.iter().map(|(from, to)| *to - *from).sum();
+        let (longest, since) = check::longest_without(&findings.taken, &windows);
+        if longest > PATIENCE {
+            let since = since.saturating_sub(self.started);
+            self.violations.push(format!(
+                "nothing was acquired for {longest:?} from {since:?} on, with a majority healthy"
+            ));
+        }
+
+        let list = |counts: &mut dyn Iterator<Item = (&str, u64)>| {
+            let mut texts: Vec<String> = counts
+                .map(|(what, count)| format!("{what} {count}"))
+                .collect();
+            texts.sort();
+            texts.join(", ")
+        };
+        let whole = (ended - self.started).as_secs_f64();
+        println!(
+            "\nacquired     {} locks, {} belief intervals",
+            findings.taken.len(),
+            findings.spans.len()
+        );
+        println!(
+            "calls        {}",
+            list(
+                &mut findings
+                    .notes
+                    .iter()
+                    .map(|(what, count)| (what.as_str(), *count))
+            )
+        );
+        println!(
+            "faults       {}: {}",
+            self.counts.values().sum::<u64>(),
+            list(&mut self.counts.iter().map(|(what, count)| (*what, *count)))
+        );
+        println!("overlaps     {}", overlaps.len());
+        println!("lost early   {}", findings.lost_early.len());
+        println!("key checks   {}", self.checks);
+        println!("left behind  {left} keys at once, {later} within {HEALING:?}");
+        println!(
+            "progress     a majority was healthy for {:.0} % of {whole:.0} s; longest time without an acquisition then {:.3} s, limit {} s",
+            100.0 * healthy.as_secs_f64() / whole,
+            longest.as_secs_f64(),
+            PATIENCE.as_secs(),
+        );
+        if self.violations.is_empty() {
+            println!("no violation");
+            return ExitCode::SUCCESS;
+        }
+        println!("\n{} VIOLATIONS", self.violations.len());
+        for violation in self.violations.iter().take(20) {
+            println!("  {violation}");
+        }
+        println!(
+            "records kept in {}, seed {}",
+            self.dir.path().display(),
+            self.plan.seed
+        );
+        std::mem::forget(self.dir);
+        ExitCode::FAILURE
+    }
+}
+
+fn signal(child: &Child, signal: i32) {
+    let pid = i32::try_from(child.id()).expect("a process id");
+    // SAFETY: plain system call on a child of ours that was not waited for.
+    unsafe { libc::kill(pid, signal) };
+}
