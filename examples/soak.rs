@@ -39,20 +39,20 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use check::{Findings, Outage, Record, Thread};
+use check::{Findings, Outage, Record, Span, Thread};
 use redlock_sync::{Error, Lock, Options, Redlock};
 use support::relay::Relay;
 use support::{Random, Server, TempDir, ms};
 
 /// Few, so that they are fought over.
-const RESOURCES: u64 = 6;
+const RESOURCES: u64 = 8;
 const LONGEST_TTL: Duration = Duration::from_secs(2);
 /// A node that is well again votes within this time.
 const HEALING: Duration = Duration::from_secs(1);
@@ -259,20 +259,20 @@ impl Worker<'_> {
                 Err(Error::Cancelled) => self.journal.note("acquire: cancelled"),
                 Err(error) => self.journal.missed(&error),
             }
-            std::thread::sleep(ms(self.random.below(15)));
+            std::thread::sleep(ms(self.random.below(8)));
         }
     }
 
     fn held(&mut self, resource: &str, mut lock: Lock, ttl: Duration) {
         self.journal.take(resource, || lock.remaining());
         self.hold(&mut lock, ttl);
-        match self.random.below(16) {
+        match self.random.below(64) {
             0 if !self.tidy.load(Ordering::Relaxed) => {
                 self.journal.write(&Record::Leak);
                 lock.leak();
                 self.journal.note("leak");
             }
-            0..=6 => {
+            0..=28 => {
                 self.journal.end();
                 drop(lock);
                 self.journal.note("drop");
@@ -309,10 +309,10 @@ impl Worker<'_> {
 
     /// Has the lock for a time: mostly short, sometimes longer than it is valid, sometimes extended.
     fn hold(&mut self, lock: &mut Lock, ttl: Duration) {
-        let time = match self.random.below(24) {
-            0..=16 => ms(self.random.below(5)),
-            17..=20 => self.part_of(ttl / 2),
-            21..=22 => self.part_of(ttl),
+        let time = match self.random.below(48) {
+            0..=40 => ms(self.random.below(5)),
+            41..=44 => self.part_of(ttl / 2),
+            45..=46 => self.part_of(ttl),
             _ => ttl + self.part_of(ttl / 2),
         };
         let end = now() + time;
@@ -541,6 +541,14 @@ struct Process {
     stopped_until: Option<Duration>,
 }
 
+impl Drop for Process {
+    /// Also when it is stopped.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 struct Soak {
     plan: Plan,
     random: Random,
@@ -548,7 +556,7 @@ struct Soak {
     processes: Vec<Process>,
     dir: TempDir,
     /// The journals: how far they were read.
-    journals: BTreeMap<PathBuf, (File, Thread)>,
+    journals: BTreeMap<PathBuf, (u64, Thread)>,
     findings: Findings,
     outages: Vec<Outage>,
     counts: BTreeMap<&'static str, u64>,
@@ -603,7 +611,9 @@ impl Soak {
             self.recover();
             if now() >= next_fault {
                 self.strike_nodes();
-                next_fault = now() + ms(30 + self.random.below(500));
+                // Mostly in quick succession, sometimes with time to get well between.
+                let calm = if self.random.below(6) == 0 { 3000 } else { 0 };
+                next_fault = now() + ms(30 + calm + self.random.below(500));
             }
             if now() >= next_blow {
                 self.strike_process();
@@ -617,8 +627,9 @@ impl Soak {
             std::thread::sleep(ms(3));
         }
         self.quiet();
+        let worked_until = now();
         self.leave();
-        self.conclude()
+        self.conclude(worked_until)
     }
 
     fn start_process(&self, slot: usize, generation: u64) -> Process {
@@ -685,34 +696,39 @@ impl Soak {
         let all = self.plan.nodes;
         let cap = match self.random.below(6) {
             0 => all,
-            // A single node has no minority: leave it some time in peace.
+            // A single node has no minority.
+            1 if all == 1 => all,
             _ => all - self.plan.quorum(),
         };
+        if self.plan.lose_data {
+            let at = self.pick(all);
+            if self.nodes[at].ill.is_none() {
+                self.strike_node(at, Fault::Restart);
+            }
+        }
         let well = |nodes: &[Node]| nodes.iter().filter(|node| node.ill.is_none()).count();
         while all - well(&self.nodes) < cap {
-            let time = match self.random.below(6) {
-                0..=2 => 20 + self.random.below(300),
-                3..=4 => 300 + self.random.below(1200),
-                // Beyond the longest ttl.
-                _ => 2000 + self.random.below(1500),
-            };
-            let faults = Fault::WITHOUT_LOSS;
-            let fault = if self.plan.lose_data && self.random.below(3) == 0 {
-                Fault::Restart
-            } else {
-                let count = u64::try_from(faults.len()).expect("small");
-                faults[usize::try_from(self.random.below(count)).expect("small")]
-            };
+            let fault = Fault::WITHOUT_LOSS[self.pick(Fault::WITHOUT_LOSS.len())];
             let mut at = self.pick(all);
             while self.nodes[at].ill.is_some() {
                 at = (at + 1) % all;
             }
-            self.nodes[at].strike(fault, ms(time), &mut self.random);
-            *self.counts.entry(fault.name()).or_default() += 1;
+            self.strike_node(at, fault);
             if self.random.below(2) == 0 {
                 return;
             }
         }
+    }
+
+    fn strike_node(&mut self, at: usize, fault: Fault) {
+        let time = match self.random.below(6) {
+            0..=2 => 20 + self.random.below(300),
+            3..=4 => 300 + self.random.below(1200),
+            // Beyond the longest ttl.
+            _ => 2000 + self.random.below(1500),
+        };
+        self.nodes[at].strike(fault, ms(time), &mut self.random);
+        *self.counts.entry(fault.name()).or_default() += 1;
     }
 
     fn strike_process(&mut self) {
@@ -724,7 +740,6 @@ impl Soak {
             *self.counts.entry("process stopped").or_default() += 1;
         } else {
             process.child.kill().expect("a child of ours");
-            process.child.wait().expect("a child of ours");
             let next = process.generation + 1;
             self.processes[slot] = self.start_process(slot, next);
             *self.counts.entry("process killed").or_default() += 1;
@@ -758,15 +773,16 @@ impl Soak {
     fn read_journals(&mut self) {
         for entry in std::fs::read_dir(self.dir.path()).expect("a directory of ours") {
             let path = entry.expect("a journal").path();
-            let (file, thread) = self.journals.entry(path).or_insert_with_key(|path| {
+            let mut file = File::open(&path).expect("a journal");
+            let (read, thread) = self.journals.entry(path).or_insert_with_key(|path| {
                 let name = path.file_name().expect("a name").to_string_lossy();
-                (
-                    File::open(path).expect("a journal"),
-                    Thread::new(name.into_owned()),
-                )
+                (0, Thread::new(name))
             });
             let mut text = String::new();
-            file.read_to_string(&mut text).expect("a journal of text");
+            file.seek(SeekFrom::Start(*read))
+                .and_then(|_| file.read_to_string(&mut text))
+                .expect("a journal of text");
+            *read += text.len() as u64;
             thread.feed(&text, &mut self.findings);
         }
     }
@@ -836,10 +852,6 @@ impl Soak {
                 std::thread::sleep(ms(3));
                 status = child.try_wait().expect("a child of ours");
             }
-            if status.is_none() {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
             match status {
                 Some(status) if status.success() => {}
                 Some(status) => self.violate(format!("process {slot} ended with {status}")),
@@ -848,7 +860,17 @@ impl Soak {
         }
     }
 
-    fn conclude(mut self) -> ExitCode {
+    fn describe(&self, span: &Span) -> String {
+        let at = |time: Duration| time.saturating_sub(self.started).as_secs_f64();
+        format!(
+            "{} from {:.6} to {:.6} s",
+            span.holder,
+            at(span.from),
+            at(span.to)
+        )
+    }
+
+    fn conclude(mut self, worked_until: Duration) -> ExitCode {
         let ended = now();
         let left: usize = self.nodes.iter().map(|node| node.server.keys().len()).sum();
         let mut later = left;
@@ -867,18 +889,13 @@ impl Soak {
         let findings = std::mem::take(&mut self.findings);
         let overlaps = check::overlaps(&findings.spans);
         for overlap in &overlaps {
-            let (first, second) = (&overlap.first, &overlap.second);
-            let at = |time: Duration| time.saturating_sub(self.started);
-            self.violations.push(format!(
-                "{}: {} from {:?} to {:?} and {} from {:?} to {:?}",
-                first.resource,
-                first.holder,
-                at(first.from),
-                at(first.to),
-                second.holder,
-                at(second.from),
-                at(second.to),
-            ));
+            let text = format!(
+                "{}: {} and {}",
+                overlap.first.resource,
+                self.describe(&overlap.first),
+                self.describe(&overlap.second)
+            );
+            self.violations.push(text);
         }
         self.violations.extend(findings.lost_early.iter().cloned());
         self.violations.extend(findings.wrong.iter().cloned());
@@ -889,7 +906,7 @@ impl Soak {
             &self.outages,
             // From when everybody has started.
             self.started + HEALING,
-            ended - HEALING - WAIT,
+            worked_until,
         );
         let healthy: Duration = windows.iter().map(|(from, to)| *to - *from).sum();
         let (longest, since) = check::longest_without(&findings.taken, &windows);
@@ -907,11 +924,15 @@ impl Soak {
             texts.sort();
             texts.join(", ")
         };
-        let whole = (ended - self.started).as_secs_f64();
+        let whole = (worked_until - self.started).as_secs_f64();
         println!(
             "\nacquired     {} locks, {} belief intervals",
             findings.taken.len(),
-            findings.spans.len()
+            findings
+                .spans
+                .iter()
+                .filter(|span| span.from < span.to)
+                .count()
         );
         println!(
             "calls        {}",
