@@ -38,10 +38,11 @@ mod check;
 mod support;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -59,6 +60,9 @@ const HEALING: Duration = Duration::from_secs(1);
 /// The longest time without an acquisition while a majority is healthy: killed and leaking holders
 /// may have taken every resource for the longest ttl; the rest is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A thread that does nothing for so long hangs: an acquire waits for [`WAIT`], a lock is held for
+/// one and a half times the longest ttl, and a process may be stopped meanwhile.
+const HANG: Duration = Duration::from_secs(12);
 /// The longest wait of an acquire.
 const WAIT: Duration = Duration::from_secs(1);
 
@@ -114,7 +118,8 @@ fn client(args: &[String]) {
     let (tidy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for thread in 0..number(4) {
-            let path = dir.join(format!("process {slot}.{generation} thread {thread}"));
+            let name = format!("{}thread {thread}", process_name(slot, generation));
+            let path = dir.join(name);
             let worker = Worker {
                 redlock: redlock.clone(),
                 journal: Journal::create(&path),
@@ -549,14 +554,20 @@ impl Drop for Process {
     }
 }
 
+/// A thread's journal as far as it was read.
+struct Journaled {
+    thread: Thread,
+    read: u64,
+    heard: Duration,
+}
+
 struct Soak {
     plan: Plan,
     random: Random,
     nodes: Vec<Node>,
     processes: Vec<Process>,
     dir: TempDir,
-    /// The journals: how far they were read.
-    journals: BTreeMap<PathBuf, (u64, Thread)>,
+    journals: BTreeMap<String, Journaled>,
     findings: Findings,
     outages: Vec<Outage>,
     counts: BTreeMap<&'static str, u64>,
@@ -772,18 +783,46 @@ impl Soak {
     /// Reads what is new in the journals.
     fn read_journals(&mut self) {
         for entry in std::fs::read_dir(self.dir.path()).expect("a directory of ours") {
-            let path = entry.expect("a journal").path();
-            let mut file = File::open(&path).expect("a journal");
-            let (read, thread) = self.journals.entry(path).or_insert_with_key(|path| {
-                let name = path.file_name().expect("a name").to_string_lossy();
-                (0, Thread::new(name))
-            });
+            let name = entry.expect("a journal").file_name();
+            let name = name.into_string().expect("a name of ours");
+            let mut file = File::open(self.dir.path().join(&name)).expect("a journal");
+            let journal = self
+                .journals
+                .entry(name)
+                .or_insert_with_key(|name| Journaled {
+                    thread: Thread::new(name.clone()),
+                    read: 0,
+                    heard: now(),
+                });
             let mut text = String::new();
-            file.seek(SeekFrom::Start(*read))
+            file.seek(SeekFrom::Start(journal.read))
                 .and_then(|_| file.read_to_string(&mut text))
                 .expect("a journal of text");
-            *read += text.len() as u64;
-            thread.feed(&text, &mut self.findings);
+            if !text.is_empty() {
+                journal.heard = now();
+                journal.read += text.len() as u64;
+                journal.thread.feed(&text, &mut self.findings);
+            }
+        }
+    }
+
+    /// Threads that have not done anything for a time in which they cannot have waited for anything.
+    fn check_hangs(&mut self) {
+        let mut hung = Vec::new();
+        for (slot, process) in self.processes.iter().enumerate() {
+            let name = process_name(slot, process.generation);
+            let journals = self.journals.iter();
+            hung.extend(
+                journals
+                    .filter(|(thread, _)| thread.starts_with(&name))
+                    .filter(|(_, journal)| now() > journal.heard + HANG)
+                    .map(|(thread, _)| format!("{thread} has done nothing for {HANG:?}")),
+            );
+        }
+        for text in hung {
+            if !self.violations.contains(&text) {
+                self.violate(text);
+            }
         }
     }
 
@@ -794,6 +833,7 @@ impl Soak {
         }
         self.said = now();
         self.read_journals();
+        self.check_hangs();
         let ill = self.nodes.iter().filter_map(|node| node.ill);
         let ill: Vec<&str> = ill.map(|(fault, ..)| fault.name()).collect();
         println!(
@@ -883,8 +923,8 @@ impl Soak {
         }
 
         self.read_journals();
-        for (_, thread) in self.journals.values_mut() {
-            thread.close(&mut self.findings);
+        for journal in self.journals.values_mut() {
+            journal.thread.close(&mut self.findings);
         }
         let findings = std::mem::take(&mut self.findings);
         let overlaps = check::overlaps(&findings.spans);
@@ -974,6 +1014,11 @@ impl Soak {
         std::mem::forget(self.dir);
         ExitCode::FAILURE
     }
+}
+
+/// What the names of a process's journals begin with.
+fn process_name(slot: impl Display, generation: u64) -> String {
+    format!("process {slot}.{generation} ")
 }
 
 fn signal(child: &Child, signal: i32) {
