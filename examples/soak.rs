@@ -26,8 +26,9 @@
 //! - no two belief intervals on one resource overlap; what belief is stands in `soak/check.rs`;
 //! - no lock is said to be lost before its deadline;
 //! - no key without a ttl, or with a longer one than anybody asked for, on any node at any look;
-//! - while a majority of the nodes is healthy (for [`HEALING`] at least), there is progress;
-//! - once all is healed and everybody has left, nothing is left behind;
+//! - while a majority of the nodes is healthy (for [`HEALING`] at least), each process makes progress;
+//! - once all is healed, neither failed attempts nor releases leave a key behind, and once everybody
+//!   has left, nothing at all is left;
 //! - no process panics, hangs, or gets an error that it cannot get.
 //!
 //! The wall clock must not be set meanwhile: a lock would rightly be lost early.
@@ -47,7 +48,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use check::{Findings, Outage, Record, Span, Thread};
+use check::{Findings, Outage, Record, Sight, Span, Thread};
 use redlock_sync::{Error, Lock, Options, Redlock};
 use support::relay::Relay;
 use support::{Random, Server, TempDir, ms};
@@ -57,12 +58,16 @@ const RESOURCES: u64 = 8;
 const LONGEST_TTL: Duration = Duration::from_secs(2);
 /// A node that is well again votes within this time.
 const HEALING: Duration = Duration::from_secs(1);
-/// The longest time without an acquisition while a majority is healthy: killed and leaking holders
+/// The longest time in which a process may acquire nothing while a majority is healthy: killed and leaking holders
 /// may have taken every resource for the longest ttl; the rest is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A thread that does nothing for so long hangs: an acquire waits for [`WAIT`], a lock is held for
 /// one and a half times the longest ttl, and a process may be stopped meanwhile.
 const HANG: Duration = Duration::from_secs(12);
+/// An answer that took longer was delayed by a fault.
+const SLOW: Duration = Duration::from_millis(10);
+/// On healthy nodes an undo and a release are carried out within this time; most at once.
+const UNDOING: Duration = Duration::from_millis(600);
 /// The longest wait of an acquire.
 const WAIT: Duration = Duration::from_secs(1);
 
@@ -124,6 +129,7 @@ fn client(args: &[String]) {
                 redlock: redlock.clone(),
                 journal: Journal::create(&path),
                 random: random(seed, [slot + 1, generation, thread]),
+                slow: false,
                 tidy: &tidy,
             };
             let stop = &stop;
@@ -165,12 +171,13 @@ impl Journal {
     }
 
     /// Just acquired.
-    fn take(&mut self, resource: &str, remaining: impl Fn() -> Duration) {
+    fn take(&mut self, lock: &Lock) {
         let at = now();
-        let left = remaining();
+        let left = lock.remaining();
         self.over = left.is_zero();
         self.write(&Record::Take {
-            resource: resource.to_owned(),
+            resource: String::from_utf8_lossy(lock.resource()).into_owned(),
+            token: hex(lock.token().as_bytes()),
             at,
             until: at + left,
         });
@@ -228,6 +235,8 @@ struct Worker<'a> {
     redlock: Redlock,
     journal: Journal,
     random: Random,
+    /// The lock was slow to get.
+    slow: bool,
     tidy: &'a AtomicBool,
 }
 
@@ -236,6 +245,7 @@ impl Worker<'_> {
         while !stop.load(Ordering::Relaxed) {
             let resource = format!("soak:{}", self.random.below(RESOURCES));
             let ttl = self.ttl();
+            let asked = now();
             let lock = match self.random.below(8) {
                 0..=2 => self.redlock.try_acquire(&resource, ttl),
                 3..=4 => self.redlock.acquire(&resource, ttl).map(Some),
@@ -259,7 +269,10 @@ impl Worker<'_> {
                 }
             };
             match lock {
-                Ok(Some(lock)) => self.held(&resource, lock, ttl),
+                Ok(Some(lock)) => {
+                    self.slow = now() > asked + SLOW;
+                    self.held(lock, ttl);
+                }
                 Ok(None) => self.journal.note("acquire: busy"),
                 Err(Error::Cancelled) => self.journal.note("acquire: cancelled"),
                 Err(error) => self.journal.missed(&error),
@@ -268,8 +281,8 @@ impl Worker<'_> {
         }
     }
 
-    fn held(&mut self, resource: &str, mut lock: Lock, ttl: Duration) {
-        self.journal.take(resource, || lock.remaining());
+    fn held(&mut self, mut lock: Lock, ttl: Duration) {
+        self.journal.take(&lock);
         self.hold(&mut lock, ttl);
         match self.random.below(64) {
             0 if !self.tidy.load(Ordering::Relaxed) => {
@@ -296,7 +309,7 @@ impl Worker<'_> {
         let result = catch_unwind(AssertUnwindSafe(|| {
             redlock.with_lock(resource, ttl, |lock| {
                 began = true;
-                self.journal.take(resource, || lock.remaining());
+                self.journal.take(lock);
                 self.hold(lock, ttl);
                 self.journal.end();
                 if self.random.below(8) == 0 {
@@ -313,14 +326,17 @@ impl Worker<'_> {
     }
 
     /// Has the lock for a time: mostly short, sometimes longer than it is valid, sometimes extended.
+    /// Often to its end where the answers were slow to come: there a wrong deadline shows.
     fn hold(&mut self, lock: &mut Lock, ttl: Duration) {
+        let slow = std::mem::take(&mut self.slow);
         let time = match self.random.below(48) {
+            _ if slow && self.random.below(2) == 0 => ttl + ms(20),
             0..=40 => ms(self.random.below(5)),
             41..=44 => self.part_of(ttl / 2),
             45..=46 => self.part_of(ttl),
             _ => ttl + self.part_of(ttl / 2),
         };
-        let end = now() + time;
+        let mut end = now() + time;
         loop {
             let rest = end.saturating_sub(now());
             if rest.is_zero() {
@@ -328,8 +344,12 @@ impl Worker<'_> {
             }
             if self.random.below(4) == 0 {
                 let ttl = self.ttl();
+                let asked = now();
                 let result = lock.extend(ttl);
                 self.journal.returned("extend", &result);
+                if now() > asked + SLOW && self.random.below(2) == 0 {
+                    end = end.max(now() + lock.remaining() + ms(20));
+                }
             } else {
                 let pause = ms(1) + self.part_of(ttl / 4);
                 std::thread::sleep(rest.min(pause));
@@ -483,7 +503,9 @@ impl Node {
             Fault::Cut => self.relay.cut(),
             Fault::Refuse => self.relay.refuse(),
             Fault::Delay => {
-                let (up, down) = (ms(random.below(150)), ms(random.below(150)));
+                // Half of them still in time.
+                let most = if random.below(2) == 0 { 22 } else { 150 };
+                let (up, down) = (ms(random.below(most)), ms(random.below(most)));
                 self.relay.set(|policy| {
                     policy.up.delay = up;
                     policy.down.delay = down;
@@ -528,6 +550,11 @@ impl Node {
         )
     }
 
+    fn keys(&self) -> Vec<(String, Vec<u8>)> {
+        let value = self.server.command(&["EVAL", KEYS, "0"]);
+        redis::from_redis_value(value).expect("a list of pairs")
+    }
+
     /// The keys without a ttl, and those with one that nobody asked for.
     fn bad_keys(&self) -> Vec<String> {
         const SCRIPT: &str = "local bad = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
@@ -540,10 +567,42 @@ impl Node {
     }
 }
 
+/// Keys and their values.
+const KEYS: &str = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
+    found[#found + 1] = key found[#found + 1] = redis.call('GET', key) or '' end return found";
+
 struct Process {
     child: Child,
+    slot: usize,
     generation: u64,
-    stopped_until: Option<Duration>,
+    started: Duration,
+    /// Since when it is stopped, until when.
+    stopped: Option<(Duration, Duration)>,
+    /// When it was stopped, with the time to recover.
+    pauses: Vec<Outage>,
+}
+
+/// When a process could work, as far as it was up to itself.
+struct Life {
+    name: String,
+    windows: Vec<(Duration, Duration)>,
+}
+
+impl Process {
+    fn life(&self, end: Duration) -> Life {
+        let mut pauses = self.pauses.clone();
+        pauses.extend(self.stopped.map(|(from, _)| Outage {
+            node: 0,
+            from,
+            to: end,
+        }));
+        // It has to connect first.
+        let from = (self.started + HEALING).min(end);
+        Life {
+            name: process_name(self.slot, self.generation),
+            windows: check::healthy(1, 1, &pauses, from, end),
+        }
+    }
 }
 
 impl Drop for Process {
@@ -566,10 +625,14 @@ struct Soak {
     random: Random,
     nodes: Vec<Node>,
     processes: Vec<Process>,
+    /// Of those that were killed.
+    lives: Vec<Life>,
     dir: TempDir,
     journals: BTreeMap<String, Journaled>,
     findings: Findings,
     outages: Vec<Outage>,
+    /// Keys on nodes when all was healed, by node, name and token.
+    sights: BTreeMap<(usize, String), Sight>,
     counts: BTreeMap<&'static str, u64>,
     checks: u64,
     violations: Vec<String>,
@@ -597,10 +660,12 @@ impl Soak {
             random: random(plan.seed, [0; 3]),
             nodes: (0..plan.nodes).map(|_| Node::start()).collect(),
             processes: Vec::new(),
+            lives: Vec::new(),
             dir: TempDir::new(),
             journals: BTreeMap::new(),
             findings: Findings::default(),
             outages: Vec::new(),
+            sights: BTreeMap::new(),
             counts: BTreeMap::new(),
             checks: 0,
             violations: Vec::new(),
@@ -666,9 +731,18 @@ impl Soak {
             .expect("this program can be started again");
         Process {
             child,
+            slot,
             generation,
-            stopped_until: None,
+            started: now(),
+            stopped: None,
+            pauses: Vec::new(),
         }
+    }
+
+    fn replace_process(&mut self, slot: usize) {
+        let next = self.start_process(slot, self.processes[slot].generation + 1);
+        let old = std::mem::replace(&mut self.processes[slot], next);
+        self.lives.push(old.life(now()));
     }
 
     /// Ends the faults whose time is over.
@@ -687,25 +761,30 @@ impl Soak {
             }
         }
         for process in &mut self.processes {
-            if process.stopped_until.is_some_and(|until| now() >= until) {
+            if let Some((from, until)) = process.stopped
+                && now() >= until
+            {
                 signal(&process.child, libc::SIGCONT);
-                process.stopped_until = None;
+                process.stopped = None;
+                process.pauses.push(Outage {
+                    node: 0,
+                    from,
+                    to: now() + HEALING,
+                });
             }
         }
         for slot in 0..self.processes.len() {
             let process = &mut self.processes[slot];
             if let Some(status) = process.child.try_wait().expect("a child of ours") {
-                let next = process.generation + 1;
-                self.violations
-                    .push(format!("process {slot} ended by itself: {status}"));
-                self.processes[slot] = self.start_process(slot, next);
+                self.violate(format!("process {slot} ended by itself: {status}"));
+                self.replace_process(slot);
             }
         }
     }
 
     fn strike_nodes(&mut self) {
         let all = self.plan.nodes;
-        let cap = match self.random.below(6) {
+        let cap = match self.random.below(5) {
             0 => all,
             // A single node has no minority.
             1 if all == 1 => all,
@@ -745,14 +824,15 @@ impl Soak {
     fn strike_process(&mut self) {
         let slot = self.pick(self.plan.processes);
         let process = &mut self.processes[slot];
-        if process.stopped_until.is_none() && self.random.below(3) == 0 {
+        if process.stopped.is_none() && self.random.below(2) == 0 {
+            let from = now();
             signal(&process.child, libc::SIGSTOP);
-            process.stopped_until = Some(now() + ms(50 + self.random.below(2500)));
+            let most = if self.random.below(2) == 0 { 300 } else { 2500 };
+            process.stopped = Some((from, from + ms(30 + self.random.below(most))));
             *self.counts.entry("process stopped").or_default() += 1;
         } else {
             process.child.kill().expect("a child of ours");
-            let next = process.generation + 1;
-            self.processes[slot] = self.start_process(slot, next);
+            self.replace_process(slot);
             *self.counts.entry("process killed").or_default() += 1;
         }
     }
@@ -771,6 +851,23 @@ impl Soak {
                     let text = format!("node {number}: {key} ms to live");
                     self.violate(text);
                 }
+            }
+        }
+    }
+
+    /// Remembers which keys are on which nodes.
+    fn see_keys(&mut self) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            for (key, token) in node.keys() {
+                let token = hex(&token);
+                let sights = self.sights.entry((number, format!("{key} {token}")));
+                sights
+                    .and_modify(|sight| sight.last = now())
+                    .or_insert_with(|| Sight {
+                        token,
+                        first: now(),
+                        last: now(),
+                    });
             }
         }
     }
@@ -826,6 +923,10 @@ impl Soak {
         }
     }
 
+    fn acquired(&self) -> usize {
+        self.findings.taken.values().map(Vec::len).sum()
+    }
+
     /// A line of progress from time to time.
     fn tell(&mut self) {
         if now() < self.said + Duration::from_secs(2) {
@@ -839,7 +940,7 @@ impl Soak {
         println!(
             "{:5.0} s {:8} acquired {:5} faults   now: {}",
             (now() - self.started).as_secs_f64(),
-            self.findings.taken.len(),
+            self.acquired(),
             self.counts.values().sum::<u64>(),
             if ill.is_empty() {
                 "all well".to_owned()
@@ -865,15 +966,20 @@ impl Soak {
             std::thread::sleep(ms(3));
         }
         for process in &mut self.processes {
-            process.stopped_until = process.stopped_until.map(|until| until.min(now()));
+            process.stopped = process
+                .stopped
+                .map(|(from, until)| (from, until.min(now())));
             let stdin = process.child.stdin.as_mut().expect("piped");
             let _ = stdin.write_all(b"t");
         }
-        // Twice: a lock that was just being acquired may be leaked yet.
-        let end = now() + 2 * LONGEST_TTL + HEALING;
-        while now() < end {
+        // A lock that was just being acquired may be leaked yet.
+        let gone = now() + LONGEST_TTL + HEALING;
+        while now() < gone + LONGEST_TTL + HEALING {
             self.recover();
             self.check_keys();
+            if now() > gone {
+                self.see_keys();
+            }
             self.tell();
             std::thread::sleep(ms(50));
         }
@@ -912,11 +1018,11 @@ impl Soak {
 
     fn conclude(mut self, worked_until: Duration) -> ExitCode {
         let ended = now();
-        let left: usize = self.nodes.iter().map(|node| node.server.keys().len()).sum();
+        let left: usize = self.nodes.iter().map(|node| node.keys().len()).sum();
         let mut later = left;
         while later > 0 && now() < ended + HEALING {
             std::thread::sleep(ms(20));
-            later = self.nodes.iter().map(|node| node.server.keys().len()).sum();
+            later = self.nodes.iter().map(|node| node.keys().len()).sum();
         }
         if later > 0 {
             self.violate(format!("{later} keys are left {HEALING:?} after the end"));
@@ -926,6 +1032,7 @@ impl Soak {
         for journal in self.journals.values_mut() {
             journal.thread.close(&mut self.findings);
         }
+        let acquired = self.acquired();
         let findings = std::mem::take(&mut self.findings);
         let overlaps = check::overlaps(&findings.spans);
         for overlap in &overlaps {
@@ -944,16 +1051,41 @@ impl Soak {
             self.plan.nodes,
             self.plan.quorum(),
             &self.outages,
-            // From when everybody has started.
-            self.started + HEALING,
+            self.started,
             worked_until,
         );
         let healthy: Duration = windows.iter().map(|(from, to)| *to - *from).sum();
-        let (longest, since) = check::longest_without(&findings.taken, &windows);
-        if longest > PATIENCE {
-            let since = since.saturating_sub(self.started);
+        let survivors = self.processes.iter();
+        self.lives
+            .extend(survivors.map(|process| process.life(worked_until)));
+        let mut longest = Duration::ZERO;
+        for life in &self.lives {
+            let threads = findings.taken.iter();
+            let taken = threads.filter(|(thread, _)| thread.starts_with(&life.name));
+            let taken: Vec<Duration> = taken.flat_map(|(_, taken)| taken.clone()).collect();
+            let windows = check::both(&windows, &life.windows);
+            let (time, since) = check::longest_without(&taken, &windows);
+            longest = longest.max(time);
+            if time > PATIENCE {
+                self.violations.push(format!(
+                    "{}acquired nothing for {:.3} s from {:.3} s on, with a majority healthy",
+                    life.name,
+                    time.as_secs_f64(),
+                    since.saturating_sub(self.started).as_secs_f64()
+                ));
+            }
+        }
+        let sights = self.sights.iter();
+        let orphans: Vec<_> = sights
+            .filter(|(_, sight)| check::is_orphan(sight, &findings.ended, UNDOING))
+            .collect();
+        for ((node, key), sight) in &orphans {
+            let text = match findings.ended.get(&sight.token) {
+                None => "of a failed attempt",
+                Some(_) => "that was released",
+            };
             self.violations.push(format!(
-                "nothing was acquired for {longest:?} from {since:?} on, with a majority healthy"
+                "node {node} kept the key of a lock on {key} {text}"
             ));
         }
 
@@ -967,7 +1099,7 @@ impl Soak {
         let whole = (worked_until - self.started).as_secs_f64();
         println!(
             "\nacquired     {} locks, {} belief intervals",
-            findings.taken.len(),
+            acquired,
             findings
                 .spans
                 .iter()
@@ -991,9 +1123,14 @@ impl Soak {
         println!("overlaps     {}", overlaps.len());
         println!("lost early   {}", findings.lost_early.len());
         println!("key checks   {}", self.checks);
+        println!(
+            "orphans      {} of {} keys seen on healthy nodes",
+            orphans.len(),
+            self.sights.len()
+        );
         println!("left behind  {left} keys at once, {later} within {HEALING:?}");
         println!(
-            "progress     a majority was healthy for {:.0} % of {whole:.0} s; longest time without an acquisition then {:.3} s, limit {} s",
+            "progress     a majority was healthy for {:.0} % of {whole:.0} s; longest time in which a process acquired nothing then {:.3} s, limit {} s",
             100.0 * healthy.as_secs_f64() / whole,
             longest.as_secs_f64(),
             PATIENCE.as_secs(),
@@ -1019,6 +1156,10 @@ impl Soak {
 /// What the names of a process's journals begin with.
 fn process_name(slot: impl Display, generation: u64) -> String {
     format!("process {slot}.{generation} ")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn signal(child: &Child, signal: i32) {

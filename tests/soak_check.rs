@@ -7,7 +7,7 @@ mod check;
 
 use std::time::Duration;
 
-use check::{Findings, Outage, Overlap, Record, Span, Thread};
+use check::{Findings, Outage, Overlap, Record, Sight, Span, Thread};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -16,6 +16,7 @@ fn ms(ms: u64) -> Duration {
 fn take(at: u64, until: u64) -> Record {
     Record::Take {
         resource: "r".into(),
+        token: format!("{at}-{until}"),
         at: ms(at),
         until: ms(until),
     }
@@ -77,7 +78,7 @@ fn records_survive_writing_and_reading() {
             Some(record)
         );
     }
-    for line in ["", "take r 1", "look 1 x", "end", "lost", "what 1"] {
+    for line in ["", "take r t 1", "look 1 x", "end", "lost", "what 1"] {
         assert_eq!(Record::parse(line), None, "{line:?}");
     }
 }
@@ -135,7 +136,7 @@ fn a_line_torn_by_a_kill_is_ignored_and_one_in_two_pieces_is_not() {
     thread.feed(&line[..7], &mut findings);
     assert!(findings.taken.is_empty());
     thread.feed(&line[7..], &mut findings);
-    assert_eq!(findings.taken, [ms(10)]);
+    assert_eq!(findings.taken.get("t"), Some(&vec![ms(10)]));
     thread.feed("end 500", &mut findings);
     thread.close(&mut findings);
     assert_eq!(findings.spans.len(), 1);
@@ -304,4 +305,45 @@ fn the_longest_time_without_an_acquisition_counts_only_healthy_times() {
     );
     assert_eq!(longest(&[(ms(40), ms(90))]), (ms(50), ms(40)));
     assert_eq!(longest(&[]), (ms(0), ms(0)));
+}
+
+#[test]
+fn what_two_lists_of_windows_have_in_common() {
+    let some = [(ms(0), ms(10)), (ms(20), ms(30))];
+    let others = [(ms(5), ms(25)), (ms(30), ms(40))];
+    assert_eq!(
+        check::both(&some, &others),
+        [(ms(5), ms(10)), (ms(20), ms(25))]
+    );
+    assert_eq!(check::both(&some, &[]), []);
+}
+
+#[test]
+fn a_key_that_outlives_its_release_is_an_orphan() {
+    let ended = findings(&[&[
+        take(10, 100),
+        end(50),
+        take(60, 100),
+        Record::Leak,
+        take(70, 100),
+    ]])
+    .ended;
+    let orphan = |token: &str, first: u64, last: u64| {
+        let sight = Sight {
+            token: token.into(),
+            first: ms(first),
+            last: ms(last),
+        };
+        check::is_orphan(&sight, &ended, ms(20))
+    };
+    assert!(!orphan("10-100", 10, 70));
+    assert!(orphan("10-100", 10, 71));
+    assert!(!orphan("10-100", 60, 80));
+    assert!(orphan("10-100", 60, 81));
+    // Leaked, and of a holder that was killed.
+    assert!(!orphan("60-100", 60, 100));
+    assert!(!orphan("70-100", 70, 100));
+    // Of an attempt that failed.
+    assert!(!orphan("other", 10, 30));
+    assert!(orphan("other", 10, 31));
 }

@@ -19,7 +19,7 @@
 //!
 //! A record is written before what it announces is done, so that a `kill -9` loses none that counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// A wall clock that is being slewed makes a lock end earlier than the monotonic clock alone says.
@@ -31,6 +31,7 @@ pub(crate) enum Record {
     /// Acquired, with the first look.
     Take {
         resource: String,
+        token: String,
         at: Duration,
         until: Duration,
     },
@@ -60,9 +61,10 @@ impl Record {
         match self {
             Record::Take {
                 resource,
+                token,
                 at,
                 until,
-            } => format!("take {resource} {} {}\n", n(at), n(until)),
+            } => format!("take {resource} {token} {} {}\n", n(at), n(until)),
             Record::Look { at, until } => format!("look {} {}\n", n(at), n(until)),
             Record::End { at } => format!("end {}\n", n(at)),
             Record::Leak => "leak\n".to_owned(),
@@ -74,18 +76,16 @@ impl Record {
 
     pub(crate) fn parse(line: &str) -> Option<Record> {
         let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let mut words = rest.split(' ');
-        let mut time = || Some(Duration::from_nanos(words.next()?.parse().ok()?));
+        let words = std::cell::RefCell::new(rest.split(' '));
+        let word = || words.borrow_mut().next();
+        let time = || Some(Duration::from_nanos(word()?.parse().ok()?));
         Some(match kind {
-            "take" => {
-                let (resource, times) = rest.split_once(' ')?;
-                let (at, until) = times.split_once(' ')?;
-                Record::Take {
-                    resource: resource.to_owned(),
-                    at: Duration::from_nanos(at.parse().ok()?),
-                    until: Duration::from_nanos(until.parse().ok()?),
-                }
-            }
+            "take" => Record::Take {
+                resource: word()?.to_owned(),
+                token: word()?.to_owned(),
+                at: time()?,
+                until: time()?,
+            },
             "look" => Record::Look {
                 at: time()?,
                 until: time()?,
@@ -114,8 +114,10 @@ pub(crate) struct Span {
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) spans: Vec<Span>,
-    /// When something was acquired.
-    pub(crate) taken: Vec<Duration>,
+    /// When something was acquired, by thread.
+    pub(crate) taken: BTreeMap<String, Vec<Duration>>,
+    /// The tokens of all locks, and when their release was called.
+    pub(crate) ended: HashMap<String, Option<Duration>>,
     pub(crate) notes: BTreeMap<String, u64>,
     /// Locks that were valid until their deadline, and were said to be lost before.
     pub(crate) lost_early: Vec<String>,
@@ -129,6 +131,8 @@ pub(crate) struct Thread {
     taken: u64,
     /// Where its belief has no break so far.
     open: Option<Span>,
+    /// Of its last lock.
+    token: String,
     /// What it last knew of its deadline, also when it has given the lock up.
     until: Duration,
     /// A line that is not complete yet.
@@ -141,6 +145,7 @@ impl Thread {
             name: name.into(),
             taken: 0,
             open: None,
+            token: String::new(),
             until: Duration::ZERO,
             rest: String::new(),
         }
@@ -165,9 +170,12 @@ impl Thread {
         match record {
             Record::Take {
                 resource,
+                token,
                 at,
                 until,
             } => {
+                findings.ended.insert(token.clone(), None);
+                self.token = token;
                 self.close(findings);
                 self.taken += 1;
                 self.until = until;
@@ -177,7 +185,8 @@ impl Thread {
                     from: at,
                     to: until,
                 });
-                findings.taken.push(at);
+                let taken = findings.taken.entry(self.name.clone());
+                taken.or_default().push(at);
             }
             Record::Look { at, until } => {
                 self.until = until;
@@ -191,6 +200,7 @@ impl Thread {
                 }
             }
             Record::End { at } => {
+                findings.ended.insert(self.token.clone(), Some(at));
                 if let Some(open) = &mut self.open {
                     open.to = open.to.min(at);
                 }
@@ -249,6 +259,28 @@ pub(crate) fn overlaps(spans: &[Span]) -> Vec<Overlap> {
     found
 }
 
+/// A key that was seen on a node again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sight {
+    pub(crate) token: String,
+    pub(crate) first: Duration,
+    pub(crate) last: Duration,
+}
+
+/// Whether the key was still there so long after its lock was released, or though it belongs to no
+/// lock at all: what a failed attempt has left behind.
+pub(crate) fn is_orphan(
+    sight: &Sight,
+    ended: &HashMap<String, Option<Duration>>,
+    patience: Duration,
+) -> bool {
+    match ended.get(&sight.token) {
+        Some(None) => false,
+        Some(Some(end)) => sight.last > sight.first.max(*end) + patience,
+        None => sight.last > sight.first + patience,
+    }
+}
+
 /// A time in which a node was not well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outage {
@@ -290,6 +322,16 @@ pub(crate) fn healthy(
         }
     }
     windows
+}
+
+/// The times that are in a window of both.
+pub(crate) fn both(
+    some: &[(Duration, Duration)],
+    others: &[(Duration, Duration)],
+) -> Vec<(Duration, Duration)> {
+    let pairs = some.iter().flat_map(|a| others.iter().map(move |b| (a, b)));
+    let common = pairs.map(|(a, b)| (a.0.max(b.0), a.1.min(b.1)));
+    common.filter(|(from, to)| from < to).collect()
 }
 
 /// The longest time within one of the windows in which nothing was taken, and when it began.
