@@ -538,7 +538,9 @@ impl Baton {
         if came == 0 {
             self.hope = 0;
         }
-        for slot in &mut self.batch {
+        // A verdict that was given stands: an acquire that is to be undone is never a yes again.
+        let open = |slot: &&mut Slot| slot.state == State::Open;
+        for slot in self.batch.iter_mut().filter(open) {
             slot.tally.failed &= !came;
             slot.lost &= !came;
         }

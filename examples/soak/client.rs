@@ -1,0 +1,282 @@
+//! A process with locks: threads that take them, hold them, extend them, give them up in every way,
+//! and write down what they believe before they act on it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redlock_sync::{Error, Lock, Options, Redlock};
+
+use crate::check::Record;
+use crate::support::{Random, ms};
+use crate::{LONGEST_TTL, RESOURCES, WAIT, hex, now, process_name, random};
+
+/// An answer that took longer was delayed by a fault.
+const SLOW: Duration = Duration::from_millis(10);
+
+/// `dir slot generation seed threads url…`: works until its standard input ends; a byte there asks it
+/// to leave nothing behind from now on.
+pub(crate) fn run(args: &[String]) {
+    let number = |at: usize| args[at].parse::<u64>().expect("a number");
+    let (dir, slot, generation, seed) = (Path::new(&args[0]), number(1), number(2), number(3));
+    let options = Options::new().wait(WAIT).retry_delay(ms(1), ms(30));
+    let redlock = Redlock::new(args[5..].iter().map(String::as_str))
+        .and_then(|redlock| redlock.with_options(options))
+        .expect("the nodes are well-formed");
+    let (tidy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for thread in 0..number(4) {
+            let name = format!("{}thread {thread}", process_name(slot, generation));
+            let path = dir.join(name);
+            let worker = Worker {
+                redlock: redlock.clone(),
+                journal: Journal::create(&path),
+                random: random(seed, [slot + 1, generation, thread]),
+                slow: false,
+                tidy: &tidy,
+            };
+            let stop = &stop;
+            scope.spawn(move || worker.work(stop));
+        }
+        let mut byte = [0];
+        while let Ok(1..) = std::io::stdin().read(&mut byte) {
+            tidy.store(true, Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // What a node is owed that is away at exit is lost; on a busy machine one may just be late.
+    std::thread::sleep(ms(500));
+}
+
+/// What a thread believes and does, in a file that survives it.
+struct Journal {
+    file: File,
+    over: bool,
+}
+
+impl Journal {
+    fn create(path: &Path) -> Journal {
+        Journal {
+            file: File::create(path).expect("a journal"),
+            over: false,
+        }
+    }
+
+    fn write(&mut self, record: &Record) {
+        let line = record.line();
+        self.file
+            .write_all(line.as_bytes())
+            .expect("the journal can be written");
+    }
+
+    fn note(&mut self, what: &str) {
+        self.write(&Record::Note(what.to_owned()));
+    }
+
+    /// Just acquired.
+    fn take(&mut self, lock: &Lock) {
+        let at = now();
+        let left = lock.remaining();
+        self.over = left.is_zero();
+        self.write(&Record::Take {
+            resource: String::from_utf8_lossy(lock.resource()).into_owned(),
+            token: hex(lock.token().as_bytes()),
+            at,
+            until: at + left,
+        });
+    }
+
+    /// Looks how long the lock is still valid.
+    fn look(&mut self, remaining: impl Fn() -> Duration) -> Duration {
+        let at = now();
+        let left = remaining();
+        self.write(&Record::Look {
+            at,
+            until: at + left,
+        });
+        if self.over && !left.is_zero() {
+            self.write(&Record::Wrong(format!(
+                "a lost lock is valid again for {left:?}"
+            )));
+        }
+        self.over = left.is_zero();
+        left
+    }
+
+    /// To be called before anything that releases the lock.
+    fn end(&mut self) {
+        self.write(&Record::End { at: now() });
+    }
+
+    /// A call on a held lock has returned.
+    fn returned(&mut self, call: &str, result: &Result<(), Error>) {
+        let at = now();
+        match result {
+            Ok(()) => self.note(call),
+            Err(Error::Lost) => {
+                self.note(&format!("{call}: lost"));
+                self.write(&Record::Lost { at });
+            }
+            Err(Error::Unavailable(_)) => self.note(&format!("{call}: unavailable")),
+            Err(Error::ExtensionLimit(_)) => self.note(&format!("{call}: limit")),
+            Err(error) => self.write(&Record::Wrong(format!("{call}: {error}"))),
+        }
+    }
+
+    /// An acquire has failed.
+    fn missed(&mut self, error: &Error) {
+        match error {
+            Error::Busy => self.note("acquire: busy"),
+            Error::Unavailable(_) => self.note("acquire: unavailable"),
+            Error::TooSlow => self.note("acquire: too slow"),
+            error => self.write(&Record::Wrong(format!("acquire: {error}"))),
+        }
+    }
+}
+
+struct Worker<'a> {
+    redlock: Redlock,
+    journal: Journal,
+    random: Random,
+    /// The lock was slow to get.
+    slow: bool,
+    tidy: &'a AtomicBool,
+}
+
+impl Worker<'_> {
+    fn work(mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let resource = format!("soak:{}", self.random.below(RESOURCES));
+            let ttl = self.ttl();
+            let asked = now();
+            let lock = match self.random.below(8) {
+                0..=2 => self.redlock.try_acquire(&resource, ttl),
+                3..=4 => self.redlock.acquire(&resource, ttl).map(Some),
+                5 => {
+                    let wait = ms(self.random.below(100));
+                    self.redlock.acquire_within(&resource, ttl, wait).map(Some)
+                }
+                6 => {
+                    let mut asks = self.random.below(8);
+                    let keep_trying = || {
+                        asks = asks.saturating_sub(1);
+                        asks > 0
+                    };
+                    self.redlock
+                        .acquire_while(&resource, ttl, keep_trying)
+                        .map(Some)
+                }
+                _ => {
+                    self.with_lock(&resource, ttl);
+                    continue;
+                }
+            };
+            match lock {
+                Ok(Some(lock)) => {
+                    self.slow = now() > asked + SLOW;
+                    self.held(lock, ttl);
+                }
+                Ok(None) => self.journal.note("acquire: busy"),
+                Err(Error::Cancelled) => self.journal.note("acquire: cancelled"),
+                Err(error) => self.journal.missed(&error),
+            }
+            std::thread::sleep(ms(self.random.below(8)));
+        }
+    }
+
+    fn held(&mut self, mut lock: Lock, ttl: Duration) {
+        self.journal.take(&lock);
+        self.hold(&mut lock, ttl);
+        match self.random.below(64) {
+            0 if !self.tidy.load(Ordering::Relaxed) => {
+                self.journal.write(&Record::Leak);
+                lock.leak();
+                self.journal.note("leak");
+            }
+            0..=28 => {
+                self.journal.end();
+                drop(lock);
+                self.journal.note("drop");
+            }
+            _ => {
+                self.journal.end();
+                let result = lock.release();
+                self.journal.returned("release", &result);
+            }
+        }
+    }
+
+    fn with_lock(&mut self, resource: &str, ttl: Duration) {
+        let redlock = self.redlock.clone();
+        let mut began = false;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            redlock.with_lock(resource, ttl, |lock| {
+                began = true;
+                self.journal.take(lock);
+                self.hold(lock, ttl);
+                self.journal.end();
+                if self.random.below(8) == 0 {
+                    // A panic without the message on the terminal.
+                    resume_unwind(Box::new(()));
+                }
+            })
+        }));
+        match result {
+            Ok(Err(error)) if !began => self.journal.missed(&error),
+            Ok(result) => self.journal.returned("with_lock", &result),
+            Err(_) => self.journal.note("with_lock: panic"),
+        }
+    }
+
+    /// Has the lock for a time: mostly short, sometimes longer than it is valid, sometimes extended.
+    /// Often to its end where the answers were slow to come: there a wrong deadline shows.
+    fn hold(&mut self, lock: &mut Lock, ttl: Duration) {
+        let slow = std::mem::take(&mut self.slow);
+        let time = match self.random.below(48) {
+            _ if slow && self.random.below(2) == 0 => ttl + ms(20),
+            0..=40 => ms(self.random.below(5)),
+            41..=44 => self.part_of(ttl / 2),
+            45..=46 => self.part_of(ttl),
+            _ => ttl + self.part_of(ttl / 2),
+        };
+        let mut end = now() + time;
+        loop {
+            let rest = end.saturating_sub(now());
+            if rest.is_zero() {
+                return;
+            }
+            if self.random.below(4) == 0 {
+                let ttl = self.ttl();
+                let asked = now();
+                let result = lock.extend(ttl);
+                self.journal.returned("extend", &result);
+                if now() > asked + SLOW && self.random.below(2) == 0 {
+                    end = end.max(now() + lock.remaining() + ms(20));
+                }
+            } else {
+                let pause = ms(1) + self.part_of(ttl / 4);
+                std::thread::sleep(rest.min(pause));
+            }
+            if self.journal.look(|| lock.remaining()).is_zero() && rest < ttl / 8 {
+                return;
+            }
+        }
+    }
+
+    /// Mostly hundreds of milliseconds.
+    fn ttl(&mut self) -> Duration {
+        let longest = u64::try_from(LONGEST_TTL.as_millis()).expect("seconds");
+        match self.random.below(8) {
+            0 => ms(20 + self.random.below(80)),
+            1..=5 => ms(100 + self.random.below(400)),
+            _ => ms(longest - self.random.below(longest / 2)),
+        }
+    }
+
+    fn part_of(&mut self, time: Duration) -> Duration {
+        time / 64 * u32::try_from(self.random.below(65)).expect("small")
+    }
+}
