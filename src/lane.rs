@@ -138,8 +138,9 @@ struct Slot {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// A failed acquire: it returns when its undo is written (rule R6).
-    Undo,
+    /// A failed acquire: it returns with this verdict when its undo is written (rule R6). Whatever
+    /// answers come until then, it is never a yes again.
+    Undo(Verdict),
     Done,
 }
 
@@ -787,8 +788,10 @@ impl Baton {
             {
                 return;
             }
-            Verdict::No | Verdict::Unavailable if slot.question() == Question::Acquire => {
-                slot.state = State::Undo;
+            verdict @ (Verdict::No | Verdict::Unavailable)
+                if slot.question() == Question::Acquire =>
+            {
+                slot.state = State::Undo(verdict);
             }
             verdict => slot.finish(verdict, &self.nodes, &mut self.own),
         }
@@ -798,14 +801,14 @@ impl Baton {
     /// Writes the releases that undo the failed acquires: behind their SETs, to each node that did
     /// not deny (rules R6, R7).
     fn undo(&mut self) {
-        if self.batch.iter().all(|slot| slot.state != State::Undo) {
+        let undone = |slot: &Slot| matches!(slot.state, State::Undo(_));
+        if !self.batch.iter().any(undone) {
             return;
         }
         let now = clock::instant();
         let until = now + self.nodes.node_timeout();
         for node in 0..self.wires.len() {
-            let due =
-                |slot: &Slot| slot.state == State::Undo && slot.tally.refused & bit(node) == 0;
+            let due = |slot: &Slot| undone(slot) && slot.tally.refused & bit(node) == 0;
             if self.written & bit(node) == 0 || !self.batch.iter().any(due) {
                 continue;
             }
@@ -823,8 +826,7 @@ impl Baton {
             }
         }
         for slot in &mut self.batch {
-            if slot.state == State::Undo {
-                let verdict = slot.tally.verdict(Question::Acquire, self.wires.len());
+            if let State::Undo(verdict) = slot.state {
                 slot.finish(verdict, &self.nodes, &mut self.own);
             }
         }
