@@ -71,6 +71,30 @@
 //! [`Redlock::acquire_while`] waits until it is told to stop. [`Lock::extend`] prolongs a lock that
 //! is still held. [`Lock::token`] and [`Redlock::resume`] hand a lock to another process.
 //!
+//! ## Longer than the ttl
+//!
+//! [`Lock::keep_alive`] has a lock renewed automatically: every third of its ttl, for at most
+//! `max_hold`. A [`KeptLock`] tells its holder when it was lost all the same.
+//!
+//! ```no_run
+//! # use redlock_sync::Redlock;
+//! # use std::time::Duration;
+//! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
+//! # fn write(_: u32) {}
+//! let lock = redlock.acquire("reindex", Duration::from_secs(10))?;
+//! let lock = lock.keep_alive(Duration::from_secs(3600))?;
+//! for record in 0..1_000_000 {
+//!     lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
+//!     write(record);
+//! }
+//! lock.release()?;
+//! # Ok::<(), redlock_sync::Error>(())
+//! ```
+//!
+//! The ttl decides how soon others go on if this process dies, and how long an outage of the nodes
+//! the job survives: two thirds of it at least. `max_hold` is there because a job that hangs would
+//! otherwise keep its lock for ever, with its renewal in the best of health.
+//!
 //! ## Nodes
 //!
 //! A node is a URL, or a [`redis::ConnectionInfo`]. Nothing is connected before the first
@@ -134,7 +158,7 @@
 //!
 //! | level | what is logged |
 //! | --- | --- |
-//! | warn | a held lock was found lost |
+//! | warn | a held or kept lock was found lost |
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when that is over |

@@ -5,7 +5,8 @@ use std::fmt::{Debug, Display};
 use std::time::Duration;
 
 use redlock_sync::{
-    ConfigError, Error, Lock, NodeErrors, Options, RandomError, Redlock, Token, redis,
+    ConfigError, Error, KeptLock, Lock, LostReason, NodeErrors, Options, RandomError, Redlock,
+    Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -21,6 +22,8 @@ fn every_item_has_its_bounds() {
     cloned::<NodeErrors>();
     sendable::<Redlock>();
     sendable::<Lock>();
+    sendable::<KeptLock>();
+    cloned::<LostReason>();
     sendable::<Error>();
     error::<Error>();
     error::<ConfigError>();
@@ -55,6 +58,25 @@ fn every_function_has_its_signature() {
     let _: fn(&mut Lock, Duration) -> Result<(), Error> = Lock::extend;
     let _: fn(Lock) -> Result<(), Error> = Lock::release;
     let _: fn(Lock) = Lock::leak;
+    let _: fn(Lock, Duration) -> Result<KeptLock, Error> = Lock::keep_alive;
+    let _: fn(
+        &Redlock,
+        &'static str,
+        Duration,
+        Duration,
+        fn(&KeptLock) -> u8,
+    ) -> Result<u8, Error> = Redlock::with_kept_lock;
+    let _: fn(&KeptLock) -> &[u8] = KeptLock::resource;
+    let _: fn(&KeptLock) -> &Token = KeptLock::token;
+    let _: fn(&KeptLock) -> Duration = KeptLock::remaining;
+    let _: fn(&KeptLock) -> Duration = KeptLock::hold_left;
+    let _: fn(&KeptLock) -> bool = KeptLock::is_valid;
+    let _: fn(&KeptLock, Duration) -> Result<(), Error> = KeptLock::ensure;
+    let _: fn(&KeptLock, Duration) -> bool = KeptLock::wait_lost;
+    let _: fn(&KeptLock, Box<dyn FnOnce(LostReason) + Send>) = KeptLock::on_lost;
+    let _: fn(&KeptLock) -> Option<LostReason> = KeptLock::lost;
+    let _: fn(KeptLock) -> Lock = KeptLock::stop;
+    let _: fn(KeptLock) -> Result<(), Error> = KeptLock::release;
     let _: fn(&Token) -> &[u8; 20] = Token::as_bytes;
     let _: fn([u8; 20]) -> Token = Token::from_bytes;
     let _: fn() -> Options = Options::new;
