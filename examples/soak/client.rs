@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redlock_sync::{Error, Lock, Options, Redlock};
+use redlock_sync::{Error, Lock, Options, Redlock, Token};
 
 use crate::check::Record;
 use crate::support::{Random, ms};
@@ -77,13 +77,13 @@ impl Journal {
     }
 
     /// Just acquired.
-    fn take(&mut self, lock: &Lock) {
+    fn take(&mut self, resource: &[u8], token: &Token, remaining: impl Fn() -> Duration) {
         let at = now();
-        let left = lock.remaining();
+        let left = remaining();
         self.over = left.is_zero();
         self.write(&Record::Take {
-            resource: String::from_utf8_lossy(lock.resource()).into_owned(),
-            token: hex(lock.token().as_bytes()),
+            resource: String::from_utf8_lossy(resource).into_owned(),
+            token: hex(token.as_bytes()),
             at,
             until: at + left,
         });
@@ -93,6 +93,9 @@ impl Journal {
     fn look(&mut self, remaining: impl Fn() -> Duration) -> Duration {
         let at = now();
         let left = remaining();
+        if left.is_zero() && !self.over {
+            self.write(&Record::Lost { at: now() });
+        }
         self.write(&Record::Look {
             at,
             until: at + left,
@@ -177,7 +180,11 @@ impl Worker<'_> {
             match lock {
                 Ok(Some(lock)) => {
                     self.slow = now() > asked + SLOW;
-                    self.held(lock, ttl);
+                    if self.random.below(6) == 0 {
+                        self.kept(lock, ttl);
+                    } else {
+                        self.held(lock, ttl);
+                    }
                 }
                 Ok(None) => self.journal.note("acquire: busy"),
                 Err(Error::Cancelled) => self.journal.note("acquire: cancelled"),
@@ -188,7 +195,8 @@ impl Worker<'_> {
     }
 
     fn held(&mut self, mut lock: Lock, ttl: Duration) {
-        self.journal.take(&lock);
+        self.journal
+            .take(lock.resource(), lock.token(), || lock.remaining());
         self.hold(&mut lock, ttl);
         match self.random.below(64) {
             0 if !self.tidy.load(Ordering::Relaxed) => {
@@ -209,13 +217,43 @@ impl Worker<'_> {
         }
     }
 
+    /// Renewed by itself, sometimes for longer than that goes on.
+    fn kept(&mut self, lock: Lock, ttl: Duration) {
+        // When `keep_alive` fails the lock has been released.
+        self.journal.end();
+        let lock = match lock.keep_alive(ttl + self.part_of(ttl)) {
+            Ok(lock) => lock,
+            Err(error) => return self.journal.returned("keep_alive", &Err(error)),
+        };
+        self.journal
+            .take(lock.resource(), lock.token(), || lock.remaining());
+        self.journal.note("keep_alive");
+        let end = now() + self.part_of(2 * ttl) / (1 << self.random.below(6));
+        while now() < end {
+            std::thread::sleep(ms(1) + self.part_of(ttl / 8));
+            if self.journal.look(|| lock.remaining()).is_zero() {
+                break;
+            }
+        }
+        self.journal.end();
+        match self.random.below(3) {
+            0 => drop(lock),
+            1 => drop(lock.stop()),
+            _ => {
+                let result = lock.release();
+                self.journal.returned("release of kept", &result);
+            }
+        }
+    }
+
     fn with_lock(&mut self, resource: &str, ttl: Duration) {
         let redlock = self.redlock.clone();
         let mut began = false;
         let result = catch_unwind(AssertUnwindSafe(|| {
             redlock.with_lock(resource, ttl, |lock| {
                 began = true;
-                self.journal.take(lock);
+                self.journal
+                    .take(lock.resource(), lock.token(), || lock.remaining());
                 self.hold(lock, ttl);
                 self.journal.end();
                 if self.random.below(8) == 0 {
