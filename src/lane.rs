@@ -437,8 +437,8 @@ impl Baton {
         self.gather();
         self.write();
         self.read();
-        self.undo();
         self.look();
+        self.undo();
         self.sort();
         self.batch.clear();
     }
@@ -821,7 +821,10 @@ impl Baton {
                 .iter()
                 .filter(|slot| due(slot))
                 .map(|slot| slot.debt(now));
-            if let Err(cause) = wire.pay(debts.collect(), until) {
+            let paid = wire.pay(debts.collect(), until);
+            // What it owes last is not the batch any more.
+            self.written &= !bit(node);
+            if let Err(cause) = paid {
                 self.lose(node, cause);
             }
         }

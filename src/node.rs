@@ -410,9 +410,14 @@ impl Nodes {
     }
 
     /// Listens to a silent wire until `until`, and writes on it the releases that come due.
-    fn listen(&self, node: usize, mut wire: Wire, until: Instant) -> Heard {
+    fn listen(&self, node: usize, mut wire: Wire, mut until: Instant) -> Heard {
         loop {
             let now = clock::instant();
+            // Nobody uses the node any more, so these are the last releases.
+            let closed = self.office().closed;
+            if closed {
+                until = now + self.connect_timeout;
+            }
             // What does not fit behind it any more waits here, where there is a bound.
             let due = if wire.owed() < MAX_DEBTS {
                 self.desk(node, |desk| desk.take_debts(now))
@@ -420,9 +425,14 @@ impl Nodes {
             } else {
                 Vec::new()
             };
+            let glance = if closed {
+                until
+            } else {
+                until.min(now + GLANCE)
+            };
             let heard = wire
                 .pay(due, now + self.connect_timeout)
-                .and_then(|()| wire.settle(until.min(clock::instant() + GLANCE)));
+                .and_then(|()| wire.settle(glance));
             match heard {
                 Ok(true) => match self.give_back(node, wire) {
                     Ok(()) => return Heard::Everything,
@@ -431,7 +441,7 @@ impl Nodes {
                         return Heard::ItDied;
                     }
                 },
-                Ok(false) if clock::instant() >= until || self.office().closed => {
+                Ok(false) if closed || clock::instant() >= until => {
                     return Heard::Nothing(wire);
                 }
                 Ok(false) => {}

@@ -157,7 +157,12 @@ struct Node {
 
 impl Node {
     fn start(fault: Fault) -> Node {
-        let server = Server::with_args(fault.server_args());
+        let bus = free_port().to_string();
+        let mut args = fault.server_args().to_vec();
+        if fault == Moved {
+            args.extend(["--cluster-port", &bus]);
+        }
+        let server = Server::with_args(&args);
         let relay = Relay::to(server.port());
         let admin = admin(&server);
         let mut node = Node {

@@ -39,6 +39,8 @@ struct State {
     policy: Policy,
     connections: Vec<Arc<Connection>>,
     random: super::Random,
+    /// Bytes that were passed on to the server.
+    passed: u64,
 }
 
 struct Connection {
@@ -72,6 +74,7 @@ impl Relay {
             policy: Policy::default(),
             connections: Vec::new(),
             random: super::Random(0x5DEE_CE66_D123_4567 ^ u64::from(upstream)),
+            passed: 0,
         };
         let mut relay = Relay {
             port: 0,
@@ -165,6 +168,11 @@ impl Relay {
     /// Connections that are up or half up.
     pub fn connections(&self) -> usize {
         self.shared.state().connections.len()
+    }
+
+    /// How many bytes the server was sent so far.
+    pub fn passed(&self) -> u64 {
+        self.shared.state().passed
     }
 
     fn listen(&self, listener: TcpListener) {
@@ -311,6 +319,10 @@ impl Shared {
             left = rest;
             trickle = self.state().policy.flow(up).trickle;
         }
-        to.write_all(left).is_ok() && !last
+        let written = to.write_all(left).is_ok();
+        if up {
+            self.state().passed += bytes.len() as u64;
+        }
+        written && !last
     }
 }

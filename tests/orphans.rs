@@ -1,0 +1,191 @@
+//! Nothing is left behind: slow connections, stopped nodes, and connections that die with an
+//! acquire on them which the server has not read.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redlock_sync::{Error, Options, Redlock};
+use support::relay::Relay;
+use support::*;
+
+/// Also by a panic, or the users of a scope would go on for ever.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Keys that are there when everything under way has arrived.
+fn left_behind(servers: &[Server]) -> usize {
+    // A delayed acquire may be under way still: look until the picture has stood still for a while.
+    let mut seen = usize::MAX;
+    let mut since = Instant::now();
+    while since.elapsed() < ms(300) {
+        let now = servers.iter().map(|server| server.keys().len()).sum();
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+        if since.elapsed() > ms(100) && seen == 0 {
+            break;
+        }
+        std::thread::sleep(ms(5));
+    }
+    seen
+}
+
+/// A client that closes a connection at a timeout and releases over another leaves about every fourth.
+#[test]
+fn giving_up_on_slow_connections_leaves_no_key() {
+    const TRIALS: usize = 200;
+    let servers = Server::several(5);
+    let relays: Vec<Relay> = servers
+        .iter()
+        .map(|server| Relay::to(server.port()))
+        .collect();
+    for relay in &relays {
+        relay.set(|policy| policy.random_delays = vec![Duration::ZERO, ms(50)]);
+    }
+    let options = Options::new()
+        .node_timeout(ms(20))
+        .connect_timeout(Duration::from_secs(5));
+    let mut kept = Vec::new();
+    let (mut taken, mut given_up) = (0, 0);
+    for trial in 0..TRIALS {
+        // New connections with delays of their own.
+        let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
+        let redlock = redlock.with_options(options.clone()).unwrap();
+        match redlock.try_acquire(format!("trial {trial}"), TTL) {
+            Ok(Some(lock)) => {
+                taken += 1;
+                drop(lock);
+            }
+            Ok(None) => panic!("trial {trial}: nobody else has it"),
+            Err(Error::Unavailable(_) | Error::TooSlow) => given_up += 1,
+            Err(error) => panic!("trial {trial}: {error}"),
+        }
+        // Half of them are gone at once.
+        if trial % 2 == 0 {
+            kept.push(redlock);
+        }
+        if kept.len() == 10 {
+            eventually("no key is left", || left_behind(&servers) == 0);
+            kept.clear();
+        }
+    }
+    eventually("no key is left", || left_behind(&servers) == 0);
+    println!("{TRIALS} trials: {taken} taken, {given_up} given up, 0 keys left");
+    assert!(
+        taken > 0 && given_up > 0,
+        "{taken} taken, {given_up} given up"
+    );
+}
+
+/// Nodes that stand still for 1.5 s in the midst of traffic, twenty times.
+#[test]
+fn stopped_and_resumed_nodes_keep_no_key() {
+    const WORLDS: usize = 5;
+    const STOPS: usize = 4;
+    let world = || {
+        let servers = Server::several(3);
+        let redlock = redlock(&servers);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for user in 0..4 {
+                let (redlock, over) = (&redlock, &over);
+                scope.spawn(move || {
+                    let mut round = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        round += 1;
+                        // Some alone, some against each other.
+                        let resource = match round % 4 {
+                            0 => "shared".to_owned(),
+                            _ => format!("user {user} round {round}"),
+                        };
+                        match redlock.try_acquire(resource, TTL) {
+                            Ok(Some(lock)) if round % 2 == 0 => drop(lock),
+                            Ok(Some(lock)) => lock.release().unwrap(),
+                            Ok(None) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                        std::thread::sleep(ms(1));
+                    }
+                });
+            }
+            let _over = OnDrop(&over);
+            for stop in 0..STOPS {
+                servers[stop % 3].stop();
+                std::thread::sleep(ms(1500));
+                servers[stop % 3].resume();
+                eventually_within(4 * NODE_TIMEOUT, "it votes again", &mut || {
+                    let lock = take(&redlock, "probe");
+                    let voted = servers[stop % 3].exists("probe");
+                    lock.release().unwrap();
+                    voted
+                });
+            }
+        });
+        eventually("no key is left", || left_behind(&servers) == 0);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..WORLDS {
+            scope.spawn(world);
+        }
+    });
+}
+
+/// Rule R8: the connection dies while a stopped server has not read the acquire on it. The release
+/// goes over the new connection, and must not be carried out before that acquire.
+#[test]
+fn an_acquire_on_a_dead_connection_is_undone_over_the_new_one() {
+    const TRIALS: usize = 100;
+    let servers = Server::several(3);
+    let relay = Relay::to(servers[0].port());
+    let urls = [relay.url(), servers[1].url(), servers[2].url()];
+    let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+    let calls = || {
+        let text = servers[0].command(&["INFO", "commandstats"]);
+        let text: String = redis::from_redis_value(text).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_set:calls="));
+        line.map_or(0, |line| {
+            line.split(',').next().unwrap().parse::<usize>().unwrap()
+        })
+    };
+    take(&redlock, "warm").release().unwrap();
+    eventually("all are connected", || {
+        relay.connections() == 1 && servers.iter().all(|server| server.clients() == 1)
+    });
+    let mut executed = 0;
+    for trial in 0..TRIALS {
+        let before = calls();
+        let passed = relay.passed();
+        servers[0].stop();
+        let lock = take(&redlock, &format!("trial {trial}"));
+        eventually("it is in the server's socket", || relay.passed() > passed);
+        // The client is cut off from it, the server is not.
+        relay.abandon();
+        match trial % 2 {
+            0 => lock.release().unwrap(),
+            _ => drop(lock),
+        }
+        servers[0].resume();
+        // Taken with the new connection, so it is behind all that is due.
+        eventually("the node votes again", || {
+            take(&redlock, "again").release().unwrap();
+            calls() > before + 1
+        });
+        executed += 1;
+        assert_eq!(
+            left_behind(&servers[..1]),
+            0,
+            "{trial}: {:?}",
+            servers[0].keys()
+        );
+    }
+    println!("{executed} of {TRIALS} acquires were carried out late; 0 keys left");
+}
