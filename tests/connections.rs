@@ -58,29 +58,34 @@ fn sockets_close_with_the_last_redlock_and_lock_after_reading_what_they_owe() {
 
 #[test]
 fn connections_that_servers_closed_while_idle_cost_no_operation() {
-    for nodes in [1, 3, 5] {
+    let idle_nodes = |nodes| {
         let servers: Vec<Server> = (0..nodes)
             .map(|_| Server::with_args(&["--timeout", "1"]))
             .collect();
         let redlock = connected(&servers);
-        let mut lock = take(&redlock, "held");
-        let idle = |servers: &[Server]| {
+        let idle = || {
             eventually("the servers closed the connections", || {
                 servers.iter().all(|server| server.clients() == 0)
             });
         };
-        idle(&servers);
+        let mut lock = take(&redlock, "held");
+        idle();
         drop(redlock.try_acquire("a", TTL).unwrap().unwrap());
-        idle(&servers);
+        idle();
         lock.extend(2 * TTL).unwrap();
-        idle(&servers);
+        idle();
         lock.release().unwrap();
-        idle(&servers);
+        idle();
         assert_eq!(redlock.with_lock("a", TTL, |_| 1).unwrap(), 1);
         eventually("nothing is left", || {
             servers.iter().all(|server| server.keys().is_empty())
         });
-    }
+    };
+    std::thread::scope(|scope| {
+        for nodes in [1, 3, 5] {
+            scope.spawn(move || idle_nodes(nodes));
+        }
+    });
 }
 
 #[test]
