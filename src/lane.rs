@@ -20,9 +20,6 @@ use crate::quorum::{Question, Tally, Verdict, bit, count, majority};
 use crate::script::{Action, Key, Reply, Vote};
 use crate::wire::{Debt, Wire};
 
-/// A node's unread replies are read past when they are this many. They cost the node's memory, not
-/// ours, and a system call each time.
-const MAX_OWED: usize = 256;
 /// A node is read before another that is listed earlier only if it answers this much faster: order
 /// that changes costs system calls.
 const SAME_LAG: Duration = Duration::from_micros(200);
@@ -594,14 +591,21 @@ impl Baton {
         // A node that takes in nothing leaves the others time to answer.
         let until = self.until - patience / 2;
         let wire = self.wires.get_mut(node).and_then(Option::as_mut)?;
-        if wire.owed() + self.batch.len() > MAX_OWED || wire.silent_for(now) > patience {
-            if let Err(cause) = wire.catch_up(now, until) {
-                self.lose(node, cause);
-                return None;
-            }
+        if wire.is_behind() || wire.silent_for(now) > patience {
+            let took = match wire.catch_up(now, until) {
+                Ok(took) => took,
+                Err(cause) => {
+                    self.lose(node, cause);
+                    return None;
+                }
+            };
             if wire.silent_for(now) > patience {
                 self.silent(node);
                 return None;
+            }
+            // Nobody has waited for it for a while: it may have become faster.
+            if let Some(lag) = self.lags.get_mut(node) {
+                *lag = took.min(*lag);
             }
         }
         wire.begin();

@@ -25,6 +25,10 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// So that a connection over a NAT or a firewall is not forgotten while a lock is held.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// A node's unread replies are read past when so many have come in since the last time. They cost the
+/// node's memory, not ours, and looking for them costs system calls.
+const MAX_OWED: usize = 256;
+
 /// A release that a node has not answered yet: if the connection dies it is said again over a new
 /// one (rule R8), until the key has ended by itself.
 #[derive(Clone)]
@@ -44,10 +48,14 @@ pub(crate) struct Wire {
     stream: Stream,
     /// The replies still to come, in order.
     owed: VecDeque<Owed>,
+    /// With more owed than this it is time to look for them.
+    may_owe: usize,
     /// When the node last completed an answer.
     heard: Instant,
     /// How long readers have waited for it in this step.
     waited: Duration,
+    /// When the last question was asked that it has answered.
+    answered: Instant,
     /// Which server this is (rule R1); unknown where INFO is forbidden.
     run_id: Option<String>,
 }
@@ -70,8 +78,10 @@ impl Wire {
                 _ => Stream::Plain(Plain::connect(info, until)?),
             },
             owed: VecDeque::new(),
+            may_owe: MAX_OWED,
             heard: now,
             waited: Duration::ZERO,
+            answered: now,
             run_id: None,
         };
         wire.set_up(info, until, timeout)?;
@@ -158,6 +168,12 @@ impl Wire {
         self.owed.iter_mut().map(|owed| &mut owed.release)
     }
 
+    /// Replies have piled up, and enough have been asked for since the last look. (A far node owes
+    /// many at any time.)
+    pub(crate) fn is_behind(&self) -> bool {
+        self.owed.len() > self.may_owe
+    }
+
     /// A reply more will come.
     pub(crate) fn owe(&mut self, release: Option<Debt>, asked: Instant) {
         self.owed.push_back(Owed { asked, release });
@@ -216,8 +232,10 @@ impl Wire {
                 Some(Reply::from(value))
             }
         };
-        if reply.is_some() {
-            self.owed.pop_front();
+        if reply.is_some()
+            && let Some(owed) = self.owed.pop_front()
+        {
+            self.answered = owed.asked;
         }
         // Or the next reply would be taken for another's.
         if self.owed.is_empty() && self.has_unread() {
@@ -242,13 +260,15 @@ impl Wire {
     }
 
     /// Reads past the replies that are here, without waiting (TLS: until `until`, since there is no
-    /// other way to look).
-    pub(crate) fn catch_up(&mut self, now: Instant, until: Instant) -> Result<(), Cause> {
+    /// other way to look). Tells how long the node takes at most.
+    pub(crate) fn catch_up(&mut self, now: Instant, until: Instant) -> Result<Duration, Cause> {
         let until = match self.stream {
             Stream::Plain(_) => now,
             Stream::Tls(_) => until,
         };
-        self.settle(until).map(|_| ())
+        self.settle(until)?;
+        self.may_owe = self.owed.len() + MAX_OWED;
+        Ok(now.saturating_duration_since(self.answered))
     }
 
     /// Finds out without waiting whether the connection was closed, as far as that can be had. Reads
