@@ -225,8 +225,10 @@ impl Redlock {
     /// Goes on with a lock that another process or program handed over: its token, and how long it is
     /// still valid ([`Lock::remaining`] there, less what the hand-over took).
     ///
-    /// Believes what it is told and asks no node. The giver must not release the lock
-    /// ([`Lock::leak`] it). Extensions count anew.
+    /// Believes what it is told and asks no node. `validity` counts from this call, so everything that
+    /// passed since [`Lock::remaining`] was asked must be taken off, a pause included: where that
+    /// cannot be known, [extend](Lock::extend) at once, before relying on the lock. The giver must not
+    /// release it ([`Lock::leak`] it). Extensions count anew.
     ///
     /// # Errors
     ///
