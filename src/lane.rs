@@ -8,6 +8,16 @@
 //!
 //! One wire per node means that a release is behind the acquire that it undoes (rule R7), however
 //! many threads there are. The lane knows nothing of validity, of retries, or of held locks.
+//!
+//! Why one lane. Pairs of acquire and release per second with two lanes (and with four), as ratios to
+//! one lane, 5 nodes, 2 cores:
+//!
+//! | threads | loopback | 1 ms of round trip |
+//! | --- | --- | --- |
+//! | 1 | 1 | 1.00 (0.98) |
+//! | 2 | 0.71 (0.80) | 1.01 (0.95) |
+//! | 8 | 0.93 (0.58) | 1.13 (1.05) |
+//! | 64 | 0.88 (0.66) | 0.99 (0.91) |
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;

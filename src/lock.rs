@@ -103,7 +103,7 @@ impl Lock {
     }
 
     /// [`remaining`](Lock::remaining) where it is known that this is not a forked child.
-    fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         if self.lost.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }

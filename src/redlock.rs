@@ -309,7 +309,7 @@ impl Redlock {
                     let shared = shared.clone();
                     let lock = Lock::new(shared, key, ttl.duration(), deadline, &self.options);
                     // The last step of an acquire (rule R4). Too late: dropping it releases it.
-                    return if lock.is_valid() {
+                    return if !lock.left().is_zero() {
                         Ok(Some(lock))
                     } else {
                         Err(Error::TooSlow)

@@ -1,0 +1,148 @@
+//! What a pair of acquire and release costs: system calls and allocations, counted, so that nobody
+//! loses them by accident.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::process::Command;
+
+use support::{Server, take, urls};
+
+/// Set for the process that works while it is traced.
+const NODES: &str = "REDLOCK_COST_NODES";
+const PAIRS: &str = "REDLOCK_COST_PAIRS";
+const KINDS: [&str; 2] = ["released", "dropped"];
+
+struct Counting;
+
+thread_local! {
+    /// Of this thread: an idle lane is used directly by whoever comes.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: everything is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) {
+    for _ in 0..count {
+        let lock = take(redlock, "cost");
+        if kind == "dropped" {
+            drop(lock);
+        } else {
+            lock.release().unwrap();
+        }
+    }
+}
+
+/// Connected, with buffers as large as they get.
+fn warm(nodes: &[String]) -> redlock_sync::Redlock {
+    let options = support::options();
+    let redlock = redlock_sync::Redlock::new(nodes.iter().map(String::as_str))
+        .unwrap()
+        .with_options(options)
+        .unwrap();
+    // The first step needs only a quorum of connections; the rest come behind it.
+    support::eventually("all nodes are connected", || {
+        take(&redlock, "cost").release().unwrap();
+        support::attendants() == 0
+    });
+    pairs(&redlock, "released", 500);
+    redlock
+}
+
+#[test]
+fn a_pair_allocates_no_more_than_four_times() {
+    for count in [1, 5] {
+        let servers = Server::several(count);
+        let redlock = warm(&urls(&servers));
+        for kind in KINDS {
+            let before = ALLOCATIONS.get();
+            pairs(&redlock, kind, 1000);
+            let each = (ALLOCATIONS.get() - before) as f64 / 1000.0;
+            println!("{kind}, {count} nodes: {each:.2} allocations per pair");
+            assert!(
+                each <= 4.0,
+                "{kind}, {count} nodes: {each:.2} allocations per pair"
+            );
+        }
+    }
+}
+
+/// One write for each node and one read for each that is waited for, in each of the two steps; the
+/// process id once in each; randomness once. The rest: now and then a look at nodes that nobody waits
+/// for.
+#[test]
+fn a_pair_makes_no_more_system_calls_than_it_must() {
+    for (count, kind, limit) in [
+        (1, "released", 7.0),
+        (1, "dropped", 6.0),
+        (5, "released", 19.0),
+        (5, "dropped", 16.0),
+    ] {
+        let servers = Server::several(count);
+        let (few, many) = (500, 2500);
+        // What starting and connecting costs is the same in both.
+        let [base, all] = [few, many].map(|pairs| traced(&urls(&servers), kind, pairs));
+        let each = (all - base) as f64 / (many - few) as f64;
+        println!("{kind}, {count} nodes: {each:.2} system calls per pair");
+        assert!(
+            each < limit + 0.3,
+            "{kind}, {count} nodes: {each:.2} system calls per pair"
+        );
+    }
+}
+
+/// The number of system calls of a process that makes so many pairs.
+fn traced(nodes: &[String], kind: &str, pairs: u64) -> u64 {
+    let dir = support::TempDir::new();
+    let summary = dir.path().join("summary");
+    let status = Command::new("strace")
+        .args(["-f", "-c", "-U", "calls,name", "-o"])
+        .arg(&summary)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "worker", "--ignored", "--nocapture"])
+        .env(NODES, nodes.join(" "))
+        .env(PAIRS, format!("{kind} {pairs}"))
+        .output();
+    let status = status.unwrap_or_else(|error| {
+        panic!("cannot start strace: {error}. Install it (apt-get install strace)")
+    });
+    assert!(status.status.success(), "{status:?}");
+    let text = std::fs::read_to_string(&summary).unwrap();
+    let calls = text.lines().filter(|line| !line.ends_with("total"));
+    let calls = calls.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    calls.sum()
+}
+
+#[test]
+#[ignore = "the process that is traced, not a test"]
+fn worker() {
+    let Ok(nodes) = std::env::var(NODES) else {
+        return;
+    };
+    let nodes: Vec<String> = nodes.split(' ').map(str::to_owned).collect();
+    let work = std::env::var(PAIRS).unwrap();
+    let (kind, count) = work.split_once(' ').unwrap();
+    pairs(&warm(&nodes), kind, count.parse().unwrap());
+}
