@@ -12,8 +12,8 @@
 //!
 //! A silent wire is kept, since the SETs on it may still be carried out: the releases that undo
 //! them go behind them on the same wire (rule R7). If a node answers on a new connection while the
-//! old one stays silent, the old one is dead, and its releases are said twice over the new one
-//! (rule R8).
+//! old one stays silent, the old one is dead, and its releases are said over the new one, once the
+//! server must have read what the old one held (rule R8).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,6 +35,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(800);
 /// How often an attendant that listens to a silent wire looks for new releases to write.
 const GLANCE: Duration = Duration::from_millis(50);
+/// A Redis server reads so much of a connection in one turn of its event loop, and answers a new
+/// connection at most once in a turn.
+const TURN: usize = 16 * 1024;
 /// What an away node may be owed at most; beyond, the oldest is forgotten, and its key ends with
 /// its ttl.
 const MAX_DEBTS: usize = 4096;
@@ -70,6 +73,8 @@ struct Desk {
     /// Releases that could not be written.
     debts: VecDeque<Debt>,
     debt_bytes: usize,
+    /// Bytes that connections which died may have left for the server to read.
+    unread: usize,
     cause: Arc<Cause>,
     attended: bool,
     /// A step needs this node: end the pause.
@@ -88,6 +93,7 @@ impl Desk {
             silent: None,
             debts: VecDeque::new(),
             debt_bytes: 0,
+            unread: 0,
             cause: Arc::new(Cause::NotConnected(Duration::ZERO)),
             attended: false,
             hurry: false,
@@ -103,9 +109,15 @@ impl Desk {
         if wire.look(clock::instant()).is_ok() {
             return Some(wire);
         }
-        self.run_id = None;
-        self.owe(wire.into_debts());
+        self.bury(wire);
         None
+    }
+
+    /// A wire is finished: what was released on it is due on the next.
+    fn bury(&mut self, wire: Wire) {
+        self.run_id = None;
+        self.unread = self.unread.saturating_add(wire.unread());
+        self.owe(wire.into_debts());
     }
 
     fn owe(&mut self, debts: impl IntoIterator<Item = Debt>) {
@@ -312,8 +324,7 @@ impl Nodes {
         if keep {
             desk.silent = Some(wire);
         } else {
-            desk.run_id = None;
-            desk.owe(wire.into_debts());
+            desk.bury(wire);
         }
         desk.cause = cause.clone();
         drop(office);
@@ -447,9 +458,8 @@ impl Nodes {
                 Ok(false) => {}
                 Err(cause) => {
                     self.desk(node, |desk| {
-                        desk.run_id = None;
                         desk.cause = Arc::new(cause);
-                        desk.owe(wire.into_debts());
+                        desk.bury(wire);
                     });
                     return Heard::ItDied;
                 }
@@ -465,26 +475,27 @@ impl Nodes {
             let soon = clock::instant() + self.node_timeout;
             match old.settle(soon) {
                 Ok(true) => return Ok(old),
-                _ => self.desk(node, |desk| desk.owe(old.into_debts())),
+                _ => self.desk(node, |desk| desk.bury(old)),
             };
         }
-        let now = clock::instant();
-        let due = self
-            .desk(node, |desk| desk.take_debts(now))
-            .unwrap_or_default();
-        if due.is_empty() {
-            return Ok(fresh);
+        // An acquire that the old connection left unread must not come after its release, whether
+        // that is due already or not.
+        let until = clock::instant() + self.connect_timeout;
+        let unread = self.desk(node, |desk| desk.unread).unwrap_or_default();
+        if !fresh.ping(unread.div_ceil(TURN), until)? {
+            return Err(Cause::Silent(self.connect_timeout));
         }
-        // Twice (rule R8): when the first is answered the server has read what the old socket held.
-        for _ in 0..2 {
-            let until = clock::instant() + self.connect_timeout;
-            let paid = fresh
-                .pay(due.clone(), until)
-                .and_then(|()| fresh.settle(until));
-            if !matches!(paid, Ok(true)) {
-                self.desk(node, |desk| desk.owe(due));
-                return Err(paid.err().unwrap_or(Cause::Silent(self.connect_timeout)));
-            }
+        let now = clock::instant();
+        let due = self.desk(node, |desk| {
+            desk.unread = 0;
+            desk.take_debts(now)
+        });
+        let paid = fresh
+            .pay(due.unwrap_or_default(), until)
+            .and_then(|()| fresh.settle(until));
+        if !matches!(paid, Ok(true)) {
+            self.desk(node, |desk| desk.bury(fresh));
+            return Err(paid.err().unwrap_or(Cause::Silent(self.connect_timeout)));
         }
         Ok(fresh)
     }
@@ -511,7 +522,7 @@ impl Nodes {
         let now = clock::instant();
         let due = desk.take_debts(now);
         if let Err(cause) = wire.pay(due, now + self.node_timeout) {
-            desk.owe(wire.into_debts());
+            desk.bury(wire);
             return Err(cause);
         }
         desk.run_id = wire.run_id().map(str::to_owned);

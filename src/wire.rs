@@ -30,7 +30,7 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 const MAX_OWED: usize = 256;
 
 /// A release that a node has not answered yet: if the connection dies it is said again over a new
-/// one (rule R8), until the key has ended by itself.
+/// one (rule R8), unless the key has ended by itself.
 #[derive(Clone)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
@@ -40,6 +40,8 @@ pub(crate) struct Debt {
 /// A reply to come.
 struct Owed {
     asked: Instant,
+    /// How many bytes had been sent before it was asked.
+    from: usize,
     /// What it says is deleted, if it answers a release.
     release: Option<Debt>,
 }
@@ -48,6 +50,8 @@ pub(crate) struct Wire {
     stream: Stream,
     /// The replies still to come, in order.
     owed: VecDeque<Owed>,
+    /// Bytes sent so far.
+    sent: usize,
     /// With more owed than this it is time to look for them.
     may_owe: usize,
     /// When the node last completed an answer.
@@ -78,6 +82,7 @@ impl Wire {
                 _ => Stream::Plain(Plain::connect(info, until)?),
             },
             owed: VecDeque::new(),
+            sent: 0,
             may_owe: MAX_OWED,
             heard: now,
             waited: Duration::ZERO,
@@ -176,12 +181,23 @@ impl Wire {
 
     /// A reply more will come.
     pub(crate) fn owe(&mut self, release: Option<Debt>, asked: Instant) {
-        self.owed.push_back(Owed { asked, release });
+        self.owed.push_back(Owed {
+            asked,
+            from: self.sent,
+            release,
+        });
     }
 
     /// The releases that were not answered.
     pub(crate) fn into_debts(self) -> impl Iterator<Item = Debt> {
         self.owed.into_iter().filter_map(|owed| owed.release)
+    }
+
+    /// How many bytes the node may not have read yet.
+    pub(crate) fn unread(&self) -> usize {
+        self.owed
+            .front()
+            .map_or(0, |owed| self.sent.wrapping_sub(owed.from))
     }
 
     /// How long the oldest reply that is owed has been.
@@ -200,6 +216,7 @@ impl Wire {
     pub(crate) fn send(&mut self, bytes: &[u8], until: Instant) -> Result<(), Cause> {
         let now = clock::instant();
         let rest = until.saturating_duration_since(now).max(SHORTEST);
+        self.sent = self.sent.wrapping_add(bytes.len());
         match &mut self.stream {
             Stream::Plain(plain) => plain.send(bytes, until, rest)?,
             Stream::Tls(connection) => connection
@@ -287,6 +304,18 @@ impl Wire {
     pub(crate) fn settle(&mut self, until: Instant) -> Result<bool, Cause> {
         while !self.owed.is_empty() {
             if self.recv(until)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks for nothing and waits for the answer, so often.
+    pub(crate) fn ping(&mut self, times: usize, until: Instant) -> Result<bool, Cause> {
+        for _ in 0..times {
+            self.owe(None, clock::instant());
+            self.send(b"*1\r\n$4\r\nPING\r\n", until)?;
+            if !self.settle(until)? {
                 return Ok(false);
             }
         }

@@ -163,9 +163,15 @@ fn an_acquire_on_a_dead_connection_is_undone_over_the_new_one() {
     let mut executed = 0;
     for trial in 0..TRIALS {
         let before = calls();
-        let passed = relay.passed();
         servers[0].stop();
-        let lock = take(&redlock, &format!("trial {trial}"));
+        // A server reads 16 KB of a connection at a time: sometimes the acquire is far behind.
+        let ahead = [0, 0, 20, 200][trial % 4];
+        for i in 0..ahead {
+            take(&redlock, &format!("{i} {}", "ahead".repeat(200))).leak();
+        }
+        let passed = relay.passed();
+        let resource = format!("trial {trial}");
+        let lock = take(&redlock, &resource);
         eventually("it is in the server's socket", || relay.passed() > passed);
         // The client is cut off from it, the server is not.
         relay.abandon();
@@ -177,15 +183,14 @@ fn an_acquire_on_a_dead_connection_is_undone_over_the_new_one() {
         // Taken with the new connection, so it is behind all that is due.
         eventually("the node votes again", || {
             take(&redlock, "again").release().unwrap();
-            calls() > before + 1
+            calls() > before + ahead + 1
         });
         executed += 1;
-        assert_eq!(
-            left_behind(&servers[..1]),
-            0,
-            "{trial}: {:?}",
-            servers[0].keys()
-        );
+        std::thread::sleep(ms(20));
+        for server in &servers {
+            assert!(!server.exists(&resource), "{resource}, {ahead} ahead of it");
+            server.command(&["FLUSHALL"]);
+        }
     }
     println!("{executed} of {TRIALS} acquires were carried out late; 0 keys left");
 }
