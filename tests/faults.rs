@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use redlock_sync::{Error, Lock, Redlock};
@@ -584,6 +585,146 @@ impl World {
     }
 }
 
+impl World {
+    /// Eight threads use one lane while the fault comes and goes.
+    fn crowd(&mut self, fault: Fault, faulty: usize) {
+        const NODES: usize = 3;
+        let name = format!("{fault:?} on {faulty} of {NODES} nodes, met by eight threads");
+        let each = if fault.by_relay() { (3, 4) } else { (1, 0) };
+        let quiet = (self.idle.0 + NODES * each.0, self.idle.1 + NODES * each.1);
+        let nodes = &mut self.nodes[..NODES];
+        let urls: Vec<String> = nodes.iter().map(|node| node.url(fault)).collect();
+        let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+        take(&redlock, "warm").release().unwrap();
+        eventually("all are connected", || (open_files(), threads()) == quiet);
+
+        let over = AtomicBool::new(false);
+        let inside = AtomicUsize::new(0);
+        let healed = std::thread::scope(|scope| {
+            let _over = OnDrop(&over);
+            for user in 0..8 {
+                let (redlock, over, inside, name) = (&redlock, &over, &inside, &name);
+                scope.spawn(move || use_it(fault, faulty, user, redlock, over, inside, name));
+            }
+            std::thread::sleep(NODE_TIMEOUT / 2);
+            nodes[..faulty]
+                .iter_mut()
+                .for_each(|node| node.strike(fault));
+            std::thread::sleep(2 * NODE_TIMEOUT);
+            nodes[..faulty].iter_mut().for_each(|node| node.heal(fault));
+            let healed = Instant::now();
+            std::thread::sleep(NODE_TIMEOUT);
+            // With everybody busy, too.
+            let again = redlock.acquire("again", TTL).unwrap();
+            let all = |node: &mut Node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1);
+            if nodes.iter_mut().all(all) {
+                drop(again);
+                return healed.elapsed();
+            }
+            drop(again);
+            eventually_within(3 * NODE_TIMEOUT, &name, &mut || {
+                let again = redlock.acquire("again", TTL).unwrap();
+                let voted = nodes.iter_mut().all(all);
+                drop(again);
+                voted
+            });
+            healed.elapsed()
+        });
+        println!("{name}: all voted again within {healed:?}");
+        eventually(&format!("{name}: quiet again"), || {
+            (open_files(), threads()) == quiet
+        });
+        for (i, node) in nodes.iter_mut().enumerate() {
+            if fault.key() == Key::LeftToItsTtl {
+                for key in node.locks() {
+                    let left: i64 = redis::from_redis_value(node.admin(&["PTTL", &key])).unwrap();
+                    assert!(left != -1, "{name}: {key} has no ttl");
+                    node.admin(&["DEL", &key]);
+                }
+            }
+            eventually(&format!("{name}: nothing left on node {i}"), || {
+                node.locks().is_empty()
+            });
+        }
+    }
+}
+
+/// Also by a panic, or the users of a scope would go on for ever.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One of many threads, which lock by turns what they share and what is theirs.
+fn use_it(
+    fault: Fault,
+    faulty: usize,
+    user: usize,
+    redlock: &Redlock,
+    over: &AtomicBool,
+    inside: &AtomicUsize,
+    name: &str,
+) {
+    // One step may be under way, then comes its own, and its repetition; one for a busy machine.
+    let timed = |what: &str, work: &mut dyn FnMut()| {
+        let started = Instant::now();
+        work();
+        let took = started.elapsed();
+        assert!(took < 4 * NODE_TIMEOUT, "{name}: {what} took {took:?}");
+    };
+    let mut round = user;
+    while !over.load(Ordering::Relaxed) {
+        round += 1;
+        let shared = round.is_multiple_of(4);
+        let resource = if shared {
+            "shared".to_owned()
+        } else {
+            format!("of {user}")
+        };
+        let mut lock = None;
+        timed(
+            "acquire",
+            &mut || match redlock.try_acquire(&resource, TTL) {
+                Ok(granted) => lock = granted,
+                Err(Error::Unavailable(_)) if faulty > 1 => {}
+                Err(error) => panic!("{name}: {error}"),
+            },
+        );
+        let Some(mut lock) = lock else {
+            std::thread::sleep(ms(1));
+            continue;
+        };
+        if shared {
+            // A node that comes back without its data grants twice.
+            let others = inside.fetch_add(1, Ordering::SeqCst);
+            assert!(others == 0 || fault == Killed, "{name}: two hold it");
+        }
+        timed("extend", &mut || match lock.extend(2 * TTL) {
+            Ok(()) => {}
+            Err(Error::Unavailable(_)) if faulty > 1 => {}
+            Err(Error::Lost) if fault == Killed => {}
+            Err(error) => panic!("{name}: {error}"),
+        });
+        if shared {
+            inside.fetch_sub(1, Ordering::SeqCst);
+        }
+        let mut lock = Some(lock);
+        if round.is_multiple_of(2) {
+            timed("drop", &mut || drop(lock.take()));
+            continue;
+        }
+        timed("release", &mut || match lock.take().map(Lock::release) {
+            None | Some(Ok(())) => {}
+            Some(Err(Error::Unavailable(_))) if faulty > 1 => {}
+            Some(Err(Error::Lost)) if fault == Killed => {}
+            Some(Err(error)) => panic!("{name}: {error}"),
+        });
+    }
+}
+
 /// One fault's part of the table, in a process of its own.
 #[test]
 #[ignore = "run by every_fault_has_its_outcome_and_leaves_nothing_behind"]
@@ -598,6 +739,9 @@ fn table() {
         let started = Instant::now();
         world.run(&case);
         println!("{}: {:?}", case.name, started.elapsed());
+    }
+    for faulty in 1..=2 {
+        world.crowd(fault, faulty);
     }
 }
 

@@ -1,0 +1,147 @@
+//! A forked child: connections of its own, inherited locks inert, and the parent notices nothing.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redlock_sync::Error;
+use support::*;
+
+/// Forks; the child does `work` and ends. How it ended.
+fn forked(work: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child touches nothing that another thread may hold but through this crate, which
+    // is what is tested, and the allocator, which glibc keeps fit over a fork.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: plain system call. A child that hangs ends by SIGALRM.
+            unsafe { libc::alarm(20) };
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
+            // SAFETY: plain system call.
+            unsafe { libc::_exit(i32::from(!done)) }
+        }
+        child => child,
+    }
+}
+
+fn assert_well(child: libc::pid_t, what: &str) {
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: a child of ours that was not waited for.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "{what}: the child ended with {status:#x}");
+}
+
+fn made(server: &Server) -> usize {
+    let text = server.info("stats", "total_connections_received");
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert() {
+    in_own_process(
+        "a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert",
+        || {
+            let servers = Server::several(3);
+            let redlock = redlock(&servers);
+            let mut held = take(&redlock, "held");
+            let dropped = take(&redlock, "dropped");
+            let released = take(&redlock, "released");
+            eventually("all are connected", || {
+                servers.iter().all(|server| server.clients() == 1)
+            });
+            let values = |key: &str| -> Vec<redis::Value> {
+                servers
+                    .iter()
+                    .map(|server| server.command(&["GET", key]))
+                    .collect()
+            };
+            let before = values("held");
+
+            // What the child moves is its own copy.
+            let mut inherited = Some((&mut held, dropped, released));
+            let clone = redlock.clone();
+            let child = forked(|| {
+                let (held, dropped, released) = inherited.take().unwrap();
+                assert_eq!(held.remaining(), ms(0));
+                assert!(!held.is_valid());
+                assert!(matches!(held.ensure(ms(1)), Err(Error::Lost)));
+                assert!(matches!(held.extend(TTL), Err(Error::Lost)));
+                assert!(matches!(released.release(), Err(Error::Lost)));
+                drop(dropped);
+                // The parent's are the parent's, and new ones can be had.
+                assert!(clone.try_acquire("held", TTL).unwrap().is_none());
+                let lock = take(&clone, "of the child");
+                assert!(lock.is_valid());
+                eventually("connections of its own", || {
+                    servers.iter().all(|server| server.clients() == 2)
+                });
+                lock.release().unwrap();
+                drop(clone);
+                drop(take(&redlock, "dropped by the child"));
+            });
+            assert_well(child, "inherited locks");
+
+            let (held, dropped, released) = inherited.unwrap();
+            assert_eq!(values("held"), before);
+            assert!(servers.iter().all(|server| server.exists("dropped")));
+            assert!(servers.iter().all(|server| server.exists("released")));
+            held.extend(2 * TTL).unwrap();
+            released.release().unwrap();
+            dropped.release().unwrap();
+            let connections: Vec<usize> = servers.iter().map(made).collect();
+            take(&redlock, "again").release().unwrap();
+            for (server, before) in servers.iter().zip(connections) {
+                assert_eq!(made(server), before + 1, "only the one that asks is new");
+            }
+            eventually("the child's are closed", || {
+                servers.iter().all(|server| server.clients() == 1)
+            });
+        },
+    );
+}
+
+#[test]
+fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
+    in_own_process(
+        "a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither",
+        || {
+            let servers = Server::several(3);
+            let redlock = redlock(&servers);
+            take(&redlock, "warm").release().unwrap();
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                struct OnDrop<'a>(&'a AtomicBool);
+                impl Drop for OnDrop<'_> {
+                    fn drop(&mut self) {
+                        self.0.store(true, Ordering::Relaxed);
+                    }
+                }
+                for user in 0..4 {
+                    let (redlock, over) = (&redlock, &over);
+                    scope.spawn(move || {
+                        while !over.load(Ordering::Relaxed) {
+                            take(redlock, &format!("user {user}")).release().unwrap();
+                        }
+                    });
+                }
+                let _over = OnDrop(&over);
+                for fork in 0..40 {
+                    let clone = redlock.clone();
+                    let child = forked(move || {
+                        take(&clone, &format!("child {fork}")).release().unwrap();
+                        let grandchild = forked(|| take(&clone, "grandchild").release().unwrap());
+                        assert_well(grandchild, "grandchild");
+                        drop(clone);
+                    });
+                    assert_well(child, &format!("fork {fork}"));
+                }
+            });
+            eventually("nothing is left", || {
+                servers.iter().all(|server| server.keys().is_empty())
+            });
+            eventually("one connection", || {
+                servers.iter().all(|server| server.clients() == 1)
+            });
+        },
+    );
+}
