@@ -642,9 +642,13 @@ impl World {
                     node.admin(&["DEL", &key]);
                 }
             }
-            eventually(&format!("{name}: nothing left on node {i}"), || {
-                node.locks().is_empty()
-            });
+            let mut left = node.locks();
+            let end = Instant::now() + 4 * NODE_TIMEOUT;
+            while !left.is_empty() {
+                assert!(Instant::now() < end, "{name}: left on node {i}: {left:?}");
+                std::thread::sleep(ms(2));
+                left = node.locks();
+            }
         }
     }
 }
@@ -735,7 +739,8 @@ fn table() {
         .find(|fault| format!("{fault:?}") == name);
     let fault = fault.expect("a fault");
     let mut world = World::of(fault);
-    for case in cases(fault) {
+    let only_crowd = std::env::var_os("CROWD").is_some();
+    for case in cases(fault).into_iter().filter(|_| !only_crowd) {
         let started = Instant::now();
         world.run(&case);
         println!("{}: {:?}", case.name, started.elapsed());
