@@ -57,6 +57,8 @@ pub(crate) struct Op {
 pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
     pub(crate) tally: Tally,
+    /// The nodes that were asked.
+    pub(crate) asked: u64,
     /// The failed nodes, if the verdict is that too few answered.
     pub(crate) errors: Option<NodeErrors>,
     /// It would not have come to that without connections that turned out closed: worth another go
@@ -70,6 +72,7 @@ impl Outcome {
         Outcome {
             verdict: Verdict::Unavailable,
             tally: Tally::default(),
+            asked: 0,
             errors: None,
             closed: false,
         }
@@ -129,6 +132,8 @@ struct Slot {
     op: Op,
     tally: Tally,
     errors: Vec<(usize, Arc<Cause>)>,
+    /// Nodes that were asked.
+    asked: u64,
     /// Failed by a connection that was closed.
     closed: u64,
     /// Nodes that this release did not reach: it is owed to them if it ends so.
@@ -325,6 +330,7 @@ impl Slot {
             tally: op.again.unwrap_or_default(),
             op,
             errors: Vec::new(),
+            asked: 0,
             closed: 0,
             lost: 0,
             repeats: false,
@@ -361,6 +367,11 @@ impl Slot {
     fn is_awaited_release(&self) -> bool {
         let waits = self.state == State::Open || self.repeats;
         self.op.action == Action::Release && !self.op.only_write && waits
+    }
+
+    /// Whether the node was asked for this lock.
+    fn concerns(&self, node: usize) -> bool {
+        self.op.key.asked & bit(node) != 0
     }
 
     /// Nobody waits for the answer; what counts is how many nodes were told.
@@ -411,6 +422,7 @@ impl Slot {
         let mut outcome = Outcome {
             verdict,
             tally: self.tally,
+            asked: self.asked,
             errors: None,
             closed: false,
         };
@@ -583,15 +595,21 @@ impl Baton {
     fn tell(&mut self, node: usize) {
         match self.write_to(node) {
             None => {
-                self.owe(node, |slot| slot.op.only_write);
+                self.owe(node, |slot| slot.op.only_write && slot.concerns(node));
                 for slot in &mut self.batch {
-                    if slot.is_awaited_release() {
+                    if slot.is_awaited_release() && slot.concerns(node) {
                         slot.lost |= bit(node);
                     }
                 }
             }
-            Some(Ok(())) => {}
-            Some(Err(cause)) => self.lose(node, cause),
+            Some(sent) => {
+                for slot in &mut self.batch {
+                    slot.asked |= bit(node);
+                }
+                if let Err(cause) = sent {
+                    self.lose(node, cause);
+                }
+            }
         }
     }
 

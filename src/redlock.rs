@@ -265,7 +265,11 @@ impl Redlock {
         Ttl::new(validity.max(Duration::from_secs(1)))?;
         Ok(Lock::new(
             self.shared(),
-            Key { resource, token },
+            Key {
+                resource,
+                token,
+                asked: u64::MAX,
+            },
             validity,
             Deadline::new(now, validity),
             &self.options,
@@ -293,6 +297,7 @@ impl Redlock {
             let key = Key {
                 resource: resource.clone(),
                 token: Token::random()?,
+                asked: u64::MAX,
             };
             let deadline = Deadline::new(started, ttl.validity());
             let outcome = shared.lane.run(Op {
@@ -307,6 +312,10 @@ impl Redlock {
             match outcome.verdict {
                 Verdict::Yes => {
                     let shared = shared.clone();
+                    let key = Key {
+                        asked: outcome.asked,
+                        ..key
+                    };
                     let lock = Lock::new(shared, key, ttl.duration(), deadline, &self.options);
                     // The last step of an acquire (rule R4). Too late: dropping it releases it.
                     return if !lock.left().is_zero() {

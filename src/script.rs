@@ -30,6 +30,8 @@ pub(crate) enum Action {
 pub(crate) struct Key {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
+    /// The nodes that were asked for it, a bit for each: no other owes its release.
+    pub(crate) asked: u64,
 }
 
 impl Action {
@@ -163,6 +165,7 @@ mod tests {
         let key = Key {
             resource: Arc::from(&b"a {b}\r\n\0\xff"[..]),
             token: Token::from_bytes([7; 20]),
+            asked: 0,
         };
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
