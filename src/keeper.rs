@@ -10,9 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock::{self, Point};
-use crate::lane::{Lane, Op};
+use crate::lane::Lane;
 use crate::quorum::{Deadline, Ttl, Verdict};
 use crate::script::{Action, Key};
+use crate::step::Op;
 use crate::token::jitter;
 
 /// Renewals that go to the nodes together at most.

@@ -197,6 +197,7 @@ mod options;
 mod quorum;
 mod redlock;
 mod script;
+mod step;
 mod token;
 mod wire;
 

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::{Error, NodeErrors};
 use crate::keeper::Keeper;
-use crate::lane::{Lane, Op, Outcome};
+use crate::lane::Lane;
 use crate::node::Nodes;
 use crate::options::Options;
 use crate::quorum::{Deadline, Tally, Ttl, Verdict};
 use crate::script::{Action, Key};
+use crate::step::{Op, Outcome};
 use crate::token::Token;
 
 /// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when

@@ -6,12 +6,12 @@ use redis::IntoConnectionInfo;
 
 use crate::clock::{self, Point};
 use crate::error::Error;
-use crate::lane::{Op, Outcome};
 use crate::lock::{Lock, Shared, unavailable};
 use crate::node::Nodes;
 use crate::options::Options;
 use crate::quorum::{Deadline, Tally, Ttl, Verdict, count};
 use crate::script::{Action, Key};
+use crate::step::{Op, Outcome};
 use crate::token::{Token, jitter};
 
 /// A resource is a Redis key; nobody needs a longer name.
