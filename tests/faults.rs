@@ -345,6 +345,16 @@ fn admin(server: &Server) -> redis::Connection {
     client.get_connection().unwrap()
 }
 
+/// Whether a lock that is taken now is on all nodes.
+fn all_vote(redlock: &Redlock, nodes: &mut [Node]) -> bool {
+    let lock = redlock.acquire("again", TTL).unwrap();
+    let mut on = |node: &mut Node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1);
+    let all = nodes.iter_mut().all(&mut on);
+    // Confirmed or not: it is written to all.
+    let _ = lock.release();
+    all
+}
+
 /// The nodes of one process, used by one case after another.
 struct World {
     nodes: Vec<Node>,
@@ -426,8 +436,8 @@ impl World {
             self.idle.0 + case.nodes * each.0,
             self.idle.1 + case.nodes * each.1,
         );
-        take(&redlock, "warm").release().unwrap();
-        eventually("all are connected", || (open_files(), threads()) == quiet);
+        eventually("all are connected", || all_vote(&redlock, nodes));
+        eventually("all is quiet", || (open_files(), threads()) == quiet);
         take(&redlock, "warm").release().unwrap();
 
         let lock = (case.operation != Operation::Acquire).then(|| take(&redlock, RESOURCE));
@@ -534,15 +544,7 @@ impl World {
         let name = &case.name;
         let nodes = &mut self.nodes[..case.nodes];
         // Within a second, all vote again.
-        let mut everybody = || {
-            let lock = redlock.acquire("again", TTL).unwrap();
-            let all = nodes
-                .iter_mut()
-                .all(|node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1));
-            lock.release().unwrap();
-            all
-        };
-        eventually_within(4 * NODE_TIMEOUT, name, &mut everybody);
+        eventually_within(4 * NODE_TIMEOUT, name, &mut || all_vote(redlock, nodes));
         // No reply was taken for another's.
         assert!(
             redlock.try_acquire(TAKEN, TTL).unwrap().is_none(),
@@ -595,8 +597,8 @@ impl World {
         let nodes = &mut self.nodes[..NODES];
         let urls: Vec<String> = nodes.iter().map(|node| node.url(fault)).collect();
         let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
-        take(&redlock, "warm").release().unwrap();
-        eventually("all are connected", || (open_files(), threads()) == quiet);
+        eventually("all are connected", || all_vote(&redlock, nodes));
+        eventually("all is quiet", || (open_files(), threads()) == quiet);
 
         let over = AtomicBool::new(false);
         let inside = AtomicUsize::new(0);
@@ -615,19 +617,7 @@ impl World {
             let healed = Instant::now();
             std::thread::sleep(NODE_TIMEOUT);
             // With everybody busy, too.
-            let again = redlock.acquire("again", TTL).unwrap();
-            let all = |node: &mut Node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1);
-            if nodes.iter_mut().all(all) {
-                drop(again);
-                return healed.elapsed();
-            }
-            drop(again);
-            eventually_within(3 * NODE_TIMEOUT, &name, &mut || {
-                let again = redlock.acquire("again", TTL).unwrap();
-                let voted = nodes.iter_mut().all(all);
-                drop(again);
-                voted
-            });
+            eventually_within(4 * NODE_TIMEOUT, &name, &mut || all_vote(&redlock, nodes));
             healed.elapsed()
         });
         println!("{name}: all voted again within {healed:?}");
