@@ -32,7 +32,10 @@ use crate::wire::{Debt, Wire};
 /// The pause between two tries to connect grows from the first to the last; a node that is well
 /// again votes within one second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LAST_PAUSE: Duration = Duration::from_millis(800);
+const LAST_PAUSE: Duration = Duration::from_millis(700);
+/// How long a silent wire may still answer once a new connection does, before it counts as dead: what
+/// is on it may merely be slow.
+const LAST_WORD: Duration = Duration::from_millis(200);
 /// How often an attendant that listens to a silent wire looks for new releases to write.
 const GLANCE: Duration = Duration::from_millis(50);
 /// A Redis server reads so much of a connection in one turn of its event loop, and answers a new
@@ -472,7 +475,7 @@ impl Nodes {
     fn replace(&self, node: usize, old: Option<Wire>, mut fresh: Wire) -> Result<Wire, Cause> {
         if let Some(mut old) = old {
             // Or both are alive: the node just woke up.
-            let soon = clock::instant() + self.node_timeout;
+            let soon = clock::instant() + self.node_timeout.max(LAST_WORD);
             match old.settle(soon) {
                 Ok(true) => return Ok(old),
                 _ => self.desk(node, |desk| desk.bury(old)),
