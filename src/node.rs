@@ -455,7 +455,9 @@ impl Nodes {
                         return Heard::ItDied;
                     }
                 },
-                Ok(false) if closed || clock::instant() >= until => {
+                Ok(false) if closed => return Heard::Nothing(wire),
+                // If everybody has left in the meantime, the last releases are still to be written.
+                Ok(false) if clock::instant() >= until && !self.office().closed => {
                     return Heard::Nothing(wire);
                 }
                 Ok(false) => {}
