@@ -56,14 +56,6 @@ fn assert_kept_inert(lock: &KeptLock) {
     assert!(!lock.resource().is_empty() && format!("{lock:?}").starts_with("KeptLock("));
 }
 
-fn in_own_process(name: &str, test: impl FnOnce()) {
-    if role().is_none() {
-        assert!(another_process(name, "parent").status().unwrap().success());
-    } else {
-        test();
-    }
-}
-
 #[test]
 fn inherited_locks_are_inert_and_the_parent_s_stay() {
     in_own_process("inherited_locks_are_inert_and_the_parent_s_stay", || {
