@@ -229,8 +229,13 @@ impl Keeper {
             let due = state.deadline.from.mono + third(state.ttl);
             due.max(clock::instant())
         };
-        let lane = lane.clone();
-        let work = move |due: Due| renew(&lane, due);
+        // Whoever gives up the last lock closes the connections, and waits for what they owe: the
+        // program may end right after that.
+        let lane = Arc::downgrade(lane);
+        let work = move |due: Due| {
+            lane.upgrade()
+                .map_or_else(Due::new, |lane| renew(lane, due))
+        };
         self.renewals
             .add(due, kept.clone(), "redlock-renewal", work)
     }
@@ -261,7 +266,7 @@ fn third(ttl: Ttl) -> Duration {
 }
 
 /// Renews the locks that are due, and says when each is due again.
-fn renew(lane: &Lane, due: Due) -> Due {
+fn renew(lane: Arc<Lane>, due: Due) -> Due {
     let mut next = Vec::new();
     let mut asked = Vec::new();
     let mut ops = Vec::new();
@@ -292,6 +297,7 @@ fn renew(lane: &Lane, due: Due) -> Due {
     }
     let node_timeout = lane.nodes().node_timeout();
     let outcomes = lane.run_all(ops);
+    drop(lane);
     for ((due, ttl, kept), outcome) in asked.into_iter().zip(outcomes) {
         if kept.is_ended() || kept.look().is_err() {
             continue;

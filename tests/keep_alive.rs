@@ -450,6 +450,30 @@ fn no_thread_without_a_kept_lock() {
     });
 }
 
+/// The program may end right after that, and a connection that is closed on unread answers may take
+/// an unread release with it.
+#[test]
+fn giving_up_the_last_kept_lock_waits_for_what_its_nodes_owe() {
+    let servers = Server::several(3);
+    for round in 0..20 {
+        let redlock = connected(&servers);
+        let lock = keep(&redlock, "a", TTL);
+        let resumed = AtomicBool::new(false);
+        servers.iter().for_each(Server::stop);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(NODE_TIMEOUT / 10);
+                resumed.store(true, Ordering::Relaxed);
+                servers.iter().for_each(Server::resume);
+            });
+            drop(redlock);
+            drop(lock);
+            assert!(resumed.load(Ordering::Relaxed), "round {round}");
+        });
+        assert!(servers.iter().all(|server| server.keys().is_empty()));
+    }
+}
+
 #[test]
 fn a_frozen_process_sees_the_loss_before_anything_else() {
     if role().is_some() {
