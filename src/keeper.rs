@@ -98,7 +98,7 @@ impl Kept {
 
     /// What is left of the validity, or why there is none. Finds out, and tells everybody, if it
     /// ended just now.
-    pub(crate) fn look(&self) -> Result<Duration, LostReason> {
+    pub(crate) fn look(self: &Arc<Self>) -> Result<Duration, LostReason> {
         let state = self.state();
         if let Some(reason) = state.lost {
             return Err(reason);
@@ -116,20 +116,49 @@ impl Kept {
         Err(reason)
     }
 
-    fn lose(&self, mut state: MutexGuard<'_, State>, reason: LostReason) {
+    fn lose(self: &Arc<Self>, mut state: MutexGuard<'_, State>, reason: LostReason) {
+        if state.lost.is_some() {
+            return;
+        }
         state.lost = Some(reason);
         let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         self.changed.notify_all();
+        for callback in callbacks {
+            self.call(callback, reason);
+        }
+        // At the end: somebody's logger may take its time, or panic.
         let resource = self.key.resource.escape_ascii();
         log::warn!("kept lock \"{resource}\" is lost: {reason:?}");
-        for callback in callbacks {
-            call(callback, reason);
+    }
+
+    /// Each callback has a thread of its own, so that a slow one delays nobody.
+    fn call(self: &Arc<Self>, callback: Callback, reason: LostReason) {
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        let take = {
+            let (kept, callback) = (self.clone(), callback.clone());
+            move || {
+                let callback = callback
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take();
+                // Never after release or stop, however long the thread took to start.
+                if let Some(callback) = callback
+                    && !kept.is_ended()
+                {
+                    callback(reason);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("redlock-lost".into());
+        if thread.spawn(take.clone()).is_err() {
+            // No thread to be had: late is better than never.
+            let _ = catch_unwind(AssertUnwindSafe(take));
         }
     }
 
     /// Waits until it is lost; false when `timeout` is over first.
-    pub(crate) fn wait_lost(&self, timeout: Duration) -> bool {
+    pub(crate) fn wait_lost(self: &Arc<Self>, timeout: Duration) -> bool {
         let end = clock::instant().checked_add(timeout);
         loop {
             let Ok(remaining) = self.look() else {
@@ -149,21 +178,19 @@ impl Kept {
     }
 
     /// Registers a callback, unless the lock is lost already; then it is called at once.
-    pub(crate) fn on_lost(&self, callback: Callback) {
-        let reason = match self.look() {
-            Err(reason) => reason,
-            Ok(_) => {
-                let mut state = self.state();
-                match state.lost {
-                    None => {
-                        state.callbacks.push(callback);
-                        return;
-                    }
-                    Some(reason) => reason,
-                }
+    pub(crate) fn on_lost(self: &Arc<Self>, callback: Callback) {
+        let mut state = self.state();
+        match state.lost {
+            None => {
+                state.callbacks.push(callback);
+                drop(state);
+                let _ = self.look();
             }
-        };
-        call(callback, reason);
+            Some(reason) => {
+                drop(state);
+                self.call(callback, reason);
+            }
+        }
     }
 
     fn end(&self) -> (Deadline, bool) {
@@ -179,28 +206,6 @@ impl Kept {
 
     fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
-    }
-}
-
-/// Each callback has a thread of its own, so that a slow one delays nobody.
-fn call(callback: Callback, reason: LostReason) {
-    let callback = Arc::new(Mutex::new(Some(callback)));
-    let take = {
-        let callback = callback.clone();
-        move || {
-            let callback = callback
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            if let Some(callback) = callback {
-                callback(reason);
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("redlock-lost".into());
-    if thread.spawn(take.clone()).is_err() {
-        // No thread to be had: late is better than never.
-        let _ = catch_unwind(AssertUnwindSafe(take));
     }
 }
 
@@ -225,8 +230,13 @@ impl Keeper {
             let due = state.deadline.from.mono + third(state.ttl);
             due.max(clock::instant())
         };
-        let lane = lane.clone();
-        let work = move |due: Due| renew(&lane, due);
+        // Whoever gives up the last lock closes the connections, and waits for what they owe: the
+        // program may end right after that.
+        let lane = Arc::downgrade(lane);
+        let work = move |due: Due| {
+            lane.upgrade()
+                .map_or_else(Due::new, |lane| renew(lane, due))
+        };
         self.renewals
             .add(due, kept.clone(), "redlock-renewal", work)
     }
@@ -257,7 +267,8 @@ fn third(ttl: Ttl) -> Duration {
 }
 
 /// Renews the locks that are due, and says when each is due again.
-fn renew(lane: &Lane, due: Due) -> Due {
+fn renew(lane: Arc<Lane>, due: Due) -> Due {
+    let mut next = Vec::new();
     let mut asked = Vec::new();
     let mut ops = Vec::new();
     let started = Point::now();
@@ -267,13 +278,14 @@ fn renew(lane: &Lane, due: Due) -> Due {
         }
         let hold_over = kept.hold_left().is_zero();
         let mut state = kept.state();
+        let (ttl, useful) = (state.ttl, state.deadline.remaining(started));
+        // Without a bound a hung holder would keep the lock for ever.
+        state.hold_over = hold_over;
+        drop(state);
         if hold_over {
-            // Without a bound a hung holder would keep the lock for ever.
-            state.hold_over = true;
+            next.push((started.mono + useful, kept));
             continue;
         }
-        let (ttl, useful) = (state.ttl, state.deadline.remaining(started));
-        drop(state);
         ops.push(Op {
             action: Action::Extend(ttl),
             key: kept.key.clone(),
@@ -284,8 +296,9 @@ fn renew(lane: &Lane, due: Due) -> Due {
         });
         asked.push((due, ttl, kept));
     }
+    let node_timeout = lane.nodes().node_timeout();
     let outcomes = lane.run_all(ops);
-    let mut next = Vec::new();
+    drop(lane);
     for ((due, ttl, kept), outcome) in asked.into_iter().zip(outcomes) {
         if kept.is_ended() || kept.look().is_err() {
             continue;
@@ -313,7 +326,7 @@ fn renew(lane: &Lane, due: Due) -> Due {
             }
             // Not lost for that: the old deadline stays in force.
             Verdict::Pending | Verdict::Unavailable => {
-                now + (ttl.duration() / 20).max(lane.nodes().node_timeout())
+                now + (ttl.duration() / 20).max(node_timeout)
             }
         };
         drop(state);
@@ -324,11 +337,13 @@ fn renew(lane: &Lane, due: Due) -> Due {
 
 /// Looks at locks whose validity may have ended.
 fn watch(due: Due) -> Due {
-    let look = |(_, kept): (Instant, Arc<Kept>)| match kept.look() {
-        Ok(remaining) => Some((clock::instant() + remaining.min(GLANCE), kept)),
-        Err(_) => None,
-    };
-    due.into_iter().filter_map(look).collect()
+    due.into_iter()
+        .filter(|(_, kept)| !kept.is_ended())
+        .filter_map(|(_, kept)| {
+            let remaining = kept.look().ok()?;
+            Some((clock::instant() + remaining.min(GLANCE), kept))
+        })
+        .collect()
 }
 
 /// What is to be done when, and the thread that does it while there is anything.
@@ -423,9 +438,14 @@ impl Agenda {
                 .map(|(_, id)| *id)
                 .take(BATCH)
                 .collect();
-            let due = ids.into_iter().filter_map(|id| book.remove(id)).collect();
+            let due: Due = ids.into_iter().filter_map(|id| book.remove(id)).collect();
             drop(book);
-            let next = work(due);
+            // Somebody's logger may panic.
+            let next = catch_unwind(AssertUnwindSafe(|| work(due.clone())));
+            let next = next.unwrap_or_else(|_| {
+                let soon = clock::instant() + GLANCE;
+                due.into_iter().map(|(_, kept)| (soon, kept)).collect()
+            });
             book = self.book();
             for (due, kept) in next {
                 book.insert(due, kept);

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -18,6 +20,10 @@ fn keep(redlock: &Redlock, resource: &str, ttl: Duration) -> KeptLock {
         .unwrap()
         .keep_alive(HOUR)
         .unwrap()
+}
+
+fn pttl(server: &Server, key: &str) -> i64 {
+    redis::from_redis_value(server.command(&["PTTL", key])).unwrap()
 }
 
 /// Threads of this process by the start of their name.
@@ -296,46 +302,101 @@ fn stop_gives_the_plain_lock_back_with_the_right_deadline() {
     assert!(matches!(lock.release(), Err(Error::Lost)));
 }
 
+/// What a server was told about each key that is called `k-…`, in order.
+struct Told {
+    /// Writes that create it. Those of scripts are told, too.
+    sets: u32,
+    renewals: u32,
+}
+
+/// Reads what MONITOR tells until `the end` is echoed.
+fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Told>> {
+    let stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    (&stream).write_all(b"MONITOR\r\n").unwrap();
+    let mut lines = BufReader::new(stream).split(b'\n').map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), b"+OK\r");
+    std::thread::spawn(move || {
+        let mut keys = HashMap::new();
+        for line in lines {
+            let line = String::from_utf8_lossy(&line);
+            if line.contains("\"the end\"") {
+                return keys;
+            }
+            let Some(key) = line.split("\"k-").nth(1) else {
+                continue;
+            };
+            let key = key.split('"').next().unwrap().to_owned();
+            let told = keys.entry(key).or_insert(Told {
+                sets: 0,
+                renewals: 0,
+            });
+            if line.contains(" \"SET\" ") {
+                told.sets += 1;
+            } else if line.contains("'PEXPIRE'") {
+                told.renewals += 1;
+            }
+        }
+        panic!("the server hung up");
+    })
+}
+
 #[test]
-fn ten_thousand_releases_race_with_renewals_and_leave_no_key() {
+fn ten_thousand_releases_race_with_renewals_and_no_key_is_left_or_made_anew() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
-    let done = AtomicU32::new(0);
+    let monitors: Vec<_> = servers.iter().map(monitor).collect();
+    let next = AtomicU32::new(0);
+    let ended = AtomicU32::new(0);
     std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let (redlock, done) = (&redlock, &done);
+        for thread in 0..64 {
+            let (redlock, servers, next, ended) = (&redlock, &servers, &next, &ended);
             scope.spawn(move || {
                 let mut random = Random(77 + thread);
-                while done.fetch_add(1, Ordering::Relaxed) < 10_000 {
-                    // Short enough that renewals are always under way.
-                    let ttl = ms(60 + random.below(60));
-                    let resource = format!("{thread}-{}", random.below(4));
-                    let Ok(Some(lock)) = redlock.try_acquire(&resource, ttl) else {
+                while ended.load(Ordering::Relaxed) < 10_000 {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let ttl = ms(150 + random.below(150));
+                    let Ok(Some(lock)) = redlock.try_acquire(format!("k-{number}"), ttl) else {
                         continue;
                     };
                     let Ok(lock) = lock.keep_alive(HOUR) else {
                         continue;
                     };
-                    let pause = Duration::from_micros(random.below(8_000));
+                    // Renewals are due between 0.3 and 0.333 of the ttl.
+                    let about = 290 + u32::try_from(random.below(60)).unwrap();
+                    std::thread::sleep(ttl * about / 1000);
                     match random.below(3) {
                         0 => drop(lock),
-                        1 => {
-                            let _ = lock.stop().release();
-                        }
+                        1 => drop(lock.release()),
                         _ => {
-                            std::thread::sleep(pause);
-                            let _ = lock.release();
+                            let lock = lock.stop();
+                            // Its key outlives what it believes, on a majority.
+                            let key = format!("k-{number}");
+                            let pttls: Vec<i64> =
+                                servers.iter().map(|server| pttl(server, &key)).collect();
+                            let left = i64::try_from(lock.remaining().as_millis()).unwrap();
+                            let outlives = pttls.iter().filter(|pttl| **pttl >= left).count();
+                            assert!(left == 0 || outlives >= 2, "{left} of {pttls:?}");
+                            drop(lock);
                         }
                     }
+                    ended.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
     take(&redlock, "behind all that").release().unwrap();
-    // Longer ttls than any that was used would show a key that was made anew.
     eventually("no key is left", || {
         servers.iter().all(|server| server.keys().is_empty())
     });
+    for (server, monitor) in servers.iter().zip(monitors) {
+        server.command(&["ECHO", "the end"]);
+        let keys = monitor.join().unwrap();
+        // Each name was used once: whatever sets its key again made it anew.
+        assert!(keys.values().all(|told| told.sets <= 1));
+        // The releases came when the renewals were due: before many and after many.
+        let renewed = keys.values().filter(|told| told.renewals > 0).count();
+        assert!(renewed > 1000 && keys.len() - renewed > 1000, "{renewed}");
+    }
 }
 
 #[test]
@@ -448,6 +509,30 @@ fn no_thread_without_a_kept_lock() {
     eventually("all sockets are closed", || {
         servers.iter().all(|server| server.clients() == 0)
     });
+}
+
+/// The program may end right after that, and a connection that is closed on unread answers may take
+/// an unread release with it.
+#[test]
+fn giving_up_the_last_kept_lock_waits_for_what_its_nodes_owe() {
+    let servers = Server::several(3);
+    for round in 0..20 {
+        let redlock = connected(&servers);
+        let lock = keep(&redlock, "a", TTL);
+        let resumed = AtomicBool::new(false);
+        servers.iter().for_each(Server::stop);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(NODE_TIMEOUT / 10);
+                resumed.store(true, Ordering::Relaxed);
+                servers.iter().for_each(Server::resume);
+            });
+            drop(redlock);
+            drop(lock);
+            assert!(resumed.load(Ordering::Relaxed), "round {round}");
+        });
+        assert!(servers.iter().all(|server| server.keys().is_empty()));
+    }
 }
 
 #[test]

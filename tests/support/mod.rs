@@ -132,7 +132,12 @@ impl Server {
             if child.try_wait().unwrap().is_some() {
                 return false;
             }
-            if std::os::unix::net::UnixStream::connect(self.socket()).is_ok() {
+            if let Ok(stream) = std::os::unix::net::UnixStream::connect(self.socket()) {
+                // A cluster node listens before it finds that its second port is taken, and leaves.
+                let cluster = self.args.iter().any(|arg| arg == "--cluster-enabled");
+                if cluster && !answers(stream) {
+                    continue;
+                }
                 self.child = Some(child);
                 return true;
             }
@@ -280,6 +285,11 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn answers(mut stream: std::os::unix::net::UnixStream) -> bool {
+    use std::io::{Read, Write};
+    stream.write_all(b"PING\r\n").is_ok() && matches!(stream.read(&mut [0; 64]), Ok(1..))
 }
 
 /// Below the range from which the kernel takes the ports of outgoing connections, so that a server
