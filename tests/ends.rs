@@ -248,3 +248,23 @@ fn a_node_that_goes_and_comes_back_is_said_so_once_each_time() {
         },
     );
 }
+
+/// What answers more than it was asked is not a Redis server, and its next answer would be taken for
+/// another's.
+#[test]
+fn surplus_answers_are_not_taken_for_others() {
+    let servers = Server::several(1);
+    let relays = relays(&servers);
+    let redlock = behind(&relays);
+    take(&redlock, "warm").release().unwrap();
+    servers[0].command(&["SET", "taken", "by somebody else"]);
+    relays[0].set(|policy| policy.down.replace = Some(b"+OK\r\n+OK\r\n".to_vec()));
+    let causes = unavailable(redlock.try_acquire("a", TTL)).to_string();
+    assert!(causes.contains("more than was asked for"), "{causes}");
+    relays[0].heal();
+    redlock.acquire("b", TTL).unwrap().release().unwrap();
+    assert!(redlock.try_acquire("taken", TTL).unwrap().is_none());
+    eventually("only what is somebody else's", || {
+        servers[0].keys() == ["taken"]
+    });
+}
