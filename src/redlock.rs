@@ -341,9 +341,17 @@ impl Redlock {
         let resource = checked(resource)?;
         let ttl = Ttl::new(ttl)?;
         let end = clock::instant().checked_add(wait);
+        let over = |at: Instant| end.is_some_and(|end| at >= end);
+        let mut last = None;
         loop {
             if !keep_trying() {
                 return Err(Error::Cancelled);
+            }
+            // The pause, or asking, may have taken longer than it should.
+            if let Some(error) = last
+                && over(clock::instant())
+            {
+                return Err(error);
             }
             let error = match self.attempt(&resource, ttl) {
                 Ok(Some(lock)) => return Ok(lock),
@@ -356,10 +364,11 @@ impl Redlock {
                 return Err(error);
             };
             // No attempt starts after the wait is over, and nobody pauses for nothing.
-            if end.is_some_and(|end| next >= end) {
+            if over(next) {
                 return Err(error);
             }
             pause(next, keep_trying)?;
+            last = Some(error);
         }
     }
 }

@@ -119,6 +119,13 @@ fn every_error_can_be_told_from_the_others() {
         _ => "later",
     };
     assert_eq!(name(&Error::Busy), "busy");
+    let reason = |reason: LostReason| match reason {
+        LostReason::Taken => "taken",
+        LostReason::Expired => "expired",
+        LostReason::HoldLimit => "hold limit",
+        _ => "later",
+    };
+    assert_eq!(reason(LostReason::Taken), "taken");
     for error in [
         Error::Busy,
         Error::Lost,

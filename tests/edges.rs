@@ -22,6 +22,17 @@ fn pttl(server: &Server, key: &str) -> i64 {
     redis::from_redis_value(server.command(&["PTTL", key])).unwrap()
 }
 
+/// How many SETs a server has carried out.
+fn sets(server: &Server) -> u64 {
+    let stats = server.info("commandstats", "cmdstat_set");
+    let calls = stats
+        .split(',')
+        .next()
+        .unwrap()
+        .trim_start_matches("calls=");
+    calls.parse().unwrap()
+}
+
 fn take_over(servers: &[Server], key: &str) {
     for server in servers {
         server.command(&["SET", key, "another's"]);
@@ -113,10 +124,12 @@ fn any_bytes_are_a_resource() {
 
 #[test]
 fn acquire_with_a_wait_of_zero_is_one_attempt_and_says_busy() {
-    with_nodes(|_, redlock| {
+    with_nodes(|servers, redlock| {
         let lock = take(redlock, "a");
+        let before = sets(&servers[0]);
         let result = redlock.acquire_within("a", TTL, Duration::ZERO);
         assert!(matches!(result, Err(Error::Busy)));
+        assert_eq!(sets(&servers[0]), before + 1);
         lock.release().unwrap();
         redlock
             .acquire_within("a", TTL, Duration::ZERO)
@@ -165,6 +178,28 @@ fn no_attempt_starts_after_the_wait_and_there_is_no_pause_after_the_last() {
             before.elapsed() < Duration::from_secs(10),
             "it paused for nothing"
         );
+    });
+}
+
+#[test]
+fn no_attempt_starts_after_the_wait_however_long_it_takes_to_ask() {
+    with_nodes(|servers, redlock| {
+        let _lock = take(redlock, "a");
+        let brief = redlock
+            .clone()
+            .with_options(options().wait(NODE_TIMEOUT))
+            .unwrap();
+        let before = sets(&servers[0]);
+        let mut asked = 0;
+        let result = brief.acquire_while("a", TTL, || {
+            asked += 1;
+            if asked == 2 {
+                std::thread::sleep(2 * NODE_TIMEOUT);
+            }
+            true
+        });
+        assert!(matches!(result, Err(Error::Busy)));
+        assert_eq!(sets(&servers[0]), before + 1);
     });
 }
 
@@ -225,7 +260,8 @@ fn acquire_while_asks_before_each_attempt_and_during_pauses() {
             asked < 5
         });
         assert!(matches!(result, Err(Error::Cancelled)));
-        assert!(before.elapsed() < Duration::from_secs(10));
+        // Four times at 50 ms.
+        assert!(before.elapsed() < 2 * NODE_TIMEOUT);
 
         // And it ends with the wait.
         let brief = redlock
@@ -340,6 +376,31 @@ fn ensure_tells_lost_from_too_little_left() {
         assert!(matches!(lock.ensure(Duration::MAX), Err(Error::TooSlow)));
         assert!(lock.is_valid());
     });
+}
+
+#[test]
+fn an_extension_whose_answers_come_after_the_deadline_is_lost_at_the_deadline() {
+    let servers = Server::several(1);
+    let relay = relay::Relay::to(servers[0].port());
+    let redlock = Redlock::new([relay.url()])
+        .unwrap()
+        .with_options(options().node_timeout(Duration::from_secs(30)))
+        .unwrap();
+    let mut lock = redlock.acquire("a", Duration::from_secs(1)).unwrap();
+    relay.set(|policy| policy.down.delay = Duration::from_secs(10));
+    let before = Instant::now();
+    assert!(matches!(lock.extend(TTL), Err(Error::Lost)));
+    assert!(
+        before.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        before.elapsed()
+    );
+    assert!(!lock.is_valid());
+    // It was carried out there, and it is released all the same.
+    assert!(pttl(&servers[0], "a") > 30_000);
+    relay.heal();
+    drop(lock);
+    eventually("it is released", || servers[0].keys().is_empty());
 }
 
 #[test]

@@ -401,29 +401,59 @@ fn ten_thousand_releases_race_with_renewals_and_no_key_is_left_or_made_anew() {
 
 #[test]
 fn ending_a_kept_lock_never_waits_longer_than_a_step() {
-    let servers = Server::several(3);
-    let redlock = connected(&servers);
-    let locks: Vec<KeptLock> = (0..3)
-        .map(|i| keep(&redlock, &format!("{i}"), ms(3000)))
-        .collect();
-    servers.iter().for_each(Server::stop);
-    // A renewal is under way, in vain.
-    std::thread::sleep(ms(1100));
-    for (i, lock) in locks.into_iter().enumerate() {
+    for way in ["stop", "drop", "release"] {
+        let servers = Server::several(3);
+        let redlock = connected(&servers);
+        let lock = keep(&redlock, "a", ms(3000));
+        // A renewal comes to be under way, in vain.
+        servers.iter().for_each(Server::stop);
+        std::thread::sleep(ms(1100));
         let before = Instant::now();
-        match i {
-            0 => drop(lock),
-            1 => lock.stop().leak(),
+        let lock = lock.stop();
+        assert!(before.elapsed() < NODE_TIMEOUT / 2, "it waits for nobody");
+        match way {
+            "stop" => lock.leak(),
+            "drop" => drop(lock),
             _ => assert!(lock.release().is_err()),
         }
-        // What the lane is running, and its own.
+        // What the lane was running, and its own.
         assert!(
-            before.elapsed() < 3 * NODE_TIMEOUT,
-            "{:?}",
+            before.elapsed() < 2 * NODE_TIMEOUT,
+            "{way}: {:?}",
             before.elapsed()
         );
+        servers.iter().for_each(Server::resume);
     }
-    servers.iter().for_each(Server::resume);
+}
+
+#[test]
+fn times_of_any_size_work() {
+    let servers = Server::several(1);
+    let redlock = connected(&servers);
+    let century = Duration::from_secs(100 * 365 * 24 * 3600);
+    let lock = redlock.acquire("a", century).unwrap();
+    let lock = lock.keep_alive(Duration::MAX).unwrap();
+    assert!(!lock.wait_lost(Duration::ZERO) && !lock.wait_lost(ms(50)));
+    assert!(lock.hold_left() > century && lock.remaining() > century / 2);
+    assert!(matches!(lock.ensure(Duration::MAX), Err(Error::TooSlow)));
+    lock.ensure(century / 2).unwrap();
+    let token = *lock.token();
+    lock.stop().leak();
+    let lock = redlock.resume("a", token, century).unwrap();
+    lock.keep_alive(Duration::MAX).unwrap().release().unwrap();
+
+    let lock = redlock.acquire("b", ms(600)).unwrap();
+    let lock = lock.keep_alive(ms(600)).unwrap();
+    assert!(lock.wait_lost(Duration::MAX));
+
+    // Too short to be renewed, or over before it can be.
+    for nanos in [0, 1, 1_000_000, 2_999_999, 3_000_000, 10_000_000] {
+        let lock = redlock.resume("c", token, Duration::from_nanos(nanos));
+        match lock.unwrap().keep_alive(Duration::MAX) {
+            Ok(lock) => assert!(lock.wait_lost(Duration::MAX)),
+            Err(error) => assert!(matches!(error, Error::Lost | Error::Config(_)), "{error}"),
+        }
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod support;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
-use redlock_sync::{Redlock, Token};
+use redlock_sync::{Error, Redlock, Token};
 use support::*;
 
 fn nodes() -> Redlock {
@@ -130,4 +130,43 @@ fn the_lock_of_a_killed_process_becomes_free_after_its_ttl() {
         .unwrap()
         .release()
         .unwrap();
+}
+
+/// The answers are there in time, but the process is not: the grant is as late as the process.
+#[test]
+fn a_lock_granted_to_a_frozen_process_is_too_slow_and_released_again() {
+    if role().is_some() {
+        let redlock = nodes();
+        let relay = std::env::var("STARTED").unwrap();
+        redlock.try_acquire("warm", TTL).unwrap();
+        std::fs::write(relay, "").unwrap();
+        let result = redlock.try_acquire("a", ms(2000));
+        assert!(matches!(result, Err(Error::TooSlow)), "{result:?}");
+        return;
+    }
+    let servers = Server::several(1);
+    let relay = relay::Relay::to(servers[0].port());
+    let dir = TempDir::new();
+    let started = dir.path().join("started");
+    relay.set(|policy| policy.down.delay = ms(300));
+    let mut process = another_process(
+        "a_lock_granted_to_a_frozen_process_is_too_slow_and_released_again",
+        "acquire",
+    )
+    .env("NODES", relay.url())
+    .env("STARTED", &started)
+    .spawn()
+    .unwrap();
+    eventually("it begins", || started.exists());
+    eventually("it is granted", || servers[0].exists("a"));
+    let pid = process.id() as i32;
+    // SAFETY: a plain system call on a child of ours that was not waited for.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    std::thread::sleep(Duration::from_secs(3));
+    // The lock has ended by itself. Somebody else's must not be touched.
+    servers[0].command(&["SET", "a", "another's"]);
+    // SAFETY: the same.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    assert!(process.wait().unwrap().success());
+    assert!(servers[0].exists("a"));
 }

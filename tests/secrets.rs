@@ -49,6 +49,12 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
     let lost = redlock.acquire("lost", ms(200)).unwrap();
     eventually("it is over", || !lost.is_valid());
     lost.release().unwrap_err();
+    let kept = redlock.acquire("kept", ms(600)).unwrap();
+    let kept = kept.keep_alive(ms(600)).unwrap();
+    let third = *kept.token();
+    shown.push(format!("{kept:?}"));
+    assert!(kept.wait_lost(TTL));
+    kept.release().unwrap_err();
 
     let lock = take(&redlock, "the resource");
     let second = *lock.token();
@@ -72,11 +78,15 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
     );
     assert!(has(log::Level::Debug, "acquire \"the resource\": No"));
     assert!(has(log::Level::Warn, "found lost"));
+    assert!(has(
+        log::Level::Warn,
+        "kept lock \"kept\" is lost: HoldLimit"
+    ));
     assert!(has(log::Level::Warn, "could not be released"));
     assert!(has(log::Level::Warn, "is away"));
     assert!(!has(log::Level::Warn, "Busy") && !has(log::Level::Error, ""));
     shown.extend(lines.iter().map(|(_, line)| line.clone()));
-    for token in [token, second] {
+    for token in [token, second, third] {
         let bytes = token.as_bytes();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let list = format!("{bytes:?}");
