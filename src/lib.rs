@@ -171,7 +171,9 @@
 //!
 //! 1.88, because the redis crate needs it. It can rise with a new minor version.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "capi"), forbid(unsafe_code))]
+// With the C interface, only its own module may.
+#![cfg_attr(feature = "capi", deny(unsafe_code))]
 // Nothing panics, nothing prints. Tests may.
 #![cfg_attr(
     not(test),
@@ -186,6 +188,9 @@
     )
 )]
 
+#[cfg(feature = "capi")]
+#[allow(unsafe_code)]
+mod capi;
 mod clock;
 mod error;
 mod keep_alive;

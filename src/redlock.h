@@ -1,0 +1,336 @@
+/*
+ * redlock.h - distributed locks on Redis, for C and every language that can call it.
+ *
+ * This header is the manual. Read it from the top: conventions, rules, the client object, acquiring,
+ * asking, ending, lasting longer. `examples/capi/` has a complete program.
+ *
+ *     redlock_t *redlock;
+ *     redlock_lock_t *lock;
+ *     const char *urls[] = {"redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"};
+ *     int status;
+ *
+ *     if (redlock_new(urls, 3, &redlock) != REDLOCK_OK)
+ *         ...                                            // redlock_last_error() says why
+ *     status = redlock_acquire(redlock, "account:17", 10, 10000, &lock);
+ *     if (status == REDLOCK_OK) {
+ *         ...                                            // read, think
+ *         if (redlock_lock_ensure(lock, 1000) == REDLOCK_OK)
+ *             ...                                        // a write that takes up to a second
+ *         status = redlock_lock_release(lock);           // LOST: it was not ours to the end
+ *     }
+ *     redlock_free(redlock);
+ *
+ * A lock is a lease: it ends by itself when its time to live (ttl) is over, whether its holder has
+ * finished or not. What that means, and when to take something else, stands in the README under
+ * "What it does not guarantee".
+ */
+
+#ifndef REDLOCK_H
+#define REDLOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------
+ * Conventions
+ *
+ * Results. A function that can fail returns an int: REDLOCK_OK (0) or one of the positive status
+ * codes below. Outputs come last, and are set to NULL on failure.
+ *
+ * Ownership. What a function creates is ended exactly once, by its ending function: redlock_free()
+ * for a redlock_t; redlock_lock_release() or redlock_lock_leak() for a redlock_lock_t. Ending
+ * functions accept NULL and do nothing then. A lock may outlive the redlock_t that it came from.
+ *
+ * Inputs are copied: nothing that is passed in needs to live longer than the call.
+ *
+ * A resource (what is locked, the name of a Redis key) is a pointer and a length: 1 byte to 64 KiB,
+ * any bytes, no NUL needed.
+ *
+ * Times are uint64_t milliseconds.
+ *
+ * Strings that are returned are static, or copied into the caller's buffer as snprintf() does it:
+ * at most `cap` bytes with the NUL that is always there unless cap is 0; the result is the length
+ * that the whole string has, without the NUL. buf may be NULL if cap is 0.
+ *
+ * NULL where a pointer is needed gives REDLOCK_CONFIG, or 0 from functions that return a value.
+ * No NULL, and no code or option number that does not exist, ever crashes. (A handle that was ended
+ * already, or never was one, does: as with free().)
+ *
+ *
+ * Rules
+ *
+ * Threads. A redlock_t may be used from any number of threads at once; make one for the whole
+ * program. A redlock_lock_t may be used from any thread, and from several at once. Whoever ends a
+ * handle makes sure that no other thread is using it or will.
+ *
+ * Blocking. Only acquiring, extending, releasing, redlock_lock_keep_alive(),
+ * redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
+ * options. All others decide by the local clock and memory, without asking a node. (Calls with
+ * one lock from several threads wait for each other while one of them changes the lock.)
+ *
+ * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
+ * options are fixed there. A redlock_lock_t of the parent is inert in the child: every function says
+ * that it is lost, and ending it frees memory and tells the nodes nothing. Do not fork while
+ * another thread is in redlock_set().
+ *
+ * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after
+ * a signal: use redlock_acquire_while() where a signal shall stop the waiting. Do not call any of
+ * these functions in a signal handler. The library's threads are started by the calls that need
+ * them and inherit the signal mask of the calling thread.
+ *
+ * Exit. Nothing is released when the process exits with held locks: their ttl ends them. The library
+ * must not be unloaded (dlclose).
+ *
+ * Nothing unwinds out of these functions, and nothing is printed. A callback must return: it must
+ * not throw a C++ exception, longjmp out, or end its thread.
+ * ------------------------------------------------------------------------------------------- */
+
+/* The client object: the nodes, the connections to them, the options. */
+typedef struct redlock redlock_t;
+
+/* A lock that was acquired: held until it is released or its validity is over. */
+typedef struct redlock_lock redlock_lock_t;
+
+/* ---------------------------------------------------------------------------------------------
+ * Version. The header's, and that of the library in use: compare them where they may differ.
+ * ------------------------------------------------------------------------------------------- */
+
+#define REDLOCK_VERSION_MAJOR 0
+#define REDLOCK_VERSION_MINOR 1
+#define REDLOCK_VERSION_PATCH 0
+#define REDLOCK_VERSION_STRING "0.1.0"
+/* To compare: 1.2.3 is 1002003. */
+#define REDLOCK_VERSION_NUMBER \
+    (REDLOCK_VERSION_MAJOR * 1000000 + REDLOCK_VERSION_MINOR * 1000 + REDLOCK_VERSION_PATCH)
+
+uint32_t redlock_version_number(void);
+const char *redlock_version_string(void);
+
+/* ---------------------------------------------------------------------------------------------
+ * Status codes. Each answers "what should I do now", and never changes its meaning.
+ * ------------------------------------------------------------------------------------------- */
+
+#define REDLOCK_OK 0
+/* Held by another, for the whole time waited: come back later, or leave the work to them. */
+#define REDLOCK_BUSY 1
+/* This lock is no longer held: its validity is over, or a majority of the nodes said so. Stop what
+   it protects, now. */
+#define REDLOCK_LOST 2
+/* Not enough validity: granted too late to be of use (acquiring; it has been released again), or
+   less left than asked for (redlock_lock_ensure(); it is still held). A longer ttl or faster nodes. */
+#define REDLOCK_TOO_SLOW 3
+/* Too few nodes answered for a verdict: nothing is known about the lock. redlock_last_error() has
+   each failed node's cause. */
+#define REDLOCK_UNAVAILABLE 4
+/* The bound on extensions is used up. The lock is valid until its deadline: finish. */
+#define REDLOCK_EXTENSION_LIMIT 5
+/* redlock_acquire_while() was told to stop. */
+#define REDLOCK_CANCELLED 6
+/* Something passed in cannot work, now or later: NULL, no nodes, a bad URL, a ttl out of range, one
+   server given under two addresses, ... redlock_last_error() names the value and the limit. */
+#define REDLOCK_CONFIG 7
+/* The operating system gave no random bytes for a token. */
+#define REDLOCK_RANDOM 8
+/* A bug in this library, caught at its border. Report it with redlock_last_error(). Nothing is
+   known about the lock; its handle can be used and must be ended all the same. */
+#define REDLOCK_PANIC 9
+
+/* What a status code means, in a few words. Static; never NULL, for any number. */
+const char *redlock_status_string(int status);
+
+/* The text of the last failure in this thread: more than the code says, with the cause at each
+   failed node. Never a password. A call that succeeds leaves it; empty before the first failure.
+   Copies as snprintf(). */
+size_t redlock_last_error(char *buf, size_t cap);
+
+/* ---------------------------------------------------------------------------------------------
+ * The client object
+ * ------------------------------------------------------------------------------------------- */
+
+/* Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
+   Redlock, where a majority decides. `urls` are n strings: redis://, unix://, and rediss:// if the
+   library was built with a TLS feature; with user, password and database. Nothing is connected before
+   the first lock is acquired.
+   CONFIG: no node or more than 64, a bad URL, the same address twice. */
+int redlock_new(const char *const *urls, size_t n, redlock_t **out);
+
+/* How long redlock_acquire() may try in all. 0 is one attempt, UINT64_MAX for ever. Default 10000. */
+#define REDLOCK_OPTION_WAIT_MS 1
+/* The bounds of the random pause between two attempts. Default 50 and 250. Setting one of them past
+   the other moves the other along, so that the order of the two calls does not matter. */
+#define REDLOCK_OPTION_RETRY_DELAY_MIN_MS 2
+#define REDLOCK_OPTION_RETRY_DELAY_MAX_MS 3
+/* How long one step may take: a command written to all nodes and their answers read. Nodes that do
+   not answer cost it once and together; from then on nothing until they are back. Small against the
+   ttl. 1 to 3600000. Default 50. */
+#define REDLOCK_OPTION_NODE_TIMEOUT_MS 4
+/* How long connecting may take, with name resolution, TLS and authentication. Only the first
+   operation ever waits for connections that long. 1 to 3600000. Default 500. */
+#define REDLOCK_OPTION_CONNECT_TIMEOUT_MS 5
+/* How often one lock can be extended by redlock_lock_extend(). 0 to UINT32_MAX. Default 10. */
+#define REDLOCK_OPTION_MAX_EXTENSIONS 6
+
+/* Sets one option, for the calls that begin after it; locks that are held keep what they were
+   acquired with. Best done before the first lock: a new timeout means new connections.
+   CONFIG: no such option, a value out of range (nothing is changed then), a forked child. */
+int redlock_set(redlock_t *redlock, int option, uint64_t value);
+
+/* Ends the client object. The connections close when its locks are ended too; the last one to go
+   may block until what the nodes still owe has been read, for at most a node timeout. */
+void redlock_free(redlock_t *redlock);
+
+/* ---------------------------------------------------------------------------------------------
+ * Acquiring
+ *
+ * The ttl bounds how long the lock stays taken if this process dies: 3 ms to 100 years. The lock is
+ * valid for at most 99 % of it less 2 ms (for clocks that differ), less what acquiring took.
+ *
+ * All of these fail with CONFIG and RANDOM at once, and after any failure whatever was granted has
+ * been undone. One attempt blocks for at most a node timeout, or two where connections
+ * turned out closed; the first one ever for at most a connect timeout more.
+ * ------------------------------------------------------------------------------------------- */
+
+/* One attempt. BUSY: held by another. UNAVAILABLE, TOO_SLOW. */
+int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
+                        uint64_t ttl_ms, redlock_lock_t **out);
+
+/* Tries again while others have it or too few nodes answer, for as long as REDLOCK_OPTION_WAIT_MS
+   says. Fails as the last attempt did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait
+   is over. */
+int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
+                    uint64_t ttl_ms, redlock_lock_t **out);
+
+/* The same with a wait of its own. 0 is one attempt, UINT64_MAX for ever. */
+int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t resource_len,
+                           uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
+
+/* The same as redlock_acquire() for as long as keep_trying(user) does not return 0. It is asked in the
+   calling thread, before each attempt and at least every 50 ms between attempts; a flag that a signal
+   handler sets stops the waiting so. CANCELLED: it returned 0. */
+int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,
+                          uint64_t ttl_ms, int (*keep_trying)(void *user), void *user,
+                          redlock_lock_t **out);
+
+/* The length of a token: the random value that signs one lock. */
+#define REDLOCK_TOKEN_SIZE 20
+
+/* Goes on with a lock that another process or thread handed over: its resource, its token
+   (redlock_lock_token()) and how long it is still valid (redlock_lock_remaining_ms() there, less what
+   the hand-over took). Believes what it is told and asks no node. The giver ends its handle with
+   redlock_lock_leak(). Extensions count anew. */
+int redlock_resume(redlock_t *redlock, const void *resource, size_t resource_len,
+                   const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
+                   redlock_lock_t **out);
+
+/* ---------------------------------------------------------------------------------------------
+ * Asking a lock. Local: no node is asked, nothing blocks.
+ * ------------------------------------------------------------------------------------------- */
+
+/* How long the lock is still valid, rounded down. 0 once it is over or known to be lost. */
+uint64_t redlock_lock_remaining_ms(const redlock_lock_t *lock);
+
+/* 1 while the lock is valid, otherwise 0. */
+int redlock_lock_is_valid(const redlock_lock_t *lock);
+
+/* Makes sure that the lock stays valid for at_least_ms: to be called before each critical write, with
+   the time that the write may take. LOST: the validity is over. TOO_SLOW: less is left than asked
+   for; it is still held. */
+int redlock_lock_ensure(const redlock_lock_t *lock, uint64_t at_least_ms);
+
+/* How often redlock_lock_extend() can still succeed. 0 for a lock that is kept alive. */
+uint32_t redlock_lock_extensions_left(const redlock_lock_t *lock);
+
+/* The token's REDLOCK_TOKEN_SIZE bytes (no string: no NUL is added), for redlock_resume(). Copies at
+   most cap of them and returns how many there are. Whoever knows the token can extend and release the
+   lock: never log it. */
+size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
+
+/* What is locked. Bytes, as with the token. */
+size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);
+
+/* ---------------------------------------------------------------------------------------------
+ * Extending and ending a lock
+ * ------------------------------------------------------------------------------------------- */
+
+/* Makes the lock valid for ttl_ms from now (less the drift) if it would end earlier; it never
+   shortens. Blocks for at most a node timeout, or two where connections turned out closed.
+   A failed extension changes nothing on the nodes:
+   LOST: the validity is over, or a majority no longer holds the lock.
+   UNAVAILABLE: too few nodes answered. The old deadline stays, so trying again is worth while.
+   EXTENSION_LIMIT: REDLOCK_OPTION_MAX_EXTENSIONS is used up (only successful ones count).
+   CONFIG: ttl out of range; or the lock is kept alive, which renews it by itself. */
+int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
+
+/* Releases the lock, waits until a majority has confirmed it, and frees the handle, whatever it
+   returns. Blocks as redlock_lock_extend().
+   LOST: it had been lost before; what it protected may have been touched by another.
+   UNAVAILABLE: too few nodes confirmed; the ttl ends the lock on the others. */
+int redlock_lock_release(redlock_lock_t *lock);
+
+/* Frees the handle and does not release the lock: nobody can take it until its ttl ends. For
+   a throttle ("at most once in 5 seconds"), and after handing the lock over. Nothing blocks. */
+void redlock_lock_leak(redlock_lock_t *lock);
+
+/* ---------------------------------------------------------------------------------------------
+ * Work that takes longer than the ttl
+ *
+ * A lock that is kept alive is renewed by itself every third of its ttl, until max_hold_ms is used up.
+ * The handle stays the same. If the lock is lost all the same, its holder learns it by
+ * redlock_lock_is_valid(), redlock_lock_ensure() and the functions below, which all decide by the local
+ * clock, whatever the nodes are doing, and agree.
+ * ------------------------------------------------------------------------------------------- */
+
+/* Has the lock renewed, for at most max_hold_ms counted from its acquisition. One thread renews all
+   locks of a redlock_t. Blocks only if the lock is nearly expired and therefore renewed at once.
+   CONFIG: it is kept alive already (nothing is changed then); max_hold_ms is less than the time that it
+   has been held; no thread can be started. LOST, UNAVAILABLE: as redlock_lock_extend().
+   After any other failure than "kept alive already" the lock has been released: the handle is
+   lost for good and must still be ended. */
+int redlock_lock_keep_alive(redlock_lock_t *lock, uint64_t max_hold_ms);
+
+/* Ends the renewal: a lock as before, with the deadline that it has now. Callbacks are forgotten; one
+   that is running is waited for. CONFIG: it is not kept alive. LOST: keep_alive had failed. */
+int redlock_lock_stop(redlock_lock_t *lock);
+
+/* How long the lock is still renewed. 0 if it is not kept alive. */
+uint64_t redlock_lock_hold_left_ms(const redlock_lock_t *lock);
+
+/* Waits until the lock is lost, for at most timeout_ms. LOST: it is. OK: it was still held
+   when the time was over. CONFIG: it is not kept alive, or not any more. */
+int redlock_lock_wait_lost(const redlock_lock_t *lock, uint64_t timeout_ms);
+
+/* Why a lock that was kept alive was lost. */
+/* It is not lost, or not kept alive. */
+#define REDLOCK_REASON_NONE 0
+/* A majority of the nodes no longer held it: another has it, or somebody deleted it. */
+#define REDLOCK_REASON_TAKEN 1
+/* Its validity ended before a majority of the nodes had answered a renewal. */
+#define REDLOCK_REASON_EXPIRED 2
+/* max_hold_ms was used up. */
+#define REDLOCK_REASON_HOLD_LIMIT 3
+
+int redlock_lock_lost_reason(const redlock_lock_t *lock);
+
+/* Has fn(reason, user) called once, when the lock is lost: at once if it is lost already, never after
+   it was stopped or ended. Several can be set; each is called. CONFIG: the lock is not kept alive.
+
+   fn runs on a thread of the library, usually one of its own, while other threads go on using the
+   lock. It should only pass the news on: set a flag, write to a pipe, signal a condition. The lock
+   belongs to its owner: called by fn with the same lock, every function says that it is lost and does
+   nothing, and redlock_lock_release() and redlock_lock_leak() do not free it. Other handles
+   can be used.
+
+   redlock_lock_stop(), redlock_lock_release() and redlock_lock_leak() wait for a callback that is
+   running; when they return, none is running nor will be, so that `user` may be freed. Do
+   not hold a mutex in them that fn waits for. In a forked child fn is never called. */
+int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,872 @@
+/*
+ * Every function of redlock.h, as a C program uses it. Also valid C++. tests/capi.rs compiles it, gives
+ * it servers, and runs it.
+ *
+ *     capi URL1 URL2 URL3  TCP_URL TCP_PID  UNIX_URL UNIX_PID  PAIRS GROWTH_KIB
+ *
+ * The servers with a process id will be frozen and killed. GROWTH_KIB is how much memory so many pairs
+ * of acquire and release may cost; 0: do not look (sanitizers keep what is freed).
+ */
+
+#define _POSIX_C_SOURCE 200809L
+
+#include "redlock.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TTL 60000
+#define TWENTY_SECONDS 20000
+/* For locks that shall end, or be renewed: short, and longer than a busy machine stands still. */
+#define SHORT 4000
+
+static void fail(int line, const char *what, int status)
+{
+    char text[1000];
+
+    redlock_last_error(text, sizeof text);
+    fprintf(stderr, "capi.c:%d: %s: status %d (%s); last error: %s\n", line, what, status,
+            redlock_status_string(status), text);
+    abort();
+}
+
+#define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition, 0))
+/* That a call returns this status. */
+#define IS(expected, call)                                                                         \
+    do {                                                                                           \
+        int is_status = (call);                                                                    \
+        if (is_status != (expected))                                                               \
+            fail(__LINE__, #call " is " #expected, is_status);                                     \
+    } while (0)
+#define OK(call) IS(REDLOCK_OK, call)
+/* Waits for a condition that must come true. */
+#define EVENTUALLY(condition)                                                                      \
+    do {                                                                                           \
+        int eventually_left = 10000;                                                               \
+        while (!(condition)) {                                                                     \
+            if (eventually_left-- == 0)                                                            \
+                fail(__LINE__, "not in time: " #condition, 0);                                     \
+            pause_ms(2);                                                                           \
+        }                                                                                          \
+    } while (0)
+
+static void pause_ms(long ms)
+{
+    struct timespec time;
+
+    time.tv_sec = ms / 1000;
+    time.tv_nsec = ms % 1000 * 1000000;
+    nanosleep(&time, NULL);
+}
+
+static int entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int count = 0;
+
+    CHECK(dir != NULL);
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count;
+}
+
+static int last_error_has(const char *part)
+{
+    char text[1000];
+
+    redlock_last_error(text, sizeof text);
+    return strstr(text, part) != NULL;
+}
+
+/* A counter for several threads. */
+typedef struct {
+    pthread_mutex_t mutex;
+    int value;
+} counter_t;
+
+static int add(counter_t *counter, int by)
+{
+    int value;
+
+    pthread_mutex_lock(&counter->mutex);
+    value = counter->value += by;
+    pthread_mutex_unlock(&counter->mutex);
+    return value;
+}
+
+#define COUNTER {PTHREAD_MUTEX_INITIALIZER, 0}
+
+/* Patient with a busy machine, quick at retrying. */
+static redlock_t *client(const char *const *urls, size_t n)
+{
+    redlock_t *redlock = NULL;
+
+    OK(redlock_new(urls, n, &redlock));
+    CHECK(redlock != NULL);
+    OK(redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000));
+    OK(redlock_set(redlock, REDLOCK_OPTION_CONNECT_TIMEOUT_MS, 5000));
+    OK(redlock_set(redlock, REDLOCK_OPTION_RETRY_DELAY_MIN_MS, 1));
+    OK(redlock_set(redlock, REDLOCK_OPTION_RETRY_DELAY_MAX_MS, 10));
+    OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, TWENTY_SECONDS));
+    return redlock;
+}
+
+static redlock_lock_t *take(redlock_t *redlock, const char *resource, uint64_t ttl_ms)
+{
+    redlock_lock_t *lock = NULL;
+
+    OK(redlock_acquire(redlock, resource, strlen(resource), ttl_ms, &lock));
+    CHECK(lock != NULL);
+    return lock;
+}
+
+static redlock_lock_t *take_kept(redlock_t *redlock, const char *resource, uint64_t ttl_ms,
+                                 uint64_t max_hold_ms)
+{
+    redlock_lock_t *lock = take(redlock, resource, ttl_ms);
+
+    OK(redlock_lock_keep_alive(lock, max_hold_ms));
+    return lock;
+}
+
+/* The same lock once more, as if handed over. */
+static redlock_lock_t *twin(redlock_t *redlock, const redlock_lock_t *lock)
+{
+    uint8_t token[REDLOCK_TOKEN_SIZE];
+    char resource[100];
+    redlock_lock_t *other = NULL;
+    size_t len = redlock_lock_resource(lock, resource, sizeof resource);
+
+    CHECK(redlock_lock_token(lock, token, sizeof token) == sizeof token);
+    OK(redlock_resume(redlock, resource, len, token, redlock_lock_remaining_ms(lock), &other));
+    return other;
+}
+
+static void version_and_codes(void)
+{
+    static const int codes[] = {
+        REDLOCK_OK,        REDLOCK_BUSY,        REDLOCK_LOST,
+        REDLOCK_TOO_SLOW,  REDLOCK_UNAVAILABLE, REDLOCK_EXTENSION_LIMIT,
+        REDLOCK_CANCELLED, REDLOCK_CONFIG,      REDLOCK_RANDOM,
+        REDLOCK_PANIC};
+    static const int strange[] = {-1, 10, 1000, 2147483647, -2147483647 - 1};
+    const char *unknown = redlock_status_string(-1);
+    char version[40];
+    size_t i, k;
+
+    CHECK(redlock_version_number() == REDLOCK_VERSION_NUMBER);
+    CHECK(strcmp(redlock_version_string(), REDLOCK_VERSION_STRING) == 0);
+    snprintf(version, sizeof version, "%u.%u.%u", redlock_version_number() / 1000000,
+             redlock_version_number() / 1000 % 1000, redlock_version_number() % 1000);
+    CHECK(strcmp(version, REDLOCK_VERSION_STRING) == 0);
+
+    for (i = 0; i < sizeof codes / sizeof *codes; i++) {
+        CHECK(codes[i] == (int)i);
+        CHECK(strcmp(redlock_status_string(codes[i]), unknown) != 0);
+        for (k = 0; k < i; k++)
+            CHECK(strcmp(redlock_status_string(codes[i]), redlock_status_string(codes[k])) != 0);
+    }
+    for (i = 0; i < sizeof strange / sizeof *strange; i++)
+        CHECK(strcmp(redlock_status_string(strange[i]), unknown) == 0);
+}
+
+static int always(void *user)
+{
+    (void)user;
+    return 1;
+}
+
+static void count_loss(int reason, void *user)
+{
+    (void)reason;
+    add((counter_t *)user, 1);
+}
+
+static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
+{
+    static const char *const hole[] = {"redis://10.0.0.1", NULL};
+    uint8_t token[REDLOCK_TOKEN_SIZE] = {0};
+    redlock_t *no_redlock = (redlock_t *)&token;
+    redlock_lock_t *lock = (redlock_lock_t *)&token;
+    char text[10];
+
+    IS(REDLOCK_CONFIG, redlock_new(NULL, 3, &no_redlock));
+    CHECK(no_redlock == NULL && last_error_has("urls is NULL"));
+    IS(REDLOCK_CONFIG, redlock_new(urls, 3, NULL));
+    IS(REDLOCK_CONFIG, redlock_new(hole, 2, &no_redlock));
+    CHECK(last_error_has("node 1 is NULL"));
+    IS(REDLOCK_CONFIG, redlock_set(NULL, REDLOCK_OPTION_WAIT_MS, 1));
+    redlock_free(NULL);
+
+    IS(REDLOCK_CONFIG, redlock_try_acquire(NULL, "a", 1, TTL, &lock));
+    CHECK(lock == NULL && last_error_has("redlock is NULL"));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, NULL, 1, TTL, &lock));
+    CHECK(last_error_has("resource is NULL"));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "a", 1, TTL, NULL));
+    CHECK(last_error_has("out is NULL"));
+    IS(REDLOCK_CONFIG, redlock_acquire(NULL, "a", 1, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire(redlock, NULL, 1, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire(redlock, "a", 1, TTL, NULL));
+    IS(REDLOCK_CONFIG, redlock_acquire_within(NULL, "a", 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_within(redlock, NULL, 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_within(redlock, "a", 1, TTL, 1, NULL));
+    IS(REDLOCK_CONFIG, redlock_acquire_while(NULL, "a", 1, TTL, always, NULL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, NULL, 1, TTL, always, NULL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, "a", 1, TTL, NULL, NULL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, "a", 1, TTL, always, NULL, NULL));
+    IS(REDLOCK_CONFIG, redlock_resume(NULL, "a", 1, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume(redlock, NULL, 1, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume(redlock, "a", 1, NULL, TTL, &lock));
+    CHECK(last_error_has("token is NULL"));
+    IS(REDLOCK_CONFIG, redlock_resume(redlock, "a", 1, token, TTL, NULL));
+
+    CHECK(redlock_lock_remaining_ms(NULL) == 0);
+    CHECK(redlock_lock_is_valid(NULL) == 0);
+    IS(REDLOCK_CONFIG, redlock_lock_ensure(NULL, 0));
+    CHECK(redlock_lock_extensions_left(NULL) == 0);
+    CHECK(redlock_lock_token(NULL, token, sizeof token) == 0);
+    CHECK(redlock_lock_resource(NULL, text, sizeof text) == 0);
+    IS(REDLOCK_CONFIG, redlock_lock_extend(NULL, TTL));
+    OK(redlock_lock_release(NULL));
+    redlock_lock_leak(NULL);
+    IS(REDLOCK_CONFIG, redlock_lock_keep_alive(NULL, TTL));
+    IS(REDLOCK_CONFIG, redlock_lock_stop(NULL));
+    CHECK(redlock_lock_hold_left_ms(NULL) == 0);
+    IS(REDLOCK_CONFIG, redlock_lock_wait_lost(NULL, 0));
+    CHECK(redlock_lock_lost_reason(NULL) == REDLOCK_REASON_NONE);
+    IS(REDLOCK_CONFIG, redlock_lock_on_lost(NULL, count_loss, NULL));
+    CHECK(last_error_has("lock is NULL"));
+
+    /* Where NULL buffers are allowed. */
+    CHECK(redlock_last_error(NULL, 0) == strlen("lock is NULL"));
+    CHECK(redlock_last_error(NULL, 10) == strlen("lock is NULL"));
+    memset(text, 'x', sizeof text);
+    CHECK(redlock_last_error(text, 5) == strlen("lock is NULL"));
+    CHECK(strcmp(text, "lock") == 0 && text[5] == 'x');
+    CHECK(redlock_last_error(text, 0) == strlen("lock is NULL") && text[0] == 'l');
+
+    lock = take(redlock, "null", TTL);
+    CHECK(redlock_lock_token(lock, NULL, 0) == REDLOCK_TOKEN_SIZE);
+    CHECK(redlock_lock_token(lock, NULL, 20) == REDLOCK_TOKEN_SIZE);
+    CHECK(redlock_lock_resource(lock, NULL, 0) == 4);
+    OK(redlock_lock_keep_alive(lock, TTL));
+    IS(REDLOCK_CONFIG, redlock_lock_on_lost(lock, NULL, NULL));
+    OK(redlock_lock_release(lock));
+}
+
+static void wrong_values(redlock_t *redlock, const char *const *urls)
+{
+    static const char *const bad[] = {"http://:hunter2@10.0.0.1"};
+    static const char *const not_text[] = {"redis://\xff"};
+    static const char big[65537] = "";
+    const char *twice[2];
+    uint8_t token[REDLOCK_TOKEN_SIZE] = {0};
+    redlock_t *other = NULL;
+    redlock_lock_t *lock = NULL;
+
+    IS(REDLOCK_CONFIG, redlock_new(urls, 0, &other));
+    IS(REDLOCK_CONFIG, redlock_new(urls, (size_t)-1, &other));
+    IS(REDLOCK_CONFIG, redlock_new(bad, 1, &other));
+    CHECK(last_error_has("node 0") && !last_error_has("hunter2"));
+    IS(REDLOCK_CONFIG, redlock_new(not_text, 1, &other));
+    twice[0] = twice[1] = urls[0];
+    IS(REDLOCK_CONFIG, redlock_new(twice, 2, &other));
+    CHECK(other == NULL);
+
+    IS(REDLOCK_CONFIG, redlock_set(redlock, 0, 1));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, -1, 1));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, 7, 1));
+    CHECK(last_error_has("no option 7"));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, 0));
+    CHECK(last_error_has("node_timeout"));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, UINT64_MAX));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_CONNECT_TIMEOUT_MS, 0));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_CONNECT_TIMEOUT_MS, 3600001));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, 4294967296ull));
+
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "", 0, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, NULL, 0, TTL, &lock));
+    CHECK(last_error_has("0 bytes"));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, big, sizeof big, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "a", (size_t)-1, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire(redlock, "", 0, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_within(redlock, "", 0, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, "", 0, TTL, always, NULL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume(redlock, "", 0, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume(redlock, "a", 1, token, UINT64_MAX, &lock));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "a", 1, 0, &lock));
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "a", 1, UINT64_MAX, &lock));
+    CHECK(lock == NULL);
+
+    lock = take(redlock, "a", TTL);
+    IS(REDLOCK_CONFIG, redlock_lock_extend(lock, 0));
+    IS(REDLOCK_CONFIG, redlock_lock_extend(lock, UINT64_MAX));
+    IS(REDLOCK_CONFIG, redlock_lock_stop(lock));
+    IS(REDLOCK_CONFIG, redlock_lock_wait_lost(lock, 0));
+    IS(REDLOCK_CONFIG, redlock_lock_on_lost(lock, count_loss, NULL));
+    CHECK(redlock_lock_hold_left_ms(lock) == 0);
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
+    OK(redlock_lock_release(lock));
+}
+
+static void options_work(const char *const *urls)
+{
+    redlock_t *redlock = client(urls, 3);
+    redlock_lock_t *lock, *other;
+
+    OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, 1));
+    lock = take(redlock, "options", TTL);
+    CHECK(redlock_lock_extensions_left(lock) == 1);
+    OK(redlock_lock_extend(lock, 2 * TTL));
+    CHECK(redlock_lock_extensions_left(lock) == 0);
+    CHECK(redlock_lock_remaining_ms(lock) > TTL);
+    IS(REDLOCK_EXTENSION_LIMIT, redlock_lock_extend(lock, TTL));
+    CHECK(last_error_has("limit of 1"));
+    CHECK(redlock_lock_is_valid(lock));
+    OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, UINT32_MAX));
+    CHECK(redlock_lock_extensions_left(lock) == 0);
+
+    /* With a wait of zero, acquire tries once. */
+    OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, 0));
+    IS(REDLOCK_BUSY, redlock_acquire(redlock, "options", 7, TTL, &other));
+    CHECK(other == NULL);
+    OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, UINT64_MAX));
+    /* Minimum past the maximum, and back. */
+    OK(redlock_set(redlock, REDLOCK_OPTION_RETRY_DELAY_MIN_MS, 1000));
+    OK(redlock_set(redlock, REDLOCK_OPTION_RETRY_DELAY_MAX_MS, 1));
+    OK(redlock_lock_release(lock));
+    lock = take(redlock, "options", TTL);
+    OK(redlock_lock_release(lock));
+    redlock_free(redlock);
+}
+
+static int count_down(void *user)
+{
+    int *left = (int *)user;
+
+    return (*left)-- > 0;
+}
+
+static void acquire_ask_extend_release(redlock_t *redlock)
+{
+    char text[100];
+    uint8_t token[REDLOCK_TOKEN_SIZE + 1];
+    redlock_lock_t *lock, *other;
+    int left;
+
+    lock = NULL;
+    OK(redlock_try_acquire(redlock, "a", 1, TTL, &lock));
+    CHECK(redlock_lock_is_valid(lock) == 1);
+    CHECK(redlock_lock_remaining_ms(lock) > TTL / 2);
+    CHECK(redlock_lock_remaining_ms(lock) <= TTL - TTL / 100 - 2);
+    OK(redlock_lock_ensure(lock, TTL / 2));
+    IS(REDLOCK_TOO_SLOW, redlock_lock_ensure(lock, TTL));
+    CHECK(redlock_lock_extensions_left(lock) == 10);
+
+    other = lock;
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "a", 1, TTL, &other));
+    CHECK(other == NULL && last_error_has("held by another"));
+    IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "a", 1, TTL, 0, &other));
+    IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "a", 1, TTL, 20, &other));
+    left = 3;
+    IS(REDLOCK_CANCELLED,
+       redlock_acquire_while(redlock, "a", 1, TTL, count_down, &left, &other));
+    CHECK(other == NULL && left == -1);
+    CHECK(last_error_has("told to stop"));
+
+    OK(redlock_lock_extend(lock, 2 * TTL));
+    CHECK(redlock_lock_remaining_ms(lock) > TTL);
+    CHECK(redlock_lock_extensions_left(lock) == 9);
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(redlock_lock_remaining_ms(lock) > TTL);
+    OK(redlock_lock_release(lock));
+
+    OK(redlock_acquire_within(redlock, "a", 1, TTL, TWENTY_SECONDS, &lock));
+    OK(redlock_lock_release(lock));
+    OK(redlock_acquire_while(redlock, "a", 1, TTL, always, NULL, &lock));
+
+    /* Handed over, to a handle that does not know of the other's end. */
+    other = twin(redlock, lock);
+    memset(token, 0, sizeof token);
+    CHECK(redlock_lock_token(lock, token, 5) == REDLOCK_TOKEN_SIZE && token[5] == 0);
+    CHECK(redlock_lock_token(lock, token, sizeof token) == REDLOCK_TOKEN_SIZE);
+    CHECK(token[REDLOCK_TOKEN_SIZE] == 0);
+    redlock_lock_leak(lock);
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "a", 1, TTL, &lock));
+    lock = twin(redlock, other);
+    OK(redlock_lock_extend(other, TTL));
+    OK(redlock_lock_release(other));
+    IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
+    CHECK(redlock_lock_is_valid(lock) == 0 && redlock_lock_remaining_ms(lock) == 0);
+    IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+
+    /* Expired. */
+    lock = take(redlock, "a", SHORT);
+    EVENTUALLY(!redlock_lock_is_valid(lock));
+    IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+
+    /* Any bytes. */
+    OK(redlock_try_acquire(redlock, "x\0y\xff", 4, TTL, &lock));
+    OK(redlock_try_acquire(redlock, "x\0z\xff", 4, TTL, &other));
+    memset(text, 'x', sizeof text);
+    CHECK(redlock_lock_resource(lock, text, sizeof text) == 4);
+    CHECK(memcmp(text, "x\0y\xffx", 5) == 0);
+    CHECK(redlock_lock_resource(other, text, 3) == 4);
+    CHECK(memcmp(text, "x\0z\xffx", 5) == 0);
+    OK(redlock_lock_release(lock));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "x\0z\xff", 4, TTL, &lock));
+    OK(redlock_lock_release(other));
+
+    /* A throttle. */
+    redlock_lock_leak(take(redlock, "throttle", SHORT));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "throttle", 8, TTL, &lock));
+}
+
+/* What a callback saw and did. */
+typedef struct {
+    counter_t begun, done;
+    redlock_lock_t *lock;
+    redlock_t *redlock;
+    pthread_t thread;
+    int reason;
+} loss_t;
+
+static void loss_init(loss_t *loss, redlock_t *redlock, redlock_lock_t *lock)
+{
+    memset(loss, 0, sizeof *loss);
+    pthread_mutex_init(&loss->begun.mutex, NULL);
+    pthread_mutex_init(&loss->done.mutex, NULL);
+    loss->redlock = redlock;
+    loss->lock = lock;
+}
+
+static void on_lost(int reason, void *user)
+{
+    loss_t *loss = (loss_t *)user;
+    redlock_lock_t *lock = loss->lock;
+    uint8_t token[REDLOCK_TOKEN_SIZE];
+
+    loss->reason = reason;
+    loss->thread = pthread_self();
+    add(&loss->begun, 1);
+    CHECK(redlock_last_error(NULL, 0) == 0);
+
+    /* Its own lock is lost, whatever it calls. */
+    CHECK(redlock_lock_is_valid(lock) == 0 && redlock_lock_remaining_ms(lock) == 0);
+    IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_on_lost(lock, on_lost, user));
+    IS(REDLOCK_LOST, redlock_lock_stop(lock));
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    redlock_lock_leak(lock);
+    CHECK(redlock_lock_token(lock, token, sizeof token) == sizeof token);
+
+    /* Others are not. */
+    lock = take(loss->redlock, "taken by a callback", TTL);
+    OK(redlock_lock_ensure(lock, 1));
+    OK(redlock_lock_release(lock));
+
+    /* Whoever stops or ends the lock waits for this. */
+    pause_ms(100);
+    add(&loss->done, 1);
+}
+
+static void kept_alive(redlock_t *redlock)
+{
+    counter_t calls = COUNTER;
+    loss_t loss, late;
+    redlock_lock_t *lock, *other;
+
+    /* Longer than its ttl. */
+    lock = take(redlock, "k", SHORT);
+    OK(redlock_lock_keep_alive(lock, TTL));
+    CHECK(redlock_lock_hold_left_ms(lock) > TTL / 2);
+    CHECK(redlock_lock_is_valid(lock) && redlock_lock_remaining_ms(lock) <= SHORT);
+    OK(redlock_lock_ensure(lock, 1));
+    IS(REDLOCK_TOO_SLOW, redlock_lock_ensure(lock, TTL));
+    CHECK(redlock_lock_extensions_left(lock) == 0);
+    IS(REDLOCK_CONFIG, redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_CONFIG, redlock_lock_keep_alive(lock, TTL));
+    OK(redlock_lock_wait_lost(lock, 0));
+    OK(redlock_lock_wait_lost(lock, SHORT + SHORT / 2));
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "k", 1, TTL, &other));
+    OK(redlock_lock_release(lock));
+
+    /* A plain lock again, and kept again. A callback is forgotten. */
+    lock = take_kept(redlock, "k", SHORT, TTL);
+    OK(redlock_lock_on_lost(lock, count_loss, &calls));
+    OK(redlock_lock_stop(lock));
+    CHECK(redlock_lock_hold_left_ms(lock) == 0);
+    IS(REDLOCK_CONFIG, redlock_lock_stop(lock));
+    OK(redlock_lock_extend(lock, SHORT));
+    CHECK(redlock_lock_extensions_left(lock) == 9);
+    OK(redlock_lock_keep_alive(lock, TTL));
+    OK(redlock_lock_stop(lock));
+    EVENTUALLY(!redlock_lock_is_valid(lock));
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    CHECK(add(&calls, 0) == 0);
+
+    /* Leaked: its ttl ends it. */
+    lock = take_kept(redlock, "k", SHORT, TTL);
+    redlock_lock_leak(lock);
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "k", 1, TTL, &other));
+
+    /* Taken away; two callbacks, and one that comes late. Releasing waits for those that run. */
+    lock = take_kept(redlock, "k", SHORT, TTL);
+    loss_init(&loss, redlock, lock);
+    loss_init(&late, redlock, lock);
+    OK(redlock_lock_on_lost(lock, on_lost, &loss));
+    OK(redlock_lock_on_lost(lock, count_loss, &calls));
+    other = twin(redlock, lock);
+    OK(redlock_lock_release(other));
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TWENTY_SECONDS));
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_TAKEN);
+    CHECK(!redlock_lock_is_valid(lock) && redlock_lock_remaining_ms(lock) == 0);
+    IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    EVENTUALLY(add(&loss.begun, 0) == 1);
+    OK(redlock_lock_on_lost(lock, on_lost, &late));
+    EVENTUALLY(add(&late.begun, 0) == 1);
+    EVENTUALLY(add(&calls, 0) == 1);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    CHECK(add(&loss.done, 0) == 1 && add(&late.done, 0) == 1);
+    CHECK(loss.reason == REDLOCK_REASON_TAKEN && late.reason == REDLOCK_REASON_TAKEN);
+    CHECK(!pthread_equal(loss.thread, pthread_self()));
+
+    /* The bound on the hold. Stopping waits, too. */
+    lock = take_kept(redlock, "k", SHORT, SHORT + SHORT / 4);
+    loss_init(&loss, redlock, lock);
+    OK(redlock_lock_on_lost(lock, on_lost, &loss));
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, UINT64_MAX));
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_HOLD_LIMIT);
+    CHECK(redlock_lock_hold_left_ms(lock) == 0);
+    EVENTUALLY(add(&loss.begun, 0) == 1);
+    OK(redlock_lock_stop(lock));
+    CHECK(add(&loss.done, 0) == 1 && loss.reason == REDLOCK_REASON_HOLD_LIMIT);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+
+    /* Failing to keep it alive has released it; the handle stays until it is ended. */
+    lock = take(redlock, "k", TTL);
+    IS(REDLOCK_CONFIG, redlock_lock_keep_alive(lock, 0));
+    CHECK(last_error_has("max_hold"));
+    CHECK(redlock_lock_is_valid(lock) == 0 && redlock_lock_remaining_ms(lock) == 0);
+    IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_stop(lock));
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_on_lost(lock, count_loss, &calls));
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
+    CHECK(redlock_lock_extensions_left(lock) == 0 && redlock_lock_hold_left_ms(lock) == 0);
+    CHECK(redlock_lock_token(lock, NULL, 0) == 20 && redlock_lock_resource(lock, NULL, 0) == 1);
+    other = take(redlock, "k", TTL);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    OK(redlock_lock_release(other));
+}
+
+/* A lock does not need the client that it came from. */
+static void a_lock_outlives_its_client(const char *const *urls)
+{
+    redlock_t *redlock = client(urls, 3);
+    redlock_lock_t *lock = take_kept(redlock, "alone", SHORT, TTL);
+
+    redlock_free(redlock);
+    OK(redlock_lock_wait_lost(lock, 100));
+    OK(redlock_lock_release(lock));
+}
+
+typedef struct {
+    redlock_t *redlock;
+    redlock_lock_t *lock;
+    int rounds;
+    int *shared;
+    counter_t *running, *stop;
+} work_t;
+
+static void *contend(void *argument)
+{
+    work_t *work = (work_t *)argument;
+    redlock_lock_t *lock;
+    int i;
+
+    CHECK(redlock_last_error(NULL, 0) == 0);
+    add(work->running, 1);
+    for (i = 0; i < work->rounds; i++) {
+        lock = take(work->redlock, "counter", TTL);
+        ++*work->shared;
+        OK(redlock_lock_release(lock));
+    }
+    return NULL;
+}
+
+static void child(redlock_t *redlock, redlock_lock_t *lock, redlock_lock_t *kept,
+                  counter_t *calls)
+{
+    redlock_lock_t *mine;
+
+    CHECK(redlock_lock_is_valid(lock) == 0 && redlock_lock_is_valid(kept) == 0);
+    CHECK(redlock_lock_remaining_ms(kept) == 0 && redlock_lock_hold_left_ms(kept) == 0);
+    CHECK(redlock_lock_token(kept, NULL, 0) == 20 && redlock_lock_resource(kept, NULL, 0) == 4);
+    IS(REDLOCK_LOST, redlock_lock_ensure(lock, 0));
+    IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_keep_alive(lock, TTL));
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(kept, TTL));
+    IS(REDLOCK_LOST, redlock_lock_on_lost(kept, count_loss, calls));
+    IS(REDLOCK_LOST, redlock_lock_stop(kept));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, 1));
+    CHECK(last_error_has("fork"));
+
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "mine", 4, TTL, &mine));
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    redlock_lock_leak(kept);
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "mine", 4, TTL, &mine));
+    mine = take_kept(redlock, "child", SHORT, TTL);
+    OK(redlock_lock_wait_lost(mine, 100));
+    OK(redlock_lock_release(mine));
+    redlock_free(redlock);
+}
+
+static void eight_threads_and_a_fork_in_the_middle(redlock_t *redlock, int rounds)
+{
+    counter_t running = COUNTER, calls = COUNTER;
+    redlock_lock_t *lock = take(redlock, "mine", TTL);
+    redlock_lock_t *kept = take_kept(redlock, "kept", TTL / 2, 10 * TTL);
+    pthread_t threads[8];
+    work_t work;
+    int shared = 0, i, status;
+    pid_t pid;
+
+    OK(redlock_lock_on_lost(kept, count_loss, &calls));
+    memset(&work, 0, sizeof work);
+    work.redlock = redlock;
+    work.rounds = rounds;
+    work.shared = &shared;
+    work.running = &running;
+    for (i = 0; i < 8; i++)
+        CHECK(pthread_create(&threads[i], NULL, contend, &work) == 0);
+    EVENTUALLY(add(&running, 0) == 8);
+    fflush(NULL);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        child(redlock, lock, kept, &calls);
+        _exit(17);
+    }
+    for (i = 0; i < 8; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(shared == 8 * rounds);
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 17);
+    CHECK(redlock_lock_is_valid(kept));
+    OK(redlock_lock_release(kept));
+    OK(redlock_lock_release(lock));
+    CHECK(add(&calls, 0) == 0);
+}
+
+static void *ask(void *argument)
+{
+    work_t *work = (work_t *)argument;
+    redlock_lock_t *lock = work->lock;
+    int status;
+
+    add(work->running, 1);
+    while (add(work->stop, 0) == 0) {
+        OK(redlock_lock_ensure(lock, 1));
+        CHECK(redlock_lock_is_valid(lock) && redlock_lock_remaining_ms(lock) > 0);
+        CHECK(redlock_lock_extensions_left(lock) <= 10);
+        CHECK(redlock_lock_hold_left_ms(lock) <= 2 * TTL);
+        CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_NONE);
+        status = redlock_lock_wait_lost(lock, 10);
+        CHECK(status == REDLOCK_OK || status == REDLOCK_CONFIG);
+    }
+    return NULL;
+}
+
+static void one_lock_in_eight_threads(redlock_t *redlock)
+{
+    counter_t running = COUNTER, stop = COUNTER, calls = COUNTER;
+    redlock_lock_t *lock = take(redlock, "shared", TTL);
+    pthread_t threads[8];
+    work_t work;
+    int i;
+
+    memset(&work, 0, sizeof work);
+    work.lock = lock;
+    work.running = &running;
+    work.stop = &stop;
+    for (i = 0; i < 8; i++)
+        CHECK(pthread_create(&threads[i], NULL, ask, &work) == 0);
+    EVENTUALLY(add(&running, 0) == 8);
+    for (i = 0; i < 5; i++) {
+        OK(redlock_lock_extend(lock, TTL));
+        OK(redlock_lock_keep_alive(lock, 2 * TTL));
+        OK(redlock_lock_on_lost(lock, count_loss, &calls));
+        OK(redlock_lock_stop(lock));
+    }
+    add(&stop, 1);
+    for (i = 0; i < 8; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    OK(redlock_lock_release(lock));
+    CHECK(add(&calls, 0) == 0);
+}
+
+/* Frozen, a kept lock expires; killed, connections close under the program's feet, and with the
+   default disposition a SIGPIPE would end it. */
+static void servers_that_die(const char *url, pid_t pid)
+{
+    const char *urls[1];
+    redlock_t *redlock;
+    redlock_lock_t *lock, *kept, *other;
+    loss_t loss;
+    struct sigaction action;
+    int i;
+
+    urls[0] = url;
+    redlock = client(urls, 1);
+    OK(redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, 500));
+    OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, 0));
+    lock = take_kept(redlock, "frozen", SHORT, TTL);
+    loss_init(&loss, NULL, NULL);
+    OK(redlock_lock_on_lost(lock, count_loss, &loss.begun));
+    CHECK(kill(pid, SIGSTOP) == 0);
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, TWENTY_SECONDS));
+    CHECK(redlock_lock_lost_reason(lock) == REDLOCK_REASON_EXPIRED);
+    EVENTUALLY(add(&loss.begun, 0) == 1);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(redlock, "frozen", 6, TTL, &lock));
+    CHECK(lock == NULL && last_error_has("node 0"));
+    CHECK(kill(pid, SIGCONT) == 0);
+    EVENTUALLY(redlock_try_acquire(redlock, "dying", 5, TTL, &lock) == REDLOCK_OK);
+    EVENTUALLY(redlock_try_acquire(redlock, "kept", 4, TTL, &kept) == REDLOCK_OK);
+    OK(redlock_lock_keep_alive(kept, TTL));
+    EVENTUALLY(redlock_try_acquire(redlock, "other", 5, TTL, &other) == REDLOCK_OK);
+
+    CHECK(kill(pid, SIGKILL) == 0);
+    for (i = 0; i < 3; i++) {
+        /* Far away in time the connections are known to be closed; here they are found out. */
+        redlock_lock_t *none;
+        IS(REDLOCK_UNAVAILABLE, redlock_lock_extend(lock, TTL));
+        CHECK(last_error_has("node 0"));
+        IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(redlock, "new", 3, TTL, &none));
+        CHECK(none == NULL);
+    }
+    CHECK(redlock_lock_is_valid(lock));
+    IS(REDLOCK_UNAVAILABLE, redlock_lock_release(lock));
+    IS(REDLOCK_UNAVAILABLE, redlock_lock_release(kept));
+    redlock_lock_leak(other);
+    redlock_free(redlock);
+    CHECK(sigaction(SIGPIPE, NULL, &action) == 0);
+    CHECK(action.sa_handler == SIG_DFL);
+}
+
+static void *has_no_error(void *argument)
+{
+    (void)argument;
+    CHECK(redlock_last_error(NULL, 0) == 0);
+    IS(REDLOCK_CONFIG, redlock_set(NULL, 0, 0));
+    CHECK(last_error_has("redlock is NULL"));
+    return NULL;
+}
+
+static void errors_name_the_nodes_and_belong_to_the_thread(void)
+{
+    /* Ports where nothing listens. */
+    static const char *const urls[] = {"redis://user:hunter2@127.0.0.1:1",
+                                       "redis://:hunter2@127.0.0.1:2"};
+    redlock_t *redlock = client(urls, 2);
+    redlock_lock_t *lock;
+    pthread_t thread;
+
+    IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(redlock, "a", 1, TTL, &lock));
+    CHECK(last_error_has("node 0 (") && last_error_has("127.0.0.1:1"));
+    CHECK(!last_error_has("hunter2"));
+    CHECK(pthread_create(&thread, NULL, has_no_error, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(last_error_has("node 0 ("));
+    redlock_free(redlock);
+}
+
+static long resident_kib(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    long size, resident;
+
+    CHECK(file != NULL && fscanf(file, "%ld %ld", &size, &resident) == 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void pairs_do_not_grow(redlock_t *redlock, long pairs, long growth_kib)
+{
+    redlock_lock_t *lock;
+    long i, before = 0, growth;
+
+    for (i = -pairs / 10; i < pairs; i++) {
+        if (i == 0)
+            before = resident_kib();
+        OK(redlock_try_acquire(redlock, "pair", 4, TTL, &lock));
+        OK(redlock_lock_release(lock));
+    }
+    growth = resident_kib() - before;
+    printf("%ld pairs: %ld KiB\n", pairs, growth);
+    if (growth_kib > 0 && growth > growth_kib)
+        fail(__LINE__, "memory grows", (int)growth);
+}
+
+int main(int argc, char **argv)
+{
+    const char *urls[3];
+    redlock_t *redlock;
+    int files, i;
+
+    /* A program that hangs fails. */
+    alarm(900);
+#ifdef LEAK
+    /* To see that who looks for leaks finds them. */
+    urls[0] = "redis://127.0.0.1";
+    OK(redlock_new(urls, 1, &redlock));
+    redlock = NULL;
+    return 0;
+#endif
+    if (argc != 10)
+        return 2;
+    for (i = 0; i < 3; i++)
+        urls[i] = argv[1 + i];
+    CHECK(redlock_last_error(NULL, 0) == 0);
+    files = entries("/proc/self/fd");
+    version_and_codes();
+    redlock = client(urls, 3);
+    null_is_never_a_crash(redlock, urls);
+    wrong_values(redlock, urls);
+    options_work(urls);
+    acquire_ask_extend_release(redlock);
+    kept_alive(redlock);
+    a_lock_outlives_its_client(urls);
+    errors_name_the_nodes_and_belong_to_the_thread();
+    one_lock_in_eight_threads(redlock);
+    eight_threads_and_a_fork_in_the_middle(redlock, 100);
+    pairs_do_not_grow(redlock, atol(argv[8]), atol(argv[9]));
+    servers_that_die(argv[4], (pid_t)atol(argv[5]));
+    servers_that_die(argv[6], (pid_t)atol(argv[7]));
+    redlock_free(redlock);
+
+    /* Nothing is left but this thread (and two names in every directory). */
+    EVENTUALLY(entries("/proc/self/task") == 3);
+    EVENTUALLY(entries("/proc/self/fd") == files);
+    puts("ok");
+    return 0;
+}
