@@ -234,10 +234,10 @@ impl Node {
             StalledAfterTheRequest => self.relay.set(|policy| policy.down.stalled = true),
             SlowJustUnder => self
                 .relay
-                .set(|policy| policy.down.delay = NODE_TIMEOUT * 3 / 5),
+                .set(|policy| policy.down.delay = NODE_TIMEOUT / 2),
             SlowJustOver => self
                 .relay
-                .set(|policy| policy.down.delay = NODE_TIMEOUT * 6 / 5),
+                .set(|policy| policy.down.delay = NODE_TIMEOUT * 8 / 5),
             // The shortest reply has four bytes.
             Trickling => self
                 .relay
@@ -255,8 +255,7 @@ impl Node {
             }
             ReadOnly => {
                 // Of a master that does not exist: the data stays, writes are refused.
-                let port = free_port().to_string();
-                self.admin(&["REPLICAOF", "127.0.0.1", &port]);
+                self.admin(&["REPLICAOF", "127.0.0.1", "1"]);
             }
             Loading => {
                 self.admin(&["SAVE"]);
@@ -518,15 +517,15 @@ impl World {
             // Which nodes are merely slow is learnt node by node.
             let bound = NODE_TIMEOUT
                 * match case.fault {
-                    SlowJustUnder | SlowJustOver => 1 + u32::try_from(case.faulty.len()).unwrap(),
-                    _ => 2,
+                    SlowJustUnder | SlowJustOver => 2 + u32::try_from(case.faulty.len()).unwrap(),
+                    _ => 3,
                 };
             let started = Instant::now();
-            for _ in 0..50 {
+            for _ in 0..20 {
                 drop(take(redlock, "other"));
             }
             let took = started.elapsed();
-            assert!(took < bound, "{name}: 50 rounds took {took:?}");
+            assert!(took < bound, "{name}: 20 rounds took {took:?}");
         }
         match redlock.try_acquire(TAKEN, TTL) {
             Ok(None) | Err(Error::Unavailable(_)) => {}
@@ -568,9 +567,14 @@ impl World {
             eventually(&format!("{name}: nothing left on node {i}"), || {
                 node.locks().is_empty()
             });
-            eventually(&format!("{name}: one connection to node {i}"), || {
-                node.clients() == 1
-            });
+            let end = Instant::now() + 20 * NODE_TIMEOUT;
+            while node.clients() != 1 {
+                if Instant::now() > end {
+                    let list = node.admin(&["CLIENT", "LIST"]);
+                    panic!("{name}: connections to node {i}: {list:?}");
+                }
+                std::thread::sleep(ms(2));
+            }
         }
         let end = Instant::now() + 20 * NODE_TIMEOUT;
         loop {
@@ -688,7 +692,7 @@ fn use_it(
             },
         );
         let Some(mut lock) = lock else {
-            std::thread::sleep(ms(1));
+            std::thread::sleep(ms(2));
             continue;
         };
         if shared {
@@ -705,6 +709,8 @@ fn use_it(
         if shared {
             inside.fetch_sub(1, Ordering::SeqCst);
         }
+        // There are many of these and few processors.
+        std::thread::sleep(ms(2));
         let mut lock = Some(lock);
         if round.is_multiple_of(2) {
             timed("drop", &mut || drop(lock.take()));
@@ -743,7 +749,7 @@ fn table() {
 #[test]
 fn every_fault_has_its_outcome_and_leaves_nothing_behind() {
     // Most of the time is spent waiting.
-    const AT_ONCE: usize = 7;
+    const AT_ONCE: usize = 5;
     let waiting = std::sync::Mutex::new(FAULTS.into_iter());
     let failures = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {

@@ -121,8 +121,10 @@ fn stopped_and_resumed_nodes_keep_no_key() {
                         };
                         match redlock.try_acquire(resource, TTL) {
                             Ok(Some(lock)) if round % 2 == 0 => drop(lock),
-                            Ok(Some(lock)) => lock.release().unwrap(),
+                            Ok(Some(lock)) => drop(lock.release()),
                             Ok(None) => {}
+                            // Another was too slow, too.
+                            Err(Error::Unavailable(_)) => {}
                             Err(error) => panic!("{error}"),
                         }
                         std::thread::sleep(ms(1));
@@ -135,9 +137,9 @@ fn stopped_and_resumed_nodes_keep_no_key() {
                 std::thread::sleep(ms(1500));
                 servers[stop % 3].resume();
                 eventually_within(4 * NODE_TIMEOUT, "it votes again", &mut || {
-                    let lock = take(&redlock, "probe");
+                    let lock = redlock.acquire("probe", TTL).unwrap();
                     let voted = servers[stop % 3].exists("probe");
-                    lock.release().unwrap();
+                    drop(lock);
                     voted
                 });
             }

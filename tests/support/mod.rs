@@ -24,6 +24,7 @@ pub mod relay;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -300,10 +301,21 @@ pub fn free_port() -> u16 {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mixed = (std::process::id().wrapping_mul(2_654_435_761) >> 8).wrapping_add(number * 7);
         let port = 12_000 + (mixed % 20_000) as u16;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if reserve(port) && std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
+}
+
+/// For this process, until it ends: so that nobody else starts a server on the port of one that was
+/// killed and is to come back.
+fn reserve(port: u16) -> bool {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    static RESERVED: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let name = SocketAddr::from_abstract_name(format!("redlock-sync-port-{port}")).unwrap();
+    let reserved = UnixListener::bind_addr(&name).map(|one| RESERVED.lock().unwrap().push(one));
+    reserved.is_ok()
 }
 
 pub fn urls(servers: &[Server]) -> Vec<String> {
