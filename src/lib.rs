@@ -199,10 +199,12 @@ mod lane;
 mod lock;
 mod node;
 mod options;
+mod plain;
 mod quorum;
 mod redlock;
 mod script;
 mod step;
+mod tls;
 mod token;
 mod wire;
 
