@@ -16,8 +16,10 @@ use crate::script::{Action, Key};
 use crate::step::Op;
 use crate::token::jitter;
 
-/// Renewals that go to the nodes together at most.
+/// Renewals that go to the nodes together at most, and the bytes of their names: what a node takes
+/// in within its time.
 const BATCH: usize = 256;
+const BATCH_BYTES: usize = 1 << 17;
 /// A wait on the monotonic clock does not see a suspend, so none is longer than this.
 pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 
@@ -374,6 +376,24 @@ impl Book {
         self.times.remove(&(due, id));
         Some((due, kept))
     }
+
+    /// What is due at `now`: as much as goes together.
+    fn take_due(&mut self, now: Instant) -> Due {
+        let mut batch = Due::new();
+        let mut bytes = 0;
+        while let Some((due, id)) = self.times.first().copied()
+            && due <= now
+            && batch.len() < BATCH
+            && bytes < BATCH_BYTES
+        {
+            let Some(entry) = self.remove(id) else {
+                break;
+            };
+            bytes += entry.1.key.resource.len();
+            batch.push(entry);
+        }
+        batch
+    }
 }
 
 impl Agenda {
@@ -431,14 +451,7 @@ impl Agenda {
                     .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let ids: Vec<u64> = book
-                .times
-                .iter()
-                .take_while(|(due, _)| *due <= now)
-                .map(|(_, id)| *id)
-                .take(BATCH)
-                .collect();
-            let due: Due = ids.into_iter().filter_map(|id| book.remove(id)).collect();
+            let due = book.take_due(now);
             drop(book);
             // Somebody's logger may panic.
             let next = catch_unwind(AssertUnwindSafe(|| work(due.clone())));
