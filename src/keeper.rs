@@ -16,8 +16,10 @@ use crate::script::{Action, Key};
 use crate::step::Op;
 use crate::token::jitter;
 
-/// Renewals that go to the nodes together at most.
+/// Renewals that go to the nodes together at most, and the bytes of their names: what a node takes
+/// in within its time.
 const BATCH: usize = 256;
+const BATCH_BYTES: usize = 1 << 17;
 /// A wait on the monotonic clock does not see a suspend, so none is longer than this.
 pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 
@@ -41,6 +43,7 @@ type Due = Vec<(Instant, Arc<Kept>)>;
 pub(crate) struct Kept {
     id: u64,
     pub(crate) key: Key,
+    ttl: Ttl,
     since: Point,
     max_hold: Duration,
     /// Released or stopped: nobody else touches it any more.
@@ -51,7 +54,6 @@ pub(crate) struct Kept {
 
 struct State {
     deadline: Deadline,
-    ttl: Ttl,
     lost: Option<LostReason>,
     /// No renewal follows.
     hold_over: bool,
@@ -72,12 +74,12 @@ impl Kept {
         Kept {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             key,
+            ttl,
             since,
             max_hold,
             ended: AtomicBool::new(false),
             state: Mutex::new(State {
                 deadline,
-                ttl,
                 lost: None,
                 hold_over: false,
                 repeated: false,
@@ -225,11 +227,8 @@ impl Keeper {
 
     /// Renews `kept` from now on.
     pub(crate) fn keep(&self, kept: &Arc<Kept>, lane: &Arc<Lane>) -> std::io::Result<()> {
-        let due = {
-            let state = kept.state();
-            let due = state.deadline.from.mono + third(state.ttl);
-            due.max(clock::instant())
-        };
+        let granted = kept.state().deadline.from.mono;
+        let due = (granted + third(kept.ttl)).max(clock::instant());
         // Whoever gives up the last lock closes the connections, and waits for what they owe: the
         // program may end right after that.
         let lane = Arc::downgrade(lane);
@@ -278,7 +277,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         }
         let hold_over = kept.hold_left().is_zero();
         let mut state = kept.state();
-        let (ttl, useful) = (state.ttl, state.deadline.remaining(started));
+        let useful = state.deadline.remaining(started);
         // Without a bound a hung holder would keep the lock for ever.
         state.hold_over = hold_over;
         drop(state);
@@ -287,19 +286,19 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
             continue;
         }
         ops.push(Op {
-            action: Action::Extend(ttl),
+            action: Action::Extend(kept.ttl),
             key: kept.key.clone(),
-            ttl: ttl.duration(),
+            ttl: kept.ttl.duration(),
             until: started.mono.checked_add(useful),
             again: None,
             only_write: false,
         });
-        asked.push((due, ttl, kept));
+        asked.push((due, kept));
     }
     let node_timeout = lane.nodes().node_timeout();
     let outcomes = lane.run_all(ops);
     drop(lane);
-    for ((due, ttl, kept), outcome) in asked.into_iter().zip(outcomes) {
+    for ((due, kept), outcome) in asked.into_iter().zip(outcomes) {
         if kept.is_ended() || kept.look().is_err() {
             continue;
         }
@@ -309,12 +308,12 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         state.repeated = false;
         let again = match outcome.verdict {
             Verdict::Yes => {
-                let deadline = Deadline::new(started, ttl.validity());
+                let deadline = Deadline::new(started, kept.ttl.validity());
                 if deadline.is_later(state.deadline, Point::now()) {
                     state.deadline = deadline;
                 }
                 // By the schedule, unless that is too far behind.
-                (due + third(ttl)).max(now)
+                (due + third(kept.ttl)).max(now)
             }
             Verdict::No => {
                 kept.lose(state, LostReason::Taken);
@@ -326,7 +325,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
             }
             // Not lost for that: the old deadline stays in force.
             Verdict::Pending | Verdict::Unavailable => {
-                now + (ttl.duration() / 20).max(node_timeout)
+                now + (kept.ttl.duration() / 20).max(node_timeout)
             }
         };
         drop(state);
@@ -373,6 +372,24 @@ impl Book {
         let (due, kept) = self.entries.remove(&id)?;
         self.times.remove(&(due, id));
         Some((due, kept))
+    }
+
+    /// What is due at `now`: as much as goes together.
+    fn take_due(&mut self, now: Instant) -> Due {
+        let mut batch = Due::new();
+        let mut bytes = 0;
+        while let Some((due, id)) = self.times.first().copied()
+            && due <= now
+            && batch.len() < BATCH
+            && bytes < BATCH_BYTES
+        {
+            let Some(entry) = self.remove(id) else {
+                break;
+            };
+            bytes += entry.1.key.resource.len();
+            batch.push(entry);
+        }
+        batch
     }
 }
 
@@ -431,14 +448,7 @@ impl Agenda {
                     .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let ids: Vec<u64> = book
-                .times
-                .iter()
-                .take_while(|(due, _)| *due <= now)
-                .map(|(_, id)| *id)
-                .take(BATCH)
-                .collect();
-            let due: Due = ids.into_iter().filter_map(|id| book.remove(id)).collect();
+            let due = book.take_due(now);
             drop(book);
             // Somebody's logger may panic.
             let next = catch_unwind(AssertUnwindSafe(|| work(due.clone())));
