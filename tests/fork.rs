@@ -3,8 +3,9 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use redlock_sync::Error;
+use redlock_sync::{Error, KeptLock};
 use support::*;
 
 /// Forks; the child does `work` and ends. How it ended.
@@ -139,6 +140,103 @@ fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
             eventually("one connection", || {
                 servers.iter().all(|server| server.clients() == 1)
             });
+        },
+    );
+}
+
+fn assert_kept_inert(lock: &KeptLock) {
+    assert!(!lock.is_valid() && lock.lost().is_some());
+    assert_eq!((lock.remaining(), lock.hold_left()), (ms(0), ms(0)));
+    assert!(matches!(lock.ensure(ms(0)), Err(Error::Lost)));
+    assert!(lock.wait_lost(Duration::MAX));
+    lock.on_lost(|_| panic!("nobody watches here"));
+    assert!(!lock.resource().is_empty() && format!("{lock:?}").starts_with("KeptLock("));
+}
+
+#[test]
+fn kept_locks_are_inert_in_a_child_and_go_on_in_the_parent() {
+    in_own_process(
+        "kept_locks_are_inert_in_a_child_and_go_on_in_the_parent",
+        || {
+            let servers = Server::several(3);
+            let redlock = connected(&servers);
+            let ttl = Duration::from_secs(3);
+            let names = ["0", "1", "2"];
+            let keep = |name: &str| redlock.acquire(name, ttl).unwrap().keep_alive(TTL).unwrap();
+            let kept: Vec<KeptLock> = names.iter().map(|name| keep(name)).collect();
+            kept[0].on_lost(|_| panic!("it is not lost"));
+            let plain = take(&redlock, "plain");
+            let mut inherited = Some((kept, plain));
+            let child = forked(|| {
+                let (kept, plain) = inherited.take().unwrap();
+                kept.iter().for_each(assert_kept_inert);
+                for (i, lock) in kept.into_iter().enumerate() {
+                    match i {
+                        0 => drop(lock),
+                        1 => assert!(matches!(lock.release(), Err(Error::Lost))),
+                        _ => assert!(!lock.stop().is_valid()),
+                    }
+                }
+                assert!(matches!(plain.keep_alive(TTL), Err(Error::Lost)));
+                // A thread of the child's own renews what it takes itself.
+                assert!(redlock.try_acquire("0", ttl).unwrap().is_none());
+                let own = keep("of the child");
+                assert!(!own.wait_lost(ttl + ms(500)));
+                own.release().unwrap();
+            });
+            assert_well(child, "inherited kept locks");
+            let (kept, plain) = inherited.unwrap();
+            // By now each was renewed.
+            for lock in kept {
+                assert_eq!(lock.lost(), None);
+                lock.release().unwrap();
+            }
+            plain.release().unwrap();
+            eventually("nothing is left", || {
+                servers.iter().all(|server| server.keys().is_empty())
+            });
+        },
+    );
+}
+
+/// Whatever mutex a thread of the parent holds at the moment of the fork, the child waits for none.
+#[test]
+fn a_fork_at_any_moment_of_keeping_leaves_a_child_that_does_not_hang() {
+    in_own_process(
+        "a_fork_at_any_moment_of_keeping_leaves_a_child_that_does_not_hang",
+        || {
+            let servers = Server::several(3);
+            let redlock = connected(&servers);
+            // Its threads stay, so that none is started meanwhile: the standard library has a mutex
+            // that a thread holds while it starts, and in a child that inherited it held no thread
+            // can start, so none can connect.
+            let kept = take(&redlock, "held").keep_alive(TTL).unwrap();
+            kept.on_lost(|_| ());
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for user in 0..2 {
+                    let (redlock, kept, over) = (&redlock, &kept, &over);
+                    scope.spawn(move || {
+                        while !over.load(Ordering::Relaxed) {
+                            let lock = redlock.acquire(format!("user {user}"), TTL).unwrap();
+                            lock.keep_alive(TTL).unwrap().on_lost(|_| ());
+                            assert!(kept.is_valid());
+                        }
+                    });
+                }
+                let end = Instant::now() + Duration::from_secs(5);
+                let mut well = true;
+                while well && Instant::now() < end {
+                    let child = forked(|| {
+                        assert_kept_inert(&kept);
+                        assert!(redlock.try_acquire("held", TTL).unwrap().is_none());
+                    });
+                    well = std::panic::catch_unwind(|| assert_well(child, "fork")).is_ok();
+                }
+                over.store(true, Ordering::Relaxed);
+                assert!(well);
+            });
+            kept.release().unwrap();
         },
     );
 }
