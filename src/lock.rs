@@ -52,6 +52,8 @@ pub struct Lock {
     pub(crate) since: Point,
     /// What was last granted.
     pub(crate) ttl: Duration,
+    /// The longest that was asked for: a node may keep the key that long, granted or not.
+    longest: Duration,
     pub(crate) deadline: Deadline,
     extensions_left: u32,
     max_extensions: u32,
@@ -74,6 +76,7 @@ impl Lock {
             key,
             since: deadline.from,
             ttl,
+            longest: ttl,
             deadline,
             extensions_left: options.max_extensions,
             max_extensions: options.max_extensions,
@@ -174,6 +177,7 @@ impl Lock {
 
     /// An extension that nobody counts.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
+        self.longest = self.longest.max(ttl.duration());
         let (mut result, closed) = self.extend_once(ttl, None);
         if closed {
             (result, _) = self.extend_once(ttl, Some(Tally::default()));
@@ -283,7 +287,7 @@ impl Lock {
         self.shared.lane.run(Op {
             action,
             key: self.key.clone(),
-            ttl: self.ttl,
+            ttl: self.longest,
             until,
             again,
             only_write: false,
@@ -295,7 +299,7 @@ impl Lock {
         let outcome = self.shared.lane.run(Op {
             action: Action::Release,
             key: self.key.clone(),
-            ttl: self.ttl,
+            ttl: self.longest,
             until: None,
             again: None,
             only_write: true,
