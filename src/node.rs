@@ -484,10 +484,11 @@ impl Nodes {
             };
         }
         // An acquire that the old connection left unread must not come after its release, whether
-        // that is due already or not.
+        // that is due already or not. Twice the turns: what did not fit into the server's socket
+        // follows in smaller pieces.
         let until = clock::instant() + self.connect_timeout;
         let unread = self.desk(node, |desk| desk.unread).unwrap_or_default();
-        if !fresh.ping(unread.div_ceil(TURN), until)? {
+        if !fresh.ping(2 * unread.div_ceil(TURN), until)? {
             return Err(Cause::Silent(self.connect_timeout));
         }
         let now = clock::instant();
