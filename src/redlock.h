@@ -77,10 +77,11 @@ extern "C" {
  * that it is lost, and ending it frees memory and tells the nodes nothing. Do not fork while
  * another thread is in redlock_set().
  *
- * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after
- * a signal: use redlock_acquire_while() where a signal shall stop the waiting. Do not call any of
- * these functions in a signal handler. The library's threads are started by the calls that need
- * them and inherit the signal mask of the calling thread.
+ * Signals. The library installs no handlers, and raises no SIGPIPE (built with a Rust older than
+ * 1.90, Unix sockets do: ignore the signal then). Blocking functions go on after a signal: use
+ * redlock_acquire_while() where a signal shall stop the waiting. Do not call any of these functions
+ * in a signal handler. The library's threads are started by the calls that need them and inherit the
+ * signal mask of the calling thread.
  *
  * Exit. Nothing is released when the process exits with held locks: their ttl ends them. The library
  * must not be unloaded (dlclose).

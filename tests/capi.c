@@ -765,7 +765,6 @@ static void servers_that_die(const char *url, pid_t pid)
 
     CHECK(kill(pid, SIGKILL) == 0);
     for (i = 0; i < 3; i++) {
-        /* Far away in time the connections are known to be closed; here they are found out. */
         redlock_lock_t *none;
         IS(REDLOCK_UNAVAILABLE, redlock_lock_extend(lock, TTL));
         CHECK(last_error_has("node 0"));

@@ -31,12 +31,12 @@ static void on_signal(int signal)
     stop = 1;
 }
 
-static int failed(const char *what, int status)
+static int failed(const char *what)
 {
     char text[500];
 
     redlock_last_error(text, sizeof text);
-    fprintf(stderr, "%s: %s: %s\n", what, redlock_status_string(status), text);
+    fprintf(stderr, "%s: %s\n", what, text);
     return 1;
 }
 
@@ -55,7 +55,7 @@ static int import(redlock_lock_t *lock)
            must not happen any more. */
         status = redlock_lock_ensure(lock, 5000);
         if (status != REDLOCK_OK)
-            return failed("the lock", status);
+            return failed("the lock");
         printf("importing part %d of 5\n", part);
         fflush(stdout);
         nanosleep(&half_a_second, NULL);
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
 
     status = redlock_new((const char *const *)argv + 1, (size_t)argc - 1, &redlock);
     if (status != REDLOCK_OK)
-        return failed("usage: batch_job URL...", status);
+        return failed("usage: batch_job URL...");
     redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, 500); /* a job is in no hurry */
 
     status = redlock_try_acquire(redlock, RESOURCE, strlen(RESOURCE), TTL_MS, &lock);
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
     if (status == REDLOCK_OK)
         status = redlock_lock_keep_alive(lock, MAX_HOLD_MS);
     if (status != REDLOCK_OK) {
-        result = failed("no lock", status);
+        result = failed("no lock");
         redlock_lock_release(lock);
         redlock_free(redlock);
         return result;
@@ -97,7 +97,7 @@ int main(int argc, char **argv)
     result = import(lock);
     status = redlock_lock_release(lock);
     if (result == 0 && status == REDLOCK_LOST)
-        result = failed("the lock was lost before the end", status);
+        result = failed("the lock was lost before the end");
     if (result == 0)
         puts("done");
     redlock_free(redlock);
