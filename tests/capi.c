@@ -818,8 +818,11 @@ static long resident_kib(void)
     return (resident - shared) * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-static void pairs_do_not_grow(redlock_t *redlock, long pairs, long growth_kib)
+/* With one node, so that none is behind the others: what such a node is owed is bounded, but is more
+   than what is looked for here. */
+static void pairs_do_not_grow(const char *const *urls, long pairs, long growth_kib)
 {
+    redlock_t *redlock = client(urls, 1);
     redlock_lock_t *lock;
     long i, before = 0, growth;
 
@@ -833,6 +836,7 @@ static void pairs_do_not_grow(redlock_t *redlock, long pairs, long growth_kib)
     printf("%ld pairs: %ld KiB\n", pairs, growth);
     if (growth_kib > 0 && growth > growth_kib)
         fail(__LINE__, "memory grows", (int)growth);
+    redlock_free(redlock);
 }
 
 int main(int argc, char **argv)
@@ -867,7 +871,7 @@ int main(int argc, char **argv)
     errors_name_the_nodes_and_belong_to_the_thread();
     one_lock_in_eight_threads(redlock);
     eight_threads_and_a_fork_in_the_middle(redlock, 100);
-    pairs_do_not_grow(redlock, atol(argv[8]), atol(argv[9]));
+    pairs_do_not_grow(urls, atol(argv[8]), atol(argv[9]));
     servers_that_die(argv[4], (pid_t)atol(argv[5]));
     servers_that_die(argv[6], (pid_t)atol(argv[7]));
     redlock_free(redlock);
