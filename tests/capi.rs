@@ -161,6 +161,8 @@ fn valgrind(program: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command
         .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+        // Threads take turns there; without this one may wait for its own until a lock expires.
+        .arg("--fair-sched=yes")
         .args([
             "--show-leak-kinds=definite,indirect",
             "--errors-for-leak-kinds=definite,indirect",
