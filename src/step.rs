@@ -640,6 +640,8 @@ impl Baton {
         for slot in &mut self.batch {
             slot.fail(node, &cause);
         }
+        // That it is back will be said anyway.
+        self.complaining &= !bit(node);
         self.nodes.away(node, wire, cause, keep);
         self.judge_all();
     }

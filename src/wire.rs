@@ -20,8 +20,9 @@ use crate::tls::Tls;
 /// node's memory, not ours, and looking for them costs system calls.
 const MAX_OWED: usize = 256;
 
-/// A release that a node has not answered yet: if the connection dies it is said again over a new
-/// one (rule R8), unless the key has ended by itself.
+/// A release that a node has not carried out yet, for all that is known: if the connection dies, or
+/// the server says that it cannot now, it is said again over a new one (rule R8), unless the key has
+/// ended by itself.
 #[derive(Clone)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
@@ -234,10 +235,18 @@ impl Wire {
                 Some(reply)
             }
         };
-        if reply.is_some()
-            && let Some(owed) = self.owed.pop_front()
+        if let Some(reply) = &reply
+            && let Some(owed) = self.owed.front()
         {
+            // It stays owed, and is said again over the next connection.
+            if owed.release.is_some()
+                && let Reply::Error(text) = reply
+                && reply.is_not_now()
+            {
+                return Err(Cause::refused(text));
+            }
             self.answered = owed.asked;
+            self.owed.pop_front();
         }
         // Or the next reply would be taken for another's.
         if self.owed.is_empty() && self.has_unread() {

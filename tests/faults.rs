@@ -38,15 +38,18 @@ enum Fault {
     OutOfMemory,
     WrongType,
     Moved,
+    ClusterDown,
     ConnectionLimit,
     IdleClosed,
 }
 
 use Fault::*;
 
-const FAULTS: [Fault; 19] = [
+const FAULTS: [Fault; 20] = [
     Killed,
     Loading,
+    Moved,
+    ClusterDown,
     Trickling,
     SlowJustOver,
     Stopped,
@@ -61,7 +64,6 @@ const FAULTS: [Fault; 19] = [
     ReadOnly,
     OutOfMemory,
     WrongType,
-    Moved,
     ConnectionLimit,
     IdleClosed,
 ];
@@ -97,13 +99,22 @@ enum Effect {
 enum Key {
     Stays,
     Gone,
-    /// The node answered the release with an error: the ttl ends the key.
+    /// The node says that it is another's: the ttl ends the key.
     LeftToItsTtl,
 }
 
 const RESOURCE: &str = "the resource";
 /// Held by somebody else, on all nodes, always.
 const TAKEN: &str = "taken";
+/// All that is locked in a fault.
+const LOCKED: [&str; 13] = [
+    RESOURCE, TAKEN, "again", "other", "shared", "of 0", "of 1", "of 2", "of 3", "of 4", "of 5",
+    "of 6", "of 7",
+];
+
+/// Two nodes of a Redis Cluster: the server itself, and one that does not exist.
+const MYSELF: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const ANOTHER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
 impl Fault {
     fn effect(self, operation: Operation) -> Effect {
@@ -120,9 +131,13 @@ impl Fault {
     fn key(self) -> Key {
         match self {
             Killed | WrongType => Key::Gone,
-            ReadOnly | Loading | Moved => Key::LeftToItsTtl,
+            Moved => Key::LeftToItsTtl,
             _ => Key::Stays,
         }
+    }
+
+    fn refuses_releases(self) -> bool {
+        matches!(self, ReadOnly | Loading | ClusterDown)
     }
 
     /// What spoils the way to the node; the others befall the server.
@@ -143,11 +158,14 @@ impl Fault {
 
     fn server_args(self) -> &'static [&'static str] {
         match self {
-            Moved => &[
+            Moved | ClusterDown => &[
                 "--cluster-enabled",
                 "yes",
                 "--cluster-require-full-coverage",
                 "no",
+                // Nobody minds that the other cannot be reached.
+                "--cluster-node-timeout",
+                "3600000",
             ],
             // So that a node that is loading answers.
             Loading => &["--loading-process-events-interval-bytes", "1024"],
@@ -161,14 +179,24 @@ struct Node {
     relay: Relay,
     /// Made while all was well.
     admin: redis::Connection,
+    _dir: TempDir,
 }
 
 impl Node {
     fn start(fault: Fault) -> Node {
+        let dir = TempDir::new();
         let bus = free_port().to_string();
+        let nodes = dir.path().join("nodes");
         let mut args = fault.server_args().to_vec();
-        if fault == Moved {
+        if matches!(fault, Moved | ClusterDown) {
+            let cluster = format!(
+                "{MYSELF} 127.0.0.1:0@0 myself,master - 0 0 1 connected 0-16383\n\
+                 {ANOTHER} 127.0.0.1:1@2 master - 0 0 2 connected\n\
+                 vars currentEpoch 2 lastVoteEpoch 0\n"
+            );
+            std::fs::write(&nodes, cluster).unwrap();
             args.extend(["--cluster-port", &bus]);
+            args.extend(["--cluster-config-file", nodes.to_str().unwrap()]);
         }
         let server = Server::with_args(&args);
         let relay = Relay::to(server.port());
@@ -177,10 +205,10 @@ impl Node {
             server,
             relay,
             admin,
+            _dir: dir,
         };
         match fault {
-            Moved => {
-                node.admin(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+            Moved | ClusterDown => {
                 eventually("the cluster of one is up", || {
                     node.try_admin(&["SET", "probe", "x"]).is_ok()
                 });
@@ -216,6 +244,13 @@ impl Node {
     fn admin(&mut self, args: &[&str]) -> redis::Value {
         self.try_admin(args)
             .unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    }
+
+    /// Of all that is locked in a fault.
+    fn slots(&mut self) -> Vec<String> {
+        let slot = |key| redis::from_redis_value(self.admin(&["CLUSTER", "KEYSLOT", key])).unwrap();
+        let slots: Vec<u16> = LOCKED.into_iter().map(slot).collect();
+        slots.iter().map(u16::to_string).collect()
     }
 
     /// All connections but the administrator's.
@@ -282,7 +317,15 @@ impl Node {
                 self.admin(&["RPUSH", RESOURCE, "not", "a", "lock"]);
             }
             Moved => {
-                self.admin(&["CLUSTER", "DELSLOTSRANGE", "1", "16383"]);
+                for slot in self.slots() {
+                    self.admin(&["CLUSTER", "DELSLOTS", &slot]);
+                    self.admin(&["CLUSTER", "SETSLOT", &slot, "NODE", ANOTHER]);
+                }
+            }
+            ClusterDown => {
+                for slot in self.slots() {
+                    self.admin(&["CLUSTER", "DELSLOTS", &slot]);
+                }
             }
             ConnectionLimit => {
                 self.admin(&["CONFIG", "SET", "maxclients", "1"]);
@@ -317,8 +360,10 @@ impl Node {
             WrongType => {
                 self.admin(&["DEL", RESOURCE]);
             }
-            Moved => {
-                self.admin(&["CLUSTER", "ADDSLOTSRANGE", "1", "16383"]);
+            Moved | ClusterDown => {
+                for slot in self.slots() {
+                    self.admin(&["CLUSTER", "SETSLOT", &slot, "NODE", MYSELF]);
+                }
             }
             ConnectionLimit => {
                 self.admin(&["CONFIG", "SET", "maxclients", "10000"]);
@@ -572,6 +617,10 @@ impl World {
                 node.admin(&["DEL", RESOURCE]);
             }
             eventually(&format!("{name}: nothing left on node {i}"), || {
+                // That a node refused a release is seen by whoever uses the connections next.
+                if case.fault.refuses_releases() {
+                    let _ = take(redlock, "again").release();
+                }
                 node.locks().is_empty()
             });
             let end = Instant::now() + 20 * NODE_TIMEOUT;
@@ -636,7 +685,8 @@ impl World {
             (open_files(), threads()) == quiet
         });
         for (i, node) in nodes.iter_mut().enumerate() {
-            if fault.key() == Key::LeftToItsTtl {
+            // What is loaded again may have been released after it was saved.
+            if fault.key() == Key::LeftToItsTtl || fault == Loading {
                 for key in node.locks() {
                     let left: i64 = redis::from_redis_value(node.admin(&["PTTL", &key])).unwrap();
                     assert!(left != -1, "{name}: {key} has no ttl");
@@ -646,6 +696,9 @@ impl World {
             let mut left = node.locks();
             let end = Instant::now() + 4 * NODE_TIMEOUT;
             while !left.is_empty() {
+                if fault.refuses_releases() {
+                    let _ = take(&redlock, "again").release();
+                }
                 assert!(Instant::now() < end, "{name}: left on node {i}: {left:?}");
                 std::thread::sleep(ms(2));
                 left = node.locks();
