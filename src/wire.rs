@@ -13,7 +13,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::clock;
 use crate::error::Cause;
 use crate::plain::{Plain, SHORTEST};
-use crate::script::{Action, Key, Reply};
+use crate::script::{Action, Key, Reply, is_not_now};
 use crate::tls::Tls;
 
 /// A node's unread replies are read past when so many have come in since the last time. They cost the
@@ -136,7 +136,7 @@ impl Wire {
             match self.recv(until) {
                 Ok(Some(Reply::Error(text))) => {
                     let cause = Cause::refused(&text);
-                    if i < needed || text.starts_with("NOAUTH") {
+                    if i < needed || is_not_now(&text) || text.starts_with("NOAUTH") {
                         return Err(cause);
                     }
                     said.get_or_insert(cause);
@@ -241,7 +241,7 @@ impl Wire {
             // It stays owed, and is said again over the next connection.
             if owed.release.is_some()
                 && let Reply::Error(text) = reply
-                && reply.is_not_now()
+                && is_not_now(text)
             {
                 return Err(Cause::refused(text));
             }

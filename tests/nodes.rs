@@ -282,6 +282,49 @@ fn a_node_that_is_loading_is_named() {
     redlock.acquire("a", TTL).unwrap().release().unwrap();
 }
 
+/// The error names what the server said, and the key is gone long before its ttl ends it.
+#[test]
+fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
+    let server = Server::with_args(&["--busy-reply-threshold", "1"]);
+    let redlock = redlock(std::slice::from_ref(&server));
+    let fails = |what: &str| {
+        let lock = take(&redlock, what);
+        move |code: &str| {
+            let text = unavailable(lock.release()).to_string();
+            assert!(text.contains(code), "{text}");
+        }
+    };
+
+    let release = fails("no replicas");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    release("NOREPLICAS");
+    assert!(server.exists("no replicas"));
+    let text = unavailable(redlock.try_acquire("another", TTL)).to_string();
+    assert!(text.contains("NOREPLICAS"), "{text}");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    eventually("it is released", || !server.exists("no replicas"));
+
+    let release = fails("busy");
+    let mut script = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    std::io::Write::write_all(&mut script, b"EVAL \"while true do end\" 0\r\n").unwrap();
+    let admin = redis::Client::open(server.unix_url()).unwrap();
+    eventually("it runs", || {
+        let connection = admin.get_connection();
+        let refused = connection.and_then(|mut one| redis::cmd("GET").arg("a").exec(&mut one));
+        refused.is_err_and(|error| error.to_string().contains("BUSY"))
+    });
+    release("BUSY");
+    let text = unavailable(redlock.try_acquire("another", TTL)).to_string();
+    assert!(text.contains("BUSY"), "{text}");
+    let mut connection = admin.get_connection().unwrap();
+    redis::cmd("SCRIPT")
+        .arg("KILL")
+        .exec(&mut connection)
+        .unwrap();
+    eventually("it is released", || !server.exists("busy"));
+    take(&redlock, "another").release().unwrap();
+}
+
 #[test]
 fn a_node_that_is_out_of_memory_is_named() {
     bad_nodes(

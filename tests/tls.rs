@@ -6,9 +6,9 @@ mod support;
 use std::process::Command;
 
 use redlock_sync::Redlock;
-use support::{Server, TTL, TempDir, free_port, options, unavailable};
 #[cfg(not(feature = "tls-rustls"))]
-use support::{eventually, take};
+use support::{NODE_TIMEOUT, eventually, eventually_within, relay::Relay, take};
+use support::{Server, TTL, TempDir, free_port, options, unavailable};
 
 /// A server with a certificate that nobody has reason to trust, and its TLS port.
 fn tls_server(dir: &TempDir) -> (Server, u16) {
@@ -70,6 +70,83 @@ fn locks_work_over_tls_and_survive_a_silent_node() {
     for (server, _) in &nodes {
         eventually("nothing is left", || server.keys().is_empty());
         eventually("closed", || server.clients() == 0);
+    }
+}
+
+/// The table of tests/faults.rs in small. (That a reply which trickles in is cut off at the deadline is
+/// promised for plain connections only.)
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
+    type Fault = (&'static str, fn(&mut Server, &Relay));
+    const FAULTS: [Fault; 7] = [
+        ("stopped", |server, _| server.stop()),
+        ("killed", |server, _| server.kill()),
+        ("cut", |_, relay| relay.cut()),
+        ("refused", |_, relay| relay.refuse()),
+        ("stalled before the request", |_, relay| {
+            relay.set(|policy| policy.up.stalled = true);
+        }),
+        ("stalled after the request", |_, relay| {
+            relay.set(|policy| policy.down.stalled = true);
+        }),
+        ("too slow", |_, relay| {
+            relay.set(|policy| policy.down.delay = NODE_TIMEOUT * 8 / 5);
+        }),
+    ];
+    let dirs = [TempDir::new(), TempDir::new(), TempDir::new()];
+    let mut nodes = dirs.each_ref().map(tls_server);
+    let relay = Relay::to(nodes[0].1);
+    let ports = [relay.port(), nodes[1].1, nodes[2].1];
+    let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}/#insecure"));
+    for (name, strike) in FAULTS {
+        let redlock = Redlock::new(urls.clone()).unwrap();
+        let redlock = redlock.with_options(options()).unwrap();
+        let everywhere = |nodes: &[(Server, u16)]| {
+            let lock = take(&redlock, "b");
+            let votes = nodes.iter().all(|(server, _)| server.exists("b"));
+            lock.release().unwrap();
+            votes
+        };
+        eventually("all are connected", || everywhere(&nodes));
+
+        let locks = ["dropped", "released"].map(|resource| take(&redlock, resource));
+        strike(&mut nodes[0].0, &relay);
+        let [dropped, mut released] = locks;
+        let timed = |what: &str, work: &mut dyn FnMut()| {
+            let started = std::time::Instant::now();
+            work();
+            let took = started.elapsed();
+            // One timeout, one more for a busy machine.
+            assert!(took < 2 * NODE_TIMEOUT, "{name}: {what} took {took:?}");
+        };
+        timed("extend", &mut || released.extend(2 * TTL).unwrap());
+        let mut locks = Some((dropped, released));
+        let mut end = || {
+            let (dropped, released) = locks.take().unwrap();
+            drop(dropped);
+            released.release().unwrap();
+        };
+        timed("drop and release", &mut end);
+        timed("acquire", &mut || drop(take(&redlock, "in the fault")));
+
+        match name {
+            "stopped" => nodes[0].0.resume(),
+            "killed" => nodes[0].0.restart(),
+            "refused" => relay.accept(),
+            _ => relay.heal(),
+        }
+        let back = format!("{name}: it votes again");
+        eventually_within(8 * NODE_TIMEOUT, &back, &mut || everywhere(&nodes));
+        for (server, _) in &nodes {
+            eventually(&format!("{name}: nothing is left"), || {
+                server.keys().is_empty()
+            });
+        }
+        drop(redlock);
+        for (server, _) in &nodes {
+            eventually(&format!("{name}: closed"), || server.clients() == 0);
+        }
     }
 }
 
