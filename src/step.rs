@@ -77,6 +77,8 @@ pub(crate) struct Baton {
     /// The order in which nodes are read, and how long each takes to answer.
     order: Vec<usize>,
     lags: Vec<Duration>,
+    /// How long the node that was read last took, if it alone made the step take so long.
+    held_up: Duration,
     /// Nodes whose last answer to an acquire was an error of the server.
     complaining: u64,
 
@@ -253,6 +255,7 @@ impl Baton {
             wires: (0..nodes.len()).map(|_| None).collect(),
             order: (0..nodes.len()).collect(),
             lags: vec![Duration::ZERO; nodes.len()],
+            held_up: Duration::ZERO,
             nodes,
             complaining: 0,
             batch: Vec::new(),
@@ -321,6 +324,7 @@ impl Baton {
         self.gather();
         self.write();
         self.read();
+        self.reconsider();
         self.look();
         self.undo();
         self.sort();
@@ -477,20 +481,13 @@ impl Baton {
         let until = self.until - patience / 2;
         let wire = self.wires.get_mut(node).and_then(Option::as_mut)?;
         if wire.is_behind() || wire.silent_for(now) > patience {
-            let took = match wire.catch_up(now, until) {
-                Ok(took) => took,
-                Err(cause) => {
-                    self.lose(node, cause);
-                    return None;
-                }
-            };
+            if let Err(cause) = wire.catch_up(now, until) {
+                self.lose(node, cause);
+                return None;
+            }
             if wire.silent_for(now) > patience {
                 self.silent(node);
                 return None;
-            }
-            // Nobody has waited for it for a while: it may have become faster.
-            if let Some(lag) = self.lags.get_mut(node) {
-                *lag = took.min(*lag);
             }
         }
         wire.begin();
@@ -757,12 +754,35 @@ impl Baton {
     /// as long as they did.
     fn learn(&mut self, node: usize, heard: Instant, waited: Duration) {
         let took = heard.saturating_duration_since(self.begun);
+        let held_up = waited > took / 2;
+        self.held_up = if held_up { took } else { Duration::ZERO };
         if let Some(lag) = self.lags.get_mut(node) {
-            *lag = if waited > took / 2 {
-                took
-            } else {
-                took.min(*lag)
+            *lag = if held_up { took } else { took.min(*lag) };
+        }
+    }
+
+    /// A node that was slow once is read last, and not at all where the others suffice. If it has
+    /// answered now that the step was held up by another, it is tried before that one: it takes no
+    /// longer.
+    fn reconsider(&mut self) {
+        let held_up = std::mem::take(&mut self.held_up);
+        if held_up <= 2 * SAME_LAG {
+            return;
+        }
+        let (sent, past) = (self.batch.len(), self.begun);
+        for node in 0..self.wires.len() {
+            let Some(wire) = self.wire(node).filter(|wire| wire.owed() >= sent) else {
+                continue;
             };
+            match wire.look(past) {
+                Ok(()) if wire.owed() == 0 => {
+                    if let Some(lag) = self.lags.get_mut(node) {
+                        *lag = held_up / 4;
+                    }
+                }
+                Ok(()) => {}
+                Err(cause) => self.lose(node, cause),
+            }
         }
     }
 

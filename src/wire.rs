@@ -50,8 +50,6 @@ pub(crate) struct Wire {
     heard: Instant,
     /// How long readers have waited for it in this step.
     waited: Duration,
-    /// When the last question was asked that it has answered.
-    answered: Instant,
     /// Which server this is (rule R1); unknown where INFO is forbidden.
     run_id: Option<String>,
 }
@@ -78,7 +76,6 @@ impl Wire {
             may_owe: MAX_OWED,
             heard: now,
             waited: Duration::ZERO,
-            answered: now,
             run_id: None,
         };
         wire.set_up(info, until, timeout)?;
@@ -245,7 +242,6 @@ impl Wire {
             {
                 return Err(Cause::refused(text));
             }
-            self.answered = owed.asked;
             self.owed.pop_front();
         }
         // Or the next reply would be taken for another's.
@@ -271,15 +267,15 @@ impl Wire {
     }
 
     /// Reads past the replies that are here, without waiting (TLS: until `until`, since there is no
-    /// other way to look). Tells how long the node takes at most.
-    pub(crate) fn catch_up(&mut self, now: Instant, until: Instant) -> Result<Duration, Cause> {
+    /// other way to look).
+    pub(crate) fn catch_up(&mut self, now: Instant, until: Instant) -> Result<(), Cause> {
         let until = match self.stream {
             Stream::Plain(_) => now,
             Stream::Tls(_) => until,
         };
         self.settle(until)?;
         self.may_owe = self.owed.len() + MAX_OWED;
-        Ok(now.saturating_duration_since(self.answered))
+        Ok(())
     }
 
     /// Finds out without waiting whether the connection was closed, as far as that can be had. Reads

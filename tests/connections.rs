@@ -155,3 +155,32 @@ fn a_far_node_listed_first_does_not_decide() {
         before.elapsed()
     );
 }
+
+/// Of three nodes one is far and one is slow once. The quorum needs one of the two: the slow one, as
+/// soon as it is near again, though nobody reads from it any more.
+#[test]
+fn a_near_node_that_was_slow_once_is_not_taken_for_far() {
+    let servers = Server::several(3);
+    let [far, near] = [0, 1].map(|node| relay::Relay::to(servers[node].port()));
+    let nodes = [far.url(), near.url(), servers[2].url()];
+    let patient = options().node_timeout(Duration::from_secs(2));
+    let redlock = Redlock::new(nodes).unwrap().with_options(patient).unwrap();
+    let pair = || {
+        let started = std::time::Instant::now();
+        take(&redlock, "a").release().unwrap();
+        started.elapsed()
+    };
+    eventually("all are connected", || {
+        pair();
+        servers.iter().all(|server| server.clients() == 1)
+    });
+    far.set(|policy| policy.down.delay = ms(500));
+    eventually("the far node is not waited for", || pair() < ms(500));
+    near.set(|policy| policy.down.delay = ms(1500));
+    eventually("the far node is the nearer one", || {
+        (ms(500)..ms(1500)).contains(&pair())
+    });
+    near.heal();
+    // Waiting for the far one would take a second each time.
+    eventually("the near node is read first", || pair() < ms(500));
+}
