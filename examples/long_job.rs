@@ -13,6 +13,7 @@
 mod support;
 
 use std::error::Error;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (_private, nodes) = support::given_or_private(3);
     let redlock = Redlock::new(nodes.clone())?;
     let lock = redlock.acquire(RESOURCE, TTL)?.keep_alive(MAX_HOLD)?;
-    lock.on_lost(|reason| println!("signal: the lock is lost ({reason:?})"));
+    let (signal, signalled) = mpsc::channel();
+    lock.on_lost(move |reason| {
+        println!("signal: the lock is lost ({reason:?})");
+        let _ = signal.send(());
+    });
 
     let started = Instant::now();
     let mut sabotaged = false;
@@ -48,6 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         thread::sleep(Duration::from_millis(200));
     }
     println!("why: {:?}", lock.lost());
+    // The signal comes on a thread of its own, and not at all once the lock is released.
+    signalled.recv_timeout(TTL)?;
     match lock.release() {
         Err(redlock_sync::Error::Lost) => println!("release says so too: the lock was lost"),
         other => return Err(format!("the loss went unnoticed: {other:?}").into()),

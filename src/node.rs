@@ -266,10 +266,11 @@ impl Nodes {
             let (mut here, mut trying) = (0, 0);
             fetched.same_server = false;
             for (node, (desk, wire)) in office.desks.iter_mut().zip(wires.iter_mut()).enumerate() {
-                if wire.is_none() {
+                let wanted = wanted & bit(node) != 0;
+                // No other: what this step owes to a node that it lost goes to the node's desk yet.
+                if wanted && wire.is_none() {
                     *wire = desk.take_returned();
                 }
-                let wanted = wanted & bit(node) != 0;
                 if wire.is_some() {
                     here += usize::from(wanted);
                     continue;

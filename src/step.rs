@@ -588,12 +588,13 @@ impl Baton {
             }
             Vote::Sever(cause) => {
                 // Its answer was not one: a release is still due.
+                let mut due = slot.release(self.started);
                 if slot.is_awaited_release() {
                     slot.lost |= bit(node);
-                } else {
-                    self.nodes.owe(node, slot.release(self.started));
+                    due = None;
                 }
-                return self.lose(node, cause);
+                self.lose(node, cause);
+                return self.nodes.owe(node, due);
             }
         }
         if acquire && self.complaining & bit(node) != 0 {

@@ -154,13 +154,13 @@ fn with_all_nodes_silent_the_signal_comes_at_the_deadline() {
         assert!(lock.wait_lost(Duration::from_secs(20)));
         let waited = Instant::now();
         assert!(
-            waited >= deadline - ms(5) && waited < deadline + NODE_TIMEOUT,
+            waited >= deadline - ms(5) && waited < deadline + 2 * NODE_TIMEOUT,
             "{:?}",
             waited - deadline
         );
         let (reason, called) = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(reason, LostReason::Expired);
-        assert!(called >= deadline - ms(5) && called < deadline + NODE_TIMEOUT);
+        assert!(called >= deadline - ms(5) && called < deadline + 2 * NODE_TIMEOUT);
         assert_lost(&lock, LostReason::Expired);
         servers.iter().for_each(Server::resume);
         assert!(matches!(lock.release(), Err(Error::Lost)));
@@ -202,7 +202,7 @@ fn renewals_end_with_max_hold_and_the_holder_sees_it_coming() {
     assert!(lock.wait_lost(Duration::from_secs(60)));
     let held = before.elapsed();
     assert!(
-        held > max_hold && held < max_hold + ttl + NODE_TIMEOUT,
+        held > max_hold && held < max_hold + ttl + 2 * NODE_TIMEOUT,
         "{held:?}"
     );
     assert_eq!(lock.hold_left(), Duration::ZERO);
@@ -410,7 +410,7 @@ fn ending_a_kept_lock_never_waits_longer_than_a_step() {
         std::thread::sleep(ms(1100));
         let before = Instant::now();
         let lock = lock.stop();
-        assert!(before.elapsed() < NODE_TIMEOUT / 2, "it waits for nobody");
+        assert!(before.elapsed() < NODE_TIMEOUT, "it waits for nobody");
         match way {
             "stop" => lock.leak(),
             "drop" => drop(lock),
@@ -418,7 +418,7 @@ fn ending_a_kept_lock_never_waits_longer_than_a_step() {
         }
         // What the lane was running, and its own.
         assert!(
-            before.elapsed() < 2 * NODE_TIMEOUT,
+            before.elapsed() < 3 * NODE_TIMEOUT,
             "{way}: {:?}",
             before.elapsed()
         );
