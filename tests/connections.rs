@@ -184,3 +184,37 @@ fn a_near_node_that_was_slow_once_is_not_taken_for_far() {
     // Waiting for the far one would take a second each time.
     eventually("the near node is read first", || pair() < ms(500));
 }
+
+/// Of three nodes one cannot be connected, and one refuses a release, whose caller then waits for the
+/// first: the second is connected again before it has been told what it is owed.
+#[test]
+fn a_node_that_is_lost_and_back_within_a_step_has_one_connection() {
+    let servers = Server::several(3);
+    let relay = relay::Relay::to(servers[0].port());
+    let nodes = [relay.url(), servers[1].url(), servers[2].url()];
+    let redlock = Redlock::new(nodes)
+        .unwrap()
+        .with_options(options())
+        .unwrap();
+    eventually("all are connected", || {
+        take(&redlock, "a").release().unwrap();
+        servers.iter().all(|server| server.clients() == 1)
+    });
+    let lock = take(&redlock, "a");
+    relay.set(|policy| policy.up.stalled = true);
+    relay.cut();
+    take(&redlock, "b").release().unwrap();
+    servers[1].command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let errors = unavailable(lock.release()).to_string();
+    assert!(errors.contains("READONLY"), "{errors}");
+    servers[1].command(&["REPLICAOF", "NO", "ONE"]);
+    relay.heal();
+    eventually("released, over one connection to each", || {
+        take(&redlock, "b").release().unwrap();
+        servers
+            .iter()
+            .all(|server| !server.exists("a") && server.clients() == 1)
+    });
+    std::thread::sleep(ms(100));
+    assert_eq!(servers[1].clients(), 1);
+}
