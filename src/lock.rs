@@ -308,7 +308,8 @@ impl Lock {
         });
         if outcome.verdict != Verdict::Yes {
             log::warn!(
-                "{self:?} could not be released on a majority of the nodes; its ttl ends it"
+                "{self:?} could not be released on a majority of the nodes now; its ttl ends it at the \
+                 latest"
             );
         }
     }

@@ -15,7 +15,6 @@
 //! old one stays silent, the old one is dead, and its releases are said over the new one, once the
 //! server must have read what the old one held (rule R8).
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,7 +26,7 @@ use crate::error::{Cause, ConfigError, NodeError};
 use crate::options::Options;
 use crate::quorum::{MAX_NODES, bit};
 use crate::token::jitter;
-use crate::wire::{Debt, Wire};
+use crate::wire::{Debt, Debts, MAX_DEBTS, Wire};
 
 /// The pause between two tries to connect grows from the first to the last; a node that is well
 /// again votes within one second.
@@ -41,10 +40,6 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// A Redis server reads so much of a connection in one turn of its event loop, and answers a new
 /// connection at most once in a turn.
 const TURN: usize = 16 * 1024;
-/// What an away node may be owed at most; beyond, the oldest is forgotten, and its key ends with
-/// its ttl.
-const MAX_DEBTS: usize = 4096;
-const MAX_DEBT_BYTES: usize = 1 << 20;
 
 pub(crate) struct Nodes {
     nodes: Vec<Node>,
@@ -74,8 +69,7 @@ struct Desk {
     /// Silent, for the attendant to take.
     silent: Option<Wire>,
     /// Releases that could not be written.
-    debts: VecDeque<Debt>,
-    debt_bytes: usize,
+    debts: Debts,
     /// Bytes that connections which died may have left for the server to read.
     unread: usize,
     cause: Arc<Cause>,
@@ -94,8 +88,7 @@ impl Desk {
         Desk {
             returned: None,
             silent: None,
-            debts: VecDeque::new(),
-            debt_bytes: 0,
+            debts: Debts::default(),
             unread: 0,
             cause: Arc::new(Cause::NotConnected(Duration::ZERO)),
             attended: false,
@@ -124,28 +117,12 @@ impl Desk {
     }
 
     fn owe(&mut self, debts: impl IntoIterator<Item = Debt>) {
-        for debt in debts {
-            self.debt_bytes += debt.key.resource.len();
-            self.debts.push_back(debt);
-        }
-        while self.debts.len() > MAX_DEBTS || self.debt_bytes > MAX_DEBT_BYTES {
-            self.forget_oldest();
-        }
-    }
-
-    fn forget_oldest(&mut self) {
-        if let Some(debt) = self.debts.pop_front() {
-            self.debt_bytes -= debt.key.resource.len();
-        }
+        debts.into_iter().for_each(|debt| self.debts.push(debt));
     }
 
     /// The debts whose keys may still exist.
     fn take_debts(&mut self, now: Instant) -> Vec<Debt> {
-        self.debt_bytes = 0;
-        self.debts
-            .drain(..)
-            .filter(|debt| debt.forget_at > now)
-            .collect()
+        self.debts.take(MAX_DEBTS, now)
     }
 }
 
@@ -346,7 +323,6 @@ impl Nodes {
         if let Some(desk) = self.office().desks.get_mut(node) {
             desk.owe(debts);
             // Fit again since the lane looked: its wire goes back to an attendant, to be paid on.
-            // Never two wires to one node, or a release could overtake its acquire.
             if let Some(wire) = desk.returned.take() {
                 desk.silent = Some(wire);
             }
@@ -375,7 +351,8 @@ impl Nodes {
     }
 
     fn attend_to(self: &Arc<Self>, node: usize, desk: &mut Desk) {
-        if desk.attended {
+        // Or a wire is fit already: never two to one node, or a release could overtake its acquire.
+        if desk.attended || desk.returned.is_some() {
             return;
         }
         let nodes = Arc::clone(self);
@@ -399,7 +376,7 @@ impl Nodes {
             if let Some(wire) = silent.take() {
                 match self.listen(node, wire, until) {
                     Heard::Everything => return,
-                    Heard::Nothing(wire) => silent = Some(wire),
+                    Heard::Nothing(wire) => silent = Some(*wire),
                     Heard::ItDied => {}
                 }
             } else if again {
@@ -456,10 +433,10 @@ impl Nodes {
                         return Heard::ItDied;
                     }
                 },
-                Ok(false) if closed => return Heard::Nothing(wire),
+                Ok(false) if closed => return Heard::Nothing(Box::new(wire)),
                 // If everybody has left in the meantime, the last releases are still to be written.
                 Ok(false) if clock::instant() >= until && !self.office().closed => {
-                    return Heard::Nothing(wire);
+                    return Heard::Nothing(Box::new(wire));
                 }
                 Ok(false) => {}
                 Err(cause) => {
@@ -488,15 +465,17 @@ impl Nodes {
         // that is due already or not. Twice the turns: what did not fit into the server's socket
         // follows in smaller pieces.
         let until = clock::instant() + self.connect_timeout;
-        let unread = self.desk(node, |desk| desk.unread).unwrap_or_default();
-        if !fresh.ping(2 * unread.div_ceil(TURN), until)? {
-            return Err(Cause::Silent(self.connect_timeout));
+        while self.desk(node, |desk| desk.unread) > Some(0) {
+            if !fresh.ping(until)? {
+                return Err(Cause::Silent(self.connect_timeout));
+            }
+            // A far node may need more of them than there is time for now.
+            self.desk(node, |desk| {
+                desk.unread = desk.unread.saturating_sub(TURN / 2);
+            });
         }
         let now = clock::instant();
-        let due = self.desk(node, |desk| {
-            desk.unread = 0;
-            desk.take_debts(now)
-        });
+        let due = self.desk(node, |desk| desk.take_debts(now));
         let paid = fresh
             .pay(due.unwrap_or_default(), until)
             .and_then(|()| fresh.settle(until));
@@ -611,6 +590,6 @@ enum Heard {
     /// All that was owed: the node is here again.
     Everything,
     /// Not all yet.
-    Nothing(Wire),
+    Nothing(Box<Wire>),
     ItDied,
 }

@@ -114,9 +114,14 @@ const NOT_NOW: [&str; 7] = [
 
 /// Whether with this error the server refused what it may well do later.
 pub(crate) fn is_not_now(error: &str) -> bool {
-    // Redis before 7 puts words of its own before the code: "ERR Error running script …: -READONLY".
-    let code = |word: &str| NOT_NOW.contains(&word.trim_start_matches('-'));
-    error.split_whitespace().any(code)
+    // The code comes first; Redis before 7 put words of its own before that of an error in a script:
+    // "ERR Error running script …: -READONLY …".
+    let mut words = error.split_whitespace();
+    let in_script = |word: &str| {
+        word.strip_prefix('-')
+            .is_some_and(|code| NOT_NOW.contains(&code))
+    };
+    words.next().is_some_and(|code| NOT_NOW.contains(&code)) || words.any(in_script)
 }
 
 /// One RESP command, without the two allocations that `redis::Cmd` makes for each.
@@ -193,7 +198,7 @@ mod tests {
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "NOPERM this user has no permissions to run the 'eval' command",
             "MOVED 3999 127.0.0.1:6381",
-            "ERR unknown command 'EVAL'",
+            "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
         ] {
             assert!(!is_not_now(text), "{text}");
         }

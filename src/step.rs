@@ -490,6 +490,10 @@ impl Baton {
                 return None;
             }
         }
+        if let Err(cause) = wire.say_again(now, until) {
+            self.lose(node, cause);
+            return None;
+        }
         wire.begin();
         for slot in &self.batch {
             wire.owe(slot.release(now), now);
@@ -551,12 +555,16 @@ impl Baton {
                     }
                 }
                 Ok(None) if limit >= self.until => {
-                    return self.silent(node);
+                    self.silent(node);
+                    return self.judge_all();
                 }
                 Ok(None) => {
                     return self.learn(node, limit, self.nodes.node_timeout());
                 }
-                Err(cause) => return self.lose(node, cause),
+                Err(cause) => {
+                    self.lose(node, cause);
+                    return self.judge_all();
+                }
             }
         }
     }
@@ -594,7 +602,8 @@ impl Baton {
                     due = None;
                 }
                 self.lose(node, cause);
-                return self.nodes.owe(node, due);
+                self.nodes.owe(node, due);
+                return self.judge_all();
             }
         }
         if acquire && self.complaining & bit(node) != 0 {
@@ -620,7 +629,8 @@ impl Baton {
         self.send_away(node, Cause::Silent(patience), true);
     }
 
-    /// A node is away from now on; what it was asked counts as failed.
+    /// A node is away from now on; what it was asked counts as failed. (What that means for the verdicts
+    /// is judged when all has been written, so that a release is then owed to all that it did not reach.)
     fn send_away(&mut self, node: usize, cause: Cause, keep: bool) {
         let Some(mut wire) = self.wires.get_mut(node).and_then(Option::take) else {
             return;
@@ -638,10 +648,7 @@ impl Baton {
         for slot in &mut self.batch {
             slot.fail(node, &cause);
         }
-        // That it is back will be said anyway.
-        self.complaining &= !bit(node);
         self.nodes.away(node, wire, cause, keep);
-        self.judge_all();
     }
 
     fn judge_all(&mut self) {

@@ -20,13 +20,51 @@ use crate::tls::Tls;
 /// node's memory, not ours, and looking for them costs system calls.
 const MAX_OWED: usize = 256;
 
-/// A release that a node has not carried out yet, for all that is known: if the connection dies, or
-/// the server says that it cannot now, it is said again over a new one (rule R8), unless the key has
-/// ended by itself.
+/// A release that a server could not carry out (it is loading, read-only, …) is said again after this
+/// time at the earliest, with the next step.
+const SAY_AGAIN: Duration = Duration::from_millis(100);
+/// What a node may be owed at most; beyond, the oldest is forgotten, and its key ends with its ttl.
+pub(crate) const MAX_DEBTS: usize = 4096;
+const MAX_DEBT_BYTES: usize = 1 << 20;
+
+/// A release that a node has not carried out yet, for all that is known: if the connection dies it is
+/// said again over a new one (rule R8), unless the key has ended by itself.
 #[derive(Clone)]
 pub(crate) struct Debt {
     pub(crate) key: Key,
     pub(crate) forget_at: Instant,
+}
+
+/// So many as there is room for, the oldest first.
+#[derive(Default)]
+pub(crate) struct Debts {
+    debts: VecDeque<Debt>,
+    /// Of their names.
+    bytes: usize,
+}
+
+impl Debts {
+    pub(crate) fn push(&mut self, debt: Debt) {
+        self.bytes += debt.key.resource.len();
+        self.debts.push_back(debt);
+        while self.debts.len() > MAX_DEBTS || self.bytes > MAX_DEBT_BYTES {
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) -> Option<Debt> {
+        let debt = self.debts.pop_front()?;
+        self.bytes -= debt.key.resource.len();
+        Some(debt)
+    }
+
+    /// The oldest, at most so many; those whose keys have ended by themselves are forgotten.
+    pub(crate) fn take(&mut self, count: usize, now: Instant) -> Vec<Debt> {
+        std::iter::from_fn(|| self.pop())
+            .filter(|debt| debt.forget_at > now)
+            .take(count)
+            .collect()
+    }
 }
 
 /// A reply to come.
@@ -36,6 +74,8 @@ struct Owed {
     from: usize,
     /// What it says is deleted, if it answers a release.
     release: Option<Debt>,
+    /// That release is said again because the server could not carry it out.
+    again: bool,
 }
 
 pub(crate) struct Wire {
@@ -46,6 +86,11 @@ pub(crate) struct Wire {
     sent: usize,
     /// With more owed than this it is time to look for them.
     may_owe: usize,
+    /// Releases that the server could not carry out. When they are due again, and how many at once:
+    /// first one, and as long as they are taken twice as many each time.
+    refused: Debts,
+    say_again: usize,
+    say_again_at: Instant,
     /// When the node last completed an answer.
     heard: Instant,
     /// How long readers have waited for it in this step.
@@ -74,6 +119,9 @@ impl Wire {
             owed: VecDeque::new(),
             sent: 0,
             may_owe: MAX_OWED,
+            refused: Debts::default(),
+            say_again: 1,
+            say_again_at: now,
             heard: now,
             waited: Duration::ZERO,
             run_id: None,
@@ -133,6 +181,7 @@ impl Wire {
             match self.recv(until) {
                 Ok(Some(Reply::Error(text))) => {
                     let cause = Cause::refused(&text);
+                    // Where INFO is merely not answered now, the run id can be had later.
                     if i < needed || is_not_now(&text) || text.starts_with("NOAUTH") {
                         return Err(cause);
                     }
@@ -174,12 +223,14 @@ impl Wire {
             asked,
             from: self.sent,
             release,
+            again: false,
         });
     }
 
-    /// The releases that were not answered.
+    /// The releases that were not carried out, for all that is known.
     pub(crate) fn into_debts(self) -> impl Iterator<Item = Debt> {
-        self.owed.into_iter().filter_map(|owed| owed.release)
+        let unanswered = self.owed.into_iter().filter_map(|owed| owed.release);
+        self.refused.debts.into_iter().chain(unanswered)
     }
 
     /// How many bytes the node may not have read yet.
@@ -233,16 +284,18 @@ impl Wire {
             }
         };
         if let Some(reply) = &reply
-            && let Some(owed) = self.owed.front()
+            && let Some(owed) = self.owed.pop_front()
         {
-            // It stays owed, and is said again over the next connection.
-            if owed.release.is_some()
-                && let Reply::Error(text) = reply
-                && is_not_now(text)
-            {
-                return Err(Cause::refused(text));
+            match (reply, owed.release) {
+                (Reply::Error(text), Some(debt)) if is_not_now(text) => {
+                    self.refused.push(debt);
+                    self.say_again = 1;
+                    self.say_again_at = self.heard + SAY_AGAIN;
+                }
+                // It takes releases again.
+                _ if owed.again => self.say_again = self.say_again.saturating_mul(2),
+                _ => {}
             }
-            self.owed.pop_front();
         }
         // Or the next reply would be taken for another's.
         if self.owed.is_empty() && self.has_unread() {
@@ -300,16 +353,28 @@ impl Wire {
         Ok(true)
     }
 
-    /// Asks for nothing and waits for the answer, so often.
-    pub(crate) fn ping(&mut self, times: usize, until: Instant) -> Result<bool, Cause> {
-        for _ in 0..times {
-            self.owe(None, clock::instant());
-            self.send(b"*1\r\n$4\r\nPING\r\n", until)?;
-            if !self.settle(until)? {
-                return Ok(false);
-            }
+    /// Asks for nothing and waits for the answer.
+    pub(crate) fn ping(&mut self, until: Instant) -> Result<bool, Cause> {
+        self.owe(None, clock::instant());
+        self.send(b"*1\r\n$4\r\nPING\r\n", until)?;
+        self.settle(until)
+    }
+
+    /// Says releases again that the server could not carry out, if it is time.
+    pub(crate) fn say_again(&mut self, now: Instant, until: Instant) -> Result<(), Cause> {
+        if self.refused.debts.is_empty() || now < self.say_again_at {
+            return Ok(());
         }
-        Ok(true)
+        let due = self.refused.take(self.say_again, now);
+        let said = due.len();
+        self.say_again_at = now + SAY_AGAIN;
+        self.pay(due, until)?;
+        self.owed
+            .iter_mut()
+            .rev()
+            .take(said)
+            .for_each(|owed| owed.again = true);
+        Ok(())
     }
 
     /// Writes releases that are due and notes their replies as owed. On an error they are among

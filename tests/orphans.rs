@@ -153,6 +153,55 @@ fn stopped_and_resumed_nodes_keep_no_key() {
     });
 }
 
+/// The node that the release was to be written to turns out to be silent before that: it is owed.
+#[test]
+fn a_release_that_finds_its_node_silent_is_owed_to_it() {
+    for way in ["release", "drop"] {
+        let servers = Server::several(1);
+        let redlock = redlock(&servers);
+        let (first, second) = (take(&redlock, "first"), take(&redlock, "second"));
+        servers[0].stop();
+        drop(first);
+        std::thread::sleep(2 * NODE_TIMEOUT);
+        match way {
+            "release" => drop(unavailable(second.release())),
+            _ => drop(second),
+        }
+        servers[0].resume();
+        eventually(way, || servers[0].keys().is_empty());
+    }
+}
+
+/// To make sure that it has read all that the old connection left takes a far node more than one try's
+/// time.
+#[test]
+fn a_far_node_that_was_cut_off_with_much_unread_comes_back() {
+    let servers = Server::several(3);
+    let relay = Relay::to(servers[0].port());
+    let urls = [relay.url(), servers[1].url(), servers[2].url()];
+    let options = options()
+        .node_timeout(Duration::from_secs(5))
+        .connect_timeout(Duration::from_secs(1));
+    let redlock = Redlock::new(urls).unwrap().with_options(options).unwrap();
+    let votes = || {
+        let lock = take(&redlock, "vote");
+        std::thread::sleep(ms(200));
+        let votes = servers[0].exists("vote");
+        drop(lock);
+        votes
+    };
+    eventually("all are connected", votes);
+    let held: Vec<_> = (0..3000).map(|i| take(&redlock, &format!("{i}"))).collect();
+    relay.set(|policy| policy.down.stalled = true);
+    drop(held);
+    relay.set(|policy| (policy.down.stalled, policy.down.delay) = (false, ms(50)));
+    relay.cut();
+    eventually("it votes again", votes);
+    for server in &servers {
+        eventually("nothing is left", || server.keys().is_empty());
+    }
+}
+
 /// Rule R8: the connection dies while a stopped server has not read the acquire on it. The release
 /// goes over the new connection, and must not be carried out before that acquire.
 #[test]
