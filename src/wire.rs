@@ -52,6 +52,10 @@ impl Debts {
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.debts.len() >= MAX_DEBTS || self.bytes >= MAX_DEBT_BYTES
+    }
+
     fn pop(&mut self) -> Option<Debt> {
         let debt = self.debts.pop_front()?;
         self.bytes -= debt.key.resource.len();
@@ -288,7 +292,10 @@ impl Wire {
         {
             match (reply, owed.release) {
                 (Reply::Error(text), Some(debt)) if is_not_now(text) => {
-                    self.refused.push(debt);
+                    // The first are locks from before; what came later it has hardly granted.
+                    if !self.refused.is_full() {
+                        self.refused.push(debt);
+                    }
                     self.say_again = 1;
                     self.say_again_at = self.heard + SAY_AGAIN;
                 }
