@@ -248,6 +248,10 @@ impl Slot {
     }
 }
 
+fn is_longer(lag: Duration, than: Duration) -> bool {
+    lag > 2 * than + SAME_LAG
+}
+
 impl Baton {
     pub(crate) fn new(nodes: Arc<Nodes>) -> Baton {
         let now = clock::instant();
@@ -779,6 +783,11 @@ impl Baton {
         }
         let (sent, past) = (self.batch.len(), self.begun);
         for node in 0..self.wires.len() {
+            // One that is known to be near comes first anyway.
+            let near = |lag: &Duration| is_longer(held_up, *lag);
+            if self.lags.get(node).is_none_or(near) {
+                continue;
+            }
             let Some(wire) = self.wire(node).filter(|wire| wire.owed() >= sent) else {
                 continue;
             };
@@ -800,7 +809,7 @@ impl Baton {
         for at in 1..self.order.len() {
             let lag = |at: usize| self.order.get(at).and_then(|node| self.lags.get(*node));
             if let (Some(before), Some(after)) = (lag(at - 1), lag(at))
-                && *before > 2 * *after + SAME_LAG
+                && is_longer(*before, *after)
             {
                 self.order.swap(at - 1, at);
             }
