@@ -43,9 +43,9 @@ impl Shared {
 /// others may have it then. It can be sent to and used from any thread.
 ///
 /// Dropping writes the release to the nodes and does not wait for their answers;
-/// [`release`](Lock::release) tells whether it was still held. Whatever the nodes do, either takes at
-/// most one [`node_timeout`](crate::Options::node_timeout), and the rest of the step that another thread has
-/// under way.
+/// [`release`](Lock::release) tells whether it was still held. Whatever the nodes do, dropping takes at most
+/// one [`node_timeout`](crate::Options::node_timeout), and the rest of the step that another thread has under
+/// way; releasing takes that twice, where connections turn out closed and others silent.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,

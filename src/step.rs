@@ -22,6 +22,8 @@ use crate::wire::{Debt, Wire};
 /// A node is read before another that is listed earlier only if it answers this much faster: order
 /// that changes costs system calls.
 const SAME_LAG: Duration = Duration::from_micros(200);
+/// Nodes that pass for far are looked at again no more often than this: a look costs system calls.
+const RECONSIDER: Duration = Duration::from_millis(250);
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -79,6 +81,7 @@ pub(crate) struct Baton {
     lags: Vec<Duration>,
     /// How long the node that was read last took, if it alone made the step take so long.
     held_up: Duration,
+    reconsidered: Instant,
     /// Nodes whose last answer to an acquire was an error of the server.
     complaining: u64,
 
@@ -260,6 +263,7 @@ impl Baton {
             order: (0..nodes.len()).collect(),
             lags: vec![Duration::ZERO; nodes.len()],
             held_up: Duration::ZERO,
+            reconsidered: now,
             nodes,
             complaining: 0,
             batch: Vec::new(),
@@ -775,13 +779,15 @@ impl Baton {
 
     /// A node that was slow once is read last, and not at all where the others suffice. If it has
     /// answered now that the step was held up by another, it is tried before that one: it takes no
-    /// longer.
+    /// longer. (Of plain connections only: others cannot be looked at without waiting.)
     fn reconsider(&mut self) {
         let held_up = std::mem::take(&mut self.held_up);
-        if held_up <= 2 * SAME_LAG {
+        let (sent, past) = (self.batch.len(), self.begun);
+        let since = past.saturating_duration_since(self.reconsidered);
+        if held_up <= 2 * SAME_LAG || since < RECONSIDER {
             return;
         }
-        let (sent, past) = (self.batch.len(), self.begun);
+        self.reconsidered = past;
         for node in 0..self.wires.len() {
             // One that is known to be near comes first anyway.
             let near = |lag: &Duration| is_longer(held_up, *lag);

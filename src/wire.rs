@@ -52,8 +52,8 @@ impl Debts {
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.debts.len() >= MAX_DEBTS || self.bytes >= MAX_DEBT_BYTES
+    fn is_half_full(&self) -> bool {
+        self.debts.len() >= MAX_DEBTS / 2 || self.bytes >= MAX_DEBT_BYTES / 2
     }
 
     fn pop(&mut self) -> Option<Debt> {
@@ -91,7 +91,7 @@ pub(crate) struct Wire {
     /// With more owed than this it is time to look for them.
     may_owe: usize,
     /// Releases that the server could not carry out. When they are due again, and how many at once:
-    /// first one, and as long as they are taken twice as many each time.
+    /// first one, and as long as they are taken twice as many each time, up to [`MAX_OWED`].
     refused: Debts,
     say_again: usize,
     say_again_at: Instant,
@@ -292,15 +292,19 @@ impl Wire {
         {
             match (reply, owed.release) {
                 (Reply::Error(text), Some(debt)) if is_not_now(text) => {
-                    // The first are locks from before; what came later it has hardly granted.
-                    if !self.refused.is_full() {
+                    // Others that are refused meanwhile must not put it off for ever.
+                    if self.refused.debts.is_empty() {
+                        self.say_again_at = self.heard + SAY_AGAIN;
+                    }
+                    if owed.again {
+                        self.say_again = 1;
+                    }
+                    // The first are locks from before; what came later it has hardly granted. Half of
+                    // the room is for those that are being said again.
+                    if owed.again || !self.refused.is_half_full() {
                         self.refused.push(debt);
                     }
-                    self.say_again = 1;
-                    self.say_again_at = self.heard + SAY_AGAIN;
                 }
-                // It takes releases again.
-                _ if owed.again => self.say_again = self.say_again.saturating_mul(2),
                 _ => {}
             }
         }
@@ -375,6 +379,8 @@ impl Wire {
         let due = self.refused.take(self.say_again, now);
         let said = due.len();
         self.say_again_at = now + SAY_AGAIN;
+        // Unless one of them is refused.
+        self.say_again = (2 * self.say_again).min(MAX_OWED);
         self.pay(due, until)?;
         self.owed
             .iter_mut()

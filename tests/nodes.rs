@@ -288,6 +288,7 @@ fn a_node_that_is_loading_is_named() {
 fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
     let server = Server::with_args(&["--lua-time-limit", "1"]);
     let redlock = redlock(std::slice::from_ref(&server));
+    take(&redlock, "warm").release().unwrap();
     let refused = |code: &str, errors: redlock_sync::NodeErrors| {
         assert!(errors.to_string().contains(code), "{errors}");
     };
@@ -298,20 +299,26 @@ fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
         });
     };
 
-    // Many: they are not all said at once while the server takes none.
     let many: Vec<_> = (0..300).map(|i| take(&redlock, &format!("{i}"))).collect();
+    server.command(&["SET", "taken", "by somebody else"]);
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     drop(many);
     refused(
         "NOREPLICAS",
         unavailable(redlock.try_acquire("another", TTL)),
     );
-    assert_eq!(server.keys().len(), 300);
+    assert_eq!(server.keys().len(), 301);
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    // What was refused does not spoil what is asked now.
-    take(&redlock, "another").release().unwrap();
-    for i in 0..300 {
-        released(&format!("{i}"));
+    // What was refused does not spoil what is asked now, and is not said again all at once: what is asked
+    // would have to wait for it.
+    let (mut left, mut gone, mut steps) = (300, 0, 0);
+    while left > 0 {
+        assert!(redlock.try_acquire("taken", TTL).unwrap().is_none());
+        let now = server.keys().len() - 1;
+        assert!(left - now <= (2 * gone).max(1), "{left} keys, then {now}");
+        (left, gone, steps) = (now, (left - now).max(gone), steps + 1);
+        assert!(steps < 100, "{left} keys are left");
+        std::thread::sleep(ms(50));
     }
 
     let lock = take(&redlock, "busy");
@@ -331,6 +338,44 @@ fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
         .exec(&mut connection)
         .unwrap();
     released("busy");
+}
+
+/// Refused releases outlive the connection, and are not put off by others that are refused meanwhile.
+#[test]
+fn refused_releases_wait_for_nobody() {
+    let bus = free_port().to_string();
+    let server = Server::with_args(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus,
+        "--cluster-require-full-coverage",
+        "no",
+    ]);
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let relay = relay::Relay::to(server.port());
+    let redlock = Redlock::new([relay.url()]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let slots = |what: &str, resource: &str| {
+        let slot = server.command(&["CLUSTER", "KEYSLOT", resource]);
+        let slot: u16 = redis::from_redis_value(slot).unwrap();
+        server.command(&["CLUSTER", what, &slot.to_string()]);
+    };
+    for cut in [false, true] {
+        let lock = redlock.acquire("good", TTL).unwrap();
+        slots("DELSLOTS", "good");
+        slots("DELSLOTS", "bad");
+        unavailable(lock.release());
+        if cut {
+            relay.cut();
+        }
+        slots("ADDSLOTS", "good");
+        eventually("it is released", || {
+            unavailable(redlock.try_acquire("bad", TTL));
+            !server.exists("good")
+        });
+        slots("ADDSLOTS", "bad");
+    }
 }
 
 #[test]
