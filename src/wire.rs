@@ -289,24 +289,10 @@ impl Wire {
         };
         if let Some(reply) = &reply
             && let Some(owed) = self.owed.pop_front()
+            && let (Reply::Error(text), Some(debt)) = (reply, owed.release)
+            && is_not_now(text)
         {
-            match (reply, owed.release) {
-                (Reply::Error(text), Some(debt)) if is_not_now(text) => {
-                    // Others that are refused meanwhile must not put it off for ever.
-                    if self.refused.debts.is_empty() {
-                        self.say_again_at = self.heard + SAY_AGAIN;
-                    }
-                    if owed.again {
-                        self.say_again = 1;
-                    }
-                    // The first are locks from before; what came later it has hardly granted. Half of
-                    // the room is for those that are being said again.
-                    if owed.again || !self.refused.is_half_full() {
-                        self.refused.push(debt);
-                    }
-                }
-                _ => {}
-            }
+            self.refuse(debt, owed.again);
         }
         // Or the next reply would be taken for another's.
         if self.owed.is_empty() && self.has_unread() {
@@ -369,6 +355,23 @@ impl Wire {
         self.owe(None, clock::instant());
         self.send(b"*1\r\n$4\r\nPING\r\n", until)?;
         self.settle(until)
+    }
+
+    /// Notes a release that the server could not carry out, once or `again`.
+    fn refuse(&mut self, debt: Debt, again: bool) {
+        let first = self.refused.debts.is_empty();
+        if first || again {
+            self.say_again = 1;
+        }
+        // Others that are refused meanwhile must not put it off for ever.
+        if first {
+            self.say_again_at = self.heard + SAY_AGAIN;
+        }
+        // The first are locks from before; what came later it has hardly granted. Half of the room is
+        // for those that are being said again.
+        if again || !self.refused.is_half_full() {
+            self.refused.push(debt);
+        }
     }
 
     /// Says releases again that the server could not carry out, if it is time.
