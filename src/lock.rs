@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::clock::Point;
+use crate::clock::{self, Point};
 use crate::error::{Error, NodeErrors};
 use crate::keeper::Keeper;
 use crate::lane::Lane;
@@ -43,9 +43,9 @@ impl Shared {
 /// others may have it then. It can be sent to and used from any thread.
 ///
 /// Dropping writes the release to the nodes and does not wait for their answers;
-/// [`release`](Lock::release) tells whether it was still held. Whatever the nodes do, dropping takes at most
-/// one [`node_timeout`](crate::Options::node_timeout), and the rest of the step that another thread has under
-/// way; releasing takes that twice, where connections turn out closed and others silent.
+/// [`release`](Lock::release) tells whether it was still held. Whatever the nodes do, either takes at
+/// most one [`node_timeout`](crate::Options::node_timeout), and the rest of the step that another thread has
+/// under way.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
@@ -242,16 +242,18 @@ impl Lock {
             log::warn!("{self:?} was found lost when it was released");
             return Err(Error::Lost);
         }
+        let until = clock::instant() + self.shared.lane.nodes().node_timeout();
         let mut outcome = self.run(Action::Release, None, None);
         if outcome.closed {
             let known = Tally {
                 failed: 0,
                 ..outcome.tally
             };
-            let again = self.run(Action::Release, None, Some(known));
+            // In what is left of the time. If nothing is, it is written all the same.
+            let again = self.run(Action::Release, Some(until), Some(known));
             // "Not held" would mean nothing now: the first release may have been carried out
             // just before its connection died.
-            if again.verdict != Verdict::No {
+            if again.verdict == Verdict::Yes {
                 outcome = again;
             }
         }

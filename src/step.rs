@@ -525,10 +525,12 @@ impl Baton {
                     self.read_from(node, limit);
                 }
             }
-            // Who is still open here has a deadline of its own, or another has that is over now.
-            let waited = limit.saturating_duration_since(self.started);
+            // Who is still open here has a deadline of its own, or another has that is over now, or those
+            // who are away may decide.
+            let now = clock::instant();
+            let waited = now.saturating_duration_since(self.started);
             for slot in &mut self.batch {
-                if slot.state == State::Open && slot.op.until.is_some_and(|until| until <= limit) {
+                if slot.state == State::Open && slot.op.until.is_some_and(|until| until <= now) {
                     slot.expire(self.wires.len(), waited);
                 }
             }

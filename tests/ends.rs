@@ -46,6 +46,34 @@ fn a_panic_with_a_lock_ends_within_a_node_timeout_when_no_node_answers() {
     });
 }
 
+/// A step that a silent node made as long as a step can be is not followed by another, though there are
+/// connections that turned out closed.
+#[test]
+fn a_release_ends_within_a_node_timeout_where_nodes_are_silent_and_others_closed() {
+    let servers = Server::several(3);
+    let relays = relays(&servers);
+    let redlock = behind(&relays);
+    eventually("all are connected", || {
+        take(&redlock, "warm").release().unwrap();
+        servers.iter().all(|server| server.clients() == 1)
+    });
+    let lock = take(&redlock, "a");
+    servers[0].stop();
+    relays[1..].iter().for_each(Relay::refuse);
+    relays[1..].iter().for_each(Relay::cut);
+    let started = Instant::now();
+    let errors = unavailable(lock.release());
+    let took = started.elapsed();
+    assert!(took < 2 * NODE_TIMEOUT, "{took:?}");
+    let failed: Vec<usize> = errors.iter().map(|error| error.0).collect();
+    assert_eq!(failed, [0, 1, 2], "{errors}");
+    servers[0].resume();
+    relays[1..].iter().for_each(Relay::accept);
+    eventually("what was owed is paid", || {
+        servers.iter().all(|server| !server.exists("a"))
+    });
+}
+
 /// The process that ends: holds a lock, waits to be told, and ends in its own way.
 fn ending() {
     let nodes = std::env::var("NODES").unwrap();
