@@ -219,6 +219,8 @@ impl Worker<'_> {
 
     /// Renewed by itself, sometimes for longer than that goes on.
     fn kept(&mut self, lock: Lock, ttl: Duration) {
+        self.journal
+            .take(lock.resource(), lock.token(), || lock.remaining());
         // When `keep_alive` fails the lock has been released.
         self.journal.end();
         let lock = match lock.keep_alive(ttl + self.part_of(ttl)) {
