@@ -33,7 +33,7 @@ use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
 /// Half a second and more, so that a busy machine does not look like a fault.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
-pub fn ms(ms: u64) -> Duration {
+pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
