@@ -322,22 +322,59 @@ fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
     }
 
     let lock = take(&redlock, "busy");
-    let mut script = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    std::io::Write::write_all(&mut script, b"EVAL \"while true do end\" 0\r\n").unwrap();
-    let admin = redis::Client::open(server.unix_url()).unwrap();
-    eventually("it runs", || {
-        let connection = admin.get_connection();
-        let answer = connection.and_then(|mut one| redis::cmd("GET").arg("a").exec(&mut one));
-        answer.is_err_and(|error| error.to_string().contains("BUSY"))
-    });
+    let script = Script::on(&server);
     refused("BUSY", unavailable(lock.release()));
     refused("BUSY", unavailable(redlock.try_acquire("another", TTL)));
-    let mut connection = admin.get_connection().unwrap();
-    redis::cmd("SCRIPT")
-        .arg("KILL")
-        .exec(&mut connection)
-        .unwrap();
+    script.kill();
     released("busy");
+}
+
+/// A script that runs until it is killed: the server answers others with BUSY.
+struct Script {
+    admin: redis::Client,
+    _caller: std::net::TcpStream,
+}
+
+impl Script {
+    fn on(server: &Server) -> Script {
+        let mut caller = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        caller
+            .write_all(b"EVAL \"while true do end\" 0\r\n")
+            .unwrap();
+        let admin = redis::Client::open(server.unix_url()).unwrap();
+        eventually("it runs", || {
+            let connection = admin.get_connection();
+            let answer = connection.and_then(|mut one| redis::cmd("GET").arg("a").exec(&mut one));
+            answer.is_err_and(|error| error.to_string().contains("BUSY"))
+        });
+        Script {
+            admin,
+            _caller: caller,
+        }
+    }
+
+    fn kill(self) {
+        let mut connection = self.admin.get_connection().unwrap();
+        redis::cmd("SCRIPT")
+            .arg("KILL")
+            .exec(&mut connection)
+            .unwrap();
+    }
+}
+
+/// Which server it is could not be asked: it does not count as connected, or it would vote twice.
+#[test]
+fn a_server_that_is_busy_when_it_is_connected_votes_once() {
+    let server = Server::with_args(&["--lua-time-limit", "1"]);
+    let script = Script::on(&server);
+    let redlock = Redlock::new([server.url(), server.unix_url()]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let errors = unavailable(redlock.try_acquire("a", TTL)).to_string();
+    assert!(errors.contains("BUSY"), "{errors}");
+    script.kill();
+    eventually("it is found out", || {
+        matches!(redlock.try_acquire("a", TTL), Err(Error::Config(_)))
+    });
 }
 
 /// Refused releases outlive the connection, and are not put off by others that are refused meanwhile.
