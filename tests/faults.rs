@@ -713,15 +713,6 @@ impl World {
     }
 }
 
-/// Also by a panic, or the users of a scope would go on for ever.
-struct OnDrop<'a>(&'a AtomicBool);
-
-impl Drop for OnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// One of many threads, which lock by turns what they share and what is theirs.
 fn use_it(
     fault: Fault,

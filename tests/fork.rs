@@ -108,12 +108,6 @@ fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
             take(&redlock, "warm").release().unwrap();
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                struct OnDrop<'a>(&'a AtomicBool);
-                impl Drop for OnDrop<'_> {
-                    fn drop(&mut self) {
-                        self.0.store(true, Ordering::Relaxed);
-                    }
-                }
                 for user in 0..4 {
                     let (redlock, over) = (&redlock, &over);
                     scope.spawn(move || {

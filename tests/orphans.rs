@@ -10,15 +10,6 @@ use redlock_sync::{Error, Options, Redlock};
 use support::relay::Relay;
 use support::*;
 
-/// Also by a panic, or the users of a scope would go on for ever.
-struct OnDrop<'a>(&'a AtomicBool);
-
-impl Drop for OnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Keys that are there when everything under way has arrived.
 fn left_behind(servers: &[Server]) -> usize {
     // A delayed acquire may be under way still: look until the picture has stood still for a while.

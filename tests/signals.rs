@@ -28,12 +28,6 @@ fn interrupted<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: plain system call.
     let target = unsafe { libc::pthread_self() };
     let over = AtomicBool::new(false);
-    struct OnDrop<'a>(&'a AtomicBool);
-    impl Drop for OnDrop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {

@@ -25,7 +25,7 @@ pub mod relay;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
@@ -418,6 +418,15 @@ pub fn eventually_within(time: Duration, what: &str, condition: &mut dyn FnMut()
     }
 }
 
+/// Ends what others do until it is set: also by a panic, or the users of a scope would go on for ever.
+pub struct OnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads of this process that attend to nodes.
 pub fn attendants() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -425,7 +434,6 @@ pub fn attendants() -> usize {
         std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
     };
     tasks
-        .filter(|_| true)
         .map(name)
         .filter(|name| name.starts_with("redlock-node"))
         .count()
