@@ -612,7 +612,9 @@ impl Baton {
                     due = None;
                 }
                 self.lose(node, cause);
-                self.nodes.owe(node, due);
+                if let Some(due) = due {
+                    self.nodes.owe(node, [due]);
+                }
                 return self.judge_all();
             }
         }

@@ -415,6 +415,28 @@ fn refused_releases_wait_for_nobody() {
     }
 }
 
+/// What it refused is said again ten times a second at most, however often it is asked.
+#[test]
+fn a_server_that_refuses_is_not_pestered() {
+    let server = Server::start();
+    let redlock = redlock(std::slice::from_ref(&server));
+    let lock = take(&redlock, "held");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    drop(lock);
+    server.command(&["CONFIG", "RESETSTAT"]);
+    let (before, rounds) = (Instant::now(), 500);
+    for _ in 0..rounds {
+        unavailable(redlock.try_acquire("another", TTL));
+    }
+    let said = server.info("commandstats", "cmdstat_eval");
+    let said = said.trim_start_matches("calls=").split(',').next();
+    let said: u128 = said.unwrap().parse().unwrap();
+    let again = before.elapsed().as_millis() / 100 + 1;
+    // The server may not have come to the last one yet, or may have come late to the first.
+    assert!(said >= rounds - 1, "{said} releases");
+    assert!(said <= rounds + 1 + again, "{said} releases");
+}
+
 #[test]
 fn a_node_that_is_out_of_memory_is_named() {
     bad_nodes(
