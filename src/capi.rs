@@ -13,6 +13,7 @@ use std::sync::{
 };
 use std::time::Duration;
 
+use crate::clock;
 use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, Token};
 
 /// Longer than any resource can be; also what a slice may have.
@@ -758,10 +759,11 @@ extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
 extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_int {
     status(|| {
         let handle = handle(lock)?;
-        let mut left = ms(timeout);
+        let end = clock::instant().checked_add(ms(timeout));
         loop {
+            let left = end.map(|end| end.saturating_duration_since(clock::instant()));
             // In glances, so that whoever changes the lock gets a turn.
-            let glance = left.min(GLANCE);
+            let glance = left.map_or(GLANCE, |left| left.min(GLANCE));
             let lost = match &*handle.look()? {
                 Held::Kept(lock) => lock.wait_lost(glance),
                 Held::Plain(_) => return Err(not_kept()),
@@ -770,8 +772,7 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
             if lost {
                 return Err(Error::Lost.into());
             }
-            left -= glance;
-            if left.is_zero() {
+            if left.is_some_and(|left| left <= glance) {
                 return Ok(());
             }
         }

@@ -129,9 +129,9 @@ impl Kept {
         for callback in callbacks {
             self.call(callback, reason);
         }
-        // At the end: somebody's logger may take its time, or panic.
+        // At the end: somebody's logger may take its time.
         let resource = self.key.resource.escape_ascii();
-        log::warn!("kept lock \"{resource}\" is lost: {reason:?}");
+        say!(warn, "kept lock \"{resource}\" is lost: {reason:?}");
     }
 
     /// Each callback has a thread of its own, so that a slow one delays nobody.
@@ -229,8 +229,7 @@ impl Keeper {
     pub(crate) fn keep(&self, kept: &Arc<Kept>, lane: &Arc<Lane>) -> std::io::Result<()> {
         let granted = kept.state().deadline.from.mono;
         let due = (granted + third(kept.ttl)).max(clock::instant());
-        // Whoever gives up the last lock closes the connections, and waits for what they owe: the
-        // program may end right after that.
+        // Connections are closed by whoever gives up the last lock, renewals or not.
         let lane = Arc::downgrade(lane);
         let work = move |due: Due| {
             lane.upgrade()
@@ -245,7 +244,10 @@ impl Keeper {
         let now = clock::instant();
         let added = self.ends.add(now, kept.clone(), "redlock-watch", watch);
         if let Err(error) = added {
-            log::warn!("no thread that watches for the end of kept locks: {error}");
+            say!(
+                warn,
+                "no thread that watches for the end of kept locks: {error}"
+            );
         }
     }
 
@@ -374,6 +376,19 @@ impl Book {
         Some((due, kept))
     }
 
+    /// The machine was suspended, or somebody set the clock: by so much the locks end earlier, and are
+    /// due earlier.
+    fn catch_up(&mut self, before: Point, now: Point) {
+        let seen = now.mono.saturating_duration_since(before.mono);
+        let unseen = before.elapsed_at(now).saturating_sub(seen);
+        if unseen > GLANCE {
+            self.times.clear();
+            for (due, kept) in std::mem::take(&mut self.entries).into_values() {
+                self.insert(due.checked_sub(unseen).unwrap_or(before.mono), kept);
+            }
+        }
+    }
+
     /// What is due at `now`: as much as goes together.
     fn take_due(&mut self, now: Instant) -> Due {
         let mut batch = Due::new();
@@ -442,20 +457,17 @@ impl Agenda {
                 return;
             };
             if first > now {
+                let before = Point::now();
                 (book, _) = self
                     .bell
-                    .wait_timeout(book, first - now)
+                    .wait_timeout(book, (first - now).min(GLANCE))
                     .unwrap_or_else(PoisonError::into_inner);
+                book.catch_up(before, Point::now());
                 continue;
             }
             let due = book.take_due(now);
             drop(book);
-            // Somebody's logger may panic.
-            let next = catch_unwind(AssertUnwindSafe(|| work(due.clone())));
-            let next = next.unwrap_or_else(|_| {
-                let soon = clock::instant() + GLANCE;
-                due.into_iter().map(|(_, kept)| (soon, kept)).collect()
-            });
+            let next = work(due);
             book = self.book();
             for (due, kept) in next {
                 book.insert(due, kept);

@@ -21,14 +21,18 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::node::Nodes;
 use crate::step::{Baton, Op, Outcome, Recipient};
+use crate::wire::Wire;
 
 /// A thread in the queue yields so often before it sleeps: near nodes answer sooner than a thread is
 /// put to sleep and woken, and then nobody pays for that.
 const YIELDS: u32 = 32;
+/// When to look again whether the last step has ended.
+const SOON: Duration = Duration::from_millis(1);
 
 pub(crate) struct Lane {
     /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
@@ -160,23 +164,22 @@ impl Lane {
         taken
     }
 
-    /// Closes the connections once what they owe is read, within one node timeout: closing on
-    /// unread replies resets a connection, and the server may then drop a release that it has not
-    /// read yet.
-    fn close(&mut self) {
+    /// Nobody needs it any more, and the program may end right after this: reads what the connections
+    /// owe, within one node timeout. Closing on unread replies resets a connection, and the server may
+    /// then drop a release that it has not read yet.
+    pub(crate) fn close(&self) {
         let mut returned = self.nodes.close();
-        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         let until = clock::instant() + self.nodes.node_timeout();
-        if let Some(baton) = &mut queue.baton {
-            baton.settle(&mut returned, until);
-        }
-    }
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            self.close();
+        loop {
+            let baton = lock(&self.queue).baton.take();
+            if baton.is_some() {
+                return Reign { lane: self, baton }.settle(&mut returned, until);
+            }
+            // A renewal that nobody needs any more is under way.
+            if clock::instant() > until {
+                return;
+            }
+            std::thread::sleep(SOON);
         }
     }
 }
@@ -242,6 +245,12 @@ impl Reign<'_> {
             baton.run()
         });
         outcome.unwrap_or_else(Outcome::none)
+    }
+
+    fn settle(mut self, returned: &mut [Wire], until: Instant) {
+        if let Some(baton) = &mut self.baton {
+            baton.settle(returned, until);
+        }
     }
 }
 

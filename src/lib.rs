@@ -166,7 +166,8 @@
 //! | debug | one line for each attempt to acquire: verdict, votes, time |
 //! | trace | each vote |
 //!
-//! That a lock is held by another is not a warning. No line shows a token or a password.
+//! That a lock is held by another is not a warning. No line shows a token or a password. A panic of the
+//! logger ends there.
 //!
 //! # Minimum supported Rust version
 //!
@@ -188,6 +189,13 @@
         clippy::missing_panics_doc
     )
 )]
+
+/// Logs. Somebody's logger may panic, and nothing is left half done by that.
+macro_rules! say {
+    ($level:ident, $($what:tt)+) => {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| log::$level!($($what)+)));
+    };
+}
 
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]

@@ -36,6 +36,14 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.lane.close();
+        }
+    }
+}
+
 /// A held lock. Dropping it releases it.
 ///
 /// It is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance
@@ -194,7 +202,7 @@ impl Lock {
             }
             Err(Error::Lost) => {
                 self.lose();
-                log::warn!("{self:?} was found lost when it was extended");
+                say!(warn, "{self:?} was found lost when it was extended");
                 Err(Error::Lost)
             }
             Err(error) => Err(error),
@@ -239,7 +247,7 @@ impl Lock {
         }
         if self.left().is_zero() {
             self.write_release();
-            log::warn!("{self:?} was found lost when it was released");
+            say!(warn, "{self:?} was found lost when it was released");
             return Err(Error::Lost);
         }
         let until = clock::instant() + self.shared.lane.nodes().node_timeout();
@@ -260,7 +268,7 @@ impl Lock {
         match outcome.verdict {
             Verdict::Yes => Ok(()),
             Verdict::No => {
-                log::warn!("{self:?} was found lost when it was released");
+                say!(warn, "{self:?} was found lost when it was released");
                 Err(Error::Lost)
             }
             Verdict::Pending | Verdict::Unavailable => Err(unavailable(outcome)),
@@ -274,7 +282,10 @@ impl Lock {
         match self.release() {
             Ok(()) => Ok(result),
             Err(Error::Unavailable(nodes)) => {
-                log::warn!("the release of {name} was not confirmed; its ttl ends it: {nodes}");
+                say!(
+                    warn,
+                    "the release of {name} was not confirmed; its ttl ends it: {nodes}"
+                );
                 Ok(result)
             }
             Err(error) => Err(error),
@@ -309,7 +320,8 @@ impl Lock {
             only_write: true,
         });
         if outcome.verdict != Verdict::Yes {
-            log::warn!(
+            say!(
+                warn,
                 "{self:?} could not be released on a majority of the nodes now; its ttl ends it at the \
                  latest"
             );
@@ -333,11 +345,6 @@ impl fmt::Debug for Lock {
 
 /// The error for a step without a verdict.
 pub(crate) fn unavailable(outcome: Outcome) -> Error {
-    match outcome.errors {
-        Some(errors) => match errors.same_server() {
-            Some(error) => Error::Config(error),
-            None => Error::Unavailable(errors),
-        },
-        None => Error::Unavailable(NodeErrors::new(Vec::new())),
-    }
+    let nobody = || NodeErrors::new(Vec::new());
+    Error::Unavailable(outcome.errors.unwrap_or_else(nobody))
 }

@@ -74,6 +74,8 @@ struct Desk {
     unread: usize,
     cause: Arc<Cause>,
     attended: bool,
+    /// Since when, for the first time.
+    since: Option<Instant>,
     /// A step needs this node: end the pause.
     hurry: bool,
     /// Tries to connect that have ended.
@@ -92,6 +94,7 @@ impl Desk {
             unread: 0,
             cause: Arc::new(Cause::NotConnected(Duration::ZERO)),
             attended: false,
+            since: None,
             hurry: false,
             tries: 0,
             run_id: None,
@@ -102,11 +105,12 @@ impl Desk {
     /// The wire that is fit again, unless it was closed while it waited to be taken.
     fn take_returned(&mut self) -> Option<Wire> {
         let mut wire = self.returned.take()?;
-        if wire.look(clock::instant()).is_ok() {
-            return Some(wire);
+        if let Err(cause) = wire.look(clock::instant()) {
+            self.cause = Arc::new(cause);
+            self.bury(wire);
+            return None;
         }
-        self.bury(wire);
-        None
+        Some(wire)
     }
 
     /// A wire is finished: what was released on it is due on the next.
@@ -122,7 +126,7 @@ impl Desk {
 
     /// The debts whose keys may still exist.
     fn take_debts(&mut self, now: Instant) -> Vec<Debt> {
-        self.debts.take(MAX_DEBTS, now)
+        self.debts.take(MAX_DEBTS, Some(now))
     }
 }
 
@@ -224,9 +228,9 @@ impl Nodes {
     }
 
     /// Takes back the wires that are fit again. If fewer than `need` of the nodes `wanted` are here
-    /// then, hurries the attendants and waits for them: until `until`, or `connect_timeout` where a
-    /// node is being connected for the first time, never past `patience`, and only while a try is
-    /// under way. (Also where the others cannot suffice: an error names every cause.)
+    /// then, hurries the attendants and waits for them: until `until`, or for `connect_timeout` from when
+    /// a node was begun to be connected for the first time, never past `patience`, and only while a try
+    /// is under way. (Also where the others cannot suffice: an error names every cause.)
     pub(crate) fn fetch(
         self: &Arc<Self>,
         wires: &mut [Option<Wire>],
@@ -240,7 +244,7 @@ impl Nodes {
         let mut asked: Option<Vec<u64>> = None;
         let mut fetched = Fetched::default();
         loop {
-            let (mut here, mut trying) = (0, 0);
+            let (mut here, mut trying, mut until) = (0, 0, until);
             fetched.same_server = false;
             for (node, (desk, wire)) in office.desks.iter_mut().zip(wires.iter_mut()).enumerate() {
                 let wanted = wanted & bit(node) != 0;
@@ -257,7 +261,11 @@ impl Nodes {
                 let asked = asked.as_ref().and_then(|asked| asked.get(node));
                 if wanted && desk.attended && asked.is_none_or(|asked| *asked == desk.tries) {
                     trying += 1;
-                    fetched.first |= desk.tries == 0;
+                    if desk.tries == 0 {
+                        let since = desk.since.unwrap_or(started);
+                        until = until.max(since + self.connect_timeout);
+                        fetched.first = true;
+                    }
                 }
             }
             if here >= need || trying == 0 {
@@ -271,11 +279,6 @@ impl Nodes {
                     .for_each(|desk| desk.hurry = desk.attended);
                 self.bell.notify_all();
             }
-            let until = if fetched.first {
-                until.max(started + self.connect_timeout)
-            } else {
-                until
-            };
             let until = patience.map_or(until, |patience| until.min(patience));
             let rest = until.saturating_duration_since(clock::instant());
             if rest.is_zero() {
@@ -346,7 +349,7 @@ impl Nodes {
 
     pub(crate) fn warn(&self, node: usize, what: fmt::Arguments<'_>) {
         if let Some(Node { address, .. }) = self.nodes.get(node) {
-            log::warn!("node {node} ({address}) {what}");
+            say!(warn, "node {node} ({address}) {what}");
         }
     }
 
@@ -357,8 +360,11 @@ impl Nodes {
         }
         let nodes = Arc::clone(self);
         let attendant = std::thread::Builder::new().name(format!("redlock-node-{node}"));
-        match attendant.spawn(move || Shift { nodes, node }.work()) {
-            Ok(_) => desk.attended = true,
+        match attendant.spawn(move || nodes.attend(node)) {
+            Ok(_) => {
+                desk.attended = true;
+                desk.since.get_or_insert_with(clock::instant);
+            }
             Err(error) => desk.cause = Arc::new(Cause::NoThread(error.to_string())),
         }
     }
@@ -382,7 +388,10 @@ impl Nodes {
             } else if again {
                 self.pause(node, until);
             }
-            if self.office().closed {
+            // The last releases are worth one try.
+            if self.office().closed
+                && (again || self.desk(node, |desk| desk.debts.is_empty()) != Some(false))
+            {
                 return;
             }
             let connected = Wire::connect(info, self.connect_timeout)
@@ -465,7 +474,9 @@ impl Nodes {
         // that is due already or not. Twice the turns: what did not fit into the server's socket
         // follows in smaller pieces.
         let until = clock::instant() + self.connect_timeout;
-        while self.desk(node, |desk| desk.unread) > Some(0) {
+        let unread = |desk: &mut Desk| desk.unread > 0;
+        let was_unread = self.desk(node, unread) == Some(true);
+        while self.desk(node, unread) == Some(true) {
             if !fresh.ping(until)? {
                 return Err(Cause::Silent(self.connect_timeout));
             }
@@ -474,8 +485,9 @@ impl Nodes {
                 desk.unread = desk.unread.saturating_sub(TURN / 2);
             });
         }
-        let now = clock::instant();
-        let due = self.desk(node, |desk| desk.take_debts(now));
+        // The life of a key begins when its acquire is read.
+        let now = (!was_unread).then(clock::instant);
+        let due = self.desk(node, |desk| desk.debts.take(MAX_DEBTS, now));
         let paid = fresh
             .pay(due.unwrap_or_default(), until)
             .and_then(|()| fresh.settle(until));
@@ -552,26 +564,6 @@ impl Nodes {
                 .bell
                 .wait_timeout(office, rest)
                 .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// An attendant's time at a desk. However it ends (somebody's logger may panic), another can come.
-struct Shift {
-    nodes: Arc<Nodes>,
-    node: usize,
-}
-
-impl Shift {
-    fn work(self) {
-        self.nodes.attend(self.node);
-    }
-}
-
-impl Drop for Shift {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.nodes.desk(self.node, |desk| desk.attended = false);
         }
     }
 }

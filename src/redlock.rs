@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::IntoConnectionInfo;
 
 use crate::clock::{self, Point};
-use crate::error::Error;
+use crate::error::{Error, NodeErrors};
 use crate::lock::{Lock, Shared, unavailable};
 use crate::node::Nodes;
 use crate::options::Options;
@@ -326,7 +326,11 @@ impl Redlock {
                 }
                 Verdict::No => return Ok(None),
                 Verdict::Pending | Verdict::Unavailable if outcome.closed && tries == 1 => {}
-                Verdict::Pending | Verdict::Unavailable => return Err(unavailable(outcome)),
+                Verdict::Pending | Verdict::Unavailable => {
+                    let errors = outcome.errors.as_ref();
+                    let mistake = errors.and_then(NodeErrors::same_server);
+                    return Err(mistake.map_or_else(|| unavailable(outcome), Error::Config));
+                }
             }
         }
     }
@@ -417,7 +421,8 @@ fn pause(end: Instant, keep_trying: &mut dyn FnMut() -> bool) -> Result<(), Erro
 }
 
 fn report(resource: &[u8], outcome: &Outcome, started: Point) {
-    log::debug!(
+    say!(
+        debug,
         "acquire \"{}\": {:?}, {} yes, {} no, {} failed, {:?}",
         resource.escape_ascii(),
         outcome.verdict,

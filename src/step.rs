@@ -24,6 +24,8 @@ use crate::wire::{Debt, Wire};
 const SAME_LAG: Duration = Duration::from_micros(200);
 /// Nodes that pass for far are looked at again no more often than this: a look costs system calls.
 const RECONSIDER: Duration = Duration::from_millis(250);
+/// A connection that was not heard for so long is looked at before it is written to.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -34,7 +36,7 @@ pub(crate) struct Op {
     pub(crate) ttl: Duration,
     /// When an answer is of no more use, if that is before the step's own deadline.
     pub(crate) until: Option<Instant>,
-    /// This is the repetition that [`Outcome::closed`] asked for, of what came to these votes. (Not
+    /// This is the repetition that [`Outcome::closed`] asked for; the first try had these votes. (Not
     /// to be repeated again. A node that has released is not asked once more whether it holds it.)
     pub(crate) again: Option<Tally>,
     /// Come back as soon as it is written; nobody reads the answer (for `Drop`).
@@ -89,7 +91,7 @@ pub(crate) struct Baton {
     batch: Vec<Slot>,
     /// Operations without a verdict.
     open: usize,
-    /// Nodes that the batch was written to, as far as they took it.
+    /// Nodes that the batch was written to, whether they took it or not.
     written: u64,
     /// Nodes that are away and may still take part.
     hope: u64,
@@ -186,10 +188,9 @@ impl Slot {
     }
 
     /// Nobody waits for the answer; what counts is how many nodes were told.
-    fn finish_written(&mut self, written: u64, nodes: &Nodes, own: &mut Option<Outcome>) {
-        let told = count(written) >= majority(nodes.len());
+    fn finish_written(&mut self, told: usize, nodes: &Nodes, own: &mut Option<Outcome>) {
         let outcome = Outcome {
-            verdict: if told {
+            verdict: if told >= majority(nodes.len()) {
                 Verdict::Yes
             } else {
                 Verdict::Unavailable
@@ -298,8 +299,8 @@ impl Baton {
         self.own.take()
     }
 
-    /// Puts things in order after a panic in mid-step: somebody's logger may have panicked. What was
-    /// written is not known any more, so the wires are finished, and what was open has failed.
+    /// After a panic in mid-step, which only a bug can be: what was written is not known any more, so the
+    /// wires are finished, and what was open has failed.
     pub(crate) fn recover(&mut self) {
         if !std::mem::take(&mut self.stepping) {
             return;
@@ -318,8 +319,13 @@ impl Baton {
 
     /// Reads what is owed, on these wires and on those that came back last, until `until`.
     pub(crate) fn settle(&mut self, returned: &mut [Wire], until: Instant) {
-        for wire in self.wires.iter_mut().flatten().chain(returned) {
+        for wire in returned {
             let _ = wire.settle(until);
+        }
+        for node in 0..self.wires.len() {
+            if let Some(Err(cause)) = self.wire(node).map(|wire| wire.settle(until)) {
+                self.lose(node, cause);
+            }
         }
     }
 
@@ -330,6 +336,9 @@ impl Baton {
         self.hope = 0;
         self.open = self.batch.len();
         self.gather();
+        if self.batch.is_empty() {
+            return;
+        }
         self.write();
         self.read();
         self.reconsider();
@@ -359,7 +368,7 @@ impl Baton {
         if self.batch.iter().all(|slot| slot.op.only_write) {
             need = 0;
         }
-        let same_server = self.fetch(away, need).same_server;
+        let same_server = self.fetch(away, need, true).same_server;
         let away = missing(&self.wires);
         let hopeless = self.wires.len() - count(away) < quorum;
         self.hope = if hopeless { 0 } else { away };
@@ -380,20 +389,28 @@ impl Baton {
         self.batch.retain(|slot| slot.state != State::Done);
     }
 
-    fn fetch(&mut self, wanted: u64, need: usize) -> Fetched {
+    /// Waits for nodes that are away, at the beginning (`first`) also for their first connection.
+    fn fetch(&mut self, wanted: u64, need: usize, first: bool) -> Fetched {
         // The latest time at which anybody still has use for an answer.
-        let ends = self.batch.iter().filter(|slot| !slot.op.only_write);
-        let patience = ends.map(|slot| slot.op.until);
-        let patience = patience.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
+        let waits = |slot: &&Slot| slot.state == State::Open && !slot.op.only_write;
+        let ends = self.batch.iter().filter(waits).map(|slot| slot.op.until);
+        let ends = ends.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
         let (started, until) = (self.started, self.until);
-        let patience = patience.flatten();
+        let mut patience = ends.flatten();
+        if !first {
+            patience = Some(patience.map_or(until, |patience| patience.min(until)));
+        }
         let fetched = self
             .nodes
             .fetch(&mut self.wires, wanted, need, started, until, patience);
-        if fetched.first {
+        self.begun = clock::instant();
+        let node_timeout = self.nodes.node_timeout();
+        if first && fetched.first {
             // The connections were waited for; the step itself begins now.
-            self.begun = clock::instant();
-            self.until = self.begun + self.nodes.node_timeout();
+            self.until = self.begun + node_timeout;
+        } else if !self.batch.iter().any(Slot::is_awaited_release) {
+            // Who comes at the last moment must have time to answer. (A release has one node timeout.)
+            self.until = (self.begun + node_timeout).min(started + 2 * node_timeout);
         }
         fetched
     }
@@ -418,8 +435,7 @@ impl Baton {
             self.judge_all();
             return;
         }
-        self.fetch(self.hope, 1);
-        self.begun = clock::instant();
+        self.fetch(self.hope, 1, false);
         let came = |(node, wire): (usize, &Option<Wire>)| wire.is_some().then_some(bit(node));
         let here = self.wires.iter().enumerate().filter_map(came);
         let came = self.hope & here.fold(0, |here, node| here | node);
@@ -452,9 +468,12 @@ impl Baton {
                 self.tell(node);
             }
         }
+        let here = |node: &usize| self.wires.get(*node).is_some_and(Option::is_some);
+        let told = (0..self.wires.len()).filter(here).map(bit);
+        let told = count(told.fold(0, |told, node| told | node) & self.written);
         for slot in &mut self.batch {
             if slot.op.only_write {
-                slot.finish_written(self.written, &self.nodes, &mut self.own);
+                slot.finish_written(told, &self.nodes, &mut self.own);
                 self.open -= 1;
             }
         }
@@ -489,7 +508,7 @@ impl Baton {
         let until = self.until - patience / 2;
         let wire = self.wires.get_mut(node).and_then(Option::as_mut)?;
         if wire.is_behind() || wire.silent_for(now) > patience {
-            if let Err(cause) = wire.catch_up(now, until) {
+            if let Err(cause) = wire.catch_up(now, patience, until) {
                 self.lose(node, cause);
                 return None;
             }
@@ -497,6 +516,13 @@ impl Baton {
                 self.silent(node);
                 return None;
             }
+        }
+        // A connection that was closed while it was idle takes what is written, and nobody hears of it
+        // unless the answer is read.
+        let idle = now.saturating_duration_since(wire.last_heard().0) > IDLE;
+        if idle && let Err(cause) = wire.look(now) {
+            self.lose(node, cause);
+            return None;
         }
         if let Err(cause) = wire.say_again(now, until) {
             self.lose(node, cause);
@@ -543,7 +569,7 @@ impl Baton {
 
     /// Reads from one node what it owes, waiting until `limit` at most.
     fn read_from(&mut self, node: usize, limit: Instant) {
-        let sent = self.batch.len();
+        let (sent, until) = (self.batch.len(), self.until);
         loop {
             let open = self.open > 0;
             let Some(wire) = self.wire(node) else {
@@ -553,6 +579,11 @@ impl Baton {
             if owed == 0 || !(open || wire.has_reply()) {
                 return;
             }
+            let limit = if wire.survives_waiting() {
+                limit
+            } else {
+                until
+            };
             match wire.recv(limit) {
                 Ok(Some(reply)) => {
                     let (heard, waited) = wire.last_heard();
@@ -586,15 +617,15 @@ impl Baton {
         let acquire = slot.question() == Question::Acquire;
         match slot.op.action.vote(reply) {
             Vote::Granted => {
-                log::trace!("node {node}: yes");
+                say!(trace, "node {node}: yes");
                 slot.tally.grant(node);
             }
             Vote::Refused => {
-                log::trace!("node {node}: no");
+                say!(trace, "node {node}: no");
                 slot.tally.refuse(node);
             }
             Vote::Failed(cause) => {
-                log::trace!("node {node}: {cause}");
+                say!(trace, "node {node}: {cause}");
                 let cause = Arc::new(cause);
                 slot.fail(node, &cause);
                 if acquire && self.complaining & bit(node) == 0 {
@@ -683,7 +714,6 @@ impl Baton {
             Verdict::Unavailable
                 if slot.is_awaited_release()
                     && slot.closed != 0
-                    && !slot.late
                     && count(slot.tally.voted()) < nodes =>
             {
                 return;

@@ -23,7 +23,11 @@ mod enabled {
         pub(crate) fn connect(info: &ConnectionInfo, timeout: Duration) -> Result<Tls, Cause> {
             let settings = info.tcp_settings().clone().set_nodelay(true);
             let settings = settings.set_keepalive(keepalive(info.tcp_settings()));
-            let client = redis::Client::open(info.clone().set_tcp_settings(settings));
+            // With RESP3 the answer to INFO would be of another kind.
+            let resp2 = info.redis_settings().clone();
+            let resp2 = resp2.set_protocol(redis::ProtocolVersion::RESP2);
+            let info = info.clone().set_tcp_settings(settings);
+            let client = redis::Client::open(info.set_redis_settings(resp2));
             // rustls panics if the program has chosen no crypto provider.
             let connected = catch_unwind(AssertUnwindSafe(|| {
                 client.and_then(|client| client.get_connection_with_timeout(timeout))

@@ -62,10 +62,14 @@ impl Debts {
         Some(debt)
     }
 
-    /// The oldest, at most so many; those whose keys have ended by themselves are forgotten.
-    pub(crate) fn take(&mut self, count: usize, now: Instant) -> Vec<Debt> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.debts.is_empty()
+    }
+
+    /// The oldest, at most so many; those whose keys have ended by themselves `now` are forgotten.
+    pub(crate) fn take(&mut self, count: usize, now: Option<Instant>) -> Vec<Debt> {
         std::iter::from_fn(|| self.pop())
-            .filter(|debt| debt.forget_at > now)
+            .filter(|debt| now.is_none_or(|now| debt.forget_at > now))
             .take(count)
             .collect()
     }
@@ -110,8 +114,8 @@ enum Stream {
 
 impl Wire {
     /// Connects and sets up: AUTH, SELECT, the client's name (best effort), INFO. Address after
-    /// address, step after step, all within `timeout`; only name resolution, and parts of a TLS
-    /// handshake, cannot be bounded.
+    /// address, step after step, all within `timeout`; only name resolution, the full queue of a Unix
+    /// socket, and parts of a TLS handshake cannot be bounded.
     pub(crate) fn connect(info: &ConnectionInfo, timeout: Duration) -> Result<Wire, Cause> {
         let now = clock::instant();
         let until = now + timeout;
@@ -316,16 +320,31 @@ impl Wire {
         }
     }
 
-    /// Reads past the replies that are here, without waiting (TLS: until `until`, since there is no
-    /// other way to look).
-    pub(crate) fn catch_up(&mut self, now: Instant, until: Instant) -> Result<(), Cause> {
-        let until = match self.stream {
-            Stream::Plain(_) => now,
-            Stream::Tls(_) => until,
-        };
-        self.settle(until)?;
+    /// Reads past the replies that are here, without waiting. (TLS cannot look without waiting: it
+    /// reads past those that should be here, those that are `overdue` and half of many, until `until`.)
+    pub(crate) fn catch_up(
+        &mut self,
+        now: Instant,
+        overdue: Duration,
+        until: Instant,
+    ) -> Result<(), Cause> {
+        match self.stream {
+            Stream::Plain(_) => {
+                self.settle(now)?;
+            }
+            Stream::Tls(_) => {
+                while self.owed.len() > MAX_OWED / 2 || self.silent_for(now) > overdue {
+                    self.recv(until)?;
+                }
+            }
+        }
         self.may_owe = self.owed.len() + MAX_OWED;
         Ok(())
+    }
+
+    /// Whether it can be waited on for a shorter time and then again.
+    pub(crate) fn survives_waiting(&self) -> bool {
+        matches!(self.stream, Stream::Plain(_))
     }
 
     /// Finds out without waiting whether the connection was closed, as far as that can be had. Reads
@@ -379,7 +398,7 @@ impl Wire {
         if self.refused.debts.is_empty() || now < self.say_again_at {
             return Ok(());
         }
-        let due = self.refused.take(self.say_again, now);
+        let due = self.refused.take(self.say_again, Some(now));
         let said = due.len();
         self.say_again_at = now + SAY_AGAIN;
         // Unless one of them is refused.
