@@ -475,3 +475,39 @@ impl Agenda {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Token;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn kept() -> Arc<Kept> {
+        let key = Key {
+            resource: Arc::from(&b"a"[..]),
+            token: Token::random().unwrap(),
+            asked: 0,
+        };
+        let (now, ttl) = (Point::now(), Ttl::new(60 * S).unwrap());
+        let deadline = Deadline::new(now, ttl.validity());
+        Arc::new(Kept::new(key, now, 60 * S, deadline, ttl))
+    }
+
+    #[test]
+    fn what_only_the_wall_clock_has_seen_brings_renewals_forward() {
+        let before = Point::now();
+        for (wall, due) in [(1, 1), (0, 1), (12, 2), (22, 3), (3600, 3)] {
+            let mut book = Book::default();
+            for seconds in [1, 11, 21] {
+                book.insert(before.mono + seconds * S, kept());
+            }
+            let now = Point {
+                mono: before.mono + S,
+                wall: before.wall + wall * S,
+            };
+            book.catch_up(before, now);
+            assert_eq!(book.take_due(now.mono).len(), due, "{wall} s");
+        }
+    }
+}

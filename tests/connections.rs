@@ -88,6 +88,41 @@ fn connections_that_servers_closed_while_idle_cost_no_operation() {
     });
 }
 
+/// Nobody uses the connections after that, so nothing but the drop itself can find out.
+#[test]
+fn a_lock_that_is_dropped_over_connections_closed_while_idle_is_released() {
+    for last in [false, true] {
+        let server = || Server::with_args(&["--timeout", "1"]);
+        let servers = [server(), server(), server()];
+        let redlock = connected(&servers);
+        let lock = take(&redlock, "held");
+        eventually("the servers closed the connections", || {
+            servers.iter().all(|server| server.clients() == 0)
+        });
+        drop(lock);
+        let redlock = (!last).then_some(redlock);
+        eventually("it is released", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+        drop(redlock);
+    }
+}
+
+/// To connect takes two round trips here (one finds out that the server has read what the old connection
+/// held), to answer one; together longer than a node timeout.
+#[test]
+fn a_far_node_that_has_to_be_connected_again_has_time_to_answer() {
+    let server = Server::start();
+    let far = relay::Relay::to(server.port());
+    let patient = options().node_timeout(Duration::from_secs(4));
+    let redlock = Redlock::new([far.url()]).unwrap();
+    let redlock = redlock.with_options(patient).unwrap();
+    let mut lock = take(&redlock, "a");
+    far.set(|policy| policy.down.delay = ms(1600));
+    far.cut();
+    lock.extend(2 * TTL).unwrap();
+}
+
 #[test]
 fn connections_that_were_killed_cost_no_operation() {
     for nodes in [1, 3, 5] {

@@ -6,7 +6,7 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, Redlock};
 use support::relay::Relay;
@@ -72,6 +72,24 @@ fn a_release_ends_within_a_node_timeout_where_nodes_are_silent_and_others_closed
     eventually("what was owed is paid", || {
         servers.iter().all(|server| !server.exists("a"))
     });
+}
+
+/// Nor is a node waited for that has never been connected yet.
+#[test]
+fn a_release_waits_for_no_first_connection() {
+    let servers = Server::several(3);
+    let relay = Relay::to(servers[2].port());
+    relay.set(|policy| policy.up.stalled = true);
+    let nodes = [servers[0].url(), servers[1].url(), relay.url()];
+    let patient = options().connect_timeout(Duration::from_secs(20));
+    let redlock = Redlock::new(nodes).unwrap().with_options(patient).unwrap();
+    let lock = take(&redlock, "a");
+    servers[1].stop();
+    let started = Instant::now();
+    unavailable(lock.release());
+    let took = started.elapsed();
+    assert!(took < 2 * NODE_TIMEOUT, "{took:?}");
+    servers[1].resume();
 }
 
 /// The process that ends: holds a lock, waits to be told, and ends in its own way.

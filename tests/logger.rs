@@ -65,6 +65,50 @@ fn a_logger_that_panics_ends_no_renewal() {
 }
 
 #[test]
+fn a_logger_that_panics_at_every_line_changes_nothing() {
+    let name = "a_logger_that_panics_at_every_line_changes_nothing";
+    in_own_process(name, || {
+        let servers = Server::several(3);
+        let relay = relay::Relay::to(servers[0].port());
+        let nodes = [relay.url(), servers[1].url(), servers[2].url()];
+        let redlock = Redlock::new(nodes).unwrap();
+        let redlock = redlock.with_options(options()).unwrap();
+        rule(|_, _| panic!("as the test wants"));
+        std::thread::scope(|scope| {
+            for user in 0..4 {
+                let redlock = &redlock;
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let mut lock = take(redlock, &format!("{user} {round}"));
+                        lock.extend(2 * TTL).unwrap();
+                        match round % 2 {
+                            0 => lock.release().unwrap(),
+                            _ => drop(lock),
+                        }
+                    }
+                });
+            }
+            for _ in 0..5 {
+                relay.cut();
+                std::thread::sleep(ms(20));
+            }
+        });
+        let short = redlock.acquire("short", ms(50)).unwrap();
+        eventually("it is lost", || !short.is_valid());
+        assert!(matches!(short.release(), Err(redlock_sync::Error::Lost)));
+        eventually("all vote again", || {
+            let lock = take(&redlock, "vote");
+            let votes = servers.iter().all(|server| server.exists("vote"));
+            drop(lock);
+            votes
+        });
+        for server in &servers {
+            eventually("nothing is left", || server.keys().is_empty());
+        }
+    });
+}
+
+#[test]
 fn a_logger_that_panics_swallows_no_callback() {
     let name = "a_logger_that_panics_swallows_no_callback";
     in_own_process(name, || {

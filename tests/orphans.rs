@@ -195,6 +195,33 @@ fn a_far_node_that_was_cut_off_with_much_unread_comes_back() {
     }
 }
 
+/// The life of a key begins when its acquire is read: however long that takes, its release is due.
+#[test]
+fn an_acquire_that_is_read_after_its_ttl_is_undone() {
+    let servers = Server::several(3);
+    let relay = Relay::to(servers[0].port());
+    let urls = [relay.url(), servers[1].url(), servers[2].url()];
+    let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+    let votes = || {
+        let lock = take(&redlock, "vote");
+        let votes = servers[0].exists("vote");
+        drop(lock);
+        votes
+    };
+    eventually("all are connected", votes);
+    let (ttl, passed) = (ms(3000), relay.passed());
+    servers[0].stop();
+    let lock = redlock.try_acquire("late", ttl).unwrap().unwrap();
+    eventually("it is passed on", || relay.passed() > passed);
+    relay.abandon();
+    lock.release().unwrap();
+    std::thread::sleep(ttl);
+    take(&redlock, "another").release().unwrap();
+    servers[0].resume();
+    eventually("it votes again", votes);
+    assert_eq!(servers[0].keys(), [""; 0]);
+}
+
 /// Rule R8: the connection dies while a stopped server has not read the acquire on it. The release
 /// goes over the new connection, and must not be carried out before that acquire.
 #[test]
