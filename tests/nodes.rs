@@ -620,3 +620,23 @@ fn one_server_under_two_addresses_is_refused() {
         servers.iter().all(|server| server.keys().is_empty())
     });
 }
+
+/// It may be found only when a lock is held; then the release has too few nodes, and the work is done.
+#[test]
+fn one_server_under_two_addresses_spoils_no_work() {
+    let servers = Server::several(2);
+    let again = relay::Relay::to(servers[0].port());
+    again.set(|policy| policy.down.delay = ms(500));
+    let nodes = [servers[0].url(), servers[1].url(), again.url()];
+    let redlock = Redlock::new(nodes).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let work = redlock.with_lock("a", TTL, |_| {
+        eventually("it is found", || {
+            matches!(redlock.try_acquire("b", TTL), Err(Error::Config(_)))
+        });
+        servers[1].stop();
+        "done"
+    });
+    assert_eq!(work.unwrap(), "done");
+    servers[1].resume();
+}
