@@ -173,9 +173,10 @@ fn a_process_ends_in_time_in_every_fault() {
             match fault {
                 "one stopped" => servers[0].resume(),
                 "all stopped" => servers.iter().for_each(Server::resume),
-                _ => relays.iter().for_each(Relay::heal),
+                _ => {}
             }
-            // What was written is carried out, though nobody reads the answers.
+            // What was written is carried out, though nobody reads the answers. (A relay that heals finds its
+            // client gone and closes both sides, perhaps before it has passed on what it read.)
             if fault != "refused" {
                 eventually(&format!("{case}: released"), || {
                     servers.iter().all(|server| !server.exists("held"))
