@@ -314,7 +314,7 @@ impl Shared {
         while let (Some(pause), Some((byte, rest))) = (trickle, left.split_first()) {
             std::thread::sleep(pause);
             if to.write_all(&[*byte]).is_err() {
-                return false;
+                return !up;
             }
             left = rest;
             trickle = self.state().policy.flow(up).trickle;
@@ -323,6 +323,7 @@ impl Shared {
         if up {
             self.state().passed += bytes.len() as u64;
         }
-        written && !last
+        // A client that is gone is noticed by the other way, when it has passed on all that came before.
+        (written || !up) && !last
     }
 }
