@@ -43,7 +43,8 @@ impl Drop for Renewal {
 impl Lock {
     /// Has the lock renewed automatically, for at most `max_hold` counted from its acquisition. Each
     /// renewal asks for the ttl that was last granted, so the hold ends at the latest at `max_hold` plus
-    /// that ttl. (Why a bound: a holder that hangs would otherwise keep the lock for ever.)
+    /// that ttl. (Why a bound: a holder that hangs would otherwise keep the lock for ever.) A lock that was
+    /// [resumed](Redlock::resume) has only the validity that it was told: [extend](Lock::extend) it first.
     ///
     /// One thread renews all kept locks of a [`Redlock`] and its clones; it ends with the last of them.
     /// [`Options::max_extensions`](crate::Options::max_extensions) does not bound renewals.
@@ -155,8 +156,10 @@ impl KeptLock {
         !self.is_ours() || self.renewal.kept.wait_lost(timeout)
     }
 
-    /// Calls `f` when the lock is lost; at once if it is lost already; never after
-    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop. It runs on a thread of its own.
+    /// Calls `f` when the lock is lost; at once if it is lost already; not after
+    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop (a call that has begun at that
+    /// moment goes on). It runs on a thread of its own; where none can be started, on the one that found
+    /// the loss.
     pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
         if self.is_ours() {
             let Renewal { shared, kept } = &self.renewal;

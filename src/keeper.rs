@@ -27,7 +27,7 @@ pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// A majority of the nodes no longer held it: another has it, or somebody deleted it.
+    /// So many nodes no longer held it that no majority does: another has it, or somebody deleted it.
     Taken,
     /// Its validity ended before a majority of the nodes had answered a renewal.
     Expired,

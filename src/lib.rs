@@ -92,7 +92,7 @@
 //! ```
 //!
 //! The ttl decides how soon others go on if this process dies, and how long an outage of the nodes
-//! the job survives: two thirds of it at least. `max_hold` is there because a job that hangs would
+//! the job survives: a little over half of it. `max_hold` is there because a job that hangs would
 //! otherwise keep its lock for ever, with its renewal in the best of health.
 //!
 //! ## Nodes
@@ -110,9 +110,9 @@
 //!
 //! Nodes are independent masters with `maxmemory-policy noeviction`, without failover to replicas,
 //! and with `appendfsync always` if a restart within a ttl must not forget locks. All threads,
-//! clones and locks of a [`Redlock`] share one connection to each node. A node that fails costs one
-//! [`node_timeout`](Options::node_timeout) once; then a thread that lives no longer than the outage
-//! connects it again, and until that is done it costs nothing.
+//! clones and locks of a [`Redlock`] share one connection to each node. A minority that fails costs one
+//! [`node_timeout`](Options::node_timeout) once; then threads that live no longer than the outage
+//! connect it again, and until that is done it costs nothing.
 //!
 //! # Errors
 //!
@@ -151,7 +151,8 @@
 //! - `capi`: the C interface, for libraries built as the README says. Its manual is `src/redlock.h`.
 //!
 //! The time limits of TLS connections are weaker: an answer that arrives piece by piece may take
-//! longer than [`node_timeout`](Options::node_timeout).
+//! longer than [`node_timeout`](Options::node_timeout), and so may any in a thread whose signal handlers
+//! run more often than that.
 //!
 //! # Log levels
 //!

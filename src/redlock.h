@@ -69,19 +69,21 @@ extern "C" {
  *
  * Blocking. Only acquiring, extending, releasing, redlock_lock_keep_alive(),
  * redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
- * options. All others decide by the local clock and memory, without asking a node. (Calls with
- * one lock from several threads wait for each other while one of them changes the lock.)
+ * options, besides the rest of the step (a node timeout or two) that another thread has under way.
+ * All others decide by the local clock and memory, without asking a node. (Calls with one lock from
+ * several threads wait for each other while one of them changes the lock. redlock_lock_stop() and
+ * redlock_lock_leak() wait for a callback that is running. What ends the last use of connections
+ * blocks as redlock_free(): also redlock_lock_leak(), and redlock_set() with a new timeout.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
- * options are fixed there. A redlock_lock_t of the parent is inert in the child: every function says
- * that it is lost, and ending it frees memory and tells the nodes nothing. Do not fork while
+ * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost (without a
+ * reason), and ending it frees memory and tells the nodes nothing. Do not fork while
  * another thread is in redlock_set().
  *
- * Signals. The library installs no handlers, and raises no SIGPIPE (built with a Rust older than
- * 1.90, Unix sockets do: ignore the signal then). Blocking functions go on after a signal: use
- * redlock_acquire_while() where a signal shall stop the waiting. Do not call any of these functions
- * in a signal handler. The library's threads are started by the calls that need them and inherit the
- * signal mask of the calling thread.
+ * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after a
+ * signal: use redlock_acquire_while() where a signal shall stop the waiting. Do not call any of these
+ * functions in a signal handler. The library's threads are started by the calls that need them and
+ * inherit the signal mask of the calling thread.
  *
  * Exit. Nothing is released when the process exits with held locks: their ttl ends them. The library
  * must not be unloaded (dlclose).
@@ -165,12 +167,14 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    the other moves the other along, so that the order of the two calls does not matter. */
 #define REDLOCK_OPTION_RETRY_DELAY_MIN_MS 2
 #define REDLOCK_OPTION_RETRY_DELAY_MAX_MS 3
-/* How long one step may take: a command written to all nodes and their answers read. Nodes that do
-   not answer cost it once and together; from then on nothing until they are back. Small against the
-   ttl. 1 to 3600000. Default 50. */
+/* How long one step may take: a command written to all nodes and their answers read. A minority that
+   does not answer costs it once and together, and from then on nothing until it is back; without a
+   majority each operation takes so long before it fails. Small against the ttl. 1 to 3600000.
+   Default 50. */
 #define REDLOCK_OPTION_NODE_TIMEOUT_MS 4
-/* How long connecting may take, with name resolution, TLS and authentication. Only the first
-   operation ever waits for connections that long. 1 to 3600000. Default 500. */
+/* How long connecting may take, with name resolution, TLS and authentication. Nobody waits for it that
+   long but operations that need nodes which are being connected for the first time. 1 to 3600000.
+   Default 500. */
 #define REDLOCK_OPTION_CONNECT_TIMEOUT_MS 5
 /* How often one lock can be extended by redlock_lock_extend(). 0 to UINT32_MAX. Default 10. */
 #define REDLOCK_OPTION_MAX_EXTENSIONS 6
@@ -273,7 +277,7 @@ int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
 int redlock_lock_release(redlock_lock_t *lock);
 
 /* Frees the handle and does not release the lock: nobody can take it until its ttl ends. For
-   a throttle ("at most once in 5 seconds"), and after handing the lock over. Nothing blocks. */
+   a throttle ("at most once in 5 seconds"), and after handing the lock over. */
 void redlock_lock_leak(redlock_lock_t *lock);
 
 /* ---------------------------------------------------------------------------------------------
@@ -307,7 +311,7 @@ int redlock_lock_wait_lost(const redlock_lock_t *lock, uint64_t timeout_ms);
 /* Why a lock that was kept alive was lost. */
 /* It is not lost, or not kept alive. */
 #define REDLOCK_REASON_NONE 0
-/* A majority of the nodes no longer held it: another has it, or somebody deleted it. */
+/* So many nodes no longer held it that no majority does: another has it, or somebody deleted it. */
 #define REDLOCK_REASON_TAKEN 1
 /* Its validity ended before a majority of the nodes had answered a renewal. */
 #define REDLOCK_REASON_EXPIRED 2
@@ -319,10 +323,10 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
 /* Has fn(reason, user) called once, when the lock is lost: at once if it is lost already, never after
    it was stopped or ended. Several can be set; each is called. CONFIG: the lock is not kept alive.
 
-   fn runs on a thread of the library, usually one of its own, while other threads go on using the
-   lock. It should only pass the news on: set a flag, write to a pipe, signal a condition. The lock
-   belongs to its owner: called by fn with the same lock, every function says that it is lost and does
-   nothing, and redlock_lock_release() and redlock_lock_leak() do not free it. Other handles
+   fn runs on a thread of its own (where none can be started, on the one that found the loss), while
+   other threads go on using the lock. It should only pass the news on: set a flag, write to a pipe,
+   signal a condition. The lock belongs to its owner: called by fn with the same lock, functions say that
+   it is lost (without a reason) and do nothing, and redlock_lock_release() and redlock_lock_leak() do not free it. Other handles
    can be used.
 
    redlock_lock_stop(), redlock_lock_release() and redlock_lock_leak() wait for a callback that is
