@@ -325,9 +325,9 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
 
    fn runs on a thread of its own (where none can be started, on the one that found the loss), while
    other threads go on using the lock. It should only pass the news on: set a flag, write to a pipe,
-   signal a condition. The lock belongs to its owner: called by fn with the same lock, functions say that
-   it is lost (without a reason) and do nothing, and redlock_lock_release() and redlock_lock_leak() do not free it. Other handles
-   can be used.
+   signal a condition. The lock belongs to its owner: called by fn with the same lock, functions say
+   that it is lost (without a reason) and do nothing, and redlock_lock_release() and
+   redlock_lock_leak() do not free it. Other handles can be used.
 
    redlock_lock_stop(), redlock_lock_release() and redlock_lock_leak() wait for a callback that is
    running; when they return, none is running nor will be, so that `user` may be freed. Do
