@@ -321,7 +321,7 @@ impl Wire {
     }
 
     /// Reads past the replies that are here, without waiting. (TLS cannot look without waiting: it
-    /// reads past those that should be here, those that are `overdue` and half of many, until `until`.)
+    /// reads past those that are `overdue`, until `until`.)
     pub(crate) fn catch_up(
         &mut self,
         now: Instant,
@@ -333,7 +333,7 @@ impl Wire {
                 self.settle(now)?;
             }
             Stream::Tls(_) => {
-                while self.owed.len() > MAX_OWED / 2 || self.silent_for(now) > overdue {
+                while self.silent_for(now) > overdue {
                     self.recv(until)?;
                 }
             }

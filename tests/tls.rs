@@ -4,8 +4,12 @@
 mod support;
 
 use std::process::Command;
+#[cfg(not(feature = "tls-rustls"))]
+use std::time::{Duration, Instant};
 
 use redlock_sync::Redlock;
+#[cfg(not(feature = "tls-rustls"))]
+use redlock_sync::{Error, Options};
 #[cfg(not(feature = "tls-rustls"))]
 use support::{NODE_TIMEOUT, eventually, eventually_within, relay::Relay, take};
 use support::{Server, TTL, TempDir, free_port, options, unavailable};
@@ -35,6 +39,35 @@ fn tls_server(dir: &TempDir) -> (Server, u16) {
     args.extend(["--tls-key-file", &*key, "--tls-cert-file", &*certificate]);
     args.extend(["--tls-ca-cert-file", &*certificate]);
     (Server::with_args(&args), port)
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn three_tls_servers() -> [(Server, u16); 3] {
+    // What a certificate was read from is not needed any more.
+    std::array::from_fn(|_| tls_server(&TempDir::new()))
+}
+
+/// With a connection to each node.
+#[cfg(not(feature = "tls-rustls"))]
+fn connected(ports: [u16; 3], nodes: &[(Server, u16)], options: Options) -> Redlock {
+    let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}/#insecure"));
+    let redlock = Redlock::new(urls).unwrap().with_options(options).unwrap();
+    eventually("all are connected", || {
+        let lock = take(&redlock, "b");
+        let votes = nodes.iter().all(|(server, _)| server.exists("b"));
+        lock.release().unwrap();
+        votes
+    });
+    redlock
+}
+
+/// The connections it has but for those of this file's looks. Who comes back has another number.
+#[cfg(not(feature = "tls-rustls"))]
+fn connections(server: &Server) -> Vec<String> {
+    let list: String = redis::from_redis_value(server.command(&["CLIENT", "LIST"])).unwrap();
+    let tcp = list.lines().filter(|line| line.contains(" addr=127."));
+    tcp.map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
 }
 
 #[cfg(not(feature = "tls-rustls"))]
@@ -173,4 +206,106 @@ fn a_missing_crypto_provider_is_an_error_that_says_so() {
         let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
         assert!(text.contains("crypto provider"), "{text}");
     }
+}
+
+/// With RESP3 the answer to INFO is of another kind.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn one_tls_server_under_two_names_is_refused_whatever_protocol_is_asked_for() {
+    let dir = TempDir::new();
+    let (_server, port) = tls_server(&dir);
+    let urls = ["127.0.0.1", "localhost"]
+        .map(|host| format!("rediss://{host}:{port}/?protocol=resp3#insecure"));
+    let redlock = Redlock::new(urls).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    eventually("it is found out", || {
+        matches!(redlock.try_acquire("a", TTL), Err(Error::Config(_)))
+    });
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn a_hopeless_attempt_over_tls_leaves_the_good_connection_alone() {
+    let mut nodes = three_tls_servers();
+    let ports = nodes.each_ref().map(|(_, port)| *port);
+    let redlock = connected(ports, &nodes, options());
+    nodes[0].0.kill();
+    nodes[1].0.kill();
+    let before = connections(&nodes[2].0);
+    for _ in 0..10 {
+        unavailable(redlock.try_acquire("a", TTL));
+        assert_eq!(connections(&nodes[2].0), before);
+    }
+}
+
+/// A TLS connection does not survive a read that was given up.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn an_operation_that_ends_early_costs_the_others_no_tls_connection() {
+    let nodes = three_tls_servers();
+    let relays = nodes.each_ref().map(|(_, port)| Relay::to(*port));
+    let options = options().node_timeout(4 * NODE_TIMEOUT);
+    let redlock = &connected(relays.each_ref().map(Relay::port), &nodes, options);
+    for relay in &relays {
+        relay.set(|policy| policy.down.delay = NODE_TIMEOUT / 2);
+    }
+    let all = || nodes.each_ref().map(|(server, _)| connections(server));
+    let before = all();
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for long in ["a", "b", "c"] {
+                scope.spawn(move || take(redlock, long).release().unwrap());
+            }
+            for short in ["d", "e", "f"] {
+                scope.spawn(move || {
+                    let short = redlock.try_acquire(short, NODE_TIMEOUT / 5);
+                    let late = matches!(short, Err(Error::TooSlow | Error::Unavailable(_)));
+                    assert!(late, "{short:?}");
+                });
+            }
+        });
+    }
+    assert_eq!(all(), before);
+    let lock = take(redlock, "a");
+    for (server, _) in &nodes {
+        eventually("nobody is away", || server.exists("a"));
+    }
+    assert_eq!(all(), before);
+    lock.release().unwrap();
+}
+
+/// Replies that are not due yet are not waited for, however many: one node of three answers late, though in
+/// time.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn a_far_tls_node_that_is_not_needed_delays_nobody() {
+    const DISTANCE: Duration = Duration::from_secs(2);
+    let nodes = three_tls_servers();
+    let relay = Relay::to(nodes[0].1);
+    let ports = [relay.port(), nodes[1].1, nodes[2].1];
+    let redlock = connected(ports, &nodes, options().node_timeout(2 * DISTANCE));
+    let before = connections(&nodes[0].0);
+    relay.set(|policy| policy.down.delay = DISTANCE);
+    let pair = |resource: &str| {
+        let started = Instant::now();
+        take(&redlock, resource).release().unwrap();
+        started.elapsed()
+    };
+    let end = Instant::now() + 3 * DISTANCE;
+    std::thread::scope(|scope| {
+        for resource in ["a", "b", "c", "d"] {
+            scope.spawn(move || {
+                let mut long = Vec::new();
+                while Instant::now() < end {
+                    let took = pair(resource);
+                    if took > DISTANCE / 2 {
+                        long.push(took);
+                    }
+                }
+                // Once, when it is found out that the node is far.
+                assert!(long.len() <= 1, "{long:?}");
+            });
+        }
+    });
+    assert_eq!(connections(&nodes[0].0), before);
 }
