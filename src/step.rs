@@ -410,7 +410,8 @@ impl Baton {
             self.until = self.begun + node_timeout;
         } else if !self.batch.iter().any(Slot::is_awaited_release) {
             // Who comes at the last moment must have time to answer. (A release has one node timeout.)
-            self.until = (self.begun + node_timeout).min(started + 2 * node_timeout);
+            let latest = (self.begun + node_timeout).min(started + 2 * node_timeout);
+            self.until = until.max(latest);
         }
         fetched
     }
