@@ -261,9 +261,9 @@ impl Nodes {
                 let asked = asked.as_ref().and_then(|asked| asked.get(node));
                 if wanted && desk.attended && asked.is_none_or(|asked| *asked == desk.tries) {
                     trying += 1;
-                    if desk.tries == 0 {
-                        let since = desk.since.unwrap_or(started);
-                        until = until.max(since + self.connect_timeout);
+                    let first = desk.since.unwrap_or(started) + self.connect_timeout;
+                    if desk.tries == 0 && first > started {
+                        until = until.max(first);
                         fetched.first = true;
                     }
                 }
