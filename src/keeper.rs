@@ -450,19 +450,21 @@ impl Agenda {
     /// The thread: until there is nothing left to do.
     fn serve(&self, work: &mut dyn FnMut(Due) -> Due) {
         let mut book = self.book();
+        let mut last = Point::now();
         loop {
-            let now = clock::instant();
+            let point = Point::now();
+            book.catch_up(last, point);
+            last = point;
+            let now = point.mono;
             let Some((first, _)) = book.times.first().copied() else {
                 book.running = false;
                 return;
             };
             if first > now {
-                let before = Point::now();
                 (book, _) = self
                     .bell
                     .wait_timeout(book, (first - now).min(GLANCE))
                     .unwrap_or_else(PoisonError::into_inner);
-                book.catch_up(before, Point::now());
                 continue;
             }
             let due = book.take_due(now);

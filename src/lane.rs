@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::node::Nodes;
 use crate::step::{Baton, Op, Outcome, Recipient};
-use crate::wire::Wire;
 
 /// A thread in the queue yields so often before it sleeps: near nodes answer sooner than a thread is
 /// put to sleep and woken, and then nobody pays for that.
@@ -168,12 +167,14 @@ impl Lane {
     /// owe, within one node timeout. Closing on unread replies resets a connection, and the server may
     /// then drop a release that it has not read yet.
     pub(crate) fn close(&self) {
-        let mut returned = self.nodes.close();
         let until = clock::instant() + self.nodes.node_timeout();
+        for mut wire in self.nodes.close() {
+            let _ = wire.settle(until);
+        }
         loop {
             let baton = lock(&self.queue).baton.take();
             if baton.is_some() {
-                return Reign { lane: self, baton }.settle(&mut returned, until);
+                return Reign { lane: self, baton }.settle(until);
             }
             // A renewal that nobody needs any more is under way.
             if clock::instant() > until {
@@ -247,9 +248,9 @@ impl Reign<'_> {
         outcome.unwrap_or_else(Outcome::none)
     }
 
-    fn settle(mut self, returned: &mut [Wire], until: Instant) {
+    fn settle(mut self, until: Instant) {
         if let Some(baton) = &mut self.baton {
-            baton.settle(returned, until);
+            baton.settle(until);
         }
     }
 }

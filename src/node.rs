@@ -24,7 +24,7 @@ use redis::ConnectionInfo;
 use crate::clock;
 use crate::error::{Cause, ConfigError, NodeError};
 use crate::options::Options;
-use crate::quorum::{MAX_NODES, bit};
+use crate::quorum::{MAX_NODES, bit, majority};
 use crate::token::jitter;
 use crate::wire::{Debt, Debts, MAX_DEBTS, Wire};
 
@@ -74,8 +74,8 @@ struct Desk {
     unread: usize,
     cause: Arc<Cause>,
     attended: bool,
-    /// Since when, for the first time.
-    since: Option<Instant>,
+    /// It has been fit once.
+    met: bool,
     /// A step needs this node: end the pause.
     hurry: bool,
     /// Tries to connect that have ended.
@@ -94,7 +94,7 @@ impl Desk {
             unread: 0,
             cause: Arc::new(Cause::NotConnected(Duration::ZERO)),
             attended: false,
-            since: None,
+            met: false,
             hurry: false,
             tries: 0,
             run_id: None,
@@ -124,9 +124,10 @@ impl Desk {
         debts.into_iter().for_each(|debt| self.debts.push(debt));
     }
 
-    /// The debts whose keys may still exist.
-    fn take_debts(&mut self, now: Instant) -> Vec<Debt> {
-        self.debts.take(MAX_DEBTS, Some(now))
+    /// What is to be said on a wire on which, or before which, their acquires went: however late they are
+    /// read, a key's life begins only then.
+    fn take_debts(&mut self) -> Vec<Debt> {
+        self.debts.take(MAX_DEBTS, None)
     }
 }
 
@@ -228,9 +229,9 @@ impl Nodes {
     }
 
     /// Takes back the wires that are fit again. If fewer than `need` of the nodes `wanted` are here
-    /// then, hurries the attendants and waits for them: until `until`, or for `connect_timeout` from when
-    /// a node was begun to be connected for the first time, never past `patience`, and only while a try
-    /// is under way. (Also where the others cannot suffice: an error names every cause.)
+    /// then, hurries the attendants and waits for them: until `until`, or for `connect_timeout` as long as
+    /// no majority has ever been connected, never past `patience`, and only while a try is under way.
+    /// (Also where the others cannot suffice: an error names every cause.)
     pub(crate) fn fetch(
         self: &Arc<Self>,
         wires: &mut [Option<Wire>],
@@ -244,7 +245,9 @@ impl Nodes {
         let mut asked: Option<Vec<u64>> = None;
         let mut fetched = Fetched::default();
         loop {
-            let (mut here, mut trying, mut until) = (0, 0, until);
+            let (mut here, mut trying) = (0, 0);
+            let met = office.desks.iter().filter(|desk| desk.met).count();
+            let first_use = met < majority(wires.len());
             fetched.same_server = false;
             for (node, (desk, wire)) in office.desks.iter_mut().zip(wires.iter_mut()).enumerate() {
                 let wanted = wanted & bit(node) != 0;
@@ -261,11 +264,7 @@ impl Nodes {
                 let asked = asked.as_ref().and_then(|asked| asked.get(node));
                 if wanted && desk.attended && asked.is_none_or(|asked| *asked == desk.tries) {
                     trying += 1;
-                    let first = desk.since.unwrap_or(started) + self.connect_timeout;
-                    if desk.tries == 0 && first > started {
-                        until = until.max(first);
-                        fetched.first = true;
-                    }
+                    fetched.first |= first_use && desk.tries == 0;
                 }
             }
             if here >= need || trying == 0 {
@@ -279,6 +278,11 @@ impl Nodes {
                     .for_each(|desk| desk.hurry = desk.attended);
                 self.bell.notify_all();
             }
+            let until = if fetched.first {
+                until.max(started + self.connect_timeout)
+            } else {
+                until
+            };
             let until = patience.map_or(until, |patience| until.min(patience));
             let rest = until.saturating_duration_since(clock::instant());
             if rest.is_zero() {
@@ -361,10 +365,7 @@ impl Nodes {
         let nodes = Arc::clone(self);
         let attendant = std::thread::Builder::new().name(format!("redlock-node-{node}"));
         match attendant.spawn(move || nodes.attend(node)) {
-            Ok(_) => {
-                desk.attended = true;
-                desk.since.get_or_insert_with(clock::instant);
-            }
+            Ok(_) => desk.attended = true,
             Err(error) => desk.cause = Arc::new(Cause::NoThread(error.to_string())),
         }
     }
@@ -421,8 +422,7 @@ impl Nodes {
             }
             // What does not fit behind it any more waits here, where there is a bound.
             let due = if wire.owed() < MAX_DEBTS {
-                self.desk(node, |desk| desk.take_debts(now))
-                    .unwrap_or_default()
+                self.desk(node, Desk::take_debts).unwrap_or_default()
             } else {
                 Vec::new()
             };
@@ -518,13 +518,14 @@ impl Nodes {
         // Releases of the last moment go on it first; the lane reads past the answers. Waiting for
         // them here would never end while the lane is busy: there would always be new ones.
         let now = clock::instant();
-        let due = desk.take_debts(now);
+        let due = desk.take_debts();
         if let Err(cause) = wire.pay(due, now + self.node_timeout) {
             desk.bury(wire);
             return Err(cause);
         }
         desk.run_id = wire.run_id().map(str::to_owned);
         desk.returned = Some(wire);
+        desk.met = true;
         desk.attended = false;
         desk.hurry = false;
         desk.tries += 1;

@@ -317,11 +317,8 @@ impl Baton {
         self.own = None;
     }
 
-    /// Reads what is owed, on these wires and on those that came back last, until `until`.
-    pub(crate) fn settle(&mut self, returned: &mut [Wire], until: Instant) {
-        for wire in returned {
-            let _ = wire.settle(until);
-        }
+    /// Reads what is owed, until `until`.
+    pub(crate) fn settle(&mut self, until: Instant) {
         for node in 0..self.wires.len() {
             if let Some(Err(cause)) = self.wire(node).map(|wire| wire.settle(until)) {
                 self.lose(node, cause);

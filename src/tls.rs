@@ -28,14 +28,12 @@ mod enabled {
             let resp2 = resp2.set_protocol(redis::ProtocolVersion::RESP2);
             let info = info.clone().set_tcp_settings(settings);
             let client = redis::Client::open(info.set_redis_settings(resp2));
-            // rustls panics if the program has chosen no crypto provider.
-            let connected = catch_unwind(AssertUnwindSafe(|| {
-                client.and_then(|client| client.get_connection_with_timeout(timeout))
-            }));
+            let connected =
+                caught(|| client.and_then(|client| client.get_connection_with_timeout(timeout)));
             match connected {
-                Ok(Ok(connection)) => Ok(Tls(Box::new(connection))),
-                Ok(Err(error)) => Err(Cause::Connect(error.to_string())),
-                Err(_) => Err(Cause::Connect(
+                Some(Ok(connection)) => Ok(Tls(Box::new(connection))),
+                Some(Err(error)) => Err(Cause::Connect(error.to_string())),
+                None => Err(Cause::Connect(
                     "the TLS library panicked: rustls needs a crypto provider, which the program \
                      chooses"
                         .into(),
@@ -44,19 +42,32 @@ mod enabled {
         }
 
         pub(crate) fn send(&mut self, bytes: &[u8], rest: Duration) -> Result<(), Cause> {
-            self.0
-                .set_write_timeout(Some(rest))
-                .and_then(|()| self.0.send_packed_command(bytes))
+            let sent = caught(|| {
+                self.0.set_write_timeout(Some(rest))?;
+                self.0.send_packed_command(bytes)
+            });
+            sent.ok_or_else(panicked)?
                 .map_err(|error| cause(&error, rest))
         }
 
         pub(crate) fn recv(&mut self, rest: Duration) -> Result<Reply, Cause> {
-            self.0
-                .set_read_timeout(Some(rest))
-                .and_then(|()| self.0.recv_response())
-                .map(reply)
-                .map_err(|error| cause(&error, rest))
+            let received = caught(|| {
+                self.0.set_read_timeout(Some(rest))?;
+                self.0.recv_response()
+            });
+            let received = received.ok_or_else(panicked)?;
+            received.map(reply).map_err(|error| cause(&error, rest))
         }
+    }
+
+    /// `None`: the TLS library panicked. rustls does where the program has chosen no crypto provider; and it
+    /// logs by itself, to a logger that may panic.
+    fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+        catch_unwind(AssertUnwindSafe(work)).ok()
+    }
+
+    fn panicked() -> Cause {
+        Cause::Closed("the TLS library panicked".into())
     }
 
     fn cause(error: &RedisError, waited: Duration) -> Cause {

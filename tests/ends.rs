@@ -83,13 +83,19 @@ fn a_release_waits_for_no_first_connection() {
     let nodes = [servers[0].url(), servers[1].url(), relay.url()];
     let patient = options().connect_timeout(Duration::from_secs(20));
     let redlock = Redlock::new(nodes).unwrap().with_options(patient).unwrap();
-    let lock = take(&redlock, "a");
-    servers[1].stop();
-    let started = Instant::now();
-    unavailable(lock.release());
-    let took = started.elapsed();
-    assert!(took < 2 * NODE_TIMEOUT, "{took:?}");
-    servers[1].resume();
+    for away_before in [false, true] {
+        let lock = take(&redlock, "a");
+        servers[1].stop();
+        if away_before {
+            unavailable(redlock.try_acquire("b", TTL));
+        }
+        let started = Instant::now();
+        unavailable(lock.release());
+        let took = started.elapsed();
+        assert!(took < 2 * NODE_TIMEOUT, "{took:?}");
+        servers[1].resume();
+        redlock.acquire("b", TTL).unwrap().release().unwrap();
+    }
 }
 
 /// The process that ends: holds a lock, waits to be told, and ends in its own way.

@@ -219,7 +219,7 @@ fn an_acquire_that_is_read_after_its_ttl_is_undone() {
     take(&redlock, "another").release().unwrap();
     servers[0].resume();
     eventually("it votes again", votes);
-    assert_eq!(servers[0].keys(), [""; 0]);
+    assert!(!servers[0].exists("late"));
 }
 
 /// Rule R8: the connection dies while a stopped server has not read the acquire on it. The release
