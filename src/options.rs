@@ -68,8 +68,9 @@ impl Options {
 
     /// How long one step may take: a command written to all nodes and their answers read. A minority
     /// that does not answer in this time costs it once and together, and from then on nothing until it
-    /// is back; without a majority each operation takes so long before it fails. The Redlock specification asks for a time that is small
-    /// against the ttl: 5–50 ms for locks of 10 s. From above 0 to 1 hour.
+    /// is back; without a majority each operation takes so long before it fails. The Redlock
+    /// specification asks for a time that is small against the ttl: 5–50 ms for locks of 10 s. From
+    /// above 0 to 1 hour.
     ///
     /// Defaults to 50 ms.
     #[must_use]
@@ -78,8 +79,8 @@ impl Options {
         self
     }
 
-    /// How long connecting a node may take, with name resolution, TLS and authentication. Nobody waits
-    /// for it that long but operations that need nodes which are being connected for the first time.
+    /// How long connecting a node may take, with name resolution, TLS and authentication. An
+    /// operation waits that long for connections only as long as no majority has ever been connected.
     /// From above 0 to 1 hour.
     ///
     /// Defaults to 500 ms.

@@ -172,8 +172,8 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    majority each operation takes so long before it fails. Small against the ttl. 1 to 3600000.
    Default 50. */
 #define REDLOCK_OPTION_NODE_TIMEOUT_MS 4
-/* How long connecting may take, with name resolution, TLS and authentication. Nobody waits for it that
-   long but operations that need nodes which are being connected for the first time. 1 to 3600000.
+/* How long connecting may take, with name resolution, TLS and authentication. An operation waits
+   that long for connections only as long as no majority has ever been connected. 1 to 3600000.
    Default 500. */
 #define REDLOCK_OPTION_CONNECT_TIMEOUT_MS 5
 /* How often one lock can be extended by redlock_lock_extend(). 0 to UINT32_MAX. Default 10. */

@@ -365,7 +365,7 @@ impl Baton {
         if self.batch.iter().all(|slot| slot.op.only_write) {
             need = 0;
         }
-        let same_server = self.fetch(away, need, true).same_server;
+        let same_server = self.fetch(away, need).same_server;
         let away = missing(&self.wires);
         let hopeless = self.wires.len() - count(away) < quorum;
         self.hope = if hopeless { 0 } else { away };
@@ -386,23 +386,20 @@ impl Baton {
         self.batch.retain(|slot| slot.state != State::Done);
     }
 
-    /// Waits for nodes that are away, at the beginning (`first`) also for their first connection.
-    fn fetch(&mut self, wanted: u64, need: usize, first: bool) -> Fetched {
+    /// Waits for nodes that are away.
+    fn fetch(&mut self, wanted: u64, need: usize) -> Fetched {
         // The latest time at which anybody still has use for an answer.
         let waits = |slot: &&Slot| slot.state == State::Open && !slot.op.only_write;
         let ends = self.batch.iter().filter(waits).map(|slot| slot.op.until);
         let ends = ends.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
         let (started, until) = (self.started, self.until);
-        let mut patience = ends.flatten();
-        if !first {
-            patience = Some(patience.map_or(until, |patience| patience.min(until)));
-        }
+        let patience = ends.flatten();
         let fetched = self
             .nodes
             .fetch(&mut self.wires, wanted, need, started, until, patience);
         self.begun = clock::instant();
         let node_timeout = self.nodes.node_timeout();
-        if first && fetched.first {
+        if fetched.first {
             // The connections were waited for; the step itself begins now.
             self.until = self.begun + node_timeout;
         } else if !self.batch.iter().any(Slot::is_awaited_release) {
@@ -433,7 +430,7 @@ impl Baton {
             self.judge_all();
             return;
         }
-        self.fetch(self.hope, 1, false);
+        self.fetch(self.hope, 1);
         let came = |(node, wire): (usize, &Option<Wire>)| wire.is_some().then_some(bit(node));
         let here = self.wires.iter().enumerate().filter_map(came);
         let came = self.hope & here.fold(0, |here, node| here | node);
@@ -466,11 +463,12 @@ impl Baton {
                 self.tell(node);
             }
         }
-        let here = |node: &usize| self.wires.get(*node).is_some_and(Option::is_some);
-        let told = (0..self.wires.len()).filter(here).map(bit);
-        let told = count(told.fold(0, |told, node| told | node) & self.written);
+        let took = |(node, wire): &(usize, &Option<Wire>)| {
+            wire.is_some() && self.written & bit(*node) != 0
+        };
         for slot in &mut self.batch {
             if slot.op.only_write {
+                let told = self.wires.iter().enumerate().filter(took).count();
                 slot.finish_written(told, &self.nodes, &mut self.own);
                 self.open -= 1;
             }
