@@ -52,13 +52,17 @@ fn three_tls_servers() -> [(Server, u16); 3] {
 fn connected(ports: [u16; 3], nodes: &[(Server, u16)], options: Options) -> Redlock {
     let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}/#insecure"));
     let redlock = Redlock::new(urls).unwrap().with_options(options).unwrap();
-    eventually("all are connected", || {
-        let lock = take(&redlock, "b");
-        let votes = nodes.iter().all(|(server, _)| server.exists("b"));
-        lock.release().unwrap();
-        votes
-    });
+    eventually("all are connected", || everywhere(&redlock, nodes));
     redlock
+}
+
+/// Whether all vote.
+#[cfg(not(feature = "tls-rustls"))]
+fn everywhere(redlock: &Redlock, nodes: &[(Server, u16)]) -> bool {
+    let lock = take(redlock, "b");
+    let votes = nodes.iter().all(|(server, _)| server.exists("b"));
+    lock.release().unwrap();
+    votes
 }
 
 /// The connections it has but for those of this file's looks. Who comes back has another number.
@@ -73,19 +77,8 @@ fn connections(server: &Server) -> Vec<String> {
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn locks_work_over_tls_and_survive_a_silent_node() {
-    let dirs = [TempDir::new(), TempDir::new(), TempDir::new()];
-    let nodes = dirs.each_ref().map(tls_server);
-    let urls = nodes
-        .iter()
-        .map(|(_, port)| format!("rediss://127.0.0.1:{port}/#insecure"));
-    let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
-    let everywhere = || {
-        let lock = take(&redlock, "b");
-        let votes = nodes.iter().all(|(server, _)| server.exists("b"));
-        lock.release().unwrap();
-        votes
-    };
-    eventually("all are connected", everywhere);
+    let nodes = three_tls_servers();
+    let redlock = connected(nodes.each_ref().map(|(_, port)| *port), &nodes, options());
 
     let mut lock = take(&redlock, "a");
     assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
@@ -98,7 +91,7 @@ fn locks_work_over_tls_and_survive_a_silent_node() {
         take(&redlock, "a").release().unwrap();
     }
     silent.resume();
-    eventually("it votes again", everywhere);
+    eventually("it votes again", || everywhere(&redlock, &nodes));
     drop(redlock);
     for (server, _) in &nodes {
         eventually("nothing is left", || server.keys().is_empty());
@@ -131,17 +124,8 @@ fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
     let mut nodes = dirs.each_ref().map(tls_server);
     let relay = Relay::to(nodes[0].1);
     let ports = [relay.port(), nodes[1].1, nodes[2].1];
-    let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}/#insecure"));
     for (name, strike) in FAULTS {
-        let redlock = Redlock::new(urls.clone()).unwrap();
-        let redlock = redlock.with_options(options()).unwrap();
-        let everywhere = |nodes: &[(Server, u16)]| {
-            let lock = take(&redlock, "b");
-            let votes = nodes.iter().all(|(server, _)| server.exists("b"));
-            lock.release().unwrap();
-            votes
-        };
-        eventually("all are connected", || everywhere(&nodes));
+        let redlock = connected(ports, &nodes, options());
 
         let locks = ["dropped", "released"].map(|resource| take(&redlock, resource));
         strike(&mut nodes[0].0, &relay);
@@ -170,7 +154,9 @@ fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
             _ => relay.heal(),
         }
         let back = format!("{name}: it votes again");
-        eventually_within(8 * NODE_TIMEOUT, &back, &mut || everywhere(&nodes));
+        eventually_within(8 * NODE_TIMEOUT, &back, &mut || {
+            everywhere(&redlock, &nodes)
+        });
         for (server, _) in &nodes {
             eventually(&format!("{name}: nothing is left"), || {
                 server.keys().is_empty()
