@@ -438,6 +438,50 @@ fn run_id(info: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::token::Token;
+
+    fn debt(resource: Vec<u8>, forget_at: Instant) -> Debt {
+        let key = Key {
+            resource: resource.into(),
+            token: Token::from_bytes([7; 20]),
+            asked: 1,
+        };
+        Debt { key, forget_at }
+    }
+
+    fn names(debts: Vec<Debt>) -> Vec<Vec<u8>> {
+        let names = debts.iter().map(|debt| debt.key.resource.to_vec());
+        names.collect()
+    }
+
+    #[test]
+    fn what_is_owed_has_a_bound_and_the_oldest_is_forgotten() {
+        let now = clock::instant();
+        let name = |i: usize| i.to_string().into_bytes();
+        let mut debts = Debts::default();
+        (0..MAX_DEBTS + 3).for_each(|i| debts.push(debt(name(i), now)));
+        let left = names(debts.take(usize::MAX, None));
+        assert_eq!(left, (3..MAX_DEBTS + 3).map(name).collect::<Vec<_>>());
+
+        let long = |i: u8| vec![i; MAX_DEBT_BYTES / 2];
+        (0..3).for_each(|i| debts.push(debt(long(i), now)));
+        assert_eq!(names(debts.take(usize::MAX, None)), [long(1), long(2)]);
+        assert!(debts.is_empty() && debts.bytes == 0);
+    }
+
+    #[test]
+    fn what_is_owed_is_forgotten_with_its_ttl() {
+        let now = clock::instant();
+        let (past, later) = (now, now + Duration::from_secs(1));
+        let mut debts = Debts::default();
+        for (name, forget_at) in [("a", past), ("b", later), ("c", past), ("d", later)] {
+            debts.push(debt(name.into(), forget_at));
+        }
+        // Where the acquire may be unread, nothing is.
+        assert_eq!(names(debts.take(1, None)), [b"a"]);
+        assert_eq!(names(debts.take(1, Some(now))), [b"b"]);
+        assert_eq!(names(debts.take(9, Some(now))), [b"d"]);
+    }
 
     #[test]
     fn the_run_id_is_found_in_info() {
