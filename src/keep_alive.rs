@@ -6,7 +6,7 @@ use crate::clock::Point;
 use crate::error::Error;
 use crate::keeper::{Kept, LostReason};
 use crate::lock::{Lock, Shared};
-use crate::quorum::Ttl;
+use crate::protocol::quorum::Ttl;
 use crate::redlock::Redlock;
 use crate::token::Token;
 

@@ -6,14 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::clock::{self, Point};
-use crate::lane::Lane;
-use crate::quorum::{Deadline, Ttl, Verdict};
-use crate::script::{Action, Key};
-use crate::step::Op;
+use crate::net::lane::Lane;
+use crate::protocol::attempt::{Extended, Extension};
+use crate::protocol::quorum::{Deadline, Ttl};
+use crate::protocol::script::Key;
+use crate::sync::{lock, wait_for};
 use crate::token::jitter;
 
 /// Renewals that go to the nodes together at most, and the bytes of their names: what a node takes
@@ -57,8 +58,6 @@ struct State {
     lost: Option<LostReason>,
     /// No renewal follows.
     hold_over: bool,
-    /// The last renewal failed by closed connections and is repeated at once.
-    repeated: bool,
     callbacks: Vec<Callback>,
 }
 
@@ -82,7 +81,6 @@ impl Kept {
                 deadline,
                 lost: None,
                 hold_over: false,
-                repeated: false,
                 callbacks: Vec::new(),
             }),
             changed: Condvar::new(),
@@ -90,7 +88,7 @@ impl Kept {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn hold_left(&self) -> Duration {
@@ -140,10 +138,7 @@ impl Kept {
         let take = {
             let (kept, callback) = (self.clone(), callback.clone());
             move || {
-                let callback = callback
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
+                let callback = lock(&callback).take();
                 // Never after release or stop, however long the thread took to start.
                 if let Some(callback) = callback
                     && !kept.is_ended()
@@ -279,58 +274,41 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         }
         let hold_over = kept.hold_left().is_zero();
         let mut state = kept.state();
-        let useful = state.deadline.remaining(started);
         // Without a bound a hung holder would keep the lock for ever.
         state.hold_over = hold_over;
+        let deadline = state.deadline;
         drop(state);
         if hold_over {
-            next.push((started.mono + useful, kept));
+            next.push((started.mono + deadline.remaining(started), kept));
             continue;
         }
-        ops.push(Op {
-            action: Action::Extend(kept.ttl),
-            key: kept.key.clone(),
-            ttl: kept.ttl.duration(),
-            until: started.mono.checked_add(useful),
-            again: None,
-            only_write: false,
-        });
-        asked.push((due, kept));
+        let extension = Extension::new(kept.ttl, deadline, started);
+        ops.push(extension.op(kept.key.clone(), kept.ttl.duration()));
+        asked.push((due, kept, extension));
     }
-    let node_timeout = lane.nodes().node_timeout();
-    let outcomes = lane.run_all(ops);
+    let node_timeout = lane.nodes().node_timeout;
+    let answers = lane.run_all(ops);
     drop(lane);
-    for ((due, kept), outcome) in asked.into_iter().zip(outcomes) {
+    for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
         if kept.is_ended() || kept.look().is_err() {
             continue;
         }
-        let now = clock::instant();
-        let mut state = kept.state();
-        let repeat = outcome.closed && !state.repeated;
-        state.repeated = false;
-        let again = match outcome.verdict {
-            Verdict::Yes => {
-                let deadline = Deadline::new(started, kept.ttl.validity());
-                if deadline.is_later(state.deadline, Point::now()) {
-                    state.deadline = deadline;
+        let now = Point::now();
+        let again = match extension.answered(answer, now) {
+            Extended::Yes(longer) => {
+                if let Some(deadline) = longer {
+                    kept.state().deadline = deadline;
                 }
                 // By the schedule, unless that is too far behind.
-                (due + third(kept.ttl)).max(now)
+                (due + third(kept.ttl)).max(now.mono)
             }
-            Verdict::No => {
-                kept.lose(state, LostReason::Taken);
+            Extended::Lost => {
+                kept.lose(kept.state(), LostReason::Taken);
                 continue;
             }
-            Verdict::Pending | Verdict::Unavailable if repeat => {
-                state.repeated = true;
-                now
-            }
             // Not lost for that: the old deadline stays in force.
-            Verdict::Pending | Verdict::Unavailable => {
-                now + (kept.ttl.duration() / 20).max(node_timeout)
-            }
+            Extended::Unavailable(_) => now.mono + (kept.ttl.duration() / 20).max(node_timeout),
         };
-        drop(state);
         next.push((again, kept));
     }
     next
@@ -342,7 +320,7 @@ fn watch(due: Due) -> Due {
         .filter(|(_, kept)| !kept.is_ended())
         .filter_map(|(_, kept)| {
             let remaining = kept.look().ok()?;
-            Some((clock::instant() + remaining.min(GLANCE), kept))
+            Some((clock::instant() + remaining, kept))
         })
         .collect()
 }
@@ -410,7 +388,7 @@ impl Book {
 
 impl Agenda {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.book)
     }
 
     fn add(
@@ -461,10 +439,7 @@ impl Agenda {
                 return;
             };
             if first > now {
-                (book, _) = self
-                    .bell
-                    .wait_timeout(book, (first - now).min(GLANCE))
-                    .unwrap_or_else(PoisonError::into_inner);
+                book = wait_for(&self.bell, book, (first - now).min(GLANCE));
                 continue;
             }
             let due = book.take_due(now);
@@ -481,6 +456,7 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::quorum::NodeSet;
     use crate::token::Token;
 
     const S: Duration = Duration::from_secs(1);
@@ -489,7 +465,7 @@ mod tests {
         let key = Key {
             resource: Arc::from(&b"a"[..]),
             token: Token::random().unwrap(),
-            asked: 0,
+            asked: NodeSet::EMPTY,
         };
         let (now, ttl) = (Point::now(), Ttl::new(60 * S).unwrap());
         let deadline = Deadline::new(now, ttl.validity());

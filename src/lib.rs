@@ -193,30 +193,39 @@
 
 /// Logs. Somebody's logger may panic, and nothing is left half done by that.
 macro_rules! say {
-    ($level:ident, $($what:tt)+) => {
+    ($level:ident, $($what:tt)+) => {{
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| log::$level!($($what)+)));
-    };
+    }};
 }
 
+// In reading order.
+
+/// The C interface.
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]
 mod capi;
+/// The only file that reads a clock.
 mod clock;
+/// What fails, and what to do about it.
 mod error;
+/// Locks that are renewed by themselves.
 mod keep_alive;
+/// The threads of kept locks.
 mod keeper;
-mod lane;
+/// A held lock.
 mod lock;
-mod node;
+/// Sockets, threads and clocks: what drives the protocol.
+mod net;
+/// What can be set.
 mod options;
-mod plain;
-mod quorum;
+/// The protocol, pure.
+mod protocol;
+/// The client object.
 mod redlock;
-mod script;
-mod step;
-mod tls;
+/// Poisoned mutexes, in one place.
+mod sync;
+/// The random value that signs an acquisition.
 mod token;
-mod wire;
 
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
 pub use keep_alive::KeptLock;

@@ -1,17 +1,18 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::clock::{self, Point};
-use crate::error::{Error, NodeErrors};
+use crate::clock::Point;
+use crate::error::Error;
 use crate::keeper::Keeper;
-use crate::lane::Lane;
-use crate::node::Nodes;
+use crate::net::drive::Nodes;
+use crate::net::lane::Lane;
 use crate::options::Options;
-use crate::quorum::{Deadline, Tally, Ttl, Verdict};
-use crate::script::{Action, Key};
-use crate::step::{Op, Outcome};
+use crate::protocol::attempt::{Extended, Extension};
+use crate::protocol::entry::{Op, Outcome};
+use crate::protocol::quorum::{Deadline, Ttl};
+use crate::protocol::script::{Action, Key};
 use crate::token::Token;
 
 /// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
@@ -24,7 +25,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(nodes: Nodes) -> Shared {
         Shared {
-            lane: Arc::new(Lane::new(Arc::new(nodes))),
+            lane: Arc::new(Lane::new(nodes)),
             keeper: Keeper::new(),
         }
     }
@@ -188,48 +189,28 @@ impl Lock {
     /// An extension that nobody counts.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
         self.longest = self.longest.max(ttl.duration());
-        let (mut result, closed) = self.extend_once(ttl, None);
-        if closed {
-            (result, _) = self.extend_once(ttl, Some(Tally::default()));
-        }
-        match result {
-            Ok(deadline) => {
-                if deadline.is_later(self.deadline, Point::now()) {
+        let extension = Extension::new(ttl, self.deadline, Point::now());
+        let op = extension.op(self.key.clone(), self.longest);
+        let answer = self.shared.lane.run(op);
+        match extension.answered(answer, Point::now()) {
+            Extended::Yes(longer) => {
+                if let Some(deadline) = longer {
                     self.deadline = deadline;
                     self.ttl = ttl.duration();
                 }
                 Ok(())
             }
-            Err(Error::Lost) => {
+            Extended::Lost => {
                 self.lose();
                 say!(warn, "{self:?} was found lost when it was extended");
                 Err(Error::Lost)
             }
-            Err(error) => Err(error),
+            Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
         }
     }
 
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
-    }
-
-    /// The new deadline; and whether a failure is due to connections that turned out closed.
-    fn extend_once(&self, ttl: Ttl, again: Option<Tally>) -> (Result<Deadline, Error>, bool) {
-        let now = Point::now();
-        let deadline = Deadline::new(now, ttl.validity());
-        // The answers must be here before the old deadline (rule R10). If the new one were over
-        // first, the later of the two would still be the old one.
-        let useful = self.deadline.remaining(now);
-        let outcome = self.run(Action::Extend(ttl), now.mono.checked_add(useful), again);
-        let closed = outcome.closed;
-        let over = self.left().is_zero();
-        let result = match outcome.verdict {
-            Verdict::No => Err(Error::Lost),
-            _ if over => Err(Error::Lost),
-            Verdict::Yes => Ok(deadline),
-            Verdict::Pending | Verdict::Unavailable => Err(unavailable(outcome)),
-        };
-        (result, closed && !over)
     }
 
     /// Releases the lock and waits for a majority to confirm it.
@@ -250,28 +231,13 @@ impl Lock {
             say!(warn, "{self:?} was found lost when it was released");
             return Err(Error::Lost);
         }
-        let until = clock::instant() + self.shared.lane.nodes().node_timeout();
-        let mut outcome = self.run(Action::Release, None, None);
-        if outcome.closed {
-            let known = Tally {
-                failed: 0,
-                ..outcome.tally
-            };
-            // In what is left of the time. If nothing is, it is written all the same.
-            let again = self.run(Action::Release, Some(until), Some(known));
-            // "Not held" would mean nothing now: the first release may have been carried out
-            // just before its connection died.
-            if again.verdict == Verdict::Yes {
-                outcome = again;
-            }
-        }
-        match outcome.verdict {
-            Verdict::Yes => Ok(()),
-            Verdict::No => {
+        match self.run_release(false) {
+            Outcome::Yes(_) => Ok(()),
+            Outcome::No => {
                 say!(warn, "{self:?} was found lost when it was released");
                 Err(Error::Lost)
             }
-            Verdict::Pending | Verdict::Unavailable => Err(unavailable(outcome)),
+            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
         }
     }
 
@@ -298,28 +264,20 @@ impl Lock {
         self.ended = true;
     }
 
-    fn run(&self, action: Action, until: Option<Instant>, again: Option<Tally>) -> Outcome {
-        self.shared.lane.run(Op {
-            action,
-            key: self.key.clone(),
-            ttl: self.longest,
-            until,
-            again,
-            only_write: false,
-        })
-    }
-
-    /// Writes the release and does not wait for the answers.
-    fn write_release(&self) {
-        let outcome = self.shared.lane.run(Op {
+    fn run_release(&self, only_write: bool) -> Outcome {
+        let op = Op {
             action: Action::Release,
             key: self.key.clone(),
             ttl: self.longest,
             until: None,
-            again: None,
-            only_write: true,
-        });
-        if outcome.verdict != Verdict::Yes {
+            only_write,
+        };
+        self.shared.lane.run(op).outcome
+    }
+
+    /// Writes the release and does not wait for the answers.
+    fn write_release(&self) {
+        if !matches!(self.run_release(true), Outcome::Yes(_)) {
             say!(
                 warn,
                 "{self:?} could not be released on a majority of the nodes now; its ttl ends it at the \
@@ -341,10 +299,4 @@ impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lock(\"{}\")", self.key.resource.escape_ascii())
     }
-}
-
-/// The error for a step without a verdict.
-pub(crate) fn unavailable(outcome: Outcome) -> Error {
-    let nobody = || NodeErrors::new(Vec::new());
-    Error::Unavailable(outcome.errors.unwrap_or_else(nobody))
 }

@@ -1,17 +1,19 @@
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::IntoConnectionInfo;
 
 use crate::clock::{self, Point};
-use crate::error::{Error, NodeErrors};
-use crate::lock::{Lock, Shared, unavailable};
-use crate::node::Nodes;
+use crate::error::Error;
+use crate::lock::{Lock, Shared};
+use crate::net::drive::{self, Nodes};
 use crate::options::Options;
-use crate::quorum::{Deadline, Tally, Ttl, Verdict, count};
-use crate::script::{Action, Key};
-use crate::step::{Op, Outcome};
+use crate::protocol::attempt::{Attempt, Tried};
+use crate::protocol::entry::{Answer, Outcome};
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::script::Key;
 use crate::token::{Token, jitter};
 
 /// A resource is a Redis key; nobody needs a longer name.
@@ -29,10 +31,19 @@ pub struct Redlock {
     options: Options,
 }
 
-/// The connections of one process, and those of a child that was forked from it.
+/// The connections of one process, and those of processes that were forked from it.
 struct Family {
     shared: Arc<Shared>,
-    child: OnceLock<Arc<Family>>,
+    children: [Child; 4],
+}
+
+/// What a forked process uses. Nothing here is ever waited for that another process began: a thread of
+/// the parent that was in the middle of something does not exist in the child.
+#[derive(Default)]
+struct Child {
+    /// Zero: nobody's.
+    process: AtomicU32,
+    family: OnceLock<Arc<Family>>,
 }
 
 impl Redlock {
@@ -67,9 +78,10 @@ impl Redlock {
             let info = node.into_connection_info();
             infos.push(info.map_err(|error| Error::config(format!("node {i}: {error}")))?);
         }
+        drive::checked(&infos)?;
         let options = Options::default();
         Ok(Redlock {
-            family: Family::new(Nodes::new(infos, &options)?),
+            family: Family::new(Nodes::new(infos, &options)),
             options,
         })
     }
@@ -121,7 +133,8 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
-        self.attempt(&checked(resource.as_ref())?, Ttl::new(ttl)?)
+        let resource = checked(resource.as_ref())?;
+        self.attempt(&resource, Ttl::new(ttl)?, &mut || true)
     }
 
     /// Takes the lock, trying again while others have it or too few nodes answer, within
@@ -268,7 +281,7 @@ impl Redlock {
             Key {
                 resource,
                 token,
-                asked: u64::MAX,
+                asked: NodeSet::ALL,
             },
             validity,
             Deadline::new(now, validity),
@@ -277,59 +290,45 @@ impl Redlock {
     }
 
     fn shared(&self) -> Arc<Shared> {
-        let mut family = &self.family;
+        let mut family = self.family.clone();
         while !family.shared.is_ours() {
-            let options = &self.options;
-            let nodes = || family.shared.lane.nodes().afresh(options);
-            family = family.child.get_or_init(|| Family::new(nodes()));
+            family = family.child(&self.options);
         }
         family.shared.clone()
     }
 
-    /// One attempt; a second one, with a token of its own, where only connections that turned
-    /// out closed stood in the way.
-    fn attempt(&self, resource: &Arc<[u8]>, ttl: Ttl) -> Result<Option<Lock>, Error> {
+    /// One attempt, of as many tries as it takes.
+    fn attempt(
+        &self,
+        resource: &Arc<[u8]>,
+        ttl: Ttl,
+        keep_trying: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Lock>, Error> {
         let shared = self.shared();
-        let mut tries = 0;
+        let node_timeout = shared.lane.nodes().node_timeout;
+        let mut attempt = Attempt::new(resource.clone(), ttl, node_timeout);
         loop {
-            tries += 1;
             let started = Point::now();
-            let key = Key {
-                resource: resource.clone(),
-                token: Token::random()?,
-                asked: u64::MAX,
+            let answer = shared.lane.run(attempt.op(Token::random()?, started));
+            let now = Point::now();
+            report(resource, &answer, started.elapsed_at(now));
+            let lock = |key: Key, deadline: Deadline| {
+                Lock::new(shared.clone(), key, ttl.duration(), deadline, &self.options)
             };
-            let deadline = Deadline::new(started, ttl.validity());
-            let outcome = shared.lane.run(Op {
-                action: Action::Acquire(ttl),
-                key: key.clone(),
-                ttl: ttl.duration(),
-                until: started.mono.checked_add(ttl.validity()),
-                again: (tries > 1).then(Tally::default),
-                only_write: false,
-            });
-            report(resource, &outcome, started);
-            match outcome.verdict {
-                Verdict::Yes => {
-                    let shared = shared.clone();
-                    let key = Key {
-                        asked: outcome.asked,
-                        ..key
-                    };
-                    let lock = Lock::new(shared, key, ttl.duration(), deadline, &self.options);
-                    // The last step of an acquire (rule R4). Too late: dropping it releases it.
-                    return if !lock.left().is_zero() {
-                        Ok(Some(lock))
-                    } else {
-                        Err(Error::TooSlow)
-                    };
+            match attempt.answered(answer, now) {
+                Tried::Granted(key, deadline) => return Ok(Some(lock(key, deadline))),
+                Tried::TooSlow(key, deadline) => {
+                    drop(lock(key, deadline));
+                    return Err(Error::TooSlow);
                 }
-                Verdict::No => return Ok(None),
-                Verdict::Pending | Verdict::Unavailable if outcome.closed && tries == 1 => {}
-                Verdict::Pending | Verdict::Unavailable => {
-                    let errors = outcome.errors.as_ref();
-                    let mistake = errors.and_then(NodeErrors::same_server);
-                    return Err(mistake.map_or_else(|| unavailable(outcome), Error::Config));
+                Tried::Denied => return Ok(None),
+                Tried::Unavailable(errors) => {
+                    let mistake = errors.same_server();
+                    return Err(mistake.map_or(Error::Unavailable(errors), Error::Config));
+                }
+                Tried::Again(within) => {
+                    let pause_end = clock::instant() + jitter(Duration::ZERO, within);
+                    pause(pause_end, keep_trying)?;
                 }
             }
         }
@@ -357,7 +356,7 @@ impl Redlock {
             {
                 return Err(error);
             }
-            let error = match self.attempt(&resource, ttl) {
+            let error = match self.attempt(&resource, ttl, keep_trying) {
                 Ok(Some(lock)) => return Ok(lock),
                 Ok(None) => Error::Busy,
                 Err(error @ (Error::Unavailable(_) | Error::TooSlow)) => error,
@@ -381,8 +380,39 @@ impl Family {
     fn new(nodes: Nodes) -> Arc<Family> {
         Arc::new(Family {
             shared: Arc::new(Shared::new(nodes)),
-            child: OnceLock::new(),
+            children: Default::default(),
         })
+    }
+
+    /// What this process uses, or the way to it: a process that was forked from a child finds the places
+    /// here taken, and looks at the child's.
+    fn child(&self, options: &Options) -> Arc<Family> {
+        let process = std::process::id();
+        for child in &self.children {
+            let taken =
+                child
+                    .process
+                    .compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire);
+            match taken {
+                // Nobody else in this process sets it.
+                Ok(_) => {
+                    let family = Family::new(self.shared.lane.nodes().afresh(options));
+                    let _ = child.family.set(family.clone());
+                    return family;
+                }
+                // Another thread of this process is about to.
+                Err(owner) if owner == process => loop {
+                    if let Some(family) = child.family.get() {
+                        return family.clone();
+                    }
+                    std::thread::yield_now();
+                },
+                Err(_) => {}
+            }
+        }
+        let older = self.children.iter().find_map(|child| child.family.get());
+        let fresh = || Family::new(self.shared.lane.nodes().afresh(options));
+        older.cloned().unwrap_or_else(fresh)
     }
 }
 
@@ -420,15 +450,19 @@ fn pause(end: Instant, keep_trying: &mut dyn FnMut() -> bool) -> Result<(), Erro
     }
 }
 
-fn report(resource: &[u8], outcome: &Outcome, started: Point) {
+fn report(resource: &[u8], answer: &Answer, took: Duration) {
+    let verdict = match answer.outcome {
+        Outcome::Yes(_) => "yes",
+        Outcome::No => "no",
+        Outcome::Unavailable { .. } => "too few answers",
+    };
+    let tally = answer.tally;
     say!(
         debug,
-        "acquire \"{}\": {:?}, {} yes, {} no, {} failed, {:?}",
+        "acquire \"{}\": {verdict}, {} yes, {} no, {} failed, {took:?}",
         resource.escape_ascii(),
-        outcome.verdict,
-        count(outcome.tally.granted),
-        count(outcome.tally.refused),
-        count(outcome.tally.failed),
-        started.elapsed_at(Point::now()),
+        tally.granted.len(),
+        tally.refused.len(),
+        tally.failed.len(),
     );
 }

@@ -14,8 +14,7 @@ mod enabled {
     use redis::{Connection, ConnectionInfo, RedisError, Value};
 
     use crate::error::Cause;
-    use crate::plain::keepalive;
-    use crate::script::Reply;
+    use crate::net::plain::keepalive;
 
     pub(crate) struct Tls(Box<Connection>);
 
@@ -50,13 +49,16 @@ mod enabled {
                 .map_err(|error| cause(&error, rest))
         }
 
-        pub(crate) fn recv(&mut self, rest: Duration) -> Result<Reply, Cause> {
+        /// One reply, as the bytes that it was.
+        pub(crate) fn recv(&mut self, rest: Duration) -> Result<Vec<u8>, Cause> {
             let received = caught(|| {
                 self.0.set_read_timeout(Some(rest))?;
                 self.0.recv_response()
             });
             let received = received.ok_or_else(panicked)?;
-            received.map(reply).map_err(|error| cause(&error, rest))
+            let mut bytes = Vec::new();
+            pack(&received.map_err(|error| cause(&error, rest))?, &mut bytes);
+            Ok(bytes)
         }
     }
 
@@ -80,18 +82,28 @@ mod enabled {
         }
     }
 
-    fn reply(value: Value) -> Reply {
-        match value {
-            Value::Okay => Reply::Okay,
-            Value::Nil => Reply::Nil,
-            Value::Int(number) => Reply::Int(number),
-            Value::BulkString(bytes) => Reply::Bulk(bytes),
-            Value::ServerError(error) => Reply::Error(match error.details() {
-                Some(details) => format!("{} {details}", error.code()),
-                None => error.code().to_owned(),
-            }),
-            _ => Reply::Other,
-        }
+    fn pack(value: &Value, out: &mut Vec<u8>) {
+        let line = match value {
+            Value::Okay => "+OK".to_owned(),
+            Value::Nil => "$-1".to_owned(),
+            Value::Int(number) => format!(":{number}"),
+            Value::BulkString(bytes) => {
+                out.extend_from_slice(format!("${}\r\n", bytes.len()).as_bytes());
+                out.extend_from_slice(bytes);
+                String::new()
+            }
+            Value::ServerError(error) => match error.details() {
+                Some(details) => format!("-{} {details}", error.code()),
+                None => format!("-{}", error.code()),
+            },
+            Value::Array(items) => {
+                out.extend_from_slice(format!("*{}\r\n", items.len()).as_bytes());
+                return items.iter().for_each(|item| pack(item, out));
+            }
+            _ => "+?".to_owned(),
+        };
+        out.extend_from_slice(line.as_bytes());
+        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -103,7 +115,6 @@ mod missing {
     use redis::ConnectionInfo;
 
     use crate::error::Cause;
-    use crate::script::Reply;
 
     pub(crate) enum Tls {}
 
@@ -119,7 +130,7 @@ mod missing {
             match *self {}
         }
 
-        pub(crate) fn recv(&mut self, _: Duration) -> Result<Reply, Cause> {
+        pub(crate) fn recv(&mut self, _: Duration) -> Result<Vec<u8>, Cause> {
             match *self {}
         }
     }

@@ -1,4 +1,4 @@
-//! The commands, packed once for all nodes, and what their replies mean.
+//! The commands of a lock, and what the replies to them mean.
 //!
 //! Release and extend are one script each, so that comparing and acting is one step on the server.
 //! They go as EVAL: no hashes to load and no NOSCRIPT to handle, for 0.28 µs of server time.
@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use crate::error::Cause;
-use crate::quorum::{Question, Ttl};
+use crate::protocol::quorum::{NodeSet, Question, Ttl};
+use crate::protocol::resp::{self, Reply};
 use crate::token::Token;
 
 /// Compare-and-delete (REL).
@@ -30,8 +31,8 @@ pub(crate) enum Action {
 pub(crate) struct Key {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
-    /// The nodes that were asked for it, a bit for each: no other owes its release.
-    pub(crate) asked: u64,
+    /// The nodes that were asked for it: no other needs its release.
+    pub(crate) asked: NodeSet,
 }
 
 impl Action {
@@ -45,23 +46,12 @@ impl Action {
     /// Appends the command to `out`.
     pub(crate) fn pack(self, key: &Key, out: &mut Vec<u8>) {
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
-        match self {
-            Action::Acquire(ttl) => {
-                let ttl = Decimal::new(ttl.millis());
-                pack(
-                    out,
-                    &[b"SET", resource, token, b"NX", b"PX", ttl.as_bytes()],
-                );
-            }
-            Action::Extend(ttl) => {
-                let ttl = Decimal::new(ttl.millis());
-                pack(
-                    out,
-                    &[b"EVAL", EXTEND, b"1", resource, token, ttl.as_bytes()],
-                );
-            }
-            Action::Release => pack(out, &[b"EVAL", RELEASE, b"1", resource, token]),
-        }
+        let (args, number): (&[&[u8]], _) = match self {
+            Action::Acquire(ttl) => (&[b"SET", resource, token, b"NX", b"PX"], Some(ttl)),
+            Action::Extend(ttl) => (&[b"EVAL", EXTEND, b"1", resource, token], Some(ttl)),
+            Action::Release => (&[b"EVAL", RELEASE, b"1", resource, token], None),
+        };
+        resp::pack(out, args, number.map(Ttl::millis));
     }
 
     /// What a node's reply to this action says.
@@ -75,7 +65,10 @@ impl Action {
             (_, Reply::Error(text)) if text.starts_with("NOAUTH") => {
                 Vote::Sever(Cause::refused(&text))
             }
-            (_, Reply::Error(text)) => Vote::Failed(Cause::refused(&text)),
+            (_, Reply::Error(text)) => Vote::Failed {
+                cause: Cause::refused(&text),
+                later: is_not_now(&text),
+            },
             (_, other) => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
         }
     }
@@ -84,21 +77,13 @@ impl Action {
 pub(crate) enum Vote {
     Granted,
     Refused,
-    /// The server answered with an error.
-    Failed(Cause),
+    /// The server answered with an error; it may well do `later` what it refused.
+    Failed {
+        cause: Cause,
+        later: bool,
+    },
     /// This connection is of no use any more.
     Sever(Cause),
-}
-
-/// A reply, as far as this crate's commands have any.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
-    Okay,
-    Nil,
-    Int(i64),
-    Error(String),
-    Bulk(Vec<u8>),
-    Other,
 }
 
 /// Errors of a server that can do nothing for anybody at the moment.
@@ -124,64 +109,11 @@ pub(crate) fn is_not_now(error: &str) -> bool {
     words.next().is_some_and(|code| NOT_NOW.contains(&code)) || words.any(in_script)
 }
 
-/// One RESP command, without the two allocations that `redis::Cmd` makes for each.
-fn pack(out: &mut Vec<u8>, args: &[&[u8]]) {
-    let header = |out: &mut Vec<u8>, mark: u8, number: usize| {
-        out.push(mark);
-        out.extend_from_slice(Decimal::new(number as u64).as_bytes());
-        out.extend_from_slice(b"\r\n");
-    };
-    header(out, b'*', args.len());
-    for arg in args {
-        header(out, b'$', arg.len());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
-}
-
-/// A number in decimal digits, on the stack.
-struct Decimal {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Decimal {
-    fn new(mut number: u64) -> Decimal {
-        let mut decimal = Decimal {
-            digits: [b'0'; 20],
-            start: 20,
-        };
-        for (i, digit) in decimal.digits.iter_mut().enumerate().rev() {
-            *digit = b'0' + (number % 10).to_le_bytes()[0];
-            decimal.start = i;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        decimal
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        self.digits.get(self.start..).unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn numbers_are_written_as_the_standard_library_writes_them() {
-        for number in [0, 1, 9, 10, 99, 12_345_678_900, u64::MAX] {
-            assert_eq!(
-                Decimal::new(number).as_bytes(),
-                number.to_string().as_bytes()
-            );
-        }
-    }
 
     #[test]
     fn what_a_server_cannot_do_now_is_told_from_what_it_never_will() {
@@ -209,7 +141,7 @@ mod tests {
         let key = Key {
             resource: Arc::from(&b"a {b}\r\n\0\xff"[..]),
             token: Token::from_bytes([7; 20]),
-            asked: 0,
+            asked: NodeSet::EMPTY,
         };
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);

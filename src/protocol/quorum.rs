@@ -1,7 +1,29 @@
-//! The arithmetic of the protocol, pure: no I/O, no clock is read here.
+//! The arithmetic of the protocol: quorum, validity, votes and verdicts.
 //!
-//! Quorum and drift are those of the Redlock specification
+//! The rules that comments elsewhere cite by number. N nodes, a quorum of q = N/2 + 1; REL is the
+//! release, compare-and-delete. Quorum and drift are those of the Redlock specification
 //! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>).
+//!
+//! - R1  The quorum is that of the configured nodes. Two addresses of one server are refused.
+//! - R2  Every try to acquire has a token of its own.
+//! - R3  deadline = t0 + ttl − (1 % of the ttl + 2 ms); t0 is read before anything is sent. Time spent
+//!   suspended counts.
+//! - R4  The last step of an acquire or extension is "now < deadline".
+//! - R5  No acquire and no extension is sent twice to a node on the same or another connection, except
+//!   that an extension may be sent once more where the connection closed before it was answered.
+//! - R6  A try that failed, and every release, sends REL to each node that did not answer "denied",
+//!   also to those that did not answer at all.
+//! - R7  REL goes behind the SET that it undoes, on the same connection. A timeout alone closes none.
+//! - R8  If that connection died: pings over the new one, one at a time, until the server must have read
+//!   what the dead one left; then REL. A dead connection is reset, not closed: what the kernel still
+//!   holds must not be delivered later.
+//! - R9  Yes at the q-th vote; unavailable when more than N − q nodes failed; no when a quorum of votes
+//!   is impossible and q nodes have answered.
+//! - R10 An extension counts if q nodes say "held" before the old deadline.
+//! - R11 A node where the key is gone gives no vote, and an extension creates no key.
+//! - R12 An extension never shortens.
+//! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes say "not
+//!   held": then the lock is lost at once.
 
 use std::time::Duration;
 
@@ -94,69 +116,132 @@ pub(crate) enum Question {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Not certain yet.
-    Pending,
     /// A quorum granted, extended or deleted it.
     Yes,
-    /// Acquire: held by another. Held: so many nodes no longer hold it that no quorum can.
+    /// Acquire: denied. Held: so many nodes no longer hold it that no quorum can.
     No,
     /// Too few answers for a verdict.
     Unavailable,
 }
 
-/// The votes of one step, a bit for each node. A node's first vote counts.
+/// A set of nodes, by index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) granted: u64,
-    pub(crate) refused: u64,
-    pub(crate) failed: u64,
+pub(crate) struct NodeSet(u64);
+
+impl NodeSet {
+    pub(crate) const EMPTY: NodeSet = NodeSet(0);
+    pub(crate) const ALL: NodeSet = NodeSet(u64::MAX);
+
+    /// Those with the first `count` indices.
+    pub(crate) fn first(count: usize) -> NodeSet {
+        (0..count).collect()
+    }
+
+    pub(crate) fn has(self, node: usize) -> bool {
+        self.0 & bit(node) != 0
+    }
+
+    pub(crate) fn add(&mut self, node: usize) {
+        self.0 |= bit(node);
+    }
+
+    pub(crate) fn remove(&mut self, node: usize) {
+        self.0 &= !bit(node);
+    }
+
+    pub(crate) fn and(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & other.0)
+    }
+
+    pub(crate) fn or(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 | other.0)
+    }
+
+    pub(crate) fn without(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & !other.0)
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            next
+        })
+    }
 }
 
-pub(crate) fn bit(node: usize) -> u64 {
+impl FromIterator<usize> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> NodeSet {
+        let mut set = NodeSet::EMPTY;
+        nodes.into_iter().for_each(|node| set.add(node));
+        set
+    }
+}
+
+fn bit(node: usize) -> u64 {
     1 << (node % MAX_NODES)
 }
 
-pub(crate) fn count(votes: u64) -> usize {
-    votes.count_ones() as usize
+/// The votes on one operation. A node's first vote counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) granted: NodeSet,
+    pub(crate) refused: NodeSet,
+    pub(crate) failed: NodeSet,
 }
 
 impl Tally {
-    pub(crate) fn voted(self) -> u64 {
-        self.granted | self.refused | self.failed
+    pub(crate) fn voted(self) -> NodeSet {
+        self.granted.or(self.refused).or(self.failed)
     }
 
     pub(crate) fn grant(&mut self, node: usize) {
-        self.granted |= bit(node) & !self.voted();
+        if !self.voted().has(node) {
+            self.granted.add(node);
+        }
     }
 
     pub(crate) fn refuse(&mut self, node: usize) {
-        self.refused |= bit(node) & !self.voted();
+        if !self.voted().has(node) {
+            self.refused.add(node);
+        }
     }
 
     pub(crate) fn fail(&mut self, node: usize) {
-        self.failed |= bit(node) & !self.voted();
+        if !self.voted().has(node) {
+            self.failed.add(node);
+        }
     }
 
     /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With
     /// every vote in, it is certain.
-    pub(crate) fn verdict(self, question: Question, nodes: usize) -> Verdict {
+    pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
         let quorum = majority(nodes);
         let spare = nodes - quorum;
-        let (granted, refused) = (count(self.granted), count(self.refused));
-        let pending = nodes.saturating_sub(count(self.voted()));
+        let (granted, refused) = (self.granted.len(), self.refused.len());
+        let pending = nodes.saturating_sub(self.voted().len());
         if granted >= quorum {
-            Verdict::Yes
+            Some(Verdict::Yes)
         } else if question == Question::Held && refused > spare {
-            Verdict::No
-        } else if count(self.failed) > spare {
-            Verdict::Unavailable
+            Some(Verdict::No)
+        } else if self.failed.len() > spare {
+            Some(Verdict::Unavailable)
         } else if granted + pending >= quorum {
-            Verdict::Pending
+            None
         } else {
             match question {
-                Question::Acquire if granted + refused >= quorum => Verdict::No,
-                Question::Held if refused + pending <= spare => Verdict::Unavailable,
-                _ => Verdict::Pending,
+                Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
+                Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                _ => None,
             }
         }
     }
@@ -280,26 +365,24 @@ mod tests {
                         let case = format!("{granted}+ {refused}- {failed}! of {nodes}");
 
                         let acquire = tally.verdict(Question::Acquire, nodes);
-                        assert_eq!(acquire == Verdict::Yes, granted >= quorum, "{case}");
-                        assert_eq!(
-                            acquire == Verdict::Unavailable,
-                            failed > nodes - quorum,
-                            "{case}"
-                        );
+                        let is = |found: Option<Verdict>, verdict| found == Some(verdict);
+                        assert_eq!(is(acquire, Verdict::Yes), granted >= quorum, "{case}");
+                        let too_few = failed > nodes - quorum;
+                        assert_eq!(is(acquire, Verdict::Unavailable), too_few, "{case}");
                         let no = granted + pending < quorum && answered >= quorum;
-                        assert_eq!(acquire == Verdict::No, no, "{case}");
+                        assert_eq!(is(acquire, Verdict::No), no, "{case}");
 
                         let held = tally.verdict(Question::Held, nodes);
-                        assert_eq!(held == Verdict::Yes, granted >= quorum, "{case}");
-                        assert_eq!(held == Verdict::No, refused > nodes - quorum, "{case}");
+                        assert_eq!(is(held, Verdict::Yes), granted >= quorum, "{case}");
+                        let lost = refused > nodes - quorum;
+                        assert_eq!(is(held, Verdict::No), lost, "{case}");
                         if pending == 0 {
-                            assert_ne!(acquire, Verdict::Pending, "{case}");
-                            assert_ne!(held, Verdict::Pending, "{case}");
+                            assert!(acquire.is_some() && held.is_some(), "{case}");
                         }
                         // Certain means certain: no vote that may still come changes it.
                         for question in [Question::Acquire, Question::Held] {
                             let now = tally.verdict(question, nodes);
-                            if now == Verdict::Pending || pending == 0 {
+                            if now.is_none() || pending == 0 {
                                 continue;
                             }
                             for ending in 0..3_usize.pow(u32::try_from(pending).unwrap()) {
@@ -316,7 +399,8 @@ mod tests {
                                 let late = end.verdict(question, nodes);
                                 // Too few answers stays an honest "I do not know", even where a
                                 // later answer would have told.
-                                if now != Verdict::Unavailable && late != Verdict::Unavailable {
+                                let unknown = Some(Verdict::Unavailable);
+                                if now != unknown && late != unknown {
                                     assert_eq!(late, now, "{case}");
                                 }
                             }
@@ -333,6 +417,27 @@ mod tests {
         tally.fail(0);
         tally.grant(0);
         tally.refuse(0);
-        assert_eq!((tally.granted, tally.refused, tally.failed), (0, 0, 1));
+        let (none, first) = (NodeSet::EMPTY, NodeSet::first(1));
+        assert_eq!(
+            (tally.granted, tally.refused, tally.failed),
+            (none, none, first)
+        );
+    }
+
+    #[test]
+    fn sets_hold_what_was_added_and_nothing_else() {
+        for count in 0..=MAX_NODES {
+            let set = NodeSet::first(count);
+            assert_eq!(set.len(), count);
+            assert_eq!(
+                set.iter().collect::<Vec<_>>(),
+                (0..count).collect::<Vec<_>>()
+            );
+            assert_eq!(set.without(set), NodeSet::EMPTY);
+        }
+        let mut set: NodeSet = [0, 7, 63].into_iter().collect();
+        set.remove(7);
+        assert!(set.has(0) && !set.has(7) && set.has(63));
+        assert_eq!(set.and(NodeSet::first(9)).or(NodeSet::EMPTY).len(), 1);
     }
 }

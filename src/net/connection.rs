@@ -1,0 +1,191 @@
+//! A connection to a node, connected and set up: AUTH, SELECT, the client's name, INFO.
+
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, ConnectionAddr, ConnectionInfo};
+
+use crate::clock;
+use crate::error::Cause;
+use crate::net::plain::{Plain, SHORTEST};
+use crate::net::tls::Tls;
+use crate::protocol::node::Greeting;
+use crate::protocol::resp::{self, Reply};
+use crate::protocol::script::is_not_now;
+
+/// So much is read at once.
+const BUFFER: usize = 16 * 1024;
+
+pub(crate) enum Connection {
+    Plain(Plain),
+    Tls(Tls),
+}
+
+impl Connection {
+    /// Connects and sets up, address after address, step after step, all within `timeout`; only name
+    /// resolution, the full queue of a Unix socket, and parts of a TLS handshake cannot be bounded.
+    pub(crate) fn open(
+        info: &ConnectionInfo,
+        timeout: Duration,
+    ) -> Result<(Connection, Greeting), Cause> {
+        let until = clock::instant() + timeout;
+        let mut connection = match info.addr() {
+            ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, timeout)?),
+            _ => Connection::Plain(Plain::connect(info, until)?),
+        };
+        let greeting = connection.set_up(info, until, timeout)?;
+        Ok((connection, greeting))
+    }
+
+    /// Writes all of `bytes`. After an error the connection is finished.
+    pub(crate) fn send(&mut self, bytes: &[u8], until: Instant) -> Result<(), Cause> {
+        match self {
+            Connection::Plain(plain) => plain.send(bytes, until),
+            // The redis crate refuses to write nothing.
+            Connection::Tls(_) if bytes.is_empty() => Ok(()),
+            Connection::Tls(tls) => tls.send(bytes, rest(until)),
+        }
+    }
+
+    /// What has come, or comes first until then; nothing, if nothing does. After an error the connection
+    /// is finished; over TLS that nothing comes is one.
+    pub(crate) fn recv<'a>(
+        &mut self,
+        buffer: &'a mut Vec<u8>,
+        until: Instant,
+    ) -> Result<&'a [u8], Cause> {
+        match self {
+            Connection::Plain(plain) => {
+                buffer.resize(BUFFER, 0);
+                let read = plain.recv(buffer, until)?;
+                Ok(buffer.get(..read).unwrap_or_default())
+            }
+            Connection::Tls(tls) => {
+                *buffer = tls.recv(rest(until))?;
+                Ok(buffer)
+            }
+        }
+    }
+
+    /// Nothing of what it still holds shall be delivered. (Over TLS that cannot be had.)
+    pub(crate) fn reset(self) {
+        match self {
+            Connection::Plain(plain) => plain.reset(),
+            Connection::Tls(_) => {}
+        }
+    }
+
+    fn set_up(
+        &mut self,
+        info: &ConnectionInfo,
+        until: Instant,
+        timeout: Duration,
+    ) -> Result<Greeting, Cause> {
+        let (commands, needed) = self.commands(info);
+        let mut bytes = Vec::new();
+        for command in &commands {
+            command.write_packed_command(&mut bytes);
+        }
+        self.send(&bytes, until)?;
+        let mut greeting = Greeting {
+            run_id: None,
+            fragile: matches!(self, Connection::Tls(_)),
+        };
+        // A server that is full, or that demands what we do not have, says so and hangs up.
+        let mut said: Option<Cause> = None;
+        let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
+        let mut answered = 0;
+        while answered < commands.len() {
+            let reply = match resp::parse(&inbox)? {
+                Some((reply, length)) => {
+                    inbox.drain(..length);
+                    answered += 1;
+                    reply
+                }
+                None => {
+                    match self.recv(&mut buffer, until) {
+                        Ok([]) => return Err(Cause::NotConnected(timeout)),
+                        Ok(bytes) => inbox.extend_from_slice(bytes),
+                        Err(Cause::Closed(text)) => {
+                            return Err(said.unwrap_or(Cause::Closed(text)));
+                        }
+                        Err(cause) => return Err(cause),
+                    }
+                    continue;
+                }
+            };
+            match reply {
+                Reply::Error(text) => {
+                    let cause = Cause::refused(&text);
+                    // Where INFO is merely not answered now, the run id can be had later.
+                    if answered <= needed || is_not_now(&text) || text.starts_with("NOAUTH") {
+                        return Err(cause);
+                    }
+                    said.get_or_insert(cause);
+                }
+                Reply::Bulk(server) => greeting.run_id = run_id(&server),
+                _ => {}
+            }
+        }
+        if !inbox.is_empty() {
+            return Err(Cause::Garbage("more than was asked for".into()));
+        }
+        Ok(greeting)
+    }
+
+    /// The commands that set it up, and how many of them, the first ones, must not be refused.
+    fn commands(&self, info: &ConnectionInfo) -> (Vec<Cmd>, usize) {
+        let settings = info.redis_settings();
+        let mut commands = Vec::new();
+        let mut needed = 0;
+        // Over TLS the redis crate has done this.
+        if let Connection::Plain(_) = self {
+            if let Some(password) = settings.password() {
+                let mut auth = redis::cmd("AUTH");
+                if let Some(username) = settings.username() {
+                    auth.arg(username);
+                }
+                auth.arg(password);
+                commands.push(auth);
+            }
+            if settings.db() != 0 {
+                commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
+            }
+            needed = commands.len();
+            if !settings.skip_set_lib_name() {
+                let name = settings.lib_name().unwrap_or(env!("CARGO_PKG_NAME"));
+                let version = settings.lib_ver().unwrap_or(env!("CARGO_PKG_VERSION"));
+                for (what, value) in [("LIB-NAME", name), ("LIB-VER", version)] {
+                    let mut set_info = redis::cmd("CLIENT");
+                    set_info.arg("SETINFO").arg(what).arg(value);
+                    commands.push(set_info);
+                }
+            }
+        }
+        commands.push(redis::cmd("INFO").arg("server").clone());
+        (commands, needed)
+    }
+}
+
+fn rest(until: Instant) -> Duration {
+    until
+        .saturating_duration_since(clock::instant())
+        .max(SHORTEST)
+}
+
+fn run_id(info: &[u8]) -> Option<String> {
+    let text = str::from_utf8(info).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+    Some(line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_id_is_found_in_info() {
+        let info = b"# Server\r\nredis_version:7.0.15\r\nrun_id:abc123\r\ntcp_port:1\r\n";
+        assert_eq!(run_id(info).as_deref(), Some("abc123"));
+        assert_eq!(run_id(b"# Server\r\n"), None);
+    }
+}

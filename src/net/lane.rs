@@ -1,0 +1,276 @@
+//! One connection to each node, for all threads.
+//!
+//! Whoever finds nobody leading leads: it carries out its own operation, and on the way what others
+//! submit, with one write and one read for each node. When its own is done it hands the connections to
+//! the one who has waited longest. Everybody whose operation is under way is waiting for it, so there is
+//! always someone to lead.
+//!
+//! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
+//! many threads there are. The lane knows nothing of validity, of retries, or of held locks.
+//!
+//! Why one lane. Pairs of acquire and release per second with two lanes (and with four), as ratios to
+//! one lane, 5 nodes, 2 cores:
+//!
+//! | threads | loopback | 1 ms of round trip |
+//! | --- | --- | --- |
+//! | 1 | 1 | 1.00 (0.98) |
+//! | 2 | 0.71 (0.80) | 1.01 (0.95) |
+//! | 8 | 0.93 (0.58) | 1.13 (1.05) |
+//! | 64 | 0.88 (0.66) | 0.99 (0.91) |
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::clock;
+use crate::net::drive::{Hub, Leader, Nodes};
+use crate::protocol::entry::{Answer, Op};
+use crate::sync::lock;
+
+/// A thread that waits yields so often before it sleeps: near nodes answer sooner than a thread is put to
+/// sleep and woken, and then nobody pays for that.
+const YIELDS: u32 = 32;
+/// When to look again whether somebody still leads.
+const SOON: Duration = Duration::from_millis(1);
+
+pub(crate) struct Lane {
+    /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
+    /// mutex that a thread may hold that does not exist in the child.
+    process: u32,
+    nodes: Arc<Nodes>,
+}
+
+/// Whose an operation is.
+pub(crate) enum Who {
+    /// The thread's that leads since it was submitted.
+    Leader,
+    Waiter(Arc<Waiter>),
+}
+
+/// A thread that waits for an answer.
+pub(crate) struct Waiter {
+    thread: Thread,
+    turn: Mutex<Turn>,
+}
+
+enum Turn {
+    Wait,
+    Lead(Box<Leader>),
+    Done(Answer),
+}
+
+impl Lane {
+    pub(crate) fn new(nodes: Nodes) -> Lane {
+        Lane {
+            process: std::process::id(),
+            nodes: Arc::new(nodes),
+        }
+    }
+
+    /// Whether this is the process that made it, not a forked child.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Carries out `op` on all nodes.
+    pub(crate) fn run(&self, op: Op) -> Answer {
+        let now = clock::instant();
+        let mut hub = self.nodes.hub();
+        if let Some(leader) = hub.idle.take() {
+            hub.core.submit(op, Who::Leader, now);
+            return self.lead(leader, hub, None);
+        }
+        let waiter = Waiter::new();
+        hub.core.submit(op, Who::Waiter(waiter.clone()), now);
+        drop(hub);
+        self.follow(&waiter)
+    }
+
+    /// Carries out many operations, together as far as they can be.
+    pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
+        let now = clock::instant();
+        let mut hub = self.nodes.hub();
+        let mut submit = |op| {
+            let waiter = Waiter::new();
+            hub.core.submit(op, Who::Waiter(waiter.clone()), now);
+            waiter
+        };
+        let waiters: Vec<_> = ops.into_iter().map(&mut submit).collect();
+        if let Some(first) = waiters.first()
+            && let Some(leader) = hub.idle.take()
+        {
+            first.set(Turn::Lead(leader));
+        }
+        drop(hub);
+        waiters.iter().map(|waiter| self.follow(waiter)).collect()
+    }
+
+    /// Waits for the answer, or leads until it is here.
+    fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
+        match waiter.wait() {
+            Ok(answer) => answer,
+            Err(leader) => self.lead(leader, self.nodes.hub(), Some(waiter)),
+        }
+    }
+
+    /// Leads until the answer to the operation of `waiter` is here, or to the leader's own.
+    fn lead(
+        &self,
+        leader: Box<Leader>,
+        hub: MutexGuard<'_, Hub>,
+        waiter: Option<&Arc<Waiter>>,
+    ) -> Answer {
+        let is_own = |who: &Who| match (who, waiter) {
+            (Who::Leader, None) => true,
+            (Who::Waiter(who), Some(waiter)) => Arc::ptr_eq(who, waiter),
+            _ => false,
+        };
+        let mut own = None;
+        let mut lead = Lead {
+            nodes: &self.nodes,
+            leader: Some(leader),
+        };
+        let hub = lead.run(hub, |answers| {
+            if let Some(at) = answers.iter().position(|(who, _)| is_own(who)) {
+                own = Some(answers.swap_remove(at).1);
+            }
+            own.is_some()
+        });
+        lead.end(hub);
+        own.unwrap_or_else(|| Answer::none(clock::instant()))
+    }
+
+    /// Nobody needs it any more, and the program may end right after this. What was sent, and releases
+    /// that are due, have one node timeout.
+    pub(crate) fn close(&self) {
+        let until = clock::instant() + self.nodes.node_timeout;
+        self.nodes.close();
+        let mut hub = self.nodes.hub();
+        loop {
+            if let Some(leader) = hub.idle.take() {
+                let mut lead = Lead {
+                    nodes: &self.nodes,
+                    leader: Some(leader),
+                };
+                hub = lead.run(hub, |_| false);
+                let connections = lead
+                    .leader
+                    .as_mut()
+                    .map(|leader| leader.disconnect(&mut hub));
+                lead.end(hub);
+                return drop(connections);
+            }
+            // A renewal that nobody needs any more is under way.
+            if clock::instant() > until {
+                return;
+            }
+            hub = self.nodes.wait(hub, clock::instant() + SOON);
+        }
+    }
+}
+
+impl Who {
+    pub(crate) fn tell(self, answer: Answer) {
+        if let Who::Waiter(waiter) = self {
+            waiter.tell(Turn::Done(answer));
+        }
+    }
+}
+
+impl Waiter {
+    fn new() -> Arc<Waiter> {
+        Arc::new(Waiter {
+            thread: std::thread::current(),
+            turn: Mutex::new(Turn::Wait),
+        })
+    }
+
+    /// The answer, or the lead.
+    fn wait(&self) -> Result<Answer, Box<Leader>> {
+        let mut yields = 0;
+        loop {
+            let turn = std::mem::replace(&mut *lock(&self.turn), Turn::Wait);
+            match turn {
+                Turn::Done(answer) => return Ok(answer),
+                Turn::Lead(leader) => return Err(leader),
+                Turn::Wait if yields < YIELDS => {
+                    yields += 1;
+                    std::thread::yield_now();
+                }
+                Turn::Wait => std::thread::park(),
+            }
+        }
+    }
+
+    fn set(&self, turn: Turn) {
+        *lock(&self.turn) = turn;
+    }
+
+    fn tell(&self, turn: Turn) {
+        self.set(turn);
+        self.thread.unpark();
+    }
+}
+
+/// The time in which a thread leads. However it ends, somebody else leads after it.
+struct Lead<'a> {
+    nodes: &'a Arc<Nodes>,
+    leader: Option<Box<Leader>>,
+}
+
+impl<'a> Lead<'a> {
+    fn run(
+        &mut self,
+        hub: MutexGuard<'a, Hub>,
+        done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
+    ) -> MutexGuard<'a, Hub> {
+        match &mut self.leader {
+            Some(leader) => self.nodes.lead(leader, hub, done),
+            None => hub,
+        }
+    }
+
+    /// Hands the lead to the one who has waited longest.
+    fn end(&mut self, mut hub: MutexGuard<'_, Hub>) {
+        let Some(mut leader) = self.leader.take() else {
+            return;
+        };
+        let mut answers = Vec::new();
+        if !leader.answers.is_empty() {
+            answers.append(&mut leader.answers);
+        }
+        let next = match hub.core.longest_waiting() {
+            Some(Who::Waiter(next)) => Some((next.clone(), leader)),
+            _ => {
+                hub.idle = Some(leader);
+                None
+            }
+        };
+        let logs = !hub.core.events.is_empty();
+        drop(hub);
+        if let Some((next, leader)) = next {
+            next.tell(Turn::Lead(leader));
+        }
+        for (who, answer) in answers {
+            who.tell(answer);
+        }
+        if logs {
+            self.nodes.log();
+        }
+    }
+}
+
+impl Drop for Lead<'_> {
+    /// After a panic, which only a bug can be.
+    fn drop(&mut self) {
+        if let Some(leader) = &mut self.leader {
+            let mut hub = self.nodes.hub();
+            self.nodes.recover(leader, &mut hub);
+            self.end(hub);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A plain TCP or Unix socket: bytes within a point in time.
+//!
+//! The redis crate's blocking connection cannot bound time: its timeouts are per read (a reply that
+//! trickles in outlasts any of them), a signal loses the reply for good, and connecting gives each
+//! reply of the set-up a fresh timeout.
+
+use std::io::{ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use crate::clock;
+use crate::error::Cause;
+
+/// The shortest time that a socket waits. The kernel counts in ticks of some milliseconds anyway.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+/// So that a connection over a NAT or a firewall is not forgotten while a lock is held.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Look at what has come without taking it, and without waiting.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const PEEK: Option<i32> = Some(0x02 | 0x40);
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+const PEEK: Option<i32> = Some(0x02 | 0x80);
+#[cfg(not(unix))]
+const PEEK: Option<i32> = None;
+
+pub(crate) struct Plain {
+    /// A Unix socket too: the system calls are the same.
+    stream: TcpStream,
+    read_timeout: Duration,
+    write_timeout: Duration,
+}
+
+impl Plain {
+    pub(crate) fn connect(info: &ConnectionInfo, until: Instant) -> Result<Plain, Cause> {
+        let stream = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = connect_tcp(host, *port, until)?;
+                let keepalive = keepalive(info.tcp_settings());
+                // Without NODELAY a release behind an acquire waits 40 ms for the peer's delayed ACK.
+                stream
+                    .set_nodelay(true)
+                    .and_then(|()| SockRef::from(&stream).set_tcp_keepalive(&keepalive))
+                    .map_err(|error| Cause::Connect(error.to_string()))?;
+                stream
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => std::os::unix::net::UnixStream::connect(path)
+                .map(|stream| TcpStream::from(std::os::fd::OwnedFd::from(stream)))
+                .map_err(|error| Cause::Connect(error.to_string()))?,
+            other => return Err(Cause::Connect(format!("{other} is not supported"))),
+        };
+        Ok(Plain {
+            stream,
+            read_timeout: Duration::ZERO,
+            write_timeout: Duration::ZERO,
+        })
+    }
+
+    /// Writes all of `bytes`. After an error a command may be torn.
+    pub(crate) fn send(&mut self, mut bytes: &[u8], until: Instant) -> Result<(), Cause> {
+        let mut rest = until
+            .saturating_duration_since(clock::instant())
+            .max(SHORTEST);
+        let asked = rest;
+        while !bytes.is_empty() {
+            if unfit(self.write_timeout, rest) {
+                self.stream
+                    .set_write_timeout(Some(rest))
+                    .map_err(|error| Cause::io(&error))?;
+                self.write_timeout = rest;
+            }
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(Cause::Closed("nothing can be written".into())),
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if timed_out(error.kind()) => return Err(Cause::Silent(asked)),
+                Err(error) => return Err(Cause::io(&error)),
+            }
+            if !bytes.is_empty() {
+                // Neither signals nor a peer that reads little by little make it longer.
+                rest = until.saturating_duration_since(clock::instant());
+                if rest.is_zero() {
+                    return Err(Cause::Silent(asked));
+                }
+                rest = rest.max(SHORTEST);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come, or what comes first until then. Zero: nothing has.
+    pub(crate) fn recv(&mut self, buffer: &mut [u8], until: Instant) -> Result<usize, Cause> {
+        loop {
+            let rest = until.saturating_duration_since(clock::instant());
+            let read = if rest.is_zero() {
+                self.read_what_is_here(buffer)
+            } else {
+                self.read_for(rest, buffer)
+            };
+            match read {
+                Ok(0) => return Err(Cause::Closed("by the other side".into())),
+                Ok(read) => return Ok(read),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if timed_out(error.kind()) => return Ok(0),
+                Err(error) => return Err(Cause::io(&error)),
+            }
+        }
+    }
+
+    fn read_for(&mut self, rest: Duration, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let rest = rest.max(SHORTEST);
+        if unfit(self.read_timeout, rest) {
+            self.stream.set_read_timeout(Some(rest))?;
+            self.read_timeout = rest;
+        }
+        self.stream.read(buffer)
+    }
+
+    fn read_what_is_here(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some(peek) = PEEK else {
+            self.stream.set_nonblocking(true)?;
+            let read = self.stream.read(buffer);
+            self.stream.set_nonblocking(false)?;
+            return read;
+        };
+        // In most cases nothing is here, and this is the only system call.
+        let mut one = [MaybeUninit::uninit()];
+        match SockRef::from(&self.stream).recv_with_flags(&mut one, peek)? {
+            0 => Ok(0),
+            _ => self.stream.read(buffer),
+        }
+    }
+
+    /// Ends the connection so that nothing of what the kernel still holds is delivered any more: a
+    /// command that comes later than what was said of it over the next connection would do harm (rule R8).
+    pub(crate) fn reset(self) {
+        // Where this fails the connection is closed in the usual way.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// Whether a socket's timeout must be set anew for `rest`. Setting it is a system call, so one that
+/// is right but for a sixteenth stays; one that ends too early only makes the loop turn once more.
+fn unfit(current: Duration, rest: Duration) -> bool {
+    current > rest + rest / 16 || current < rest / 2
+}
+
+/// The kernel says `WouldBlock` for its own timeouts.
+fn timed_out(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn connect_tcp(host: &str, port: u16, until: Instant) -> Result<TcpStream, Cause> {
+    let addresses: Vec<_> = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| Cause::Connect(format!("{host}: {error}")))?
+        .collect();
+    let mut last = format!("{host} has no address");
+    for (tried, address) in addresses.iter().enumerate() {
+        // A share for each, so that one dead address does not use up the others' time.
+        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        let share = until.saturating_duration_since(clock::instant()) / left;
+        match TcpStream::connect_timeout(address, share.max(SHORTEST)) {
+            // Loopback quirk: a port that nobody listens on can connect to itself.
+            Ok(stream) if stream.local_addr().is_ok_and(|local| local == *address) => {
+                last = "connection refused".into();
+            }
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(Cause::Connect(last))
+}
+
+pub(crate) fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
+    settings
+        .keepalive()
+        .cloned()
+        .unwrap_or_else(|| TcpKeepalive::new().with_time(KEEPALIVE))
+}

@@ -1,0 +1,177 @@
+//! The tries that make one attempt to acquire, and what an extension comes to.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::clock::Point;
+use crate::error::NodeErrors;
+use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::mutant;
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::script::{Action, Key};
+use crate::token::Token;
+
+/// The first pause after a split vote is drawn from a time at least this long.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+
+/// One attempt: as many tries as it takes to tell a holder from other contenders, each with a token
+/// of its own (rule R2), for one node timeout; and one more where connections turned out closed.
+pub(crate) struct Attempt {
+    resource: Arc<[u8]>,
+    ttl: Ttl,
+    node_timeout: Duration,
+    /// When the first try was sent.
+    begun: Option<Instant>,
+    /// Of the current try.
+    token: Option<Token>,
+    started: Option<Point>,
+    splits: u32,
+    closed: bool,
+}
+
+/// What a try came to.
+pub(crate) enum Tried {
+    Granted(Key, Deadline),
+    /// Granted when its validity was over: to be released again.
+    TooSlow(Key, Deadline),
+    /// Held by another.
+    Denied,
+    Unavailable(NodeErrors),
+    /// Another try, after a random part of this time.
+    Again(Duration),
+}
+
+impl Attempt {
+    pub(crate) fn new(resource: Arc<[u8]>, ttl: Ttl, node_timeout: Duration) -> Attempt {
+        Attempt {
+            resource,
+            ttl,
+            node_timeout,
+            begun: None,
+            token: None,
+            started: None,
+            splits: 0,
+            closed: false,
+        }
+    }
+
+    /// A try, with a fresh token.
+    pub(crate) fn op(&mut self, token: Token, now: Point) -> Op {
+        let token = self.token.filter(|_| mutant(2)).unwrap_or(token);
+        self.token = Some(token);
+        // Before anything is sent (rule R3).
+        self.started = Some(now);
+        let valid = now.mono.checked_add(self.ttl.validity());
+        let all = self.begun.map(|begun| begun + 2 * self.node_timeout);
+        Op {
+            action: Action::Acquire(self.ttl),
+            key: Key {
+                resource: self.resource.clone(),
+                token,
+                asked: NodeSet::EMPTY,
+            },
+            ttl: self.ttl.duration(),
+            until: valid.into_iter().chain(all).min(),
+            only_write: false,
+        }
+    }
+
+    pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
+        let begun = *self.begun.get_or_insert(answer.begun);
+        let (Some(token), Some(started)) = (self.token, self.started) else {
+            return Tried::Denied;
+        };
+        match answer.outcome {
+            Outcome::Yes(asked) => {
+                let key = Key {
+                    resource: self.resource.clone(),
+                    token,
+                    asked: if mutant(19) {
+                        answer.tally.granted
+                    } else {
+                        asked
+                    },
+                };
+                let from = if mutant(12) { now } else { started };
+                let deadline = Deadline::new(from, self.ttl.validity());
+                if deadline.remaining(now).is_zero() {
+                    return Tried::TooSlow(key, deadline);
+                }
+                Tried::Granted(key, deadline)
+            }
+            // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told
+            // the same.
+            Outcome::No if answer.tally.granted.is_empty() => Tried::Denied,
+            Outcome::No => {
+                let took = now.mono.saturating_duration_since(answer.begun);
+                let grows = 2 << self.splits.min(16);
+                self.splits += 1;
+                let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
+                if left.is_zero() {
+                    return Tried::Denied;
+                }
+                Tried::Again(left.min(took.max(SHORTEST_PAUSE).saturating_mul(grows)))
+            }
+            Outcome::Unavailable { closed: true, .. }
+                if !self.closed && now.mono < begun + 2 * self.node_timeout =>
+            {
+                self.closed = true;
+                Tried::Again(Duration::ZERO)
+            }
+            Outcome::Unavailable { errors, .. } => Tried::Unavailable(errors),
+        }
+    }
+}
+
+/// One extension of a lock that is held until `old`.
+pub(crate) struct Extension {
+    ttl: Ttl,
+    old: Deadline,
+    started: Point,
+}
+
+/// What it came to.
+pub(crate) enum Extended {
+    /// With the new deadline, if it is later than the old one.
+    Yes(Option<Deadline>),
+    Lost,
+    /// The old deadline stays in force.
+    Unavailable(NodeErrors),
+}
+
+impl Extension {
+    pub(crate) fn new(ttl: Ttl, old: Deadline, now: Point) -> Extension {
+        Extension {
+            ttl,
+            old,
+            started: now,
+        }
+    }
+
+    /// `longest`: the longest ttl that was ever asked for this lock.
+    pub(crate) fn op(&self, key: Key, longest: Duration) -> Op {
+        // The answers must be here before the old deadline (rule R10). If the new one were over first,
+        // the later of the two would still be the old one.
+        let useful = self.old.remaining(self.started);
+        Op {
+            action: Action::Extend(self.ttl),
+            key,
+            ttl: longest,
+            until: self.started.mono.checked_add(useful),
+            only_write: false,
+        }
+    }
+
+    pub(crate) fn answered(self, answer: Answer, now: Point) -> Extended {
+        let over = self.old.remaining(now).is_zero() && !mutant(18);
+        match answer.outcome {
+            Outcome::No => Extended::Lost,
+            _ if over => Extended::Lost,
+            Outcome::Yes(_) => {
+                let new = Deadline::new(self.started, self.ttl.validity());
+                Extended::Yes(Some(new).filter(|new| new.is_later(self.old, now)))
+            }
+            Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! One operation under way on all nodes: whom it was sent to, who has voted, what that comes to.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Cause, NodeErrors};
+use crate::protocol::node::Release;
+use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
+use crate::protocol::script::{Action, Key};
+
+/// What is asked of all nodes.
+#[derive(Clone)]
+pub(crate) struct Op {
+    pub(crate) action: Action,
+    pub(crate) key: Key,
+    /// How long the key may live on the nodes: its release is due no longer.
+    pub(crate) ttl: Duration,
+    /// When an answer is of no more use, if that is before the operation's own time is over.
+    pub(crate) until: Option<Instant>,
+    /// It is done as soon as it is written: nobody reads the answer (for `Drop`).
+    pub(crate) only_write: bool,
+}
+
+pub(crate) enum Outcome {
+    /// With the nodes that were asked.
+    Yes(NodeSet),
+    No,
+    Unavailable {
+        errors: NodeErrors,
+        /// It would not have come to that without connections that turned out closed.
+        closed: bool,
+    },
+}
+
+pub(crate) struct Answer {
+    pub(crate) outcome: Outcome,
+    pub(crate) tally: Tally,
+    /// When it was first sent, or would have been.
+    pub(crate) begun: Instant,
+}
+
+impl Answer {
+    /// Of an operation that nobody carried out.
+    pub(crate) fn none(now: Instant) -> Answer {
+        Answer {
+            outcome: Outcome::Unavailable {
+                errors: NodeErrors::new(Vec::new()),
+                closed: false,
+            },
+            tally: Tally::default(),
+            begun: now,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody's: its place is free.
+    Free,
+    Open,
+    /// A failed acquire: it ends with this verdict when its releases are written (rule R6). Whatever
+    /// is granted until then, it is never a yes again.
+    Undoing(Verdict),
+}
+
+/// `W`: who waits for the answer.
+pub(crate) struct Entry<W> {
+    /// Tells it from others that had the same place.
+    pub(crate) number: u64,
+    pub(crate) op: Op,
+    pub(crate) who: Option<W>,
+    /// The packed command.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) state: State,
+    pub(crate) submitted: Instant,
+    /// Its time runs. Before that it waits for first connections.
+    pub(crate) begun: Option<Instant>,
+    /// When its own time is over.
+    pub(crate) until: Instant,
+    pub(crate) votes: Tally,
+    pub(crate) causes: Vec<(usize, Arc<Cause>)>,
+    /// Nodes that it was sent to. A release or extension takes out the node whose connection closed.
+    pub(crate) asked: NodeSet,
+    /// Nodes that may be asked a second time, or have been.
+    pub(crate) again: NodeSet,
+    /// Nodes that failed because their connection was closed.
+    closed: NodeSet,
+    /// Nodes that the releases which undo it are still to be written to.
+    pub(crate) undo: NodeSet,
+    /// Its time is over.
+    pub(crate) late: bool,
+}
+
+impl<W> Entry<W> {
+    pub(crate) fn new(number: u64, op: Op, who: W, mut bytes: Vec<u8>, now: Instant) -> Entry<W> {
+        bytes.clear();
+        op.action.pack(&op.key, &mut bytes);
+        Entry {
+            number,
+            op,
+            who: Some(who),
+            bytes,
+            state: State::Open,
+            submitted: now,
+            begun: None,
+            until: now,
+            votes: Tally::default(),
+            causes: Vec::new(),
+            asked: NodeSet::EMPTY,
+            again: NodeSet::EMPTY,
+            closed: NodeSet::EMPTY,
+            undo: NodeSet::EMPTY,
+            late: false,
+        }
+    }
+
+    pub(crate) fn is_acquire(&self) -> bool {
+        self.op.action.question() == Question::Acquire
+    }
+
+    pub(crate) fn is_release(&self) -> bool {
+        self.op.action == Action::Release
+    }
+
+    /// Somebody waits for its verdict.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open && !self.op.only_write
+    }
+
+    pub(crate) fn begin(&mut self, now: Instant, node_timeout: Duration) {
+        self.begun = Some(now);
+        self.until = now + node_timeout;
+    }
+
+    /// When it expires.
+    pub(crate) fn ends(&self) -> Instant {
+        self.op
+            .until
+            .map_or(self.until, |until| until.min(self.until))
+    }
+
+    pub(crate) fn release(&self, now: Instant) -> Release {
+        Release {
+            key: self.op.key.clone(),
+            forget_at: now.checked_add(self.op.ttl).unwrap_or(now),
+        }
+    }
+
+    pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
+        if !self.votes.voted().has(node) {
+            self.votes.fail(node);
+            self.causes.push((node, cause.clone()));
+            if matches!(**cause, Cause::Closed(_)) {
+                self.closed.add(node);
+            }
+        }
+    }
+
+    /// The connection on which a node was asked is finished.
+    pub(crate) fn severed(&mut self, node: usize, cause: &Arc<Cause>) {
+        if self.is_acquire() {
+            return self.fail(node, cause);
+        }
+        self.asked.remove(node);
+        if matches!(**cause, Cause::Closed(_)) && !self.again.has(node) {
+            self.again.add(node);
+            self.causes.push((node, cause.clone()));
+        } else {
+            self.fail(node, cause);
+        }
+    }
+
+    /// Nodes that it is to be sent to now, of those that are here.
+    pub(crate) fn to_ask(&self, here: NodeSet, nodes: usize) -> NodeSet {
+        let new = here.without(self.asked).without(self.votes.voted());
+        if self.is_release() || new.is_empty() {
+            return new;
+        }
+        // Without a quorum nothing is acquired or extended, so nothing is left to undo either.
+        let possible = new.or(self.asked.without(self.votes.failed));
+        if self.begun.is_none() || possible.len() < majority(nodes) {
+            return NodeSet::EMPTY;
+        }
+        new
+    }
+
+    /// Nodes that were asked and have not voted.
+    pub(crate) fn owing(&self) -> NodeSet {
+        self.asked.without(self.votes.voted())
+    }
+
+    /// Nodes that are not here, and could vote if they came.
+    pub(crate) fn absent(&self, here: NodeSet, nodes: usize) -> NodeSet {
+        let known = here.or(self.asked).or(self.votes.voted());
+        NodeSet::first(nodes).without(known)
+    }
+
+    /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not here; "too few
+    /// answers" does, while there is time.
+    pub(crate) fn verdict(&self, here: NodeSet, nodes: usize) -> Option<Verdict> {
+        let question = self.op.action.question();
+        let mut votes = self.votes;
+        for node in self.absent(here, nodes).iter() {
+            votes.fail(node);
+        }
+        match votes.verdict(question, nodes) {
+            Some(Verdict::Unavailable) if !self.late => self
+                .votes
+                .verdict(question, nodes)
+                .filter(|verdict| *verdict == Verdict::Unavailable),
+            verdict => verdict,
+        }
+    }
+
+    /// Whether too few nodes answered only because of connections that turned out closed.
+    pub(crate) fn failed_by_closing(&self, nodes: usize) -> bool {
+        let spare = nodes - majority(nodes);
+        self.votes.failed.without(self.closed).len() <= spare
+    }
+}

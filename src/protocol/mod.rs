@@ -1,0 +1,36 @@
+//! The protocol, pure: values that do no I/O and read no clock. Bytes, results and times come in as
+//! arguments; what to do next goes out. Whoever drives them is in `net`.
+//!
+//! In reading order:
+//!
+//! - `quorum`: the rules; majority, validity, votes and verdicts
+//! - `resp`: commands and replies as bytes
+//! - `script`: the commands of a lock
+//! - `node`: one node: its connection, what it has been asked and is due, what its attendant does
+//! - `order`: which node is read first
+//! - `entry`: one operation under way
+//! - `core`: all nodes and all operations under way
+//! - `attempt`: the tries that make one attempt to acquire
+//! - `sim`: all of that among virtual servers, connections and clocks
+
+pub(crate) mod attempt;
+pub(crate) mod core;
+pub(crate) mod entry;
+pub(crate) mod node;
+pub(crate) mod order;
+pub(crate) mod quorum;
+pub(crate) mod resp;
+pub(crate) mod script;
+#[cfg(test)]
+mod sim;
+
+/// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
+#[cfg(test)]
+fn mutant(number: u32) -> bool {
+    sim::mutant(number)
+}
+
+#[cfg(not(test))]
+const fn mutant(_: u32) -> bool {
+    false
+}

@@ -1,0 +1,109 @@
+//! Which node is written to and read first, and how long it is waited for before others are.
+//!
+//! Reading blocks on one node, so the order decides what a slow one costs: nodes that make the reader
+//! wait come after those that do not. With nodes at different distances the quorum's slowest decides
+//! then, and not the first in the list.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::quorum::NodeSet;
+
+/// A node is waited for so long at first: about a tick of the kernel's clock, which is as short as a
+/// socket can wait. One that is known to be far gets twice its usual time.
+const SLICE: Duration = Duration::from_millis(4);
+/// A node is read before one that is listed earlier only if it answers this much faster: order that
+/// changes costs system calls.
+const SAME_LAG: Duration = Duration::from_micros(200);
+/// What is known of lags is halved so often: a node that was slow once is tried again.
+const HALF_LIFE: Duration = Duration::from_millis(250);
+
+pub(crate) struct Order {
+    nodes: Vec<usize>,
+    /// How long each node takes to answer.
+    lags: Vec<Duration>,
+    halved: Instant,
+    /// Nodes that did not answer while they were waited for, and have not since.
+    in_vain: NodeSet,
+    /// Nodes to look at without waiting: another was waited for in vain, so they have had time.
+    glances: NodeSet,
+}
+
+impl Order {
+    pub(crate) fn new(nodes: usize, now: Instant) -> Order {
+        Order {
+            nodes: (0..nodes).collect(),
+            lags: vec![Duration::ZERO; nodes],
+            halved: now,
+            in_vain: NodeSet::EMPTY,
+            glances: NodeSet::EMPTY,
+        }
+    }
+
+    fn lag(&self, node: usize) -> Duration {
+        self.lags.get(node).copied().unwrap_or_default()
+    }
+
+    /// Nodes that did not answer while they were waited for, and have not since.
+    pub(crate) fn slow(&self) -> NodeSet {
+        self.in_vain
+    }
+
+    /// The nearest of these.
+    pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
+        let found = self.nodes.iter().copied().find(|node| any_of.has(*node));
+        found.unwrap_or_default()
+    }
+
+    /// Which of these to read, and how long to wait for it; zero: not at all.
+    pub(crate) fn reads(&mut self, any_of: NodeSet) -> (usize, Duration) {
+        let glances = any_of.and(self.glances);
+        if !glances.is_empty() {
+            return (self.nearest(glances), Duration::ZERO);
+        }
+        if any_of.without(self.in_vain).is_empty() {
+            self.in_vain = NodeSet::EMPTY;
+        }
+        let node = self.nearest(any_of.without(self.in_vain));
+        (node, SLICE.max(2 * self.lag(node)))
+    }
+
+    /// A node answered what it was asked a time `took` ago; the reader waited for that so long.
+    pub(crate) fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
+        self.in_vain.remove(node);
+        self.glances.remove(node);
+        // One that answered while others were waited for took at most as long as they did.
+        let held_up = waited > took / 2;
+        let lag = self.lag(node);
+        self.learn(node, if held_up { took } else { took.min(lag) }, now);
+    }
+
+    /// A node that was asked a time `age` ago was read, and there was nothing yet.
+    pub(crate) fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
+        self.in_vain.add(node);
+        if self.glances.has(node) {
+            self.glances.remove(node);
+        } else {
+            self.glances = NodeSet::ALL.without(self.in_vain);
+        }
+        let lag = self.lag(node);
+        self.learn(node, lag.max(age), now);
+    }
+
+    fn learn(&mut self, node: usize, lag: Duration, now: Instant) {
+        if let Some(known) = self.lags.get_mut(node) {
+            *known = lag;
+        }
+        if now.saturating_duration_since(self.halved) > HALF_LIFE {
+            self.halved = now;
+            self.lags.iter_mut().for_each(|lag| *lag /= 2);
+        }
+        // One pass is enough: each time it is learned what one node takes.
+        for at in 1..self.nodes.len() {
+            if let [before, after] = *self.nodes.get(at - 1..=at).unwrap_or_default()
+                && self.lag(before) > 2 * self.lag(after) + SAME_LAG
+            {
+                self.nodes.swap(at - 1, at);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! RESP2, as far as it is spoken here: commands out; lines, bulk strings and flat arrays in.
+//!
+//! The redis crate's parser would make a small program a third larger, and it reads from a socket.
+
+use crate::error::Cause;
+
+/// No reply that we ask for is larger; what is, is not a Redis answer.
+const MAX_REPLY: usize = 64 * 1024;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Okay,
+    Nil,
+    Int(i64),
+    Error(String),
+    Bulk(Vec<u8>),
+    Array(Vec<Reply>),
+    Other,
+}
+
+/// Appends one command: `args`, and as its last argument a number where there is one. (Without the two
+/// allocations that `redis::Cmd` makes for each.)
+pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[u8]], number: Option<u64>) {
+    header(
+        out,
+        b'*',
+        (args.len() + usize::from(number.is_some())) as u64,
+    );
+    for arg in args {
+        header(out, b'$', arg.len() as u64);
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(number) = number {
+        header(
+            out,
+            b'$',
+            u64::from(number.checked_ilog10().unwrap_or(0) + 1),
+        );
+        digits(out, number);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
+    out.push(mark);
+    digits(out, number);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn digits(out: &mut Vec<u8>, number: u64) {
+    if number >= 10 {
+        digits(out, number / 10);
+    }
+    out.push(b'0' + (number % 10).to_le_bytes()[0]);
+}
+
+/// The first reply in `bytes` and its length, once it is complete.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
+    // The usual answers at once.
+    if let Some(start) = bytes.first_chunk::<4>() {
+        match start {
+            b":1\r\n" => return Ok(Some((Reply::Int(1), 4))),
+            b":0\r\n" => return Ok(Some((Reply::Int(0), 4))),
+            b"+OK\r" if bytes.starts_with(b"+OK\r\n") => return Ok(Some((Reply::Okay, 5))),
+            b"$-1\r" if bytes.starts_with(b"$-1\r\n") => return Ok(Some((Reply::Nil, 5))),
+            _ => {}
+        }
+    }
+    let parsed = element(bytes, true)?;
+    if parsed.is_none() && bytes.len() > MAX_REPLY {
+        return Err(garbage(bytes));
+    }
+    Ok(parsed)
+}
+
+fn element(bytes: &[u8], outermost: bool) -> Result<Option<(Reply, usize)>, Cause> {
+    let Some(kind) = bytes.first() else {
+        return Ok(None);
+    };
+    let known: &[u8] = if outermost { b"+-:$*" } else { b"+-:$" };
+    if !known.contains(kind) {
+        return Err(garbage(bytes));
+    }
+    let Some(line) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
+        return Ok(None);
+    };
+    let text = String::from_utf8_lossy(bytes.get(1..line).unwrap_or_default());
+    let number = || text.parse::<i64>().map_err(|_| garbage(bytes));
+    let size = |number: i64| match usize::try_from(number) {
+        Ok(size) if size <= MAX_REPLY => Ok(size),
+        _ => Err(garbage(bytes)),
+    };
+    let mut end = line + 2;
+    let reply = match kind {
+        b'-' => Reply::Error(text.into_owned()),
+        b':' => Reply::Int(number()?),
+        b'+' if text == "OK" => Reply::Okay,
+        b'+' => Reply::Other,
+        _ if number()? == -1 => Reply::Nil,
+        b'$' => {
+            let start = end;
+            end += size(number()?)? + 2;
+            match bytes.get(start..end) {
+                Some([bulk @ .., b'\r', b'\n']) => Reply::Bulk(bulk.to_vec()),
+                Some(_) => return Err(garbage(bytes)),
+                None => return Ok(None),
+            }
+        }
+        _ => {
+            let mut items = Vec::new();
+            for _ in 0..size(number()?)? {
+                let rest = bytes.get(end..).unwrap_or_default();
+                let Some((item, length)) = element(rest, false)? else {
+                    return Ok(None);
+                };
+                items.push(item);
+                end += length;
+            }
+            Reply::Array(items)
+        }
+    };
+    Ok(Some((reply, end)))
+}
+
+/// What came is no Redis answer; how it begins tells people what it is.
+fn garbage(bytes: &[u8]) -> Cause {
+    let start = bytes.get(..bytes.len().min(16)).unwrap_or_default();
+    Cause::Garbage(format!("\"{}\"", start.escape_ascii()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(bytes: &[u8]) -> Reply {
+        let (reply, length) = parse(bytes).unwrap().unwrap();
+        assert_eq!(length, bytes.len(), "{bytes:?}");
+        reply
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_standard_library_writes_them() {
+        for number in [0, 1, 9, 10, 99, 100, 12_345_678_900, u64::MAX] {
+            let mut out = Vec::new();
+            pack(&mut out, &[b"A"], Some(number));
+            let text = number.to_string();
+            let expected = format!("*2\r\n$1\r\nA\r\n${}\r\n{text}\r\n", text.len());
+            assert_eq!(out, expected.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_reply_is_found_only_when_it_is_complete() {
+        for reply in [
+            "+OK\r\n",
+            "$-1\r\n",
+            ":12\r\n",
+            "-ERR no\r\n",
+            "$3\r\na\r\n\r\n",
+            "$0\r\n\r\n",
+            "*-1\r\n",
+            "*0\r\n",
+            "*3\r\n:1\r\n$2\r\nhi\r\n$-1\r\n",
+        ] {
+            let bytes = [reply.as_bytes(), b"+next\r\n"].concat();
+            for cut in 0..reply.len() {
+                assert_eq!(parse(&bytes[..cut]).unwrap(), None, "{reply:?} at {cut}");
+            }
+            for cut in reply.len()..bytes.len() {
+                let (_, length) = parse(&bytes[..cut]).unwrap().unwrap();
+                assert_eq!(length, reply.len(), "{reply:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_resp_is_an_error_at_the_first_certain_byte() {
+        for bytes in [
+            "HTTP/1.1 400",
+            "\0",
+            "*1\r\n*0\r\n",
+            "*x\r\n",
+            "$-2\r\n",
+            "$x\r\n",
+            "$99999999\r\n",
+            "$1\r\nab\r\n",
+            "_\r\n",
+            ":x\r\n",
+        ] {
+            let found = parse(bytes.as_bytes());
+            assert!(matches!(found, Err(Cause::Garbage(_))), "{bytes:?}");
+        }
+        let endless = vec![b'+'; MAX_REPLY + 1];
+        assert!(matches!(parse(&endless), Err(Cause::Garbage(_))));
+    }
+
+    #[test]
+    fn replies_are_understood() {
+        assert_eq!(whole(b"+OK\r\n"), Reply::Okay);
+        assert_eq!(whole(b"$-1\r\n"), Reply::Nil);
+        assert_eq!(whole(b":1\r\n"), Reply::Int(1));
+        assert_eq!(whole(b":-7\r\n"), Reply::Int(-7));
+        assert_eq!(whole(b"$2\r\nhi\r\n"), Reply::Bulk(b"hi".to_vec()));
+        assert_eq!(whole(b"+QUEUED\r\n"), Reply::Other);
+        let error = Reply::Error("READONLY You can't write".into());
+        assert_eq!(whole(b"-READONLY You can't write\r\n"), error);
+        assert_eq!(whole(b"-\xff\r\n"), Reply::Error("\u{fffd}".into()));
+        let items = vec![Reply::Int(0), Reply::Bulk(b"a".to_vec()), Reply::Okay];
+        assert_eq!(
+            whole(b"*3\r\n:0\r\n$1\r\na\r\n+OK\r\n"),
+            Reply::Array(items)
+        );
+    }
+
+    /// Random bytes, cut anywhere: a reply or an error, never a panic.
+    #[test]
+    fn no_bytes_make_the_parser_panic() {
+        let mut seed = 1_u64;
+        let alphabet = b"+-:$*_\r\n0123456789OKab\xff";
+        for _ in 0..100_000 {
+            let mut bytes = Vec::new();
+            for _ in 0..12 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let index = usize::try_from(seed >> 40).unwrap() % alphabet.len();
+                bytes.push(alphabet[index]);
+            }
+            if let Ok(Some((_, length))) = parse(&bytes) {
+                assert!(length <= bytes.len());
+            }
+        }
+    }
+}
