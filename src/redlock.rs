@@ -452,9 +452,9 @@ fn pause(end: Instant, keep_trying: &mut dyn FnMut() -> bool) -> Result<(), Erro
 
 fn report(resource: &[u8], answer: &Answer, took: Duration) {
     let verdict = match answer.outcome {
-        Outcome::Yes(_) => "yes",
-        Outcome::No => "no",
-        Outcome::Unavailable { .. } => "too few answers",
+        Outcome::Yes(_) => "Yes",
+        Outcome::No => "No",
+        Outcome::Unavailable { .. } => "Unavailable",
     };
     let tally = answer.tally;
     say!(

@@ -37,12 +37,12 @@ impl Connection {
     }
 
     /// Writes all of `bytes`. After an error the connection is finished.
-    pub(crate) fn send(&mut self, bytes: &[u8], until: Instant) -> Result<(), Cause> {
+    pub(crate) fn send(&mut self, bytes: &[u8], until: Instant, now: Instant) -> Result<(), Cause> {
         match self {
-            Connection::Plain(plain) => plain.send(bytes, until),
+            Connection::Plain(plain) => plain.send(bytes, until, now),
             // The redis crate refuses to write nothing.
             Connection::Tls(_) if bytes.is_empty() => Ok(()),
-            Connection::Tls(tls) => tls.send(bytes, rest(until)),
+            Connection::Tls(tls) => tls.send(bytes, rest(until, now)),
         }
     }
 
@@ -52,15 +52,16 @@ impl Connection {
         &mut self,
         buffer: &'a mut Vec<u8>,
         until: Instant,
+        now: Instant,
     ) -> Result<&'a [u8], Cause> {
         match self {
             Connection::Plain(plain) => {
                 buffer.resize(BUFFER, 0);
-                let read = plain.recv(buffer, until)?;
+                let read = plain.recv(buffer, until, now)?;
                 Ok(buffer.get(..read).unwrap_or_default())
             }
             Connection::Tls(tls) => {
-                *buffer = tls.recv(rest(until))?;
+                *buffer = tls.recv(rest(until, now))?;
                 Ok(buffer)
             }
         }
@@ -85,7 +86,7 @@ impl Connection {
         for command in &commands {
             command.write_packed_command(&mut bytes);
         }
-        self.send(&bytes, until)?;
+        self.send(&bytes, until, clock::instant())?;
         let mut greeting = Greeting {
             run_id: None,
             fragile: matches!(self, Connection::Tls(_)),
@@ -102,7 +103,7 @@ impl Connection {
                     reply
                 }
                 None => {
-                    match self.recv(&mut buffer, until) {
+                    match self.recv(&mut buffer, until, clock::instant()) {
                         Ok([]) => return Err(Cause::NotConnected(timeout)),
                         Ok(bytes) => inbox.extend_from_slice(bytes),
                         Err(Cause::Closed(text)) => {
@@ -166,10 +167,8 @@ impl Connection {
     }
 }
 
-fn rest(until: Instant) -> Duration {
-    until
-        .saturating_duration_since(clock::instant())
-        .max(SHORTEST)
+fn rest(until: Instant, now: Instant) -> Duration {
+    until.saturating_duration_since(now).max(SHORTEST)
 }
 
 fn run_id(info: &[u8]) -> Option<String> {

@@ -3,6 +3,7 @@
 //! The core stands under one mutex, which is never held while anything is sent, received, connected,
 //! waited for or logged.
 
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
 use crate::protocol::node::{Errand, Link};
-use crate::protocol::quorum::MAX_NODES;
+use crate::protocol::quorum::{MAX_NODES, NodeSet};
 use crate::sync::{lock, wait_until};
 
 /// The nodes, as the leader and the attendants share them.
@@ -46,6 +47,9 @@ pub(crate) struct Leader {
     /// Those of the nodes that are here.
     connections: Vec<Option<Connection>>,
     out: Vec<u8>,
+    /// Which part of `out` goes to which node.
+    parts: Vec<(usize, Range<usize>)>,
+    failed: Vec<(usize, Cause)>,
     buffer: Vec<u8>,
     /// To be delivered.
     pub(crate) answers: Vec<(Who, Answer)>,
@@ -98,6 +102,8 @@ impl Nodes {
         let leader = Leader {
             connections: (0..count).map(|_| None).collect(),
             out: Vec::new(),
+            parts: Vec::new(),
+            failed: Vec::new(),
             buffer: Vec::new(),
             answers: Vec::new(),
         };
@@ -194,6 +200,7 @@ impl Nodes {
         mut hub: MutexGuard<'a, Hub>,
         mut done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
     ) -> MutexGuard<'a, Hub> {
+        hub.core.verbose = log::max_level() >= log::LevelFilter::Trace;
         let mut ended = false;
         let mut now = clock::instant();
         loop {
@@ -202,7 +209,8 @@ impl Nodes {
                 leader.answers.append(&mut hub.core.answers);
                 ended |= done(&mut leader.answers);
             }
-            let waits = matches!(next, Next::Recv { .. } | Next::Wait { .. });
+            let waits = matches!(next, Next::Recv { .. } | Next::Wait { .. })
+                || matches!(next, Next::Send { .. }) && hub.core.longest_waiting().is_some();
             if matches!(next, Next::Finished) || ended && waits {
                 return hub;
             }
@@ -212,36 +220,28 @@ impl Nodes {
                 leader.deliver();
                 hub = self.hub();
             }
-            hub = self.act(leader, hub, next, now);
-            now = clock::instant();
-        }
-    }
-
-    fn act<'a>(
-        self: &'a Arc<Nodes>,
-        leader: &mut Leader,
-        mut hub: MutexGuard<'a, Hub>,
-        next: Next,
-        now: Instant,
-    ) -> MutexGuard<'a, Hub> {
-        match next {
-            Next::HandOver { node } => self.hand_over(leader, &mut hub, node),
-            Next::Wait { until } => hub = self.wait(hub, until),
-            Next::Send { node, until } => {
-                leader.out.clear();
-                hub.core.output(node, &mut leader.out, now);
-                let connection = take(&mut leader.connections, &mut hub.parked, node);
-                drop(hub);
-                let sent =
-                    connection.map_or_else(gone, |connection| connection.send(&leader.out, until));
-                hub = self.hub();
-                hub.core.sent(node, sent, clock::instant());
+            match next {
+                Next::HandOver { node } => self.hand_over(leader, &mut hub, node),
+                Next::Wait { until } => hub = self.wait(hub, until),
+                Next::Send { nodes, until } => {
+                    leader.collect(&mut hub, nodes, now);
+                    drop(hub);
+                    leader.send(until, now);
+                    hub = self.hub();
+                    for (node, cause) in leader.failed.drain(..) {
+                        hub.core.unsent(node, cause, now);
+                    }
+                }
+                Next::Probe { node } => (hub, now) = self.recv(leader, hub, node, now, now),
+                Next::Recv { node, until } => {
+                    (hub, now) = self.recv(leader, hub, node, until, now);
+                }
+                Next::Finished => {}
             }
-            Next::Probe { node } => hub = self.recv(leader, hub, node, now),
-            Next::Recv { node, until } => hub = self.recv(leader, hub, node, until),
-            Next::Finished => {}
+            if !matches!(next, Next::Recv { .. } | Next::Probe { .. }) {
+                now = clock::instant();
+            }
         }
-        hub
     }
 
     fn recv<'a>(
@@ -250,18 +250,19 @@ impl Nodes {
         mut hub: MutexGuard<'a, Hub>,
         node: usize,
         until: Instant,
-    ) -> MutexGuard<'a, Hub> {
+        now: Instant,
+    ) -> (MutexGuard<'a, Hub>, Instant) {
         let connection = take(&mut leader.connections, &mut hub.parked, node);
         drop(hub);
         let buffer = &mut leader.buffer;
         let received = match connection {
-            Some(connection) => connection.recv(buffer, until),
-            None => gone().map(|()| &[][..]),
+            Some(connection) => connection.recv(buffer, until, now),
+            None => Err(gone()),
         };
         let now = clock::instant();
         hub = self.hub();
         hub.core.received(node, received, now);
-        hub
+        (hub, now)
     }
 
     /// Starts a node's attendant, who gets the connection if it is still of use.
@@ -331,17 +332,20 @@ impl Nodes {
                     out.clear();
                     hub.core.output(node, &mut out, now);
                     drop(hub);
-                    let sent = connection
-                        .as_mut()
-                        .map_or_else(gone, |connection| connection.send(&out, until));
+                    let sent = match &mut connection {
+                        Some(connection) => connection.send(&out, until, now),
+                        None => Err(gone()),
+                    };
                     hub = self.hub();
-                    hub.core.sent(node, sent, clock::instant());
+                    if let Err(cause) = sent {
+                        hub.core.unsent(node, cause, clock::instant());
+                    }
                 }
                 Errand::Recv { until } => {
                     drop(hub);
                     let received = match &mut connection {
-                        Some(connection) => connection.recv(&mut buffer, until),
-                        None => gone().map(|()| &[][..]),
+                        Some(connection) => connection.recv(&mut buffer, until, now),
+                        None => Err(gone()),
                     };
                     let now = clock::instant();
                     hub = self.hub();
@@ -387,6 +391,31 @@ impl Leader {
         connections
     }
 
+    /// Takes what these nodes are to be sent, the nearest first: it answers while the others are written to.
+    fn collect(&mut self, hub: &mut Hub, mut nodes: NodeSet, now: Instant) {
+        self.out.clear();
+        self.parts.clear();
+        while !nodes.is_empty() {
+            let node = hub.core.nearest(nodes);
+            nodes.remove(node);
+            let start = self.out.len();
+            hub.core.output(node, &mut self.out, now);
+            self.parts.push((node, start..self.out.len()));
+            take(&mut self.connections, &mut hub.parked, node);
+        }
+    }
+
+    fn send(&mut self, until: Instant, now: Instant) {
+        for (node, part) in self.parts.drain(..) {
+            let bytes = self.out.get(part).unwrap_or_default();
+            let connection = self.connections.get_mut(node).and_then(Option::as_mut);
+            let sent = connection.map_or_else(|| Err(gone()), |one| one.send(bytes, until, now));
+            if let Err(cause) = sent {
+                self.failed.push((node, cause));
+            }
+        }
+    }
+
     /// Wakes those whose answers have come.
     pub(crate) fn deliver(&mut self) {
         for (who, answer) in self.answers.drain(..) {
@@ -409,6 +438,6 @@ fn take<'a>(
 }
 
 /// The nodes were closed.
-fn gone() -> Result<(), Cause> {
-    Err(Cause::Closed("by this side".into()))
+fn gone() -> Cause {
+    Cause::Closed("by this side".into())
 }

@@ -63,10 +63,13 @@ impl Plain {
     }
 
     /// Writes all of `bytes`. After an error a command may be torn.
-    pub(crate) fn send(&mut self, mut bytes: &[u8], until: Instant) -> Result<(), Cause> {
-        let mut rest = until
-            .saturating_duration_since(clock::instant())
-            .max(SHORTEST);
+    pub(crate) fn send(
+        &mut self,
+        mut bytes: &[u8],
+        until: Instant,
+        now: Instant,
+    ) -> Result<(), Cause> {
+        let mut rest = until.saturating_duration_since(now).max(SHORTEST);
         let asked = rest;
         while !bytes.is_empty() {
             if unfit(self.write_timeout, rest) {
@@ -95,9 +98,14 @@ impl Plain {
     }
 
     /// Reads what has come, or what comes first until then. Zero: nothing has.
-    pub(crate) fn recv(&mut self, buffer: &mut [u8], until: Instant) -> Result<usize, Cause> {
+    pub(crate) fn recv(
+        &mut self,
+        buffer: &mut [u8],
+        until: Instant,
+        now: Instant,
+    ) -> Result<usize, Cause> {
+        let mut rest = until.saturating_duration_since(now);
         loop {
-            let rest = until.saturating_duration_since(clock::instant());
             let read = if rest.is_zero() {
                 self.read_what_is_here(buffer)
             } else {
@@ -106,7 +114,10 @@ impl Plain {
             match read {
                 Ok(0) => return Err(Cause::Closed("by the other side".into())),
                 Ok(read) => return Ok(read),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Signals make it no longer.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    rest = until.saturating_duration_since(clock::instant());
+                }
                 Err(error) if timed_out(error.kind()) => return Ok(0),
                 Err(error) => return Err(Cause::io(&error)),
             }

@@ -32,7 +32,7 @@ pub(crate) enum Next {
         node: usize,
     },
     Send {
-        node: usize,
+        nodes: NodeSet,
         until: Instant,
     },
     Recv {
@@ -74,6 +74,7 @@ pub(crate) enum Event {
 
 pub(crate) struct Core<W> {
     nodes: Vec<Node>,
+    here: NodeSet,
     node_timeout: Duration,
     connect_timeout: Duration,
     order: Order,
@@ -108,6 +109,7 @@ impl<W> Core<W> {
         Core {
             order: Order::new(nodes.len(), now),
             nodes,
+            here: NodeSet::EMPTY,
             node_timeout,
             connect_timeout,
             reading: now,
@@ -129,18 +131,13 @@ impl<W> Core<W> {
         &mut self.nodes[at]
     }
 
-    fn here(&self) -> NodeSet {
-        let here = |(at, node): (usize, &Node)| node.is_here().then_some(at);
-        self.nodes.iter().enumerate().filter_map(here).collect()
-    }
-
     pub(crate) fn link(&self, at: usize) -> Link {
         self.nodes.get(at).map_or(Link::Down, |node| node.link)
     }
 
     /// Whether fewer nodes are here than are needed for a verdict.
     fn is_short(&self) -> bool {
-        self.here().len() < majority(self.nodes.len())
+        self.here.len() < majority(self.nodes.len())
     }
 
     fn jitter(&mut self, pause: Duration) -> Duration {
@@ -198,21 +195,24 @@ impl<W> Core<W> {
         if under_way && self.majority_at.is_none() {
             entry.until = now;
         }
+        if !entry.votes.failed.is_empty() {
+            self.judge(at, now);
+        }
         None
     }
 
     // ---- the leader
 
     pub(crate) fn next(&mut self, now: Instant) -> Next {
+        let asked_before = now.checked_sub(self.node_timeout);
         loop {
-            let (mut here, mut due, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY, None);
+            let (mut due, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
                 if node.is_here() {
-                    let late = node.is_overdue(now, self.node_timeout);
-                    if late || !node.fragile && (node.look || node.is_behind()) {
+                    let late = node.asked_at().is_some_and(|at| Some(at) < asked_before);
+                    if late || node.wants_look() {
                         return self.probe(at, now);
                     }
-                    here.add(at);
                 } else if node.link == Link::Silent && !node.attended {
                     silent = Some(at);
                 } else if self.wants_attendant(node) {
@@ -222,8 +222,12 @@ impl<W> Core<W> {
                     due.add(at);
                 }
             }
-            let wants = self.survey(here, now);
-            let send = wants.send.or(due);
+            let wants = self.survey(now);
+            let owing = wants.owing.and(self.here);
+            // What comes while replies are on their way goes together when they are here: one write for
+            // all is cheaper for both sides. Nobody waits for a node that is slow.
+            let together = !owing.is_empty() && owing.and(self.order.slow()).is_empty();
+            let send = if together { due } else { wants.send.or(due) };
             if !send.is_empty() {
                 return self.send(send, now);
             }
@@ -232,17 +236,16 @@ impl<W> Core<W> {
                 return Next::HandOver { node };
             }
             if !wants.open {
-                return self.settle(here, now);
+                return self.settle(now);
             }
             if now >= wants.ends {
-                match self.unseen(wants.owing.and(here), wants.ends, now) {
+                match self.unseen(owing, wants.ends, now) {
                     Some(node) => return self.probe(node, now),
                     None => self.expire(now),
                 }
                 continue;
             }
             self.hurry(wants.lacking);
-            let owing = wants.owing.and(here);
             if !owing.is_empty() {
                 return self.recv(owing, wants.ends, now);
             }
@@ -251,8 +254,8 @@ impl<W> Core<W> {
     }
 
     /// What the operations under way want, with those that are done taken out.
-    fn survey(&mut self, here: NodeSet, now: Instant) -> Wants {
-        let count = self.nodes.len();
+    fn survey(&mut self, now: Instant) -> Wants {
+        let (here, count) = (self.here, self.nodes.len());
         let mut wants = Wants {
             send: NodeSet::EMPTY,
             owing: NodeSet::EMPTY,
@@ -319,21 +322,26 @@ impl<W> Core<W> {
         Next::Probe { node }
     }
 
-    fn send(&mut self, any_of: NodeSet, now: Instant) -> Next {
-        let at = self.order.nearest(any_of);
-        let half = self.node_timeout / 2;
-        if self.node(at).is_here() && self.node(at).is_idle(now) {
+    fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
+        let idle = |at: &usize| self.nodes.get(*at).is_some_and(|node| node.is_idle(now));
+        if let Some(at) = nodes.and(self.here).iter().find(idle) {
             return self.probe(at, now);
         }
         // A node that takes in nothing leaves the others time to answer, and nobody waits longer for it
         // than an operation may take at all.
+        let half = self.node_timeout / 2;
         let limits = self
             .entries
             .iter()
             .filter(|entry| entry.state != State::Free);
         let limits = limits.filter_map(|entry| entry.begun);
         let until = limits.fold(now + half, |until, begun| until.min(begun + 4 * half));
-        Next::Send { node: at, until }
+        Next::Send { nodes, until }
+    }
+
+    /// The nearest of these nodes.
+    pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
+        self.order.nearest(any_of)
     }
 
     fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> Next {
@@ -377,7 +385,7 @@ impl<W> Core<W> {
     /// Nobody waits for an answer. When nobody needs the nodes any more either, what was sent is waited
     /// for a little: closing on unread replies resets a connection, and the server may then drop a
     /// release that it has not read yet.
-    fn settle(&mut self, here: NodeSet, now: Instant) -> Next {
+    fn settle(&mut self, now: Instant) -> Next {
         let Some(until) = self.closed_at.map(|at| at + self.node_timeout) else {
             return Next::Finished;
         };
@@ -385,7 +393,7 @@ impl<W> Core<W> {
             return Next::Finished;
         }
         let pending = |at: &usize| self.nodes.get(*at).is_some_and(|node| node.pending() > 0);
-        let pending: NodeSet = here.iter().filter(pending).collect();
+        let pending: NodeSet = self.here.iter().filter(pending).collect();
         if !pending.is_empty() {
             return self.recv(pending, until, now);
         }
@@ -396,16 +404,15 @@ impl<W> Core<W> {
         Next::Finished
     }
 
-    /// The bytes for a node.
+    /// Appends the bytes for a node to `out`.
     pub(crate) fn output(&mut self, at: usize, out: &mut Vec<u8>, now: Instant) {
-        let count = self.nodes.len();
-        let here = self.here();
-        let twins = self.twins;
+        let (here, count, twins) = (self.here, self.nodes.len(), self.twins);
+        let start = out.len();
         let node = self.node(at);
         // Releases come first, or a lock that is free already would be denied.
-        let all = node.ping(out, now) || mutant(7) || node.say_releases(out, now);
+        let all = node.ping(out, start, now) || mutant(7) || node.say_releases(out, start, now);
         if all && node.is_here() {
-            node.say_refused(out, now);
+            node.say_refused(out, start, now);
             for place in 0..self.entries.len() {
                 let Some(entry) = self.entries.get_mut(place) else {
                     break;
@@ -429,14 +436,14 @@ impl<W> Core<W> {
                 };
                 entry.asked.add(at);
                 #[allow(clippy::indexing_slicing)] // OK because nodes are never removed.
-                self.nodes[at].ask(what, out, now);
+                self.nodes[at].ask(what, out.len() - start, now);
                 out.extend_from_slice(&entry.bytes);
             }
         }
         if mutant(7) {
-            self.node(at).say_releases(out, now);
+            self.node(at).say_releases(out, start, now);
         }
-        self.node(at).sending(out, now);
+        self.node(at).sending(out.len() - start, now);
         if all {
             for entry in &mut self.entries {
                 entry.undo.remove(at);
@@ -444,11 +451,9 @@ impl<W> Core<W> {
         }
     }
 
-    /// What was written to a node, or not: after an error a command may be torn.
-    pub(crate) fn sent(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        if let Err(cause) = result {
-            self.sever(at, cause, now);
-        }
+    /// It could not be written: a command may be torn.
+    pub(crate) fn unsent(&mut self, at: usize, cause: Cause, now: Instant) {
+        self.sever(at, cause, now);
     }
 
     /// What has come from a node; no bytes: nothing did in time.
@@ -633,6 +638,7 @@ impl<W> Core<W> {
     fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
         let cause = Arc::new(cause);
         let was = self.link(at);
+        self.here.remove(at);
         let pending = self.node(at).sever(now);
         for what in pending {
             let (ticket, release) = match what {
@@ -672,6 +678,7 @@ impl<W> Core<W> {
         let pause = self.node(at).pause();
         let retry_at = now + self.jitter(pause);
         self.node(at).silence(retry_at);
+        self.here.remove(at);
         for entry in &mut self.entries {
             if entry.asked.has(at) {
                 entry.fail(at, &cause);
@@ -717,7 +724,7 @@ impl<W> Core<W> {
 
     /// Time is over for some operations.
     fn expire(&mut self, now: Instant) {
-        let here = self.here();
+        let here = self.here;
         let mut silent = NodeSet::EMPTY;
         for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
             if entry.begun.is_some() && entry.until <= now {
@@ -759,10 +766,14 @@ impl<W> Core<W> {
 
     /// Ends an operation whose verdict is certain. A failed acquire ends with its undo.
     fn judge(&mut self, place: usize, now: Instant) {
-        let (here, count) = (self.here(), self.nodes.len());
+        let (here, count) = (self.here, self.nodes.len());
         let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.is_open()) else {
             return;
         };
+        // While it waits for first connections: an error names every cause.
+        if entry.begun.is_none() && !entry.late {
+            return;
+        }
         let acquire = entry.is_acquire();
         let verdict = if self.twins && acquire && entry.asked.is_empty() {
             Verdict::Unavailable
@@ -900,6 +911,7 @@ impl<W> Core<W> {
 
     fn come_home(&mut self, at: usize, now: Instant) {
         let forgotten = self.node(at).come_home(now);
+        self.here.add(at);
         if !self.is_short() {
             self.majority_at.get_or_insert(now);
         }

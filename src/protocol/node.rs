@@ -264,15 +264,15 @@ impl Node {
 
     // ---- sending
 
-    /// Notes that a reply will come; its command is what is appended to `out` next.
-    pub(crate) fn ask(&mut self, what: Pending, out: &[u8], at: Instant) {
-        let from = self.sent.wrapping_add(out.len());
+    /// Notes that a reply will come; its command is sent behind so many bytes.
+    pub(crate) fn ask(&mut self, what: Pending, behind: usize, at: Instant) {
+        let from = self.sent.wrapping_add(behind);
         self.pending.push_back(Asked { what, at, from });
     }
 
-    /// What was appended to `out` is being written.
-    pub(crate) fn sending(&mut self, out: &[u8], now: Instant) {
-        self.sent = self.sent.wrapping_add(out.len());
+    /// So many bytes are being written.
+    pub(crate) fn sending(&mut self, bytes: usize, now: Instant) {
+        self.sent = self.sent.wrapping_add(bytes);
         self.active = now;
     }
 
@@ -293,17 +293,17 @@ impl Node {
     }
 
     /// Appends the ping that finds out that the server has read what a dead connection left.
-    pub(crate) fn ping(&mut self, out: &mut Vec<u8>, now: Instant) -> bool {
+    pub(crate) fn ping(&mut self, out: &mut Vec<u8>, start: usize, now: Instant) -> bool {
         let pings = self.link == Link::Coming && self.unread > 0;
         if pings {
-            self.ask(Pending::Ping, out, now);
+            self.ask(Pending::Ping, out.len() - start, now);
             out.extend_from_slice(PING);
         }
         pings
     }
 
     /// Appends releases that are due; true if that was all of them.
-    pub(crate) fn say_releases(&mut self, out: &mut Vec<u8>, now: Instant) -> bool {
+    pub(crate) fn say_releases(&mut self, out: &mut Vec<u8>, start: usize, now: Instant) -> bool {
         // A key's life begins when its acquire is read: where that may be unread, none has ended.
         let forgets = self.link == Link::Coming && !self.had_unread || mutant(15);
         for _ in 0..CHUNK {
@@ -311,31 +311,34 @@ impl Node {
                 return true;
             };
             if !forgets || release.forget_at > now {
-                self.say_release(release, false, out, now);
+                self.say_release(release, false, out, start, now);
             }
         }
         self.due.is_empty()
     }
 
     /// Appends one release that was refused before, if there is any.
-    pub(crate) fn say_refused(&mut self, out: &mut Vec<u8>, now: Instant) {
+    pub(crate) fn say_refused(&mut self, out: &mut Vec<u8>, start: usize, now: Instant) {
         if let Some(release) = self.refused.pop() {
-            self.say_release(release, true, out, now);
+            self.say_release(release, true, out, start, now);
         }
     }
 
-    fn say_release(&mut self, release: Release, retries: bool, out: &mut Vec<u8>, now: Instant) {
+    fn say_release(
+        &mut self,
+        release: Release,
+        retries: bool,
+        out: &mut Vec<u8>,
+        start: usize,
+        now: Instant,
+    ) {
         let key = release.key.clone();
-        let ticket = None;
-        self.ask(
-            Pending::Release {
-                release,
-                ticket,
-                retries,
-            },
-            out,
-            now,
-        );
+        let what = Pending::Release {
+            release,
+            ticket: None,
+            retries,
+        };
+        self.ask(what, out.len() - start, now);
         Action::Release.pack(&key, out);
     }
 
@@ -369,10 +372,10 @@ impl Node {
             .is_some_and(|at| now.saturating_duration_since(at) > node_timeout)
     }
 
-    /// Replies have piled up, and enough were asked for since the last look. (A far node has many
-    /// pending at any time.)
-    pub(crate) fn is_behind(&self) -> bool {
-        self.pending.len() > self.may_pend
+    /// Replies have piled up, and enough were asked for since the last look (a far node has many pending
+    /// at any time); or another connection turned out closed.
+    pub(crate) fn wants_look(&self) -> bool {
+        !self.fragile && (self.look || self.pending.len() > self.may_pend)
     }
 
     pub(crate) fn is_idle(&self, now: Instant) -> bool {

@@ -21,7 +21,7 @@ pub(crate) struct Order {
     nodes: Vec<usize>,
     /// How long each node takes to answer.
     lags: Vec<Duration>,
-    halved: Instant,
+    halve_at: Instant,
     /// Nodes that did not answer while they were waited for, and have not since.
     in_vain: NodeSet,
     /// Nodes to look at without waiting: another was waited for in vain, so they have had time.
@@ -33,7 +33,7 @@ impl Order {
         Order {
             nodes: (0..nodes).collect(),
             lags: vec![Duration::ZERO; nodes],
-            halved: now,
+            halve_at: now + HALF_LIFE,
             in_vain: NodeSet::EMPTY,
             glances: NodeSet::EMPTY,
         }
@@ -93,8 +93,8 @@ impl Order {
         if let Some(known) = self.lags.get_mut(node) {
             *known = lag;
         }
-        if now.saturating_duration_since(self.halved) > HALF_LIFE {
-            self.halved = now;
+        if now > self.halve_at {
+            self.halve_at = now + HALF_LIFE;
             self.lags.iter_mut().for_each(|lag| *lag /= 2);
         }
         // One pass is enough: each time it is learned what one node takes.
