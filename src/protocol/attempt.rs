@@ -113,7 +113,7 @@ impl Attempt {
                 Tried::Again(left.min(took.max(SHORTEST_PAUSE).saturating_mul(grows)))
             }
             Outcome::Unavailable { closed: true, .. }
-                if !self.closed && now.mono < begun + 2 * self.node_timeout =>
+                if !self.closed && now.mono < begun + self.node_timeout =>
             {
                 self.closed = true;
                 Tried::Again(Duration::ZERO)

@@ -80,6 +80,8 @@ pub(crate) struct Core<W> {
     order: Order,
     /// Since when the leader waits for a node.
     reading: Instant,
+    /// Since something was last sent the leader has not waited in vain.
+    prompt: bool,
     /// When a majority was here for the first time.
     majority_at: Option<Instant>,
     /// Two nodes are one server (rule R1).
@@ -113,6 +115,7 @@ impl<W> Core<W> {
             node_timeout,
             connect_timeout,
             reading: now,
+            prompt: false,
             majority_at: None,
             twins: false,
             closed_at: None,
@@ -224,10 +227,10 @@ impl<W> Core<W> {
             }
             let wants = self.survey(now);
             let owing = wants.owing.and(self.here);
-            // What comes while replies are on their way goes together when they are here: one write for
-            // all is cheaper for both sides. Nobody waits for a node that is slow.
-            let together = !owing.is_empty() && owing.and(self.order.slow()).is_empty();
-            let send = if together { due } else { wants.send.or(due) };
+            // What is submitted while replies are on their way goes together when they are here: one write
+            // for all is cheaper for both sides. Unless they take long.
+            let waits = self.prompt && !owing.is_empty();
+            let send = if waits { due } else { wants.send.or(due) };
             if !send.is_empty() {
                 return self.send(send, now);
             }
@@ -275,8 +278,7 @@ impl<W> Core<W> {
                     continue;
                 }
                 State::Undoing(_) => NodeSet::EMPTY,
-                State::Open if self.twins && entry.is_acquire() => NodeSet::EMPTY,
-                State::Open => entry.to_ask(here, count),
+                State::Open => self.to_ask(entry, now),
             };
             if entry.op.only_write && ask.is_empty() {
                 self.finish_written(at, now);
@@ -300,6 +302,16 @@ impl<W> Core<W> {
             }
         }
         wants
+    }
+
+    /// Nodes that an operation is to be sent to now.
+    fn to_ask(&self, entry: &Entry<W>, now: Instant) -> NodeSet {
+        // Too late to be of use, unless it is a release.
+        let late = !entry.is_release() && entry.begun.is_some() && entry.ends() <= now;
+        if entry.state != State::Open || late || self.twins && entry.is_acquire() {
+            return NodeSet::EMPTY;
+        }
+        entry.to_ask(self.here, self.nodes.len())
     }
 
     fn wants_attendant(&self, node: &Node) -> bool {
@@ -336,6 +348,7 @@ impl<W> Core<W> {
             .filter(|entry| entry.state != State::Free);
         let limits = limits.filter_map(|entry| entry.begun);
         let until = limits.fold(now + half, |until, begun| until.min(begun + 4 * half));
+        self.prompt = true;
         Next::Send { nodes, until }
     }
 
@@ -406,39 +419,14 @@ impl<W> Core<W> {
 
     /// Appends the bytes for a node to `out`.
     pub(crate) fn output(&mut self, at: usize, out: &mut Vec<u8>, now: Instant) {
-        let (here, count, twins) = (self.here, self.nodes.len(), self.twins);
         let start = out.len();
         let node = self.node(at);
         // Releases come first, or a lock that is free already would be denied.
         let all = node.ping(out, start, now) || mutant(7) || node.say_releases(out, start, now);
         if all && node.is_here() {
             node.say_refused(out, start, now);
-            for place in 0..self.entries.len() {
-                let Some(entry) = self.entries.get_mut(place) else {
-                    break;
-                };
-                let asks = entry.state == State::Open && !(twins && entry.is_acquire());
-                if !asks || !entry.to_ask(here, count).has(at) {
-                    continue;
-                }
-                let ticket = Ticket {
-                    place,
-                    number: entry.number,
-                };
-                let what = if entry.is_release() {
-                    Pending::Release {
-                        release: entry.release(now),
-                        ticket: Some(ticket),
-                        retries: false,
-                    }
-                } else {
-                    Pending::Vote(ticket)
-                };
-                entry.asked.add(at);
-                #[allow(clippy::indexing_slicing)] // OK because nodes are never removed.
-                self.nodes[at].ask(what, out.len() - start, now);
-                out.extend_from_slice(&entry.bytes);
-            }
+            self.ask(at, true, out, start, now);
+            self.ask(at, false, out, start, now);
         }
         if mutant(7) {
             self.node(at).say_releases(out, start, now);
@@ -448,6 +436,36 @@ impl<W> Core<W> {
             for entry in &mut self.entries {
                 entry.undo.remove(at);
             }
+        }
+    }
+
+    /// Appends the operations that are to be sent to a node: the releases, or the others.
+    fn ask(&mut self, at: usize, releases: bool, out: &mut Vec<u8>, start: usize, now: Instant) {
+        for place in 0..self.entries.len() {
+            let asks = |entry: &Entry<W>| {
+                entry.is_release() == releases && self.to_ask(entry, now).has(at)
+            };
+            if !self.entries.get(place).is_some_and(asks) {
+                continue;
+            }
+            let Some(entry) = self.entries.get_mut(place) else {
+                break;
+            };
+            let number = entry.number;
+            let ticket = Ticket { place, number };
+            let what = if releases {
+                Pending::Release {
+                    release: entry.release(now),
+                    ticket: Some(ticket),
+                    retries: false,
+                }
+            } else {
+                Pending::Vote(ticket)
+            };
+            entry.asked.add(at);
+            #[allow(clippy::indexing_slicing)] // OK because nodes are never removed.
+            self.nodes[at].ask(what, out.len() - start, now);
+            out.extend_from_slice(&entry.bytes);
         }
     }
 
@@ -511,9 +529,11 @@ impl<W> Core<W> {
             return;
         }
         node.looked(now);
-        if node.is_overdue(now, node_timeout) {
+        let (overdue, asked) = (node.is_overdue(now, node_timeout), node.asked_at());
+        self.prompt = false;
+        if overdue {
             self.silence(at, now);
-        } else if let Some(asked) = node.asked_at() {
+        } else if let Some(asked) = asked {
             let age = now.saturating_duration_since(asked);
             self.order.in_vain(at, age, now);
         }
@@ -958,6 +978,22 @@ impl<W> Core<W> {
         let due = self.nodes.iter().enumerate().filter_map(due).collect();
         self.hurry(due);
         self.news = true;
+    }
+}
+
+#[cfg(test)]
+impl<W> Core<W> {
+    /// What is not as it is when all is quiet.
+    pub(crate) fn unrest(&self) -> Option<String> {
+        let node = self.nodes.iter().find_map(Node::unrest);
+        let open = self.longest_waiting().is_some();
+        node.or_else(|| open.then(|| "an operation is open".to_owned()))
+    }
+
+    /// Whether first connections may have been waited for.
+    pub(crate) fn has_waited_for_first(&self, now: Instant) -> bool {
+        self.majority_at
+            .is_none_or(|at| now < at + 4 * self.node_timeout)
     }
 }
 

@@ -172,8 +172,13 @@ impl<W> Entry<W> {
 
     /// Nodes that it is to be sent to now, of those that are here.
     pub(crate) fn to_ask(&self, here: NodeSet, nodes: usize) -> NodeSet {
-        let new = here.without(self.asked).without(self.votes.voted());
-        if self.is_release() || new.is_empty() {
+        let new = here.without(self.asked);
+        if self.is_release() {
+            // Also where it has failed already: it is due there.
+            return new;
+        }
+        let new = new.without(self.votes.voted());
+        if new.is_empty() {
             return new;
         }
         // Without a quorum nothing is acquired or extended, so nothing is left to undo either.

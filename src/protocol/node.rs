@@ -508,3 +508,13 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+impl Node {
+    /// What is not as it is when all is quiet.
+    pub(crate) fn unrest(&self) -> Option<String> {
+        let left = [self.due.queue.len(), self.refused.queue.len()];
+        let well = self.is_here() && !self.attended && left == [0, 0];
+        (!well).then(|| format!("{:?}, due and refused {left:?}", self.link))
+    }
+}

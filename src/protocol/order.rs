@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::quorum::NodeSet;
 
-/// A node is waited for so long at first: about a tick of the kernel's clock, which is as short as a
-/// socket can wait. One that is known to be far gets twice its usual time.
+/// A node is waited for so long at a time: about a tick of the kernel's clock, which is as short as a
+/// socket can wait.
 const SLICE: Duration = Duration::from_millis(4);
 /// A node is read before one that is listed earlier only if it answers this much faster: order that
 /// changes costs system calls.
@@ -64,7 +64,7 @@ impl Order {
             self.in_vain = NodeSet::EMPTY;
         }
         let node = self.nearest(any_of.without(self.in_vain));
-        (node, SLICE.max(2 * self.lag(node)))
+        (node, SLICE)
     }
 
     /// A node answered what it was asked a time `took` ago; the reader waited for that so long.
@@ -77,10 +77,15 @@ impl Order {
         self.learn(node, if held_up { took } else { took.min(lag) }, now);
     }
 
-    /// A node that was asked a time `age` ago was read, and there was nothing yet.
+    /// A node that was asked a time `age` ago was read, and there was nothing yet. One that is known to be
+    /// far has twice its usual time.
     pub(crate) fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
+        let glance = self.glances.has(node);
+        if age < 2 * self.lag(node) && !glance {
+            return;
+        }
         self.in_vain.add(node);
-        if self.glances.has(node) {
+        if glance {
             self.glances.remove(node);
         } else {
             self.glances = NodeSet::ALL.without(self.in_vain);

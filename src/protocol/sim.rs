@@ -1,4 +1,0 @@
-//! stub
-pub(crate) fn mutant(_: u32) -> bool {
-    false
-}

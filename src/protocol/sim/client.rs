@@ -1,0 +1,801 @@
+//! A virtual process: its clocks, the driver of its core, and threads that use locks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::network::Connection;
+use super::server::commands;
+use super::{
+    Belief, CONNECT_TIMEOUT, Event, MS, NODE_TIMEOUT, Random, SLACK, Trail, World, mutant, trace,
+};
+use crate::clock::{self, Point};
+use crate::error::Cause;
+use crate::protocol::attempt::{Attempt, Extended, Extension, Tried};
+use crate::protocol::core::{Core, Event as CoreEvent, Next};
+use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::node::{Errand, Greeting, Link};
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::script::{Action, Key};
+use crate::token::Token;
+
+/// So many resources are locked; the last one is for when all is quiet.
+const RESOURCES: u8 = 2;
+const PROBED: u8 = 9;
+
+pub(super) struct Client {
+    core: Core<usize>,
+    /// The connections of the leader or the attendant, by node, and those that were just made.
+    connections: Vec<Option<usize>>,
+    fresh: Vec<Option<usize>>,
+    attendants: Vec<Attendant>,
+    leader: Leader,
+    threads: Vec<Thread>,
+    /// Its clocks: they gain so many parts in ten thousand; one of them stands still while it is
+    /// suspended.
+    base: Point,
+    rate: u64,
+    suspended: u64,
+    stands_until: u64,
+    /// When it will look at everything again.
+    wake_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attendant {
+    None,
+    Runs,
+    Connects,
+    Recv(Instant),
+    Pauses(Instant),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leader {
+    None,
+    Runs,
+    Recv(usize, Instant),
+    Waits(Instant),
+}
+
+struct Thread {
+    doing: Doing,
+    acts: u32,
+    /// When its operation was submitted, and how long the process stood still since.
+    since: u64,
+    stood: u64,
+}
+
+enum Doing {
+    Idle(u64),
+    Acquires(Attempt, u8, usize),
+    /// Between two tries.
+    Pauses(Attempt, u8, Instant),
+    Holds(Held, u64),
+    Extends(Held, Extension),
+    Releases,
+    Stopped,
+}
+
+struct Held {
+    key: Key,
+    token: usize,
+    deadline: Deadline,
+    ttl: Duration,
+}
+
+impl Client {
+    pub(super) fn new(nodes: usize, random: &mut Random) -> Client {
+        let base = Point {
+            mono: clock::instant(),
+            wall: SystemTime::UNIX_EPOCH,
+        };
+        let addresses = (0..nodes).map(|_| Arc::from("x"));
+        let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
+        let threads = 1 + random.pick(3);
+        Client {
+            core: Core::new(
+                addresses,
+                timeouts[0],
+                timeouts[1],
+                random.next(),
+                base.mono,
+            ),
+            connections: vec![None; nodes],
+            fresh: vec![None; nodes],
+            attendants: vec![Attendant::None; nodes],
+            leader: Leader::None,
+            threads: (0..threads)
+                .map(|_| Thread {
+                    doing: Doing::Idle(random.below(30 * MS)),
+                    acts: 0,
+                    since: 0,
+                    stood: 0,
+                })
+                .collect(),
+            base,
+            rate: 9_960 + random.below(81),
+            suspended: 0,
+            stands_until: 0,
+            wake_at: u64::MAX,
+        }
+    }
+
+    /// Its clocks at time `t`.
+    fn point(&self, t: u64) -> Point {
+        let runs = |t: u64| Duration::from_micros(t * self.rate / 10_000);
+        Point {
+            mono: self.base.mono + runs(t.saturating_sub(self.suspended)),
+            wall: self.base.wall + runs(t),
+        }
+    }
+
+    /// The time at which its monotonic clock shows `at`.
+    fn time(&self, at: Instant) -> u64 {
+        let runs = at.saturating_duration_since(self.base.mono).as_micros();
+        let runs = u64::try_from(runs).unwrap_or(u64::MAX / 20_000);
+        runs.min(u64::MAX / 20_000) * 10_000 / self.rate + self.suspended + 1
+    }
+
+    pub(super) fn freeze(&mut self, until: u64) {
+        self.stands_until = self.stands_until.max(until);
+    }
+
+    pub(super) fn suspend(&mut self, t: u64, until: u64) {
+        if self.stands_until <= t {
+            self.suspended += until - t;
+        }
+        self.freeze(until);
+    }
+
+    /// What is not as it is when all is quiet.
+    pub(super) fn unrest(&self) -> Option<String> {
+        let attended = self.attendants.iter().any(|one| *one != Attendant::None);
+        self.core
+            .unrest()
+            .or_else(|| attended.then(|| "an attendant is left".to_owned()))
+    }
+}
+
+impl World {
+    /// Everything that a client can do at this moment.
+    pub(super) fn pump(&mut self, c: usize) {
+        if self.clients[c].wake_at <= self.t {
+            self.clients[c].wake_at = u64::MAX;
+        }
+        let stands = self.clients[c].stands_until;
+        if stands > self.t {
+            return self.wake(c, stands);
+        }
+        for _ in 0..1000 {
+            let mut busy = self.lead(c);
+            for node in 0..self.servers.len() {
+                busy |= self.attend(c, node);
+            }
+            for thread in 0..self.clients[c].threads.len() {
+                busy |= self.act(c, thread);
+            }
+            if !busy || self.wrong.is_some() {
+                return;
+            }
+        }
+        self.violated(format!("client {c} spins"));
+    }
+
+    fn wake(&mut self, c: usize, at: u64) {
+        let at = at.max(self.t + 1);
+        if at < self.clients[c].wake_at {
+            self.clients[c].wake_at = at;
+            self.at(at, Event::Wake(c));
+        }
+    }
+
+    fn now(&self, c: usize) -> Instant {
+        self.clients[c].point(self.t).mono
+    }
+
+    /// Whether a time has come; otherwise it is woken then.
+    fn has_come(&mut self, c: usize, at: Instant) -> bool {
+        if self.now(c) >= at {
+            return true;
+        }
+        let at = self.clients[c].time(at);
+        self.wake(c, at);
+        false
+    }
+
+    /// What has changed is announced to those who pause, and what happened is counted.
+    fn announce(&mut self, c: usize) {
+        let client = &mut self.clients[c];
+        if std::mem::take(&mut client.core.news) {
+            for attendant in &mut client.attendants {
+                if let Attendant::Pauses(_) = attendant {
+                    *attendant = Attendant::Runs;
+                }
+            }
+            if let Leader::Waits(_) = client.leader {
+                client.leader = Leader::Runs;
+            }
+        }
+        for event in client.core.events.drain(..) {
+            if let CoreEvent::Back { .. } = event {
+                self.counts.home += 1;
+            }
+        }
+        for (thread, answer) in std::mem::take(&mut self.clients[c].core.answers) {
+            self.answered(c, thread, answer);
+        }
+    }
+
+    // ---- the leader
+
+    fn lead(&mut self, c: usize) -> bool {
+        match self.clients[c].leader {
+            Leader::None => return false,
+            Leader::Runs => {}
+            Leader::Waits(until) => {
+                if !self.has_come(c, until) {
+                    return false;
+                }
+            }
+            Leader::Recv(node, until) => {
+                let connection = self.clients[c].connections[node];
+                if !self.can_read(connection) && !self.has_come(c, until) {
+                    return false;
+                }
+                self.recv(c, node);
+            }
+        }
+        let now = self.now(c);
+        let next = self.clients[c].core.next(now);
+        trace!(self, "client {c} leads: {next:?}");
+        self.clients[c].leader = Leader::Runs;
+        match next {
+            Next::HandOver { node } => {
+                let silent = self.clients[c].core.link(node) == Link::Silent;
+                self.counts.silent += u64::from(silent);
+                if !silent && let Some(old) = self.clients[c].connections[node].take() {
+                    self.give_up(old, true);
+                }
+                self.clients[c].attendants[node] = Attendant::Runs;
+                self.clients[c].core.attended(node, Ok(()), now);
+            }
+            Next::Probe { node } => self.recv(c, node),
+            Next::Send { nodes, .. } => {
+                for node in nodes.iter() {
+                    self.write(c, node);
+                }
+            }
+            Next::Recv { node, until } => self.clients[c].leader = Leader::Recv(node, until),
+            Next::Wait { until } => self.clients[c].leader = Leader::Waits(until),
+            Next::Finished => self.clients[c].leader = Leader::None,
+        }
+        self.announce(c);
+        true
+    }
+
+    fn can_read(&self, connection: Option<usize>) -> bool {
+        connection.is_none_or(|connection| {
+            let connection = &self.connections[connection];
+            !connection.inbox.is_empty() || !connection.is_open()
+        })
+    }
+
+    /// Reads what is there.
+    fn recv(&mut self, c: usize, node: usize) {
+        let now = self.now(c);
+        let part = if self.random.chance(15) {
+            1 + self.random.pick(6)
+        } else {
+            usize::MAX
+        };
+        let received = match self.clients[c].connections[node] {
+            Some(connection) => self.connections[connection].recv(part),
+            None => Err(Cause::Closed("there is none".into())),
+        };
+        let received = received.as_ref().map_err(Cause::clone);
+        let received = received.map(|bytes| &bytes[..]);
+        self.clients[c].core.received(node, received, now);
+        self.announce(c);
+    }
+
+    /// Writes what a node is to be sent.
+    fn write(&mut self, c: usize, node: usize) {
+        let now = self.now(c);
+        let mut bytes = Vec::new();
+        self.clients[c].core.output(node, &mut bytes, now);
+        let Some(connection) = self.clients[c].connections[node] else {
+            return self.violated(format!(
+                "client {c} writes to node {node} without a connection"
+            ));
+        };
+        commands(&bytes, |set, token| {
+            let trail = &mut self.trails[token];
+            let sent = if set {
+                &mut trail.set_sent
+            } else {
+                &mut trail.rel_sent
+            };
+            sent[node] = Some(connection);
+        });
+        if let Err(cause) = self.send(connection, &bytes) {
+            self.clients[c].core.unsent(node, cause, now);
+        }
+        self.announce(c);
+    }
+
+    // ---- attendants
+
+    fn attend(&mut self, c: usize, node: usize) -> bool {
+        match self.clients[c].attendants[node] {
+            Attendant::None | Attendant::Connects => return false,
+            Attendant::Runs => {}
+            Attendant::Pauses(until) => {
+                if !self.has_come(c, until) {
+                    return false;
+                }
+            }
+            Attendant::Recv(until) => {
+                let connection = self.clients[c].connections[node];
+                if !self.can_read(connection) && !self.has_come(c, until) {
+                    return false;
+                }
+                self.recv(c, node);
+            }
+        }
+        let now = self.now(c);
+        self.clients[c].attendants[node] = Attendant::Runs;
+        let errand = self.clients[c].core.errand(node, now);
+        trace!(self, "client {c} attends to {node}: {errand:?}");
+        match errand {
+            Errand::Connect => {
+                self.clients[c].attendants[node] = Attendant::Connects;
+                let refused = self.servers[node].refuses_connections(self.t);
+                let luck = self.faultless || self.quiet || !self.random.chance(10);
+                let at = self.t + self.delay(node) + self.delay(node);
+                let well = !refused && luck;
+                self.at(
+                    at,
+                    Event::Connected {
+                        client: c,
+                        node,
+                        well,
+                    },
+                );
+            }
+            Errand::Adopt => {
+                let fresh = self.clients[c].fresh[node].take();
+                if let Some(old) = std::mem::replace(&mut self.clients[c].connections[node], fresh)
+                {
+                    self.counts.replaced += 1;
+                    self.give_up(old, !mutant(17));
+                }
+            }
+            Errand::Send { .. } => self.write(c, node),
+            Errand::Recv { until } => self.clients[c].attendants[node] = Attendant::Recv(until),
+            Errand::Pause { until } => self.clients[c].attendants[node] = Attendant::Pauses(until),
+            Errand::Home | Errand::GiveUp | Errand::Quit => {
+                self.clients[c].attendants[node] = Attendant::None;
+                if let Some(fresh) = self.clients[c].fresh[node].take() {
+                    self.give_up(fresh, false);
+                }
+            }
+        }
+        self.announce(c);
+        true
+    }
+
+    pub(super) fn connected(&mut self, c: usize, node: usize, well: bool) {
+        let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
+        let later = paused.max(self.clients[c].stands_until);
+        if well && later > self.t {
+            // A connection that takes too long has failed.
+            let late = later > self.t + CONNECT_TIMEOUT;
+            let at = if late {
+                self.t + CONNECT_TIMEOUT
+            } else {
+                later
+            };
+            return self.at(
+                at,
+                Event::Connected {
+                    client: c,
+                    node,
+                    well: !late,
+                },
+            );
+        }
+        let result = if well {
+            self.connections.push(Connection::new(c, node));
+            let connection = self.connections.len() - 1;
+            trace!(self, "connection {connection}: client {c}, node {node}");
+            self.clients[c].fresh[node] = Some(connection);
+            Ok(Greeting::default())
+        } else {
+            Err(Cause::Connect("refused".into()))
+        };
+        let now = self.now(c);
+        self.clients[c].core.connected(node, result, now);
+        self.clients[c].attendants[node] = Attendant::Runs;
+        self.announce(c);
+        self.pump(c);
+    }
+
+    // ---- threads
+
+    fn submit(&mut self, c: usize, thread: usize, op: Op) {
+        trace!(self, "client {c} thread {thread}: {:?}", op.action);
+        let now = self.now(c);
+        let client = &mut self.clients[c];
+        client.core.submit(op, thread, now);
+        if client.leader == Leader::None {
+            client.leader = Leader::Runs;
+        }
+        self.announce(c);
+    }
+
+    fn begin(&mut self, c: usize, thread: usize) {
+        let stood = self.clients[c].stands_until.max(self.t);
+        let thread = &mut self.clients[c].threads[thread];
+        (thread.since, thread.stood) = (self.t, stood);
+    }
+
+    fn draw(&mut self, c: usize, resource: u8) -> (Token, usize) {
+        let id = self.trails.len();
+        self.order += 1;
+        self.trails.push(Trail {
+            client: c,
+            resource,
+            set_sent: [None; 5],
+            rel_sent: [None; 5],
+            set: NodeSet::EMPTY,
+            rel: NodeSet::EMPTY,
+            granted: NodeSet::EMPTY,
+            denied: NodeSet::EMPTY,
+            extended: NodeSet::EMPTY,
+            not_held: NodeSet::EMPTY,
+            drawn: self.order,
+            freed: None,
+            leaked: false,
+        });
+        let mut bytes = [0; 20];
+        bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
+        (Token::from_bytes(bytes), id)
+    }
+
+    fn try_to_acquire(&mut self, c: usize, thread: usize, mut attempt: Attempt, resource: u8) {
+        let (token, _) = self.draw(c, resource);
+        let op = attempt.op(token, self.clients[c].point(self.t));
+        let id = u64::from_le_bytes(op.key.token.as_bytes()[..8].try_into().unwrap());
+        let id = usize::try_from(id).unwrap();
+        self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, id);
+        self.submit(c, thread, op);
+    }
+
+    fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
+        self.begin(c, thread);
+        let name = Arc::from(&[resource][..]);
+        let attempt = Attempt::new(name, ttl, Duration::from_micros(NODE_TIMEOUT));
+        self.try_to_acquire(c, thread, attempt, resource);
+    }
+
+    /// What the thread does next, if it waits for nothing.
+    fn act(&mut self, c: usize, thread: usize) -> bool {
+        let idle = Doing::Stopped;
+        let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
+        let (doing, busy) = match doing {
+            Doing::Idle(until) if until > self.t => {
+                self.wake(c, until);
+                (Doing::Idle(until), false)
+            }
+            Doing::Idle(_) => {
+                self.clients[c].threads[thread].acts += 1;
+                if self.quiet || self.clients[c].threads[thread].acts > 4 {
+                    return false;
+                }
+                let resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
+                let ms = match self.random.chance(60) {
+                    true => 60_000,
+                    false => 20 + self.random.below(150),
+                };
+                let ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
+                self.acquire(c, thread, resource, ttl);
+                return true;
+            }
+            Doing::Pauses(attempt, resource, until) => {
+                if self.has_come(c, until) {
+                    self.try_to_acquire(c, thread, attempt, resource);
+                    return true;
+                }
+                (Doing::Pauses(attempt, resource, until), false)
+            }
+            Doing::Holds(held, until) if until > self.t => {
+                self.wake(c, until);
+                (Doing::Holds(held, until), false)
+            }
+            Doing::Holds(held, _) => {
+                self.use_lock(c, thread, held);
+                return true;
+            }
+            other => (other, false),
+        };
+        self.clients[c].threads[thread].doing = doing;
+        busy
+    }
+
+    fn use_lock(&mut self, c: usize, thread: usize, held: Held) {
+        self.begin(c, thread);
+        let now = self.clients[c].point(self.t);
+        let valid = !held.deadline.remaining(now).is_zero();
+        let choice = self.random.below(if self.quiet { 5 } else { 10 });
+        if choice >= 6 && valid {
+            let ms = if self.random.chance(50) {
+                60_000
+            } else {
+                20 + self.random.below(150)
+            };
+            let ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
+            let extension = Extension::new(ttl, held.deadline, now);
+            let op = extension.op(held.key.clone(), held.ttl.max(ttl.duration()));
+            self.trails[held.token].extended = NodeSet::EMPTY;
+            self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
+            return self.submit(c, thread, op);
+        }
+        // From here on it believes in nothing.
+        self.beliefs.retain(|belief| belief.token != held.token);
+        if choice == 5 {
+            self.trails[held.token].leaked = true;
+            self.clients[c].threads[thread].doing = Doing::Idle(self.t);
+            return;
+        }
+        self.clients[c].threads[thread].doing = Doing::Releases;
+        let only_write = self.random.chance(40) || !valid;
+        self.free(c, thread, held.key, held.ttl, only_write);
+    }
+
+    fn free(&mut self, c: usize, thread: usize, key: Key, ttl: Duration, only_write: bool) {
+        let id = u64::from_le_bytes(key.token.as_bytes()[..8].try_into().unwrap());
+        self.order += 1;
+        self.trails[usize::try_from(id).unwrap()].freed = Some(self.order);
+        let op = Op {
+            action: Action::Release,
+            key,
+            ttl,
+            until: None,
+            only_write,
+        };
+        self.submit(c, thread, op);
+    }
+
+    // ---- answers
+
+    fn answered(&mut self, c: usize, thread: usize, answer: Answer) {
+        let idle = Doing::Stopped;
+        let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
+        match doing {
+            Doing::Acquires(attempt, resource, token) => {
+                self.tried(c, thread, attempt, resource, token, answer);
+            }
+            Doing::Extends(held, extension) => {
+                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+                self.extended(c, thread, held, extension, answer);
+            }
+            Doing::Releases => {
+                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+                let pause = self.random.below(20 * MS);
+                self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
+            }
+            _ => self.violated(format!("client {c}: an answer for nobody")),
+        }
+    }
+
+    /// An operation ends within its time, unless the process stood still.
+    fn in_time(&mut self, c: usize, thread: usize, bound: u64) {
+        let thread = &self.clients[c].threads[thread];
+        let stood = self.clients[c].stands_until > thread.since;
+        // Leading another's wait for first connections ends with that.
+        let first = self.clients[c].core.has_waited_for_first(self.now(c));
+        let bound = if first {
+            bound + CONNECT_TIMEOUT
+        } else {
+            bound
+        };
+        let took = self.t - thread.since;
+        self.check(stood || took <= bound + SLACK, || {
+            format!("client {c}: an operation took {took} us")
+        });
+    }
+
+    fn tried(
+        &mut self,
+        c: usize,
+        thread: usize,
+        mut attempt: Attempt,
+        resource: u8,
+        token: usize,
+        answer: Answer,
+    ) {
+        let now = self.clients[c].point(self.t);
+        let (votes, quorum) = (answer.tally, self.quorum());
+        let no = matches!(answer.outcome, Outcome::No);
+        self.check(
+            !no || votes.granted.len() + votes.refused.len() >= quorum,
+            || format!("client {c}: no with fewer than {quorum} answers"),
+        );
+        if !matches!(answer.outcome, Outcome::Yes(_)) {
+            self.undone(c, token, no);
+        }
+        let tried = attempt.answered(answer, now);
+        let next = match tried {
+            Tried::Granted(key, deadline) => {
+                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+                self.granted(c, thread, token, &key, deadline);
+                let until = self.t + self.random.below(40 * MS);
+                let held = Held {
+                    key,
+                    token,
+                    deadline,
+                    ttl: Duration::from_secs(60),
+                };
+                Doing::Holds(held, until)
+            }
+            Tried::TooSlow(key, _) => {
+                self.counts.too_slow += 1;
+                self.clients[c].threads[thread].doing = Doing::Releases;
+                return self.free(c, thread, key, Duration::from_secs(60), true);
+            }
+            Tried::Denied | Tried::Unavailable(_) => {
+                if let Tried::Denied = tried {
+                    self.counts.denied += 1;
+                } else {
+                    self.counts.unavailable += 1;
+                }
+                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+                let pause = self.random.below(20 * MS);
+                Doing::Idle(self.t + pause)
+            }
+            Tried::Again(within) => {
+                self.counts.split += u64::from(!within.is_zero());
+                self.counts.second += u64::from(within.is_zero());
+                let part = u32::try_from(self.random.below(1025)).unwrap();
+                Doing::Pauses(attempt, resource, now.mono + within * part / 1024)
+            }
+        };
+        self.clients[c].threads[thread].doing = next;
+    }
+
+    /// A try that failed: its releases are written, behind its acquires.
+    fn undone(&mut self, c: usize, token: usize, no: bool) {
+        self.order += 1;
+        self.trails[token].freed = Some(self.order);
+        let (quorum, trail) = (self.quorum(), &self.trails[token]);
+        let answered = trail.granted.or(trail.denied).len();
+        let mut wrong = None;
+        if no && answered < quorum {
+            wrong = Some(format!("no, but {answered} nodes have answered"));
+        }
+        for node in 0..self.servers.len() {
+            let Some(sent) = trail.set_sent[node] else {
+                continue;
+            };
+            let behind = trail.rel_sent[node] == Some(sent) || !self.connections[sent].is_open();
+            if !behind && !trail.denied.has(node) {
+                wrong = Some(format!("the undo of {token} is not written to node {node}"));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violated(format!("client {c}: {wrong}"));
+        }
+    }
+
+    fn granted(&mut self, c: usize, thread: usize, token: usize, key: &Key, deadline: Deadline) {
+        self.counts.granted += 1;
+        trace!(self, "client {c} thread {thread} holds {token}");
+        let (quorum, all) = (self.quorum(), self.servers.len());
+        let granted = self.trails[token].granted.len();
+        self.check(granted >= quorum, || {
+            format!("client {c}: yes by {granted} nodes")
+        });
+        let now = self.clients[c].point(self.t);
+        self.check(!deadline.remaining(now).is_zero(), || {
+            format!("client {c}: granted after its validity")
+        });
+        // The first lock of a program lies on all nodes that are well.
+        let well = self.faultless;
+        let asked = key.asked.and(NodeSet::first(all));
+        self.check(!well || asked.len() == all, || {
+            format!("client {c}: only {asked:?} of {all} nodes were asked")
+        });
+        self.alone(c, token);
+        self.beliefs.push(Belief {
+            client: c,
+            token,
+            deadline,
+        });
+    }
+
+    /// Nobody else believes in a lock on the same resource.
+    fn alone(&mut self, c: usize, token: usize) {
+        let resource = self.trails[token].resource;
+        let other = self.beliefs.iter().find(|belief| {
+            let now = self.clients[belief.client].point(self.t);
+            let same = self.trails[belief.token].resource == resource;
+            same && belief.token != token && !belief.deadline.remaining(now).is_zero()
+        });
+        if let Some(other) = other.filter(|_| !self.lossy) {
+            let what = format!(
+                "clients {} ({}) and {c} ({token}) hold {resource}",
+                other.client, other.token
+            );
+            self.violated(what);
+        }
+    }
+
+    fn extended(
+        &mut self,
+        c: usize,
+        thread: usize,
+        mut held: Held,
+        extension: Extension,
+        answer: Answer,
+    ) {
+        let now = self.clients[c].point(self.t);
+        let (quorum, all) = (self.quorum(), self.servers.len());
+        let (yes, no) = (
+            self.trails[held.token].extended,
+            self.trails[held.token].not_held,
+        );
+        match extension.answered(answer, now) {
+            Extended::Yes(longer) => {
+                self.counts.extended += 1;
+                self.check(yes.len() >= quorum, || {
+                    format!("client {c}: extended by {yes:?}")
+                });
+                let token = held.token;
+                self.check(!held.deadline.remaining(now).is_zero(), || {
+                    format!("client {c}: {token} is extended after its deadline")
+                });
+                self.alone(c, token);
+                if let Some(deadline) = longer {
+                    held.deadline = deadline;
+                    let belief = self.beliefs.iter_mut().find(|one| one.token == token);
+                    if let Some(belief) = belief {
+                        belief.deadline = deadline;
+                    }
+                }
+            }
+            Extended::Lost => {
+                self.counts.lost += 1;
+                let over = held.deadline.remaining(now).is_zero();
+                self.check(over || no.len() > all - quorum, || {
+                    format!("client {c}: lost, but only {no:?} no longer hold it")
+                });
+                self.beliefs.retain(|belief| belief.token != held.token);
+            }
+            Extended::Unavailable(_) => {}
+        }
+        let until = self.t + self.random.below(40 * MS);
+        self.clients[c].threads[thread].doing = Doing::Holds(held, until);
+    }
+
+    // ---- the end
+
+    /// Nothing stands in a client's way any more, and it gives up what it holds.
+    pub(super) fn calm(&mut self, c: usize) {
+        for connection in &mut self.connections {
+            connection.release(self.t);
+        }
+        self.at(self.t, Event::Wake(c));
+    }
+
+    /// One thread that has nothing to do takes and releases a lock that nobody else wants.
+    pub(super) fn probe(&mut self, c: usize) {
+        let stopped = |thread: &Thread| matches!(thread.doing, Doing::Stopped | Doing::Idle(_));
+        let Some(thread) = self.clients[c].threads.iter().position(stopped) else {
+            return;
+        };
+        let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
+        let resource = PROBED + u8::try_from(c).unwrap();
+        self.acquire(c, thread, resource, ttl);
+        self.pump(c);
+    }
+}

@@ -1,0 +1,357 @@
+//! The protocol among virtual servers, connections and clocks.
+//!
+//! One schedule is everything that happens in a world which is made from one seed: servers with clocks
+//! of their own, connections that delay, split, hold, cut and forget, clients that freeze and are
+//! suspended, and their threads, which acquire, extend, release and drop. The code is the real one, from
+//! bytes to deadlines; only sockets, threads and clocks are replaced. After every event the properties
+//! are checked; a seed that fails can be replayed with a trace.
+//!
+//! ```text
+//! cargo test --release --lib simulation                                   a short run, and the mutants
+//! SIM_COUNT=10000000 cargo test --release --lib simulation -- --nocapture on all cores
+//! SIM_SEED=17 cargo test --release --lib replay -- --ignored --nocapture  one seed, with a trace
+//! ```
+//!
+//! *Mutants* show that the properties can fail: each breaks one rule, by a switch that exists only in
+//! tests, and must be found.
+
+mod client;
+mod network;
+mod server;
+mod tests;
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use client::Client;
+use network::Connection;
+use server::Server;
+
+use crate::protocol::quorum::{NodeSet, majority};
+
+thread_local! {
+    static MUTANT: Cell<u32> = const { Cell::new(0) };
+}
+
+pub(crate) fn mutant(number: u32) -> bool {
+    MUTANT.get() == number
+}
+
+/// Times are in microseconds of a clock that nobody in the world can read.
+const MS: u64 = 1000;
+const NODE_TIMEOUT: u64 = 50 * MS;
+const CONNECT_TIMEOUT: u64 = 500 * MS;
+/// For whatever a virtual clock's rate and rounding add.
+const SLACK: u64 = 5 * MS;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    fn pick(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).unwrap()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// Bytes for the server.
+    Arrive(usize),
+    /// Bytes for the client.
+    Deliver(usize),
+    /// The server reads what a dead connection left.
+    Leftover(usize),
+    Connected {
+        client: usize,
+        node: usize,
+        well: bool,
+    },
+    Wake(usize),
+    Fault,
+}
+
+/// What became of a token, on each node.
+struct Trail {
+    client: usize,
+    resource: u8,
+    /// Over which connection its acquire and its release were sent.
+    set_sent: [Option<usize>; 5],
+    rel_sent: [Option<usize>; 5],
+    /// Where the server carried them out, and what it said.
+    set: NodeSet,
+    rel: NodeSet,
+    granted: NodeSet,
+    denied: NodeSet,
+    extended: NodeSet,
+    not_held: NodeSet,
+    /// When it was drawn, and when it was given up, in the order of events.
+    drawn: u64,
+    freed: Option<u64>,
+    /// Left to its ttl.
+    leaked: bool,
+}
+
+/// What a client believes to hold.
+struct Belief {
+    client: usize,
+    token: usize,
+    deadline: crate::protocol::quorum::Deadline,
+}
+
+/// How often what happened, to see that it does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    events: u64,
+    granted: u64,
+    denied: u64,
+    unavailable: u64,
+    split: u64,
+    second: u64,
+    too_slow: u64,
+    extended: u64,
+    lost: u64,
+    home: u64,
+    silent: u64,
+    replaced: u64,
+    pings: u64,
+    refused: u64,
+}
+
+pub(super) struct World {
+    t: u64,
+    order: u64,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    random: Random,
+    servers: Vec<Server>,
+    connections: Vec<Connection>,
+    clients: Vec<Client>,
+    trails: Vec<Trail>,
+    beliefs: Vec<Belief>,
+    /// Nothing ever goes wrong here.
+    faultless: bool,
+    /// A server has forgotten keys.
+    lossy: bool,
+    /// All is well from now on.
+    quiet: bool,
+    wrong: Option<String>,
+    counts: Counts,
+    traced: bool,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.events += other.events;
+        self.granted += other.granted;
+        self.denied += other.denied;
+        self.unavailable += other.unavailable;
+        self.split += other.split;
+        self.second += other.second;
+        self.too_slow += other.too_slow;
+        self.extended += other.extended;
+        self.lost += other.lost;
+        self.home += other.home;
+        self.silent += other.silent;
+        self.replaced += other.replaced;
+        self.pings += other.pings;
+        self.refused += other.refused;
+    }
+}
+
+macro_rules! trace {
+    ($world:expr, $($what:tt)+) => {
+        if $world.traced {
+            println!("{:>9} {}", $world.t, format!($($what)+));
+        }
+    };
+}
+use trace;
+
+impl World {
+    fn new(seed: u64, traced: bool) -> World {
+        let mut random = Random(seed);
+        let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
+        let clients = 2 + random.pick(2);
+        let faultless = random.chance(5);
+        let mut world = World {
+            t: 0,
+            order: 0,
+            events: BinaryHeap::new(),
+            servers: (0..nodes).map(|_| Server::new(&mut random)).collect(),
+            clients: (0..clients)
+                .map(|_| Client::new(nodes, &mut random))
+                .collect(),
+            random,
+            connections: Vec::new(),
+            trails: Vec::new(),
+            beliefs: Vec::new(),
+            faultless,
+            lossy: false,
+            quiet: false,
+            wrong: None,
+            counts: Counts::default(),
+            traced,
+        };
+        for client in 0..clients {
+            let at = world.random.below(10 * MS);
+            world.at(at, Event::Wake(client));
+        }
+        if !faultless {
+            let at = world.random.below(20 * MS);
+            world.at(at, Event::Fault);
+        }
+        world
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at, self.order, event)));
+    }
+
+    fn quorum(&self) -> usize {
+        majority(self.servers.len())
+    }
+
+    fn violated(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+
+    fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.violated(what());
+        }
+    }
+
+    /// A schedule: a time of faults, then quiet, then nothing may be left.
+    fn run(&mut self) -> Result<(), String> {
+        let busy = 60 * MS + self.random.below(200 * MS);
+        self.until(busy);
+        self.quiet = true;
+        for client in 0..self.clients.len() {
+            self.calm(client);
+        }
+        for server in &mut self.servers {
+            server.calm();
+        }
+        // Attendants pause for up to 0.7 s; what was refused is tried again with later operations.
+        let mut left = None;
+        for _ in 0..8 {
+            for client in 0..self.clients.len() {
+                self.probe(client);
+            }
+            self.until(self.t + 1000 * MS);
+            left = self.left();
+            if left.is_none() || self.wrong.is_some() {
+                break;
+            }
+        }
+        match self.wrong.take().or(left) {
+            Some(wrong) => Err(wrong),
+            None => Ok(()),
+        }
+    }
+
+    /// What is not as it is when all is quiet.
+    fn left(&self) -> Option<String> {
+        for (node, server) in self.servers.iter().enumerate() {
+            for (resource, token, expires) in server.keys() {
+                let held = self.beliefs.iter().any(|belief| belief.token == token);
+                if expires > self.t && !held && !self.trails[token].leaked {
+                    return Some(format!("node {node}: {resource} is left behind by {token}"));
+                }
+            }
+        }
+        let unrest =
+            |(at, client): (usize, &Client)| Some(format!("client {at}: {}", client.unrest()?));
+        self.clients.iter().enumerate().find_map(unrest)
+    }
+
+    fn until(&mut self, end: u64) {
+        while let Some(Reverse((at, order, event))) = self.events.pop() {
+            if at > end {
+                self.events.push(Reverse((at, order, event)));
+                break;
+            }
+            self.t = at;
+            self.counts.events += 1;
+            match event {
+                Event::Arrive(connection) => self.arrive(connection),
+                Event::Deliver(connection) => self.deliver(connection),
+                Event::Leftover(connection) => self.leftover(connection),
+                Event::Connected { client, node, well } => self.connected(client, node, well),
+                Event::Wake(client) => self.pump(client),
+                Event::Fault => self.fault(),
+            }
+            if self.wrong.is_some() {
+                return;
+            }
+        }
+        self.t = end;
+    }
+
+    fn fault(&mut self) {
+        if self.quiet {
+            return;
+        }
+        let node = self.random.pick(self.servers.len());
+        let client = self.random.pick(self.clients.len());
+        let longest = if self.random.chance(20) { 300 } else { 80 };
+        let long = self.random.below(longest) * MS;
+        let what = self.random.below(12);
+        trace!(
+            self,
+            "fault {what}: node {node}, client {client}, {long} us"
+        );
+        let until = self.t + long;
+        match what {
+            0 | 1 => {
+                let open = |at: &usize| self.connections[*at].is_open();
+                let open: Vec<usize> = (0..self.connections.len()).filter(open).collect();
+                if !open.is_empty() {
+                    let connection = open[self.random.pick(open.len())];
+                    self.cut(connection);
+                }
+            }
+            2 => self.servers[node].pause(until),
+            3 => {
+                // With its data, or without.
+                let loses = self.random.chance(30);
+                self.lossy |= loses && self.servers[node].forget(self.t);
+                self.servers[node].refuse_connections(until);
+                self.restart(node);
+            }
+            4 | 5 => {
+                // Both ways, or one of them.
+                let ways = self.random.below(3);
+                for connection in &mut self.connections {
+                    if connection.node == node && (what == 4 || connection.client == client) {
+                        connection.hold(until, ways != 1, ways != 2);
+                    }
+                }
+            }
+            6 => self.servers[node].run_out_of_memory(until),
+            7 => self.servers[node].refuse_writes(until),
+            8 => self.clients[client].freeze(until),
+            9 => self.clients[client].suspend(self.t, until),
+            10 => self.cut_all(|connection| connection.client == client),
+            _ => self.servers[node].slow_down(until),
+        }
+        let next = self.t + self.random.below(60 * MS);
+        self.at(next, Event::Fault);
+    }
+}

@@ -1,0 +1,246 @@
+//! Virtual connections: byte streams that delay, split, hold, cut and forget.
+
+use std::collections::VecDeque;
+
+use super::{Event, MS, World, trace};
+use crate::error::Cause;
+
+pub(super) struct Connection {
+    pub(super) client: usize,
+    pub(super) node: usize,
+    /// Bytes on their way to the server.
+    up: VecDeque<Vec<u8>>,
+    /// Of a command whose rest is to come.
+    pub(super) read: Vec<u8>,
+    /// Bytes on their way to the client, and those that it can read.
+    down: VecDeque<Vec<u8>>,
+    pub(super) inbox: Vec<u8>,
+    /// A byte stream keeps its order.
+    up_at: u64,
+    down_at: u64,
+    /// Nothing passes before.
+    up_held: u64,
+    down_held: u64,
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// The client closed it in the usual way: what is under way arrives, until the first answer.
+    Closed,
+    /// What is still in the server's socket will be read; nothing else passes.
+    Dead,
+}
+
+impl Connection {
+    pub(super) fn new(client: usize, node: usize) -> Connection {
+        Connection {
+            client,
+            node,
+            up: VecDeque::new(),
+            read: Vec::new(),
+            down: VecDeque::new(),
+            inbox: Vec::new(),
+            up_at: 0,
+            down_at: 0,
+            up_held: 0,
+            down_held: 0,
+            end: End::Open,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.end == End::Open
+    }
+
+    /// Never earlier: that would change the order.
+    pub(super) fn hold(&mut self, until: u64, up: bool, down: bool) {
+        if up {
+            self.up_held = self.up_held.max(until);
+        }
+        if down {
+            self.down_held = self.down_held.max(until);
+        }
+    }
+
+    /// Whatever was held passes from now on.
+    pub(super) fn release(&mut self, t: u64) {
+        self.up_held = self.up_held.min(t);
+        self.down_held = self.down_held.min(t);
+    }
+
+    pub(super) fn next_up(&mut self) -> Option<Vec<u8>> {
+        self.up.pop_front()
+    }
+
+    /// What the client can read of it, or that it is over.
+    pub(super) fn recv(&mut self, part: usize) -> Result<Vec<u8>, Cause> {
+        if !self.inbox.is_empty() {
+            let rest = self.inbox.split_off(part.min(self.inbox.len()));
+            return Ok(std::mem::replace(&mut self.inbox, rest));
+        }
+        if self.is_open() {
+            Ok(Vec::new())
+        } else {
+            Err(Cause::Closed("by the other side".into()))
+        }
+    }
+}
+
+impl World {
+    /// How long something takes on its way.
+    pub(super) fn delay(&mut self, node: usize) -> u64 {
+        let slow = self.servers[node].is_slow(self.t);
+        match self.random.below(20) {
+            _ if slow => 20 * MS + self.random.below(60 * MS),
+            0 if !self.faultless && !self.quiet => self.random.below(60 * MS),
+            1..4 if !self.faultless && !self.quiet => self.random.below(5 * MS),
+            _ => 20 + self.random.below(100),
+        }
+    }
+
+    pub(super) fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<(), Cause> {
+        if !self.connections[connection].is_open() {
+            // The kernel may not know yet.
+            return match self.random.chance(50) {
+                true => Err(Cause::Closed("when it was written to".into())),
+                false => Ok(()),
+            };
+        }
+        let cut = match self.random.chance(15) {
+            true => self.random.pick(bytes.len().max(1)),
+            false => bytes.len(),
+        };
+        for part in [&bytes[..cut], &bytes[cut..]] {
+            if part.is_empty() {
+                continue;
+            }
+            let at = self.t + self.delay(self.connections[connection].node);
+            let stream = &mut self.connections[connection];
+            stream.up_at = stream.up_at.max(at);
+            stream.up.push_back(part.to_vec());
+            let at = stream.up_at;
+            self.at(at, Event::Arrive(connection));
+        }
+        Ok(())
+    }
+
+    pub(super) fn arrive(&mut self, connection: usize) {
+        let stream = &self.connections[connection];
+        if stream.up.is_empty() || stream.end == End::Dead {
+            return;
+        }
+        let paused = self.servers[stream.node].is_paused(self.t);
+        let later = paused.unwrap_or(0).max(stream.up_held);
+        if later > self.t {
+            return self.at(later, Event::Arrive(connection));
+        }
+        if let Some(bytes) = self.connections[connection].next_up() {
+            self.execute(connection, &bytes);
+        }
+    }
+
+    /// The server's answer goes on its way.
+    pub(super) fn answer(&mut self, connection: usize, bytes: &[u8]) {
+        match self.connections[connection].end {
+            End::Open => {}
+            // It is answered by a reset, and the server drops what it has not read.
+            End::Closed if !bytes.is_empty() => {
+                self.connections[connection].end = End::Dead;
+                self.connections[connection].up.clear();
+                return;
+            }
+            End::Closed | End::Dead => return,
+        }
+        let cut = match self.random.chance(10) {
+            true => self.random.pick(bytes.len().max(1)),
+            false => bytes.len(),
+        };
+        for part in [&bytes[..cut], &bytes[cut..]] {
+            if part.is_empty() {
+                continue;
+            }
+            let at = self.t + self.delay(self.connections[connection].node);
+            let stream = &mut self.connections[connection];
+            stream.down_at = stream.down_at.max(at);
+            stream.down.push_back(part.to_vec());
+            let at = stream.down_at;
+            self.at(at, Event::Deliver(connection));
+        }
+    }
+
+    pub(super) fn deliver(&mut self, connection: usize) {
+        let stream = &mut self.connections[connection];
+        if !stream.is_open() {
+            return;
+        }
+        if stream.down_held > self.t {
+            let later = stream.down_held;
+            return self.at(later, Event::Deliver(connection));
+        }
+        if let Some(bytes) = stream.down.pop_front() {
+            stream.inbox.extend_from_slice(&bytes);
+            let client = stream.client;
+            self.pump(client);
+        }
+    }
+
+    /// Something on the way, or the server, ends a connection: some of what was under way is in the
+    /// server's socket, and will be read; the rest is gone.
+    pub(super) fn cut(&mut self, connection: usize) {
+        self.end(connection, End::Dead);
+        let client = self.connections[connection].client;
+        self.at(self.t, Event::Wake(client));
+    }
+
+    pub(super) fn cut_all(&mut self, which: impl Fn(&Connection) -> bool) {
+        for connection in 0..self.connections.len() {
+            if which(&self.connections[connection]) {
+                self.cut(connection);
+            }
+        }
+    }
+
+    /// The server ends, and what is in its sockets with it.
+    pub(super) fn restart(&mut self, node: usize) {
+        self.cut_all(|connection| connection.node == node);
+        for connection in &mut self.connections {
+            if connection.node == node {
+                connection.up.clear();
+                connection.read.clear();
+            }
+        }
+    }
+
+    /// The client gives a connection up: at once, or in the usual way.
+    pub(super) fn give_up(&mut self, connection: usize, resets: bool) {
+        self.end(connection, if resets { End::Dead } else { End::Closed });
+    }
+
+    fn end(&mut self, connection: usize, end: End) {
+        if !self.connections[connection].is_open() {
+            return;
+        }
+        trace!(self, "connection {connection} is {end:?}");
+        let (held, node) = {
+            let stream = &self.connections[connection];
+            (stream.up_held > self.t, stream.node)
+        };
+        let passed = !held || self.servers[node].is_paused(self.t).is_some();
+        let under_way = self.connections[connection].up.len();
+        let arrived = if passed {
+            self.random.pick(under_way + 1)
+        } else {
+            0
+        };
+        let later = self.t + self.random.below(400 * MS);
+        let stream = &mut self.connections[connection];
+        stream.end = end;
+        stream.down.clear();
+        if end == End::Dead {
+            stream.up.truncate(arrived);
+            self.at(later, Event::Leftover(connection));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! A virtual server: keys that expire by its own clock, three commands, and moods.
+
+use super::{Event, MS, Random, World, trace};
+
+pub(super) struct Server {
+    /// Resource, token, and when it expires.
+    keys: Vec<(u8, usize, u64)>,
+    /// Its clock gains so many parts in ten thousand.
+    rate: u64,
+    paused_until: u64,
+    refuses_connections_until: u64,
+    out_of_memory_until: u64,
+    refuses_writes_until: u64,
+    slow_until: u64,
+}
+
+/// What a command asks.
+enum Command {
+    Ping,
+    Set { resource: u8, token: usize, px: u64 },
+    Extend { resource: u8, token: usize, px: u64 },
+    Release { resource: u8, token: usize },
+}
+
+impl Server {
+    pub(super) fn new(random: &mut Random) -> Server {
+        Server {
+            keys: Vec::new(),
+            rate: 9_950 + random.below(101),
+            paused_until: 0,
+            refuses_connections_until: 0,
+            out_of_memory_until: 0,
+            refuses_writes_until: 0,
+            slow_until: 0,
+        }
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = (u8, usize, u64)> {
+        self.keys.iter().copied()
+    }
+
+    /// When a key that is set now expires.
+    fn expires(&self, t: u64, px: u64) -> u64 {
+        t + px * MS * 10_000 / self.rate
+    }
+
+    pub(super) fn pause(&mut self, until: u64) {
+        self.paused_until = until;
+    }
+
+    pub(super) fn is_paused(&self, t: u64) -> Option<u64> {
+        (self.paused_until > t).then_some(self.paused_until)
+    }
+
+    pub(super) fn refuse_connections(&mut self, until: u64) {
+        self.refuses_connections_until = until;
+    }
+
+    pub(super) fn refuses_connections(&self, t: u64) -> bool {
+        self.refuses_connections_until > t
+    }
+
+    pub(super) fn run_out_of_memory(&mut self, until: u64) {
+        self.out_of_memory_until = until;
+    }
+
+    pub(super) fn refuse_writes(&mut self, until: u64) {
+        self.refuses_writes_until = until;
+    }
+
+    pub(super) fn slow_down(&mut self, until: u64) {
+        self.slow_until = until;
+    }
+
+    pub(super) fn is_slow(&self, t: u64) -> bool {
+        self.slow_until > t
+    }
+
+    /// It loses its keys; whether there were any.
+    pub(super) fn forget(&mut self, t: u64) -> bool {
+        let any = self.keys.iter().any(|key| key.2 > t);
+        self.keys.clear();
+        any
+    }
+
+    /// Well again, from now on.
+    pub(super) fn calm(&mut self) {
+        self.paused_until = 0;
+        self.refuses_connections_until = 0;
+        self.out_of_memory_until = 0;
+        self.refuses_writes_until = 0;
+        self.slow_until = 0;
+    }
+}
+
+/// The first command in `bytes` and its length, once it is complete.
+fn parse(bytes: &[u8]) -> Option<(Command, usize)> {
+    let line = |at: usize| {
+        let length = bytes.get(at..)?.iter().position(|byte| *byte == b'\r')?;
+        let digits = bytes.get(at + 1..at + length)?;
+        let number = digits
+            .iter()
+            .fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+        (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
+    };
+    let (count, mut at) = line(0)?;
+    let mut args: [&[u8]; 6] = [&[]; 6];
+    for arg in args.iter_mut().take(count) {
+        let (length, start) = line(at)?;
+        *arg = bytes.get(start..start + length)?;
+        at = start + length + 2;
+    }
+    if at > bytes.len() {
+        return None;
+    }
+    let token = |arg: &[u8]| {
+        let id = u64::from_le_bytes(arg[..8].try_into().unwrap());
+        usize::try_from(id).unwrap()
+    };
+    let number = |arg: &[u8]| str::from_utf8(arg).unwrap().parse().unwrap();
+    let command = match (args[0], count) {
+        (b"PING", _) => Command::Ping,
+        (b"SET", _) => Command::Set {
+            resource: args[1][0],
+            token: token(args[2]),
+            px: number(args[5]),
+        },
+        (_, 6) => Command::Extend {
+            resource: args[3][0],
+            token: token(args[4]),
+            px: number(args[5]),
+        },
+        _ => Command::Release {
+            resource: args[3][0],
+            token: token(args[4]),
+        },
+    };
+    Some((command, at))
+}
+
+/// The commands in `bytes`, which are whole: what of which token is said.
+pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
+    while let Some((command, length)) = parse(bytes) {
+        bytes = &bytes[length..];
+        match command {
+            Command::Set { token, .. } => each(true, token),
+            Command::Release { token, .. } => each(false, token),
+            Command::Ping | Command::Extend { .. } => {}
+        }
+    }
+}
+
+impl World {
+    /// The server reads bytes from a connection.
+    pub(super) fn execute(&mut self, connection: usize, bytes: &[u8]) {
+        let node = self.connections[connection].node;
+        let mut read = std::mem::take(&mut self.connections[connection].read);
+        read.extend_from_slice(bytes);
+        let mut at = 0;
+        let mut replies = Vec::new();
+        while let Some((command, length)) = parse(&read[at..]) {
+            at += length;
+            let reply = self.command(node, connection, command);
+            replies.extend_from_slice(reply);
+        }
+        read.drain(..at);
+        self.connections[connection].read = read;
+        self.answer(connection, &replies);
+    }
+
+    fn command(&mut self, node: usize, connection: usize, command: Command) -> &'static [u8] {
+        let t = self.t;
+        let server = &mut self.servers[node];
+        server.keys.retain(|key| key.2 > t);
+        let refuses = server.refuses_writes_until > t;
+        match command {
+            Command::Ping => {
+                self.counts.pings += 1;
+                // A turn of the event loop: what is in the sockets of dead connections is read, too.
+                self.read_leftovers(node, self.connections[connection].client);
+                b"+PONG\r\n"
+            }
+            Command::Set {
+                resource,
+                token,
+                px,
+            } => self.set(node, resource, token, px),
+            Command::Extend {
+                resource,
+                token,
+                px,
+            } => {
+                let expires = server.expires(t, px);
+                let held = |key: &&mut (u8, usize, u64)| key.0 == resource && key.1 == token;
+                match server.keys.iter_mut().find(held) {
+                    Some(_) if refuses => b"-READONLY You can't write\r\n",
+                    Some(key) => {
+                        key.2 = key.2.max(expires);
+                        self.trails[token].extended.add(node);
+                        b":1\r\n"
+                    }
+                    None => {
+                        self.trails[token].not_held.add(node);
+                        b":0\r\n"
+                    }
+                }
+            }
+            Command::Release { resource, token } => {
+                let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
+                let found = server.keys.iter().position(held);
+                trace!(
+                    self,
+                    "    node {node}: release {token}, {}",
+                    found.is_some()
+                );
+                let server = &mut self.servers[node];
+                match found {
+                    Some(_) if refuses => {
+                        self.counts.refused += 1;
+                        b"-READONLY You can't write\r\n"
+                    }
+                    Some(at) => {
+                        server.keys.swap_remove(at);
+                        self.trails[token].rel.add(node);
+                        b":1\r\n"
+                    }
+                    None => {
+                        self.trails[token].rel.add(node);
+                        self.trails[token].not_held.add(node);
+                        b":0\r\n"
+                    }
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, node: usize, resource: u8, token: usize, px: u64) -> &'static [u8] {
+        let (t, server) = (self.t, &mut self.servers[node]);
+        let holder = server.keys.iter().find(|key| key.0 == resource);
+        let holder = holder.map(|key| key.1);
+        trace!(
+            self,
+            "    node {node}: set {resource} {token}, held by {holder:?}"
+        );
+        let again = self.trails[token].set.has(node);
+        let late = self.trails[token].rel.has(node);
+        self.trails[token].set.add(node);
+        self.check(!again, || format!("{token} is set twice on node {node}"));
+        self.check(!late, || {
+            format!("{token} is set after its release on node {node}")
+        });
+        let server = &mut self.servers[node];
+        if server.out_of_memory_until > t {
+            return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        }
+        if server.refuses_writes_until > t {
+            return b"-READONLY You can't write against a read only replica.\r\n";
+        }
+        let Some(holder) = holder else {
+            let expires = server.expires(t, px);
+            server.keys.push((resource, token, expires));
+            self.trails[token].granted.add(node);
+            return b"+OK\r\n";
+        };
+        self.trails[token].denied.add(node);
+        let (mine, other) = (&self.trails[token], &self.trails[holder]);
+        let freed = mine.client == other.client && other.freed.is_some_and(|at| at < mine.drawn);
+        // What it could not carry out waits.
+        let refused = self.counts.refused > 0;
+        self.check(!freed || refused, || {
+            format!("node {node} denies {token} for {holder}, which the same client had released")
+        });
+        b"$-1\r\n"
+    }
+
+    pub(super) fn leftover(&mut self, connection: usize) {
+        let node = self.connections[connection].node;
+        if let Some(later) = self.servers[node].is_paused(self.t) {
+            return self.at(later, Event::Leftover(connection));
+        }
+        while let Some(bytes) = self.connections[connection].next_up() {
+            self.execute(connection, &bytes);
+        }
+    }
+
+    fn read_leftovers(&mut self, node: usize, client: usize) {
+        for other in 0..self.connections.len() {
+            let dead = &self.connections[other];
+            if !dead.is_open() && dead.node == node && dead.client == client {
+                while let Some(bytes) = self.connections[other].next_up() {
+                    self.execute(other, &bytes);
+                }
+            }
+        }
+    }
+}
