@@ -592,7 +592,7 @@ impl<W> Core<W> {
     fn place(&self, ticket: Ticket) -> Option<usize> {
         let entry = self.entries.get(ticket.place)?;
         let same = entry.number == ticket.number || mutant(5);
-        let open = entry.state == State::Open || mutant(10) && entry.state != State::Free;
+        let open = entry.state == State::Open;
         (same && open).then_some(ticket.place)
     }
 
@@ -609,7 +609,12 @@ impl<W> Core<W> {
         let reports = entry.is_acquire().then(|| what.clone().err());
         let mut alive = true;
         match vote {
-            Vote::Granted => entry.votes.grant(at),
+            Vote::Granted => {
+                entry.votes.grant(at);
+                if mutant(9) {
+                    entry.votes.grant(at + 1);
+                }
+            }
             // It may have been carried out just before the first connection closed.
             Vote::Refused if entry.is_release() && entry.again.has(at) => {
                 entry.fail(at, &Arc::new(Cause::Closed("before it answered".into())));

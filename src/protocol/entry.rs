@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, NodeErrors};
+use crate::protocol::mutant;
 use crate::protocol::node::Release;
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::script::{Action, Key};
@@ -158,7 +159,7 @@ impl<W> Entry<W> {
 
     /// The connection on which a node was asked is finished.
     pub(crate) fn severed(&mut self, node: usize, cause: &Arc<Cause>) {
-        if self.is_acquire() {
+        if self.is_acquire() && !mutant(20) {
             return self.fail(node, cause);
         }
         self.asked.remove(node);
@@ -206,6 +207,9 @@ impl<W> Entry<W> {
         let question = self.op.action.question();
         let mut votes = self.votes;
         for node in self.absent(here, nodes).iter() {
+            if mutant(11) {
+                votes.refuse(node);
+            }
             votes.fail(node);
         }
         match votes.verdict(question, nodes) {

@@ -282,7 +282,9 @@ impl Node {
 
     /// A server could not carry out a release now. It is tried again with a later operation.
     pub(crate) fn refuse(&mut self, release: Release) {
-        self.refused.push(release);
+        if !mutant(1) {
+            self.refused.push(release);
+        }
     }
 
     /// The server carries out releases again: all that it refused are due.
@@ -433,7 +435,7 @@ impl Node {
     /// It was connected.
     pub(crate) fn greeted(&mut self, greeting: Greeting) {
         self.fresh = Some(greeting);
-        if self.link == Link::Down {
+        if self.link == Link::Down || mutant(13) {
             self.link = Link::Coming;
         }
     }

@@ -54,6 +54,10 @@ impl Connection {
         self.end == End::Open
     }
 
+    pub(super) fn is_dead(&self) -> bool {
+        self.end == End::Dead
+    }
+
     /// Never earlier: that would change the order.
     pub(super) fn hold(&mut self, until: u64, up: bool, down: bool) {
         if up {

@@ -286,7 +286,7 @@ impl World {
     fn read_leftovers(&mut self, node: usize, client: usize) {
         for other in 0..self.connections.len() {
             let dead = &self.connections[other];
-            if !dead.is_open() && dead.node == node && dead.client == client {
+            if dead.is_dead() && dead.node == node && dead.client == client {
                 while let Some(bytes) = self.connections[other].next_up() {
                     self.execute(other, &bytes);
                 }
