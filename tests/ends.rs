@@ -65,8 +65,9 @@ fn a_release_ends_within_a_node_timeout_where_nodes_are_silent_and_others_closed
     let errors = unavailable(lock.release());
     let took = started.elapsed();
     assert!(took < 2 * NODE_TIMEOUT, "{took:?}");
+    // With two of three it is certain; the third is not waited for.
     let failed: Vec<usize> = errors.iter().map(|error| error.0).collect();
-    assert_eq!(failed, [0, 1, 2], "{errors}");
+    assert!(failed.ends_with(&[1, 2]), "{errors}");
     servers[0].resume();
     relays[1..].iter().for_each(Relay::accept);
     eventually("what was owed is paid", || {

@@ -309,17 +309,10 @@ fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
     );
     assert_eq!(server.keys().len(), 301);
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    // What was refused does not spoil what is asked now, and is not said again all at once: what is asked
-    // would have to wait for it.
-    let (mut left, mut gone, mut steps) = (300, 0, 0);
-    while left > 0 {
-        assert!(redlock.try_acquire("taken", TTL).unwrap().is_none());
-        let now = server.keys().len() - 1;
-        assert!(left - now <= (2 * gone).max(1), "{left} keys, then {now}");
-        (left, gone, steps) = (now, (left - now).max(gone), steps + 1);
-        assert!(steps < 100, "{left} keys are left");
-        std::thread::sleep(ms(50));
-    }
+    // One of them goes with the next operation, and when the server takes that, all the others.
+    assert!(redlock.try_acquire("taken", TTL).unwrap().is_none());
+    assert!(redlock.try_acquire("taken", TTL).unwrap().is_none());
+    eventually("all are released", || server.keys() == ["taken"]);
 
     let lock = take(&redlock, "busy");
     let script = Script::on(&server);
@@ -415,26 +408,27 @@ fn refused_releases_wait_for_nobody() {
     }
 }
 
-/// What it refused is said again ten times a second at most, however often it is asked.
+/// However much it has refused, one release is tried again with each operation.
 #[test]
 fn a_server_that_refuses_is_not_pestered() {
     let server = Server::start();
     let redlock = redlock(std::slice::from_ref(&server));
-    let lock = take(&redlock, "held");
+    let many: Vec<_> = (0..300).map(|i| take(&redlock, &format!("{i}"))).collect();
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    drop(lock);
+    drop(many);
+    unavailable(redlock.try_acquire("another", TTL));
     server.command(&["CONFIG", "RESETSTAT"]);
-    let (before, rounds) = (Instant::now(), 500);
+    let rounds = 500;
     for _ in 0..rounds {
         unavailable(redlock.try_acquire("another", TTL));
     }
     let said = server.info("commandstats", "cmdstat_eval");
     let said = said.trim_start_matches("calls=").split(',').next();
-    let said: u128 = said.unwrap().parse().unwrap();
-    let again = before.elapsed().as_millis() / 100 + 1;
-    // The server may not have come to the last one yet, or may have come late to the first.
-    assert!(said >= rounds - 1, "{said} releases");
-    assert!(said <= rounds + 1 + again, "{said} releases");
+    let said: u32 = said.unwrap().parse().unwrap();
+    // Its own undo, and one more. The server may not have come to the last ones yet, or may have come late
+    // to the first.
+    assert!(said >= 2 * rounds - 2, "{said} releases");
+    assert!(said <= 2 * rounds + 2, "{said} releases");
 }
 
 #[test]
@@ -626,7 +620,7 @@ fn one_server_under_two_addresses_is_refused() {
 fn one_server_under_two_addresses_spoils_no_work() {
     let servers = Server::several(2);
     let again = relay::Relay::to(servers[0].port());
-    again.set(|policy| policy.down.delay = ms(500));
+    again.set(|policy| policy.down.delay = 3 * NODE_TIMEOUT);
     let nodes = [servers[0].url(), servers[1].url(), again.url()];
     let redlock = Redlock::new(nodes).unwrap();
     let redlock = redlock.with_options(options()).unwrap();

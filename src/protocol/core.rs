@@ -424,7 +424,6 @@ impl<W> Core<W> {
         // Releases come first, or a lock that is free already would be denied.
         let all = node.ping(out, start, now) || mutant(7) || node.say_releases(out, start, now);
         if all && node.is_here() {
-            node.say_refused(out, start, now);
             self.ask(at, true, out, start, now);
             self.ask(at, false, out, start, now);
         }
@@ -464,8 +463,10 @@ impl<W> Core<W> {
             };
             entry.asked.add(at);
             #[allow(clippy::indexing_slicing)] // OK because nodes are never removed.
-            self.nodes[at].ask(what, out.len() - start, now);
+            let node = &mut self.nodes[at];
+            node.ask(what, out.len() - start, now);
             out.extend_from_slice(&entry.bytes);
+            node.say_refused(out, start, now);
         }
     }
 
