@@ -123,6 +123,14 @@ impl Attempt {
     }
 }
 
+#[cfg(test)]
+impl Attempt {
+    /// Whether this was its first try.
+    pub(crate) fn is_first(&self) -> bool {
+        self.splits == 0 && !self.closed
+    }
+}
+
 /// One extension of a lock that is held until `old`.
 pub(crate) struct Extension {
     ttl: Ttl,

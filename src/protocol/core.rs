@@ -531,12 +531,14 @@ impl<W> Core<W> {
         }
         node.looked(now);
         let (overdue, asked) = (node.is_overdue(now, node_timeout), node.asked_at());
-        self.prompt = false;
         if overdue {
             self.silence(at, now);
         } else if let Some(asked) = asked {
             let age = now.saturating_duration_since(asked);
             self.order.in_vain(at, age, now);
+        }
+        if std::mem::take(&mut self.prompt) {
+            self.judge_all(now);
         }
     }
 
@@ -743,9 +745,7 @@ impl<W> Core<W> {
         let is_twin = |node: &Node| node.cause.as_ref().is_some_and(twin);
         self.twins = self.nodes.iter().any(is_twin);
         self.news = true;
-        for place in 0..self.entries.len() {
-            self.judge(place, now);
-        }
+        self.judge_all(now);
     }
 
     /// Time is over for some operations.
@@ -790,6 +790,12 @@ impl<W> Core<W> {
 
     // ---- verdicts
 
+    fn judge_all(&mut self, now: Instant) {
+        for place in 0..self.entries.len() {
+            self.judge(place, now);
+        }
+    }
+
     /// Ends an operation whose verdict is certain. A failed acquire ends with its undo.
     fn judge(&mut self, place: usize, now: Instant) {
         let (here, count) = (self.here, self.nodes.len());
@@ -808,6 +814,12 @@ impl<W> Core<W> {
         } else {
             return;
         };
+        // Granted by nobody yet: whoever answers as promptly as the others is waited for. Of contenders of
+        // whom none has a quorum, those with a vote must know of it, and try again.
+        let unsure = verdict == Verdict::No && entry.votes.granted.is_empty() && !mutant(21);
+        if acquire && unsure && self.prompt && !entry.owing().and(here).is_empty() {
+            return;
+        }
         if acquire && verdict != Verdict::Yes {
             entry.state = State::Undoing(verdict);
             self.undo(place, now);

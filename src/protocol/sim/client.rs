@@ -624,6 +624,7 @@ impl World {
         if !matches!(answer.outcome, Outcome::Yes(_)) {
             self.undone(c, token, no);
         }
+        let soon = now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
         let tried = attempt.answered(answer, now);
         let next = match tried {
             Tried::Granted(key, deadline) => {
@@ -646,6 +647,12 @@ impl World {
             Tried::Denied | Tried::Unavailable(_) => {
                 if let Tried::Denied = tried {
                     self.counts.denied += 1;
+                    // Who has a vote has met another contender, and tries again for a time.
+                    let voted = self.trails[token].granted;
+                    let first = self.faultless && soon && attempt.is_first();
+                    self.check(!first || voted.is_empty(), || {
+                        format!("client {c}: {token} is denied, but {voted:?} granted it")
+                    });
                 } else {
                     self.counts.unavailable += 1;
                 }

@@ -106,6 +106,7 @@ const MUTANTS: &[(u32, &str)] = &[
     (18, "an extension counts after the old deadline"),
     (19, "released only where it was granted"),
     (20, "an acquire is sent again over a new connection"),
+    (21, "\"no\" before it is known whether anybody granted it"),
 ];
 
 #[test]
