@@ -950,6 +950,9 @@ impl<W> Core<W> {
     fn come_home(&mut self, at: usize, now: Instant) {
         let forgotten = self.node(at).come_home(now);
         self.here.add(at);
+        if self.node(at).fragile {
+            self.order.keep_lag(at);
+        }
         if !self.is_short() {
             self.majority_at.get_or_insert(now);
         }

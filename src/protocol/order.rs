@@ -22,6 +22,8 @@ pub(crate) struct Order {
     /// How long each node takes to answer.
     lags: Vec<Duration>,
     halve_at: Instant,
+    /// Nodes whose lags are not: to try one of these again may cost a whole node timeout.
+    kept: NodeSet,
     /// Nodes that did not answer while they were waited for, and have not since.
     in_vain: NodeSet,
     /// Nodes to look at without waiting: another was waited for in vain, so they have had time.
@@ -34,6 +36,7 @@ impl Order {
             nodes: (0..nodes).collect(),
             lags: vec![Duration::ZERO; nodes],
             halve_at: now + HALF_LIFE,
+            kept: NodeSet::EMPTY,
             in_vain: NodeSet::EMPTY,
             glances: NodeSet::EMPTY,
         }
@@ -46,6 +49,11 @@ impl Order {
     /// Nodes that did not answer while they were waited for, and have not since.
     pub(crate) fn slow(&self) -> NodeSet {
         self.in_vain
+    }
+
+    /// A node cannot be waited for a little and then again: its lag is not halved.
+    pub(crate) fn keep_lag(&mut self, node: usize) {
+        self.kept.add(node);
     }
 
     /// The nearest of these.
@@ -100,7 +108,9 @@ impl Order {
         }
         if now > self.halve_at {
             self.halve_at = now + HALF_LIFE;
-            self.lags.iter_mut().for_each(|lag| *lag /= 2);
+            for (node, lag) in self.lags.iter_mut().enumerate() {
+                *lag /= if self.kept.has(node) { 1 } else { 2 };
+            }
         }
         // One pass is enough: each time it is learned what one node takes.
         for at in 1..self.nodes.len() {

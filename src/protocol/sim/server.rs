@@ -98,9 +98,7 @@ fn parse(bytes: &[u8]) -> Option<(Command, usize)> {
     let line = |at: usize| {
         let length = bytes.get(at..)?.iter().position(|byte| *byte == b'\r')?;
         let digits = bytes.get(at + 1..at + length)?;
-        let number = digits
-            .iter()
-            .fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+        let number = str::from_utf8(digits).ok()?.parse::<usize>().ok()?;
         (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
     };
     let (count, mut at) = line(0)?;

@@ -1,5 +1,6 @@
 //! The runs.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -32,7 +33,9 @@ fn search(
         }
         for seed in start..(start + step).min(end) {
             let mut world = World::new(from + seed, false);
-            let result = world.run();
+            // So that the seed is known.
+            let result = catch_unwind(AssertUnwindSafe(|| world.run()));
+            let result = result.unwrap_or_else(|_| Err("a panic".into()));
             found.counts.add(&world.counts);
             if let Err(what) = result {
                 over.store(true, Ordering::Relaxed);
