@@ -1,0 +1,126 @@
+//! A minority that is silent, or takes in nothing, costs the others next to nothing.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redlock_sync::Redlock;
+use support::*;
+
+/// So long that nothing here is explained by waiting for it.
+const TIMEOUT: Duration = Duration::from_secs(4);
+
+fn patient(servers: &[Server]) -> Redlock {
+    let redlock = connected(servers)
+        .with_options(options().node_timeout(TIMEOUT))
+        .unwrap();
+    for _ in 0..20 {
+        take(&redlock, "warm").release().unwrap();
+    }
+    redlock
+}
+
+fn subsets(nodes: usize, most: u32) -> impl Iterator<Item = Vec<usize>> {
+    let members = move |set: u32| (0..nodes).filter(move |node| set & (1 << node) != 0);
+    let sets = (1..1_u32 << nodes).filter(move |set| set.count_ones() <= most);
+    sets.map(move |set| members(set).collect())
+}
+
+#[test]
+fn a_silent_minority_costs_a_fraction_of_the_node_timeout() {
+    let servers = Server::several(5);
+    for silent in subsets(5, 2) {
+        let redlock = patient(&servers);
+        let mut held = take(&redlock, "held");
+        silent.iter().for_each(|node| servers[*node].stop());
+        let started = Instant::now();
+        take(&redlock, "a").release().unwrap();
+        held.extend(2 * TTL).unwrap();
+        drop(held);
+        let took = started.elapsed();
+        silent.iter().for_each(|node| servers[*node].resume());
+        assert!(took < TIMEOUT / 4, "{silent:?}: {took:?}");
+    }
+}
+
+/// The lock's own deadline comes long before the silent node's.
+#[test]
+fn a_silent_minority_loses_no_lock_with_less_validity_left_than_the_node_timeout() {
+    let ttl = TIMEOUT / 4;
+    for nodes in [3, 5] {
+        let servers = Server::several(nodes);
+        for silent in subsets(nodes, u32::try_from(nodes / 2).unwrap()) {
+            let redlock = patient(&servers);
+            let mut lock = redlock.try_acquire("a", ttl).unwrap().unwrap();
+            let kept = redlock.try_acquire("kept", ttl).unwrap().unwrap();
+            let kept = kept.keep_alive(TTL).unwrap();
+            silent.iter().for_each(|node| servers[*node].stop());
+            let extended = lock.extend(TTL);
+            let taken = redlock.try_acquire("b", ttl);
+            let lost = kept.wait_lost(2 * ttl);
+            silent.iter().for_each(|node| servers[*node].resume());
+            extended.unwrap_or_else(|error| panic!("{silent:?} of {nodes}: {error}"));
+            assert!(taken.unwrap().is_some(), "{silent:?} of {nodes}");
+            assert!(!lost, "{silent:?} of {nodes}");
+            eventually("nothing is left", || {
+                drop(redlock.try_acquire("b", ttl));
+                servers[silent[0]].keys().len() <= 2
+            });
+        }
+    }
+}
+
+/// There is more to be written to it than its connection takes in, and now and then it wakes for a moment
+/// and answers. Only who finds out that it is stuck waits for it, for half a node timeout.
+#[test]
+fn a_stuck_node_delays_nobody_while_it_is_away() {
+    let servers = Server::several(3);
+    let timeout = TIMEOUT / 2;
+    let redlock = connected(&servers)
+        .with_options(options().node_timeout(timeout))
+        .unwrap();
+    take(&redlock, "warm").release().unwrap();
+    let over = AtomicBool::new(false);
+    let worst = std::thread::scope(|scope| {
+        let (redlock, over) = (&redlock, &over);
+        let user = |i: usize| {
+            scope.spawn(move || {
+                let mut worst = Duration::ZERO;
+                while !over.load(Ordering::Relaxed) {
+                    let started = Instant::now();
+                    take(redlock, &format!("user {i}")).release().unwrap();
+                    worst = worst.max(started.elapsed());
+                }
+                worst
+            })
+        };
+        let users: Vec<_> = (0..2).map(user).collect();
+        scope.spawn(move || {
+            for i in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                drop(take(
+                    redlock,
+                    &format!("{} {}", i % 100, "long".repeat(15_000)),
+                ));
+            }
+        });
+        let _over = OnDrop(over);
+        for _ in 0..3 {
+            servers[2].stop();
+            std::thread::sleep(2 * timeout);
+            servers[2].resume();
+            std::thread::sleep(ms(10));
+        }
+        over.store(true, Ordering::Relaxed);
+        let worst = users.into_iter().map(|user| user.join().unwrap()).max();
+        worst.unwrap()
+    });
+    assert!(worst < timeout * 3 / 4, "{worst:?}");
+    eventually("nothing is left", || {
+        drop(take(&redlock, "a"));
+        servers.iter().all(|server| server.keys().is_empty())
+    });
+}
