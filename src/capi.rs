@@ -8,12 +8,11 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, replace};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use crate::clock;
+use crate::sync::lock;
 use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, Token};
 
 /// Longer than any resource can be; also what a slice may have.
@@ -443,11 +442,16 @@ impl Handle {
         Ok(self.held.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// When this returns, no callback is running nor will be.
-    fn forget_callbacks(&self) {
-        let callbacks = std::mem::take(&mut *lock(&self.callbacks));
-        callbacks.iter().for_each(|callback| callback.end());
+    /// Those that are registered so far. To be taken while `held` cannot change: what is registered later
+    /// belongs to what is held then.
+    fn take_callbacks(&self) -> Vec<Arc<Callback>> {
+        std::mem::take(&mut *lock(&self.callbacks))
     }
+}
+
+/// When this returns, none of them is running nor will be.
+fn end_callbacks(callbacks: Vec<Arc<Callback>>) {
+    callbacks.iter().for_each(|callback| callback.end());
 }
 
 fn handle(handle: Option<&Handle>) -> Result<&Handle, Failure> {
@@ -456,10 +460,6 @@ fn handle(handle: Option<&Handle>) -> Result<&Handle, Failure> {
 
 fn not_kept() -> Failure {
     Failure::config("the lock is not kept alive")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What all ways to a lock have in common.
@@ -676,7 +676,7 @@ unsafe fn end(
             Held::Ended,
         );
         result = catch_unwind(AssertUnwindSafe(|| work(held)));
-        handle.forget_callbacks();
+        end_callbacks(handle.take_callbacks());
     }
     // SAFETY: it was made of a box, and is ended exactly once; the callbacks are done.
     drop(unsafe { Box::from_raw(lock) });
@@ -738,9 +738,10 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
         if let Held::Kept(lock) = replace(&mut *held, Held::Ended) {
             *held = Held::Plain(lock.stop());
         }
+        let callbacks = handle.take_callbacks();
         // A callback may wait for another thread that asks the lock something.
         drop(held);
-        handle.forget_callbacks();
+        end_callbacks(callbacks);
         Ok(())
     })
 }
@@ -915,6 +916,48 @@ mod tests {
         assert!(HEADER.contains(&string));
         assert_eq!(number("0"), 0);
         assert_eq!(number("120"), 120);
+    }
+
+    unsafe extern "C" fn nothing(_: c_int, _: *mut c_void) {}
+
+    /// Another thread keeps the lock alive and registers a callback as soon as it is stopped.
+    #[test]
+    fn stopping_forgets_no_callback_that_is_registered_after_it() {
+        let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
+        let hour = Duration::from_secs(3600);
+        // Asks no node before a third of that is over.
+        let lock_ = redlock
+            .resume("a", Token::from_bytes([1; 20]), hour)
+            .unwrap();
+        let handle = Handle::new(lock_);
+        for round in 0..20_000 {
+            assert_eq!(
+                redlock_lock_keep_alive(Some(&handle), u64::MAX / 2),
+                REDLOCK_OK
+            );
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while redlock_lock_keep_alive(Some(&handle), u64::MAX / 2) != REDLOCK_OK {}
+                    let user = std::ptr::null_mut();
+                    let code = redlock_lock_on_lost(Some(&handle), Some(nothing), user);
+                    assert_eq!(code, REDLOCK_OK);
+                });
+                assert_eq!(redlock_lock_stop(Some(&handle)), REDLOCK_OK);
+            });
+            let phases: Vec<bool> = lock(&handle.callbacks)
+                .iter()
+                .map(|callback| *lock(&callback.phase) == Phase::Waiting)
+                .collect();
+            assert_eq!(phases, [true], "round {round}");
+            assert_eq!(redlock_lock_stop(Some(&handle)), REDLOCK_OK);
+        }
+        let held = replace(
+            &mut *handle.change().unwrap_or_else(|_| panic!()),
+            Held::Ended,
+        );
+        if let Held::Plain(lock) = held {
+            lock.leak();
+        }
     }
 
     #[test]
