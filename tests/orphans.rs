@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -285,4 +286,100 @@ fn an_acquire_on_a_dead_connection_is_undone_over_the_new_one() {
     assert!(!left.iter().any(|key| key.starts_with("trial")), "{left:?}");
     println!("{unread} of {TRIALS} acquires were unread when their connection died; 0 keys left");
     assert!(unread > TRIALS / 2, "{unread}");
+}
+
+/// The program that gives up: one attempt on nodes that stand still, and it ends in its own way.
+fn giving_up(way: &str) {
+    let nodes = std::env::var("NODES").unwrap();
+    let redlock = Redlock::new(nodes.split(',')).unwrap();
+    take(&redlock, "warm").release().unwrap();
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    unavailable(redlock.try_acquire("given up", TTL));
+    if way == "exit" {
+        std::process::exit(0);
+    }
+}
+
+/// The undo is written before the attempt returns, behind the acquire, also to nodes that do not answer.
+#[test]
+fn an_attempt_that_fails_leaves_no_key_though_the_program_ends() {
+    if let Some(way) = role() {
+        return giving_up(&way);
+    }
+    for nodes in [1, 3] {
+        let servers = Server::several(nodes);
+        for round in 0..25 {
+            let way = ["exit", "return"][round % 2];
+            let name = "an_attempt_that_fails_leaves_no_key_though_the_program_ends";
+            let mut child = another_process(name, way)
+                .env("NODES", urls(&servers).join(","))
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert!(lines.any(|line| line.unwrap().contains("ready")));
+            let stopped = &servers[..nodes / 2 + 1];
+            stopped.iter().for_each(Server::stop);
+            writeln!(child.stdin.take().unwrap(), "go").unwrap();
+            child.wait().unwrap();
+            stopped.iter().for_each(Server::resume);
+            for server in &servers {
+                // All that is under way has been read when it answers somebody who came later.
+                eventually("its clients are gone", || server.clients() == 0);
+                assert_eq!(
+                    server.keys(),
+                    [""; 0],
+                    "{nodes} nodes, round {round}, {way}"
+                );
+            }
+        }
+    }
+}
+
+/// So many releases are kept for nodes that do not answer.
+#[test]
+fn ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let held: Vec<_> = (0..10_000)
+        .map(|i| take(&redlock, &format!("{i}")))
+        .collect();
+    servers[..2].iter().for_each(Server::stop);
+    eventually("the nodes are away", || {
+        redlock.try_acquire("probe", TTL).is_err() && attendants() >= 2
+    });
+    drop(held);
+    servers[..2].iter().for_each(Server::resume);
+    for (node, server) in servers.iter().enumerate() {
+        eventually(&format!("nothing is left on node {node}"), || {
+            server.keys().is_empty()
+        });
+    }
+}
+
+/// Nobody uses the connections after the drop, so nothing but that can find out.
+#[test]
+fn a_lock_dropped_over_connections_closed_shortly_before_is_released() {
+    let servers = Server::several(3);
+    for round in 0..20 {
+        let redlock = connected(&servers);
+        let lock = take(&redlock, "held");
+        eventually("it is everywhere", || {
+            servers.iter().all(|server| server.exists("held"))
+        });
+        for server in &servers {
+            server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        }
+        std::thread::sleep(ms([20, 50, 300][round % 3]));
+        drop(lock);
+        // What is due has a node timeout when nobody needs the connections any more.
+        let redlock = (round % 2 == 0).then_some(redlock);
+        eventually("it is released", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+        drop(redlock);
+    }
 }
