@@ -328,3 +328,38 @@ fn surplus_answers_are_not_taken_for_others() {
         servers[0].keys() == ["taken"]
     });
 }
+
+/// The connection dies in the middle of a reply that is late already, and a new one takes as long.
+#[test]
+fn an_operation_takes_two_node_timeouts_at_most() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let server = Server::start();
+    let relays = relays(std::slice::from_ref(&server));
+    let options = options().node_timeout(TIMEOUT);
+    let redlock = behind(&relays).with_options(options).unwrap();
+    take(&redlock, "warm").release().unwrap();
+    for what in ["acquire", "extend"] {
+        let mut held = take(&redlock, "held");
+        relays[0].set(|policy| {
+            policy.down.delay = TIMEOUT * 9 / 10;
+            policy.down.cut_after = Some(2);
+        });
+        let took = std::thread::scope(|scope| {
+            let operation = scope.spawn(|| {
+                let started = Instant::now();
+                match what {
+                    "acquire" => drop(redlock.try_acquire("a", TTL)),
+                    _ => drop(held.extend(TTL)),
+                }
+                started.elapsed()
+            });
+            eventually("it is cut", || relays[0].connections() == 0);
+            relays[0].set(|policy| policy.down.cut_after = None);
+            operation.join().unwrap()
+        });
+        relays[0].heal();
+        assert!(took < 2 * TIMEOUT + TIMEOUT / 4, "{what}: {took:?}");
+        drop(held);
+        redlock.acquire("b", TTL).unwrap().release().unwrap();
+    }
+}

@@ -62,7 +62,8 @@ impl Attempt {
         // Before anything is sent (rule R3).
         self.started = Some(now);
         let valid = now.mono.checked_add(self.ttl.validity());
-        let all = self.begun.map(|begun| begun + 2 * self.node_timeout);
+        let begun = self.begun.filter(|_| !mutant(22));
+        let all = begun.map(|begun| begun + 2 * self.node_timeout);
         Op {
             action: Action::Acquire(self.ttl),
             key: Key {
