@@ -53,6 +53,13 @@ pub(crate) struct Kept {
     changed: Condvar,
 }
 
+/// Whose thread has found out that a lock is lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finder {
+    Holder,
+    Keeper,
+}
+
 struct State {
     deadline: Deadline,
     lost: Option<LostReason>,
@@ -99,6 +106,10 @@ impl Kept {
     /// What is left of the validity, or why there is none. Finds out, and tells everybody, if it
     /// ended just now.
     pub(crate) fn look(self: &Arc<Self>) -> Result<Duration, LostReason> {
+        self.look_in(Finder::Holder)
+    }
+
+    fn look_in(self: &Arc<Self>, finder: Finder) -> Result<Duration, LostReason> {
         let state = self.state();
         if let Some(reason) = state.lost {
             return Err(reason);
@@ -112,11 +123,16 @@ impl Kept {
         } else {
             LostReason::Expired
         };
-        self.lose(state, reason);
+        self.lose(state, reason, finder);
         Err(reason)
     }
 
-    fn lose(self: &Arc<Self>, mut state: MutexGuard<'_, State>, reason: LostReason) {
+    fn lose(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        reason: LostReason,
+        finder: Finder,
+    ) {
         if state.lost.is_some() {
             return;
         }
@@ -127,9 +143,21 @@ impl Kept {
         for callback in callbacks {
             self.call(callback, reason);
         }
-        // At the end: somebody's logger may take its time.
-        let resource = self.key.resource.escape_ascii();
-        say!(warn, "kept lock \"{resource}\" is lost: {reason:?}");
+        let kept = self.clone();
+        let say = move || {
+            let resource = kept.key.resource.escape_ascii();
+            say!(warn, "kept lock \"{resource}\" is lost: {reason:?}");
+        };
+        match finder {
+            Finder::Holder => say(),
+            // Somebody's logger may take its time, and other locks are waiting for this thread. (Without
+            // another one it is not said.)
+            Finder::Keeper => drop(
+                std::thread::Builder::new()
+                    .name("redlock-log".into())
+                    .spawn(say),
+            ),
+        }
     }
 
     /// Each callback has a thread of its own, so that a slow one delays nobody.
@@ -269,7 +297,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
     let mut ops = Vec::new();
     let started = Point::now();
     for (due, kept) in due {
-        if kept.is_ended() || kept.look().is_err() {
+        if kept.is_ended() || kept.look_in(Finder::Keeper).is_err() {
             continue;
         }
         let hold_over = kept.hold_left().is_zero();
@@ -290,7 +318,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
     let answers = lane.run_all(ops);
     drop(lane);
     for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
-        if kept.is_ended() || kept.look().is_err() {
+        if kept.is_ended() || kept.look_in(Finder::Keeper).is_err() {
             continue;
         }
         let now = Point::now();
@@ -303,7 +331,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
                 (due + third(kept.ttl)).max(now.mono)
             }
             Extended::Lost => {
-                kept.lose(kept.state(), LostReason::Taken);
+                kept.lose(kept.state(), LostReason::Taken, Finder::Keeper);
                 continue;
             }
             // Not lost for that: the old deadline stays in force.
@@ -319,7 +347,7 @@ fn watch(due: Due) -> Due {
     due.into_iter()
         .filter(|(_, kept)| !kept.is_ended())
         .filter_map(|(_, kept)| {
-            let remaining = kept.look().ok()?;
+            let remaining = kept.look_in(Finder::Keeper).ok()?;
             Some((clock::instant() + remaining, kept))
         })
         .collect()

@@ -72,17 +72,22 @@ fn warm(nodes: &[String]) -> redlock_sync::Redlock {
 }
 
 #[test]
-fn a_pair_allocates_no_more_than_four_times() {
+fn a_pair_allocates_once() {
     for count in [1, 5] {
         let servers = Server::several(count);
         let redlock = warm(&urls(&servers));
         for kind in KINDS {
-            let before = ALLOCATIONS.get();
-            pairs(&redlock, kind, 1000);
-            let each = (ALLOCATIONS.get() - before) as f64 / 1000.0;
+            // Until what is pending at nodes that nobody waits for has found its room.
+            let round = |_| {
+                let before = ALLOCATIONS.get();
+                pairs(&redlock, kind, 1000);
+                ALLOCATIONS.get() - before
+            };
+            let each = (0..5).map(round).min().unwrap() as f64 / 1000.0;
             println!("{kind}, {count} nodes: {each:.2} allocations per pair");
+            // The name.
             assert!(
-                each <= 4.0,
+                each <= 1.0,
                 "{kind}, {count} nodes: {each:.2} allocations per pair"
             );
         }

@@ -234,3 +234,35 @@ fn a_fork_at_any_moment_of_keeping_leaves_a_child_that_does_not_hang() {
         },
     );
 }
+
+/// A child forks while another of its threads uses the redlock for the first time there.
+#[test]
+fn a_fork_in_the_middle_of_a_child_s_first_use_leaves_a_grandchild_that_does_not_hang() {
+    in_own_process(
+        "a_fork_in_the_middle_of_a_child_s_first_use_leaves_a_grandchild_that_does_not_hang",
+        || {
+            let servers = Server::several(1);
+            let redlock = connected(&servers);
+            for round in 0..60 {
+                let child = forked(|| {
+                    let started = std::sync::Barrier::new(2);
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            started.wait();
+                            drop(redlock.try_acquire("child", TTL));
+                        });
+                        started.wait();
+                        for fork in 0..8 {
+                            let grandchild = forked(|| {
+                                // It may not be able to start a thread that connects. But it ends.
+                                drop(redlock.try_acquire("grandchild", TTL));
+                            });
+                            assert_well(grandchild, &format!("fork {fork}"));
+                        }
+                    });
+                });
+                assert_well(child, &format!("round {round}"));
+            }
+        },
+    );
+}

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
@@ -151,5 +152,109 @@ fn a_callback_that_a_blocked_logger_delays_is_not_called_after_stop() {
         STOPPED.store(true, Ordering::Relaxed);
         // Called before, or not at all.
         assert_ne!(receiver.recv_timeout(Duration::from_secs(2)), Ok(true));
+    });
+}
+
+/// A process that hangs is ended.
+fn within_a_minute() {
+    // SAFETY: plain system call.
+    unsafe { libc::alarm(60) };
+}
+
+#[test]
+fn a_logger_that_uses_the_same_redlock_stops_nobody() {
+    thread_local! {
+        static LOGGING: Cell<bool> = const { Cell::new(false) };
+    }
+    let name = "a_logger_that_uses_the_same_redlock_stops_nobody";
+    in_own_process(name, || {
+        within_a_minute();
+        let servers = Server::several(3);
+        let relay = relay::Relay::to(servers[0].port());
+        let nodes = [relay.url(), servers[1].url(), servers[2].url()];
+        let redlock = Redlock::new(nodes).unwrap();
+        let redlock = redlock.with_options(options()).unwrap();
+        let kept = keep(&redlock, "kept", ms(900), HOUR);
+        let logs = redlock.clone();
+        rule(move |_, _| {
+            if !LOGGING.replace(true) {
+                drop(logs.try_acquire("of the logger", TTL));
+                LOGGING.set(false);
+            }
+        });
+        std::thread::scope(|scope| {
+            for user in 0..4 {
+                let redlock = &redlock;
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        take(redlock, &format!("{user} {round}")).release().unwrap();
+                    }
+                });
+            }
+            for _ in 0..5 {
+                relay.cut();
+                std::thread::sleep(ms(20));
+            }
+        });
+        assert!(!kept.wait_lost(ms(1800)));
+        kept.release().unwrap();
+    });
+}
+
+/// For ever, in whatever thread it is: only that one stands still.
+#[test]
+fn a_logger_that_blocks_stops_nobody_else() {
+    let name = "a_logger_that_blocks_stops_nobody_else";
+    in_own_process(name, || {
+        static BLOCKED: AtomicU32 = AtomicU32::new(0);
+        static DONE: AtomicU32 = AtomicU32::new(0);
+        within_a_minute();
+        let mut servers = Server::several(3);
+        let redlock = connected(&servers);
+        let kept = keep(&redlock, "kept", ms(900), HOUR);
+        // What is lost is said by the thread that renews, or that watches, if anybody has it say so.
+        let taken = keep(&redlock, "taken", ms(900), HOUR);
+        taken.on_lost(|_| ());
+        rule(|_, text| {
+            if ["is away", "is back", "is lost"]
+                .iter()
+                .any(|what| text.contains(what))
+            {
+                BLOCKED.fetch_add(1, Ordering::Relaxed);
+                loop {
+                    std::thread::park();
+                }
+            }
+        });
+        for user in 0..8 {
+            let redlock = redlock.clone();
+            std::thread::spawn(move || {
+                loop {
+                    drop(redlock.acquire(format!("user {user}"), TTL));
+                    DONE.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        servers.iter().for_each(|server| {
+            server.command(&["DEL", "taken"]);
+        });
+        assert!(taken.wait_lost(Duration::from_secs(20)));
+        for _ in 0..2 {
+            servers[0].kill();
+            eventually("somebody is blocked", || {
+                BLOCKED.load(Ordering::Relaxed) > 0
+            });
+            servers[0].restart();
+            let before = DONE.load(Ordering::Relaxed);
+            eventually("the others go on", || {
+                DONE.load(Ordering::Relaxed) > before + 1000
+            });
+            eventually("the node votes again", || servers[0].keys().len() > 1);
+        }
+        assert!(!kept.wait_lost(ms(1800)));
+        // And no more than one for each reason.
+        assert!(BLOCKED.load(Ordering::Relaxed) <= 3);
+        // The users hold what they hold; nobody waits for them.
+        std::mem::forget((kept, taken, redlock));
     });
 }

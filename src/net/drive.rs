@@ -166,11 +166,6 @@ impl Nodes {
     fn say(&self, event: Event) {
         let at = |node: usize| self.addresses.get(node).map_or("", |address| address);
         match event {
-            Event::Vote { node, what } => match what {
-                Ok(true) => say!(trace, "node {node}: yes"),
-                Ok(false) => say!(trace, "node {node}: no"),
-                Err(cause) => say!(trace, "node {node}: {cause}"),
-            },
             Event::Away { node, cause } => {
                 say!(warn, "node {node} ({}) is away: {cause}", at(node))
             }
@@ -200,7 +195,6 @@ impl Nodes {
         mut hub: MutexGuard<'a, Hub>,
         mut done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
     ) -> MutexGuard<'a, Hub> {
-        hub.core.verbose = log::max_level() >= log::LevelFilter::Trace;
         let mut ended = false;
         let mut now = clock::instant();
         loop {

@@ -78,6 +78,12 @@ impl Lane {
 
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
+        let answer = self.answer(op);
+        trace_votes(&answer);
+        answer
+    }
+
+    fn answer(&self, op: Op) -> Answer {
         let now = clock::instant();
         let mut hub = self.nodes.hub();
         if let Some(leader) = hub.idle.take() {
@@ -106,7 +112,10 @@ impl Lane {
             first.set(Turn::Lead(leader));
         }
         drop(hub);
-        waiters.iter().map(|waiter| self.follow(waiter)).collect()
+        let follow = |waiter| self.follow(waiter);
+        let answers: Vec<Answer> = waiters.iter().map(follow).collect();
+        answers.iter().for_each(trace_votes);
+        answers
     }
 
     /// Waits for the answer, or leads until it is here.
@@ -170,6 +179,23 @@ impl Lane {
             }
             hub = self.nodes.wait(hub, clock::instant() + SOON);
         }
+    }
+}
+
+/// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
+/// its time, or use these same nodes.
+fn trace_votes(answer: &Answer) {
+    if log::max_level() < log::LevelFilter::Trace {
+        return;
+    }
+    for node in answer.tally.granted.iter() {
+        say!(trace, "node {node}: yes");
+    }
+    for node in answer.tally.refused.iter() {
+        say!(trace, "node {node}: no");
+    }
+    for (node, cause) in &answer.causes {
+        say!(trace, "node {node}: {cause}");
     }
 }
 

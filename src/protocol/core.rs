@@ -20,6 +20,9 @@ use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Vote, is_not_now};
 
+/// So many events wait to be logged at most.
+const MAX_EVENTS: usize = 1000;
+
 /// What the leader should do.
 #[derive(Debug)]
 pub(crate) enum Next {
@@ -50,10 +53,6 @@ pub(crate) enum Next {
 /// What has happened, for the log.
 #[derive(Debug)]
 pub(crate) enum Event {
-    Vote {
-        node: usize,
-        what: Result<bool, Arc<Cause>>,
-    },
     Away {
         node: usize,
         cause: Arc<Cause>,
@@ -95,8 +94,6 @@ pub(crate) struct Core<W> {
     pub(crate) events: Vec<Event>,
     /// Whoever waits for news should look.
     pub(crate) news: bool,
-    /// Each vote is an event too.
-    pub(crate) verbose: bool,
 }
 
 impl<W> Core<W> {
@@ -125,7 +122,6 @@ impl<W> Core<W> {
             answers: Vec::new(),
             events: Vec::new(),
             news: false,
-            verbose: false,
         }
     }
 
@@ -604,12 +600,11 @@ impl<W> Core<W> {
         let Some(entry) = self.entries.get_mut(place) else {
             return true;
         };
-        let what = match &vote {
-            Vote::Granted => Ok(true),
-            Vote::Refused => Ok(false),
-            Vote::Failed { cause, .. } | Vote::Sever(cause) => Err(Arc::new(cause.clone())),
+        let complaint = match &vote {
+            Vote::Failed { cause, .. } => Some(Arc::new(cause.clone())),
+            _ => None,
         };
-        let reports = entry.is_acquire().then(|| what.clone().err());
+        let reports = entry.is_acquire().then_some(complaint);
         let mut alive = true;
         match vote {
             Vote::Granted => {
@@ -633,14 +628,18 @@ impl<W> Core<W> {
                 alive = false;
             }
         }
-        if self.verbose {
-            self.events.push(Event::Vote { node: at, what });
-        }
         if alive && let Some(complaint) = reports {
             self.report(at, complaint);
         }
         self.judge(place, now);
         alive
+    }
+
+    fn note(&mut self, event: Event) {
+        // Nobody may be there to say them.
+        if self.events.len() < MAX_EVENTS {
+            self.events.push(event);
+        }
     }
 
     /// A node that is here gives votes, or a reason why not.
@@ -649,11 +648,11 @@ impl<W> Core<W> {
         match (complaint, node.reported) {
             (Some(cause), Reported::Well) => {
                 node.reported = Reported::GivesNoVotes;
-                self.events.push(Event::GivesNoVotes { node: at, cause });
+                self.note(Event::GivesNoVotes { node: at, cause });
             }
             (None, Reported::GivesNoVotes) => {
                 node.reported = Reported::Well;
-                self.events.push(Event::VotesAgain { node: at });
+                self.note(Event::VotesAgain { node: at });
             }
             _ => {}
         }
@@ -734,7 +733,7 @@ impl<W> Core<W> {
         node.cause = Some(cause.clone());
         if node.reported != Reported::Away {
             node.reported = Reported::Away;
-            self.events.push(Event::Away { node: at, cause });
+            self.note(Event::Away { node: at, cause });
         }
         self.changed(now);
     }
@@ -887,6 +886,7 @@ impl<W> Core<W> {
         let answer = Answer {
             outcome,
             tally: entry.votes,
+            causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };
         if let Some(who) = entry.who.take() {
@@ -966,7 +966,7 @@ impl<W> Core<W> {
         }
         if self.node(at).reported == Reported::Away {
             self.node(at).reported = Reported::Well;
-            self.events.push(Event::Back {
+            self.note(Event::Back {
                 node: at,
                 forgotten,
             });

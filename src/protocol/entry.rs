@@ -36,6 +36,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) tally: Tally,
+    /// Why nodes failed.
+    pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
     pub(crate) begun: Instant,
 }
@@ -49,6 +51,7 @@ impl Answer {
                 closed: false,
             },
             tally: Tally::default(),
+            causes: Vec::new(),
             begun: now,
         }
     }
