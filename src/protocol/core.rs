@@ -355,14 +355,14 @@ impl<W> Core<W> {
 
     fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> Next {
         self.reading = now;
-        let (node, slice) = self.order.reads(owing);
-        let until = match self.nodes.get(node) {
+        let nodes = &self.nodes;
+        let asked = |at: usize| nodes.get(at).and_then(Node::asked_at).unwrap_or(now);
+        let age = |at| now.saturating_duration_since(asked(at));
+        let (node, wait) = self.order.reads(owing, age);
+        let until = match nodes.get(node) {
             // It does not survive waiting in vain.
-            Some(Node { fragile: true, .. }) => {
-                let asked = self.nodes.get(node).and_then(Node::asked_at);
-                asked.unwrap_or(now) + self.node_timeout
-            }
-            _ => ends.min(now + slice),
+            Some(Node { fragile: true, .. }) => asked(node) + self.node_timeout,
+            _ => ends.min(now + wait),
         };
         Next::Recv { node, until }
     }

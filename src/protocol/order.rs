@@ -26,8 +26,8 @@ pub(crate) struct Order {
     kept: NodeSet,
     /// Nodes that did not answer while they were waited for, and have not since.
     in_vain: NodeSet,
-    /// Nodes to look at without waiting: another was waited for in vain, so they have had time.
-    glances: NodeSet,
+    /// Which of them is waited for again, where there are no others.
+    turn: usize,
 }
 
 impl Order {
@@ -38,7 +38,7 @@ impl Order {
             halve_at: now + HALF_LIFE,
             kept: NodeSet::EMPTY,
             in_vain: NodeSet::EMPTY,
-            glances: NodeSet::EMPTY,
+            turn: 0,
         }
     }
 
@@ -62,23 +62,27 @@ impl Order {
         found.unwrap_or_default()
     }
 
-    /// Which of these to read, and how long to wait for it; zero: not at all.
-    pub(crate) fn reads(&mut self, any_of: NodeSet) -> (usize, Duration) {
-        let glances = any_of.and(self.glances);
-        if !glances.is_empty() {
-            return (self.nearest(glances), Duration::ZERO);
+    /// Which of these to read, and how long to wait for it. `age`: how long ago a node was asked for what
+    /// it is to answer next; one that has had its time is only looked at.
+    pub(crate) fn reads(
+        &mut self,
+        any_of: NodeSet,
+        age: impl Fn(usize) -> Duration,
+    ) -> (usize, Duration) {
+        let fresh = any_of.without(self.in_vain);
+        if fresh.is_empty() {
+            self.turn += 1;
+            let next = any_of.iter().nth(self.turn % any_of.len().max(1));
+            return (next.unwrap_or_default(), SLICE);
         }
-        if any_of.without(self.in_vain).is_empty() {
-            self.in_vain = NodeSet::EMPTY;
-        }
-        let node = self.nearest(any_of.without(self.in_vain));
-        (node, SLICE)
+        let node = self.nearest(fresh);
+        let had_time = age(node) > SLICE.max(2 * self.lag(node));
+        (node, if had_time { Duration::ZERO } else { SLICE })
     }
 
     /// A node answered what it was asked a time `took` ago; the reader waited for that so long.
     pub(crate) fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
         self.in_vain.remove(node);
-        self.glances.remove(node);
         // One that answered while others were waited for took at most as long as they did.
         let held_up = waited > took / 2;
         let lag = self.lag(node);
@@ -88,18 +92,11 @@ impl Order {
     /// A node that was asked a time `age` ago was read, and there was nothing yet. One that is known to be
     /// far has twice its usual time.
     pub(crate) fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
-        let glance = self.glances.has(node);
-        if age < 2 * self.lag(node) && !glance {
-            return;
-        }
-        self.in_vain.add(node);
-        if glance {
-            self.glances.remove(node);
-        } else {
-            self.glances = NodeSet::ALL.without(self.in_vain);
-        }
         let lag = self.lag(node);
-        self.learn(node, lag.max(age), now);
+        if age >= 2 * lag {
+            self.in_vain.add(node);
+            self.learn(node, lag.max(age), now);
+        }
     }
 
     fn learn(&mut self, node: usize, lag: Duration, now: Instant) {
