@@ -1,4 +1,4 @@
-//! A connection to a node, connected and set up: AUTH, SELECT, the client's name, INFO.
+//! A connection to a node, connected and set up: AUTH, SELECT, the client's name, INFO, the scripts.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::net::plain::{Plain, SHORTEST};
 use crate::net::tls::Tls;
 use crate::protocol::node::Greeting;
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::is_not_now;
+use crate::protocol::script::{SCRIPTS, is_not_now};
 
 /// So much is read at once.
 const BUFFER: usize = 16 * 1024;
@@ -88,13 +88,13 @@ impl Connection {
         }
         self.send(&bytes, until, clock::instant())?;
         let mut greeting = Greeting {
-            run_id: None,
             fragile: matches!(self, Connection::Tls(_)),
+            ..Greeting::default()
         };
         // A server that is full, or that demands what we do not have, says so and hangs up.
         let mut said: Option<Cause> = None;
         let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
-        let mut answered = 0;
+        let (mut answered, mut loaded) = (0, 0);
         while answered < commands.len() {
             let reply = match resp::parse(&inbox)? {
                 Some((reply, length)) => {
@@ -123,6 +123,9 @@ impl Connection {
                     }
                     said.get_or_insert(cause);
                 }
+                Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
+                    loaded += 1
+                }
                 Reply::Bulk(server) => greeting.run_id = run_id(&server),
                 _ => {}
             }
@@ -130,6 +133,7 @@ impl Connection {
         if !inbox.is_empty() {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
+        greeting.by_hash = loaded == SCRIPTS.len();
         Ok(greeting)
     }
 
@@ -163,6 +167,11 @@ impl Connection {
             }
         }
         commands.push(redis::cmd("INFO").arg("server").clone());
+        for script in SCRIPTS {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(script.text);
+            commands.push(load);
+        }
         (commands, needed)
     }
 }

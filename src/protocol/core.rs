@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use crate::error::{Cause, NodeError, NodeErrors};
 use crate::protocol::entry::{Answer, Entry, Op, Outcome, State};
 use crate::protocol::mutant;
-use crate::protocol::node::{Errand, Greeting, Link, Node, Pending, Reported, Ticket};
+use crate::protocol::node::{Errand, Greeting, Link, Node, Pending, Release, Reported, Ticket};
 use crate::protocol::order::Order;
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::{Action, Vote, is_not_now};
+use crate::protocol::script::{Action, Vote, is_not_loaded, is_not_now};
 
 /// So many events wait to be logged at most.
 const MAX_EVENTS: usize = 1000;
@@ -461,7 +461,11 @@ impl<W> Core<W> {
             #[allow(clippy::indexing_slicing)] // OK because nodes are never removed.
             let node = &mut self.nodes[at];
             node.ask(what, out.len() - start, now);
-            out.extend_from_slice(&entry.bytes);
+            if node.by_hash {
+                out.extend_from_slice(&entry.bytes);
+            } else {
+                entry.op.action.pack(&entry.op.key, false, out);
+            }
             node.say_refused(out, start, now);
         }
     }
@@ -561,6 +565,10 @@ impl<W> Core<W> {
             }
         };
         let place = ticket.and_then(|ticket| self.place(ticket));
+        if matches!(&reply, Reply::Error(text) if is_not_loaded(text)) {
+            self.not_loaded(at, place, release);
+            return true;
+        }
         let entry = place.and_then(|place| self.entries.get(place));
         let action = match entry {
             Some(entry) => entry.op.action,
@@ -584,6 +592,18 @@ impl<W> Core<W> {
                 false
             }
             (None, _) => true,
+        }
+    }
+
+    /// Nothing was done, for want of a script: it is sent again, with the script's text.
+    fn not_loaded(&mut self, at: usize, place: Option<usize>, release: Option<Release>) {
+        self.node(at).by_hash = false;
+        match place.and_then(|place| self.entries.get_mut(place)) {
+            Some(entry) => entry.asked.remove(at),
+            None if mutant(23) => {}
+            None => release
+                .into_iter()
+                .for_each(|release| self.node(at).owe(release)),
         }
     }
 

@@ -73,7 +73,7 @@ pub(crate) struct Entry<W> {
     pub(crate) number: u64,
     pub(crate) op: Op,
     pub(crate) who: Option<W>,
-    /// The packed command.
+    /// The packed command, for nodes that know the scripts.
     pub(crate) bytes: Vec<u8>,
     pub(crate) state: State,
     pub(crate) submitted: Instant,
@@ -98,7 +98,7 @@ pub(crate) struct Entry<W> {
 impl<W> Entry<W> {
     pub(crate) fn new(number: u64, op: Op, who: W, mut bytes: Vec<u8>, now: Instant) -> Entry<W> {
         bytes.clear();
-        op.action.pack(&op.key, &mut bytes);
+        op.action.pack(&op.key, true, &mut bytes);
         Entry {
             number,
             op,

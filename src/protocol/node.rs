@@ -62,6 +62,8 @@ pub(crate) struct Greeting {
     pub(crate) run_id: Option<String>,
     /// The connection cannot be looked at without waiting, and does not survive waiting in vain (TLS).
     pub(crate) fragile: bool,
+    /// The server knows the scripts.
+    pub(crate) by_hash: bool,
 }
 
 /// What a node's attendant should do.
@@ -172,6 +174,8 @@ pub(crate) struct Node {
     /// No thread could be started for it since an operation was last submitted.
     pub(crate) unattended: bool,
     pub(crate) fragile: bool,
+    /// The server knows the scripts.
+    pub(crate) by_hash: bool,
     /// The replies to come, in order.
     pending: VecDeque<Asked>,
     /// The start of a reply.
@@ -217,6 +221,7 @@ impl Node {
             attended: false,
             unattended: false,
             fragile: false,
+            by_hash: false,
             pending: VecDeque::new(),
             inbox: Vec::new(),
             sent: 0,
@@ -341,7 +346,7 @@ impl Node {
             retries,
         };
         self.ask(what, out.len() - start, now);
-        Action::Release.pack(&key, out);
+        Action::Release.pack(&key, self.by_hash, out);
     }
 
     // ---- receiving
@@ -491,6 +496,7 @@ impl Node {
                 if let Some(greeting) = self.fresh.take() {
                     self.run_id = greeting.run_id;
                     self.fragile = greeting.fragile;
+                    self.by_hash = greeting.by_hash;
                     self.retry_at = soon;
                     return Errand::Adopt;
                 }

@@ -409,7 +409,14 @@ impl World {
             let connection = self.connections.len() - 1;
             trace!(self, "connection {connection}: client {c}, node {node}");
             self.clients[c].fresh[node] = Some(connection);
-            Ok(Greeting::default())
+            let by_hash = self.random.chance(70);
+            if by_hash {
+                self.servers[node].load();
+            }
+            Ok(Greeting {
+                by_hash,
+                ..Greeting::default()
+            })
         } else {
             Err(Cause::Connect("refused".into()))
         };

@@ -312,7 +312,7 @@ impl World {
         let client = self.random.pick(self.clients.len());
         let longest = if self.random.chance(20) { 300 } else { 80 };
         let long = self.random.below(longest) * MS;
-        let what = self.random.below(12);
+        let what = self.random.below(13);
         trace!(
             self,
             "fault {what}: node {node}, client {client}, {long} us"
@@ -348,6 +348,7 @@ impl World {
             7 => self.servers[node].refuse_writes(until),
             8 => self.clients[client].freeze(until),
             9 => self.clients[client].suspend(self.t, until),
+            11 => self.servers[node].flush_scripts(),
             10 => self.cut_all(|connection| connection.client == client),
             _ => self.servers[node].slow_down(until),
         }

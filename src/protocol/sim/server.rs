@@ -12,14 +12,29 @@ pub(super) struct Server {
     out_of_memory_until: u64,
     refuses_writes_until: u64,
     slow_until: u64,
+    /// It knows the scripts.
+    loaded: bool,
 }
 
 /// What a command asks.
 enum Command {
     Ping,
-    Set { resource: u8, token: usize, px: u64 },
-    Extend { resource: u8, token: usize, px: u64 },
-    Release { resource: u8, token: usize },
+    /// A script by its hash, whichever it is.
+    Unknown,
+    Set {
+        resource: u8,
+        token: usize,
+        px: u64,
+    },
+    Extend {
+        resource: u8,
+        token: usize,
+        px: u64,
+    },
+    Release {
+        resource: u8,
+        token: usize,
+    },
 }
 
 impl Server {
@@ -32,6 +47,7 @@ impl Server {
             out_of_memory_until: 0,
             refuses_writes_until: 0,
             slow_until: 0,
+            loaded: false,
         }
     }
 
@@ -76,6 +92,14 @@ impl Server {
         self.slow_until > t
     }
 
+    pub(super) fn load(&mut self) {
+        self.loaded = true;
+    }
+
+    pub(super) fn flush_scripts(&mut self) {
+        self.loaded = false;
+    }
+
     /// It loses its keys; whether there were any.
     pub(super) fn forget(&mut self, t: u64) -> bool {
         let any = self.keys.iter().any(|key| key.2 > t);
@@ -94,7 +118,7 @@ impl Server {
 }
 
 /// The first command in `bytes` and its length, once it is complete.
-fn parse(bytes: &[u8]) -> Option<(Command, usize)> {
+fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
     let line = |at: usize| {
         let length = bytes.get(at..)?.iter().position(|byte| *byte == b'\r')?;
         let digits = bytes.get(at + 1..at + length)?;
@@ -118,6 +142,7 @@ fn parse(bytes: &[u8]) -> Option<(Command, usize)> {
     let number = |arg: &[u8]| str::from_utf8(arg).unwrap().parse().unwrap();
     let command = match (args[0], count) {
         (b"PING", _) => Command::Ping,
+        (b"EVALSHA", _) if !loaded => Command::Unknown,
         (b"SET", _) => Command::Set {
             resource: args[1][0],
             token: token(args[2]),
@@ -138,12 +163,12 @@ fn parse(bytes: &[u8]) -> Option<(Command, usize)> {
 
 /// The commands in `bytes`, which are whole: what of which token is said.
 pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
-    while let Some((command, length)) = parse(bytes) {
+    while let Some((command, length)) = parse(bytes, true) {
         bytes = &bytes[length..];
         match command {
             Command::Set { token, .. } => each(true, token),
             Command::Release { token, .. } => each(false, token),
-            Command::Ping | Command::Extend { .. } => {}
+            Command::Ping | Command::Unknown | Command::Extend { .. } => {}
         }
     }
 }
@@ -156,7 +181,8 @@ impl World {
         read.extend_from_slice(bytes);
         let mut at = 0;
         let mut replies = Vec::new();
-        while let Some((command, length)) = parse(&read[at..]) {
+        let loaded = self.servers[node].loaded;
+        while let Some((command, length)) = parse(&read[at..], loaded) {
             at += length;
             let reply = self.command(node, connection, command);
             replies.extend_from_slice(reply);
@@ -172,6 +198,10 @@ impl World {
         server.keys.retain(|key| key.2 > t);
         let refuses = server.refuses_writes_until > t;
         match command {
+            Command::Unknown => {
+                self.counts.refused += 1;
+                b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+            }
             Command::Ping => {
                 self.counts.pings += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.

@@ -109,6 +109,7 @@ const MUTANTS: &[(u32, &str)] = &[
     (18, "an extension counts after the old deadline"),
     (19, "released only where it was granted"),
     (20, "an acquire is sent again over a new connection"),
+    (23, "a release whose script was not loaded is forgotten"),
     (22, "a second try has all the time of a first one"),
     (21, "\"no\" before it is known whether anybody granted it"),
 ];
