@@ -422,7 +422,7 @@ fn a_server_that_refuses_is_not_pestered() {
     for _ in 0..rounds {
         unavailable(redlock.try_acquire("another", TTL));
     }
-    let said = server.info("commandstats", "cmdstat_eval");
+    let said = server.info("commandstats", "cmdstat_evalsha");
     let said = said.trim_start_matches("calls=").split(',').next();
     let said: u32 = said.unwrap().parse().unwrap();
     // Its own undo, and one more. The server may not have come to the last ones yet, or may have come late
@@ -528,7 +528,7 @@ fn a_key_of_another_type_denies_and_cannot_be_extended_or_released() {
 fn a_user_that_may_not_eval_can_neither_extend_nor_release_but_is_told() {
     let servers = Server::several(1);
     servers[0].command(&[
-        "ACL", "SETUSER", "u", "on", ">hunter2", "~*", "+@all", "-eval",
+        "ACL", "SETUSER", "u", "on", ">hunter2", "~*", "+@all", "-eval", "-evalsha",
     ]);
     let url = servers[0].url().replace("redis://", "redis://u:hunter2@");
     let redlock = Redlock::new([url])
@@ -544,6 +544,46 @@ fn a_user_that_may_not_eval_can_neither_extend_nor_release_but_is_told() {
     let errors = unavailable(lock.release()).to_string();
     assert!(errors.contains("NOPERM"), "{errors}");
     eventually("the ttl ends it", || servers[0].keys().is_empty());
+}
+
+/// Scripts are called by their hashes where they were loaded, and by their texts elsewhere.
+#[test]
+fn a_user_that_may_not_evalsha_and_scripts_that_are_flushed_cost_nothing() {
+    for rules in [
+        &["+@all", "-evalsha"][..],
+        &["+@all", "-script"],
+        &["+@all"],
+    ] {
+        let servers = Server::several(3);
+        for server in &servers {
+            let user = ["ACL", "SETUSER", "u", "on", ">hunter2", "~*"];
+            server.command(&[&user, rules].concat());
+        }
+        let urls = urls(&servers);
+        let urls = urls
+            .iter()
+            .map(|url| url.replace("redis://", "redis://u:hunter2@"));
+        let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+        let flush = || {
+            for server in &servers {
+                server.command(&["SCRIPT", "FLUSH"]);
+            }
+        };
+        for _ in 0..3 {
+            let mut lock = take(&redlock, "a");
+            flush();
+            lock.extend(2 * TTL).unwrap();
+            flush();
+            lock.release().unwrap();
+            let lock = take(&redlock, "b");
+            flush();
+            drop(lock);
+        }
+        take(&redlock, "c").release().unwrap();
+        eventually("nothing is left", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+    }
 }
 
 #[test]
