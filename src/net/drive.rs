@@ -38,6 +38,8 @@ pub(crate) struct Hub {
     parked: Vec<Option<Connection>>,
     /// What the leader has; `None`: somebody leads.
     pub(crate) idle: Option<Box<Leader>>,
+    /// The last leader was answered together with others.
+    pub(crate) crowded: bool,
     /// Somebody is logging.
     logging: bool,
 }
@@ -111,6 +113,7 @@ impl Nodes {
             core,
             parked: (0..count).map(|_| None).collect(),
             idle: Some(Box::new(leader)),
+            crowded: false,
             logging: false,
         };
         Nodes {

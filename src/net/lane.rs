@@ -27,9 +27,10 @@ use crate::net::drive::{Hub, Leader, Nodes};
 use crate::protocol::entry::{Answer, Op};
 use crate::sync::lock;
 
-/// A thread that waits yields so often before it sleeps: near nodes answer sooner than a thread is put to
-/// sleep and woken, and then nobody pays for that.
+/// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
+/// thread is put to sleep and woken. With more it does not, and yielding only costs.
 const YIELDS: u32 = 32;
+const FEW_NODES: usize = 3;
 /// When to look again whether somebody still leads.
 const SOON: Duration = Duration::from_millis(1);
 
@@ -38,6 +39,7 @@ pub(crate) struct Lane {
     /// mutex that a thread may hold that does not exist in the child.
     process: u32,
     nodes: Arc<Nodes>,
+    yields: u32,
 }
 
 /// Whose an operation is.
@@ -61,9 +63,11 @@ enum Turn {
 
 impl Lane {
     pub(crate) fn new(nodes: Nodes) -> Lane {
+        let few = nodes.addresses().count() <= FEW_NODES;
         Lane {
             process: std::process::id(),
             nodes: Arc::new(nodes),
+            yields: if few { YIELDS } else { 0 },
         }
     }
 
@@ -88,6 +92,12 @@ impl Lane {
         let mut hub = self.nodes.hub();
         if let Some(leader) = hub.idle.take() {
             hub.core.submit(op, Who::Leader, now);
+            if std::mem::take(&mut hub.crowded) {
+                // Those who were answered last are about to come again: let them come along.
+                drop(hub);
+                std::thread::yield_now();
+                hub = self.nodes.hub();
+            }
             return self.lead(leader, hub, None);
         }
         let waiter = Waiter::new();
@@ -120,7 +130,7 @@ impl Lane {
 
     /// Waits for the answer, or leads until it is here.
     fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
-        match waiter.wait() {
+        match waiter.wait(self.yields) {
             Ok(answer) => answer,
             Err(leader) => self.lead(leader, self.nodes.hub(), Some(waiter)),
         }
@@ -216,15 +226,14 @@ impl Waiter {
     }
 
     /// The answer, or the lead.
-    fn wait(&self) -> Result<Answer, Box<Leader>> {
-        let mut yields = 0;
+    fn wait(&self, mut yields: u32) -> Result<Answer, Box<Leader>> {
         loop {
             let turn = std::mem::replace(&mut *lock(&self.turn), Turn::Wait);
             match turn {
                 Turn::Done(answer) => return Ok(answer),
                 Turn::Lead(leader) => return Err(leader),
-                Turn::Wait if yields < YIELDS => {
-                    yields += 1;
+                Turn::Wait if yields > 0 => {
+                    yields -= 1;
                     std::thread::yield_now();
                 }
                 Turn::Wait => std::thread::park(),
@@ -268,6 +277,7 @@ impl<'a> Lead<'a> {
         let mut answers = Vec::new();
         if !leader.answers.is_empty() {
             answers.append(&mut leader.answers);
+            hub.crowded = true;
         }
         let next = match hub.core.longest_waiting() {
             Some(Who::Waiter(next)) => Some((next.clone(), leader)),
