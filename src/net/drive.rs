@@ -196,10 +196,10 @@ impl Nodes {
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
         mut hub: MutexGuard<'a, Hub>,
+        mut now: Instant,
         mut done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
     ) -> MutexGuard<'a, Hub> {
         let mut ended = false;
-        let mut now = clock::instant();
         loop {
             let next = hub.core.next(now);
             if !hub.core.answers.is_empty() {

@@ -20,7 +20,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::net::drive::{Hub, Leader, Nodes};
@@ -88,7 +88,7 @@ impl Lane {
     }
 
     fn answer(&self, op: Op) -> Answer {
-        let now = clock::instant();
+        let mut now = clock::instant();
         let mut hub = self.nodes.hub();
         if let Some(leader) = hub.idle.take() {
             hub.core.submit(op, Who::Leader, now);
@@ -97,8 +97,9 @@ impl Lane {
                 drop(hub);
                 std::thread::yield_now();
                 hub = self.nodes.hub();
+                now = clock::instant();
             }
-            return self.lead(leader, hub, None);
+            return self.lead(leader, hub, now, None);
         }
         let waiter = Waiter::new();
         hub.core.submit(op, Who::Waiter(waiter.clone()), now);
@@ -132,7 +133,7 @@ impl Lane {
     fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
         match waiter.wait(self.yields) {
             Ok(answer) => answer,
-            Err(leader) => self.lead(leader, self.nodes.hub(), Some(waiter)),
+            Err(leader) => self.lead(leader, self.nodes.hub(), clock::instant(), Some(waiter)),
         }
     }
 
@@ -141,6 +142,7 @@ impl Lane {
         &self,
         leader: Box<Leader>,
         hub: MutexGuard<'_, Hub>,
+        now: Instant,
         waiter: Option<&Arc<Waiter>>,
     ) -> Answer {
         let is_own = |who: &Who| match (who, waiter) {
@@ -153,7 +155,7 @@ impl Lane {
             nodes: &self.nodes,
             leader: Some(leader),
         };
-        let hub = lead.run(hub, |answers| {
+        let hub = lead.run(hub, now, |answers| {
             if let Some(at) = answers.iter().position(|(who, _)| is_own(who)) {
                 own = Some(answers.swap_remove(at).1);
             }
@@ -175,7 +177,7 @@ impl Lane {
                     nodes: &self.nodes,
                     leader: Some(leader),
                 };
-                hub = lead.run(hub, |_| false);
+                hub = lead.run(hub, clock::instant(), |_| false);
                 let connections = lead
                     .leader
                     .as_mut()
@@ -261,10 +263,11 @@ impl<'a> Lead<'a> {
     fn run(
         &mut self,
         hub: MutexGuard<'a, Hub>,
+        now: Instant,
         done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
     ) -> MutexGuard<'a, Hub> {
         match &mut self.leader {
-            Some(leader) => self.nodes.lead(leader, hub, done),
+            Some(leader) => self.nodes.lead(leader, hub, now, done),
             None => hub,
         }
     }

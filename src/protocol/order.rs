@@ -84,9 +84,10 @@ impl Order {
     pub(crate) fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
         self.in_vain.remove(node);
         // One that answered while others were waited for took at most as long as they did.
-        let held_up = waited > took / 2;
         let lag = self.lag(node);
-        self.learn(node, if held_up { took } else { took.min(lag) }, now);
+        if took < lag || waited > took / 2 {
+            self.learn(node, took, now);
+        }
     }
 
     /// A node that was asked a time `age` ago was read, and there was nothing yet. One that is known to be
