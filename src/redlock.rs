@@ -3,16 +3,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use redis::IntoConnectionInfo;
+use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::clock::{self, Point};
-use crate::error::Error;
+use crate::error::{ConfigError, Error};
 use crate::lock::{Lock, Shared};
-use crate::net::drive::{self, Nodes};
+use crate::net::drive::Nodes;
 use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Tried};
 use crate::protocol::entry::{Answer, Outcome};
-use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::token::{Token, jitter};
 
@@ -78,7 +78,7 @@ impl Redlock {
             let info = node.into_connection_info();
             infos.push(info.map_err(|error| Error::config(format!("node {i}: {error}")))?);
         }
-        drive::checked(&infos)?;
+        check(&infos)?;
         let options = Options::default();
         Ok(Redlock {
             family: Family::new(Nodes::new(infos, &options)),
@@ -418,12 +418,42 @@ impl Family {
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<&str> = self.family.shared.lane.nodes().addresses().collect();
+        let infos = self.family.shared.lane.nodes().infos();
+        let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
         f.debug_struct("Redlock")
             .field("nodes", &addresses)
             .field("options", &self.options)
             .finish()
     }
+}
+
+/// Nodes of which each vote counts once, and that this build can reach.
+fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
+    let count = infos.len();
+    if count == 0 || count > MAX_NODES {
+        let text = match count {
+            0 => "no nodes given: at least 1 is needed, 3 or 5 are usual".to_owned(),
+            _ => format!("{count} nodes given, the limit is {MAX_NODES}"),
+        };
+        return Err(ConfigError::new(text));
+    }
+    for (i, info) in infos.iter().enumerate() {
+        if !info.addr().is_supported() {
+            return Err(ConfigError::new(format!(
+                "node {i} ({}) cannot be reached by this build: TLS needs the feature \
+                 `tls-rustls` or `tls-native-tls`, Unix sockets need Unix",
+                info.addr()
+            )));
+        }
+        let same = |other: &ConnectionInfo| other.addr() == info.addr();
+        if let Some(other) = infos.iter().take(i).position(same) {
+            return Err(ConfigError::new(format!(
+                "nodes {other} and {i} have the same address {}: its vote must count once",
+                info.addr()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {

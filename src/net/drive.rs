@@ -3,28 +3,25 @@
 //! The core stands under one mutex, which is never held while anything is sent, received, connected,
 //! waited for or logged.
 
-use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::{Cause, ConfigError};
+use crate::error::Cause;
 use crate::net::connection::Connection;
 use crate::net::lane::Who;
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
-use crate::protocol::node::{Errand, Link};
-use crate::protocol::quorum::{MAX_NODES, NodeSet};
+use crate::protocol::node::{Errand, Greeting, Link};
+use crate::protocol::quorum::NodeSet;
 use crate::sync::{lock, wait_until};
 
 /// The nodes, as the leader and the attendants share them.
 pub(crate) struct Nodes {
     infos: Vec<ConnectionInfo>,
-    /// Hosts and ports, or paths: what may be shown.
-    addresses: Vec<Arc<str>>,
     pub(crate) node_timeout: Duration,
     connect_timeout: Duration,
     hub: Mutex<Hub>,
@@ -45,80 +42,37 @@ pub(crate) struct Hub {
 }
 
 /// What the leader has.
+#[derive(Default)]
 pub(crate) struct Leader {
     /// Those of the nodes that are here.
     connections: Vec<Option<Connection>>,
     out: Vec<u8>,
-    /// Which part of `out` goes to which node.
-    parts: Vec<(usize, Range<usize>)>,
-    failed: Vec<(usize, Cause)>,
+    /// Which node gets `out` up to where.
+    parts: Vec<(usize, usize)>,
     buffer: Vec<u8>,
     /// To be delivered.
     pub(crate) answers: Vec<(Who, Answer)>,
 }
 
-/// Named nodes, of which each vote counts once.
-pub(crate) fn checked(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
-    if infos.is_empty() {
-        return Err(ConfigError::new(
-            "no nodes given: at least 1 is needed, 3 or 5 are usual",
-        ));
-    }
-    if infos.len() > MAX_NODES {
-        return Err(ConfigError::new(format!(
-            "{} nodes given, the limit is {MAX_NODES}",
-            infos.len()
-        )));
-    }
-    for (i, info) in infos.iter().enumerate() {
-        if !info.addr().is_supported() {
-            return Err(ConfigError::new(format!(
-                "node {i} ({}) cannot be reached by this build: TLS needs the feature \
-                 `tls-rustls` or `tls-native-tls`, Unix sockets need Unix",
-                info.addr()
-            )));
-        }
-        let same = |other: &ConnectionInfo| other.addr() == info.addr();
-        if let Some(other) = infos.iter().take(i).position(same) {
-            return Err(ConfigError::new(format!(
-                "nodes {other} and {i} have the same address {}: its vote must count once",
-                info.addr()
-            )));
-        }
-    }
-    Ok(())
-}
-
 impl Nodes {
     pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options) -> Nodes {
-        let count = infos.len();
-        let address = |info: &ConnectionInfo| info.addr().to_string().into();
-        let addresses: Vec<Arc<str>> = infos.iter().map(address).collect();
-        let core = Core::new(
-            addresses.iter().cloned(),
-            options.node_timeout,
-            options.connect_timeout,
-            getrandom::u64().unwrap_or(1),
-            clock::instant(),
-        );
+        let addresses = infos.iter().map(|info| info.addr().to_string().into());
+        let timeouts = (options.node_timeout, options.connect_timeout);
+        let noise = getrandom::u64().unwrap_or(1);
+        let none = || infos.iter().map(|_| None).collect();
         let leader = Leader {
-            connections: (0..count).map(|_| None).collect(),
-            out: Vec::new(),
-            parts: Vec::new(),
-            failed: Vec::new(),
-            buffer: Vec::new(),
-            answers: Vec::new(),
+            connections: none(),
+            ..Leader::default()
         };
         let hub = Hub {
-            core,
-            parked: (0..count).map(|_| None).collect(),
+            core: Core::new(addresses, timeouts, noise, clock::instant()),
+            parked: none(),
             idle: Some(Box::new(leader)),
             crowded: false,
             logging: false,
         };
         Nodes {
             infos,
-            addresses,
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
             hub: Mutex::new(hub),
@@ -131,8 +85,8 @@ impl Nodes {
         Nodes::new(self.infos.clone(), options)
     }
 
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
-        self.addresses.iter().map(|address| &**address)
+    pub(crate) fn infos(&self) -> &[ConnectionInfo] {
+        &self.infos
     }
 
     pub(crate) fn hub(&self) -> MutexGuard<'_, Hub> {
@@ -160,31 +114,29 @@ impl Nodes {
         while !hub.core.events.is_empty() {
             let events = std::mem::take(&mut hub.core.events);
             drop(hub);
-            events.into_iter().for_each(|event| self.say(event));
+            for (node, event) in events {
+                self.say(node, &event);
+            }
             hub = self.hub();
         }
         hub.logging = false;
     }
 
-    fn say(&self, event: Event) {
-        let at = |node: usize| self.addresses.get(node).map_or("", |address| address);
+    fn say(&self, node: usize, event: &Event) {
+        let Some(info) = self.infos.get(node) else {
+            return;
+        };
+        let node = format!("node {node} ({})", info.addr());
         match event {
-            Event::Away { node, cause } => {
-                say!(warn, "node {node} ({}) is away: {cause}", at(node))
-            }
-            Event::Back { node, forgotten: 0 } => say!(warn, "node {node} ({}) is back", at(node)),
-            Event::Back { node, forgotten } => say!(
+            Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
+            Event::Back(0) => say!(warn, "{node} is back"),
+            Event::Back(forgotten) => say!(
                 warn,
-                "node {node} ({}) is back; {forgotten} releases were too many to be kept for it: \
-                 their keys end with their ttls",
-                at(node)
+                "{node} is back; {forgotten} releases were too many to be kept for it, and their keys end \
+                 with their ttls"
             ),
-            Event::GivesNoVotes { node, cause } => {
-                say!(warn, "node {node} ({}) gives no votes: {cause}", at(node))
-            }
-            Event::VotesAgain { node } => {
-                say!(warn, "node {node} ({}) gives votes again", at(node))
-            }
+            Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
+            Event::VotesAgain => say!(warn, "{node} gives votes again"),
         }
     }
 
@@ -206,9 +158,13 @@ impl Nodes {
                 leader.answers.append(&mut hub.core.answers);
                 ended |= done(&mut leader.answers);
             }
-            let waits = matches!(next, Next::Recv { .. } | Next::Wait { .. })
-                || matches!(next, Next::Send { .. }) && hub.core.longest_waiting().is_some();
-            if matches!(next, Next::Finished) || ended && waits {
+            let can_end = match next {
+                Next::Finished => return hub,
+                Next::HandOver { .. } => false,
+                Next::Send { .. } => hub.core.longest_waiting().is_some(),
+                Next::Recv { until, .. } | Next::Wait { until } => until > now,
+            };
+            if ended && can_end {
                 return hub;
             }
             self.announce(&mut hub);
@@ -217,28 +173,52 @@ impl Nodes {
                 leader.deliver();
                 hub = self.hub();
             }
-            match next {
-                Next::HandOver { node } => self.hand_over(leader, &mut hub, node),
-                Next::Wait { until } => hub = self.wait(hub, until),
-                Next::Send { nodes, until } => {
-                    leader.collect(&mut hub, nodes, now);
-                    drop(hub);
-                    leader.send(until, now);
-                    hub = self.hub();
-                    for (node, cause) in leader.failed.drain(..) {
-                        hub.core.unsent(node, cause, now);
-                    }
-                }
-                Next::Probe { node } => (hub, now) = self.recv(leader, hub, node, now, now),
-                Next::Recv { node, until } => {
-                    (hub, now) = self.recv(leader, hub, node, until, now);
-                }
-                Next::Finished => {}
-            }
-            if !matches!(next, Next::Recv { .. } | Next::Probe { .. }) {
-                now = clock::instant();
-            }
+            hub = match next {
+                Next::HandOver { node } => self.hand_over(leader, hub, node),
+                Next::Wait { until } => self.wait(hub, until),
+                Next::Send { nodes, until } => self.send(leader, hub, nodes, until, now),
+                Next::Recv { node, until } => self.recv(leader, hub, node, until, now),
+                Next::Finished => hub,
+            };
+            now = clock::instant();
         }
+    }
+
+    /// Writes to these nodes, the nearest first: it answers while the others are written to.
+    fn send<'a>(
+        &'a self,
+        leader: &mut Leader,
+        mut hub: MutexGuard<'a, Hub>,
+        mut nodes: NodeSet,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, Hub> {
+        leader.out.clear();
+        leader.parts.clear();
+        while !nodes.is_empty() {
+            let node = hub.core.nearest(nodes);
+            nodes.remove(node);
+            hub.core.output(node, &mut leader.out, now);
+            leader.parts.push((node, leader.out.len()));
+            leader.connection(&mut hub, node);
+        }
+        drop(hub);
+        let mut start = 0;
+        let mut failed = None;
+        for (node, end) in leader.parts.drain(..) {
+            let bytes = leader.out.get(start..end).unwrap_or_default();
+            let connection = leader.connections.get_mut(node).and_then(Option::as_mut);
+            let sent = connection.map_or_else(|| Err(gone()), |one| one.send(bytes, until, now));
+            if let Err(cause) = sent {
+                failed.get_or_insert_with(Vec::new).push((node, cause));
+            }
+            start = end;
+        }
+        hub = self.hub();
+        for (node, cause) in failed.into_iter().flatten() {
+            hub.core.sever(node, cause, now);
+        }
+        hub
     }
 
     fn recv<'a>(
@@ -248,43 +228,45 @@ impl Nodes {
         node: usize,
         until: Instant,
         now: Instant,
-    ) -> (MutexGuard<'a, Hub>, Instant) {
-        let connection = take(&mut leader.connections, &mut hub.parked, node);
+    ) -> MutexGuard<'a, Hub> {
+        leader.connection(&mut hub, node);
         drop(hub);
-        let buffer = &mut leader.buffer;
-        let received = match connection {
-            Some(connection) => connection.recv(buffer, until, now),
-            None => Err(gone()),
+        let received = match leader.connections.get_mut(node) {
+            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
+            _ => Err(gone()),
         };
         let now = clock::instant();
         hub = self.hub();
         hub.core.received(node, received, now);
-        (hub, now)
+        hub
     }
 
     /// Starts a node's attendant, who gets the connection if it is still of use.
-    fn hand_over(self: &Arc<Nodes>, leader: &mut Leader, hub: &mut Hub, node: usize) {
+    fn hand_over<'a>(
+        self: &'a Arc<Nodes>,
+        leader: &mut Leader,
+        mut hub: MutexGuard<'a, Hub>,
+        node: usize,
+    ) -> MutexGuard<'a, Hub> {
         let connection = leader.connections.get_mut(node).and_then(Option::take);
         if hub.core.link(node) != Link::Silent {
             connection.into_iter().for_each(Connection::reset);
-        } else if let Some(parked) = hub.parked.get_mut(node)
-            && connection.is_some()
-        {
-            *parked = connection;
+        } else if let Some(parked) = hub.parked.get_mut(node) {
+            *parked = connection.or(parked.take());
         }
         let nodes = self.clone();
         let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
         let started = thread.spawn(move || nodes.attend(node)).map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
         hub.core.attended(node, started, clock::instant());
+        hub
     }
 
     /// After a panic in mid-lead, which only a bug can be.
     pub(crate) fn recover(&self, leader: &mut Leader, hub: &mut Hub) {
         let held = leader.connections.iter_mut().enumerate();
         let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
-        let held = held.collect();
-        hub.core.recover(held, clock::instant());
+        hub.core.recover(held.collect(), clock::instant());
         leader.answers.append(&mut hub.core.answers);
     }
 
@@ -299,11 +281,7 @@ impl Nodes {
 
     /// The life of an attendant: until its node is here, or nobody needs it any more.
     fn attend(self: &Arc<Nodes>, node: usize) {
-        let Some(info) = self.infos.get(node) else {
-            return;
-        };
-        let (mut out, mut buffer) = (Vec::new(), Vec::new());
-        let mut fresh = None;
+        let (mut out, mut buffer, mut fresh) = (Vec::new(), Vec::new(), None);
         let mut hub = self.hub();
         let mut connection = hub.parked.get_mut(node).and_then(Option::take);
         loop {
@@ -313,11 +291,7 @@ impl Nodes {
                 Errand::Connect => {
                     self.log_elsewhere(&hub);
                     drop(hub);
-                    let opened = Connection::open(info, self.connect_timeout);
-                    let greeting = opened.map(|(connection, greeting)| {
-                        fresh = Some(connection);
-                        greeting
-                    });
+                    let greeting = self.open(node, &mut fresh);
                     hub = self.hub();
                     hub.core.connected(node, greeting, clock::instant());
                 }
@@ -329,21 +303,17 @@ impl Nodes {
                     out.clear();
                     hub.core.output(node, &mut out, now);
                     drop(hub);
-                    let sent = match &mut connection {
-                        Some(connection) => connection.send(&out, until, now),
-                        None => Err(gone()),
-                    };
+                    let connection = connection.as_mut().ok_or_else(gone);
+                    let sent = connection.and_then(|one| one.send(&out, until, now));
                     hub = self.hub();
                     if let Err(cause) = sent {
-                        hub.core.unsent(node, cause, clock::instant());
+                        hub.core.sever(node, cause, clock::instant());
                     }
                 }
                 Errand::Recv { until } => {
                     drop(hub);
-                    let received = match &mut connection {
-                        Some(connection) => connection.recv(&mut buffer, until, now),
-                        None => Err(gone()),
-                    };
+                    let connection = connection.as_mut().ok_or_else(gone);
+                    let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
                     let now = clock::instant();
                     hub = self.hub();
                     hub.core.received(node, received, now);
@@ -364,53 +334,45 @@ impl Nodes {
         self.log();
     }
 
+    /// Connects to a node.
+    fn open(&self, node: usize, fresh: &mut Option<Connection>) -> Result<Greeting, Cause> {
+        let info = self.infos.get(node).ok_or_else(gone)?;
+        let (connection, greeting) = Connection::open(info, self.connect_timeout)?;
+        *fresh = Some(connection);
+        Ok(greeting)
+    }
+
     /// An attendant still has to do: a logger that takes its time must not keep it.
     fn log_elsewhere(self: &Arc<Nodes>, hub: &Hub) {
-        if hub.core.events.is_empty() || hub.logging {
-            return;
+        if !hub.core.events.is_empty() && !hub.logging {
+            let nodes = self.clone();
+            let thread = std::thread::Builder::new().name("redlock-log".into());
+            // Without a thread the next operation says it.
+            let _ = thread.spawn(move || nodes.log());
         }
-        let nodes = self.clone();
-        let thread = std::thread::Builder::new().name("redlock-log".into());
-        // Without a thread the next operation says it.
-        let _ = thread.spawn(move || nodes.log());
     }
 }
 
 impl Leader {
+    /// Fetches the connection of a node that has come home, or could not be handed over.
+    fn connection(&mut self, hub: &mut Hub, node: usize) {
+        if let (Some(connection), Some(parked)) =
+            (self.connections.get_mut(node), hub.parked.get_mut(node))
+            && connection.is_none()
+        {
+            *connection = parked.take();
+        }
+    }
+
     /// Takes the connections of all nodes that are here.
     pub(crate) fn disconnect(&mut self, hub: &mut Hub) -> Vec<Connection> {
-        let here = |node: &usize| hub.core.link(*node) == Link::Here;
-        let mut connections = Vec::new();
-        for node in (0..self.connections.len()).filter(here) {
-            take(&mut self.connections, &mut hub.parked, node);
-            connections.extend(self.connections.get_mut(node).and_then(Option::take));
-        }
-        connections
-    }
-
-    /// Takes what these nodes are to be sent, the nearest first: it answers while the others are written to.
-    fn collect(&mut self, hub: &mut Hub, mut nodes: NodeSet, now: Instant) {
-        self.out.clear();
-        self.parts.clear();
-        while !nodes.is_empty() {
-            let node = hub.core.nearest(nodes);
-            nodes.remove(node);
-            let start = self.out.len();
-            hub.core.output(node, &mut self.out, now);
-            self.parts.push((node, start..self.out.len()));
-            take(&mut self.connections, &mut hub.parked, node);
-        }
-    }
-
-    fn send(&mut self, until: Instant, now: Instant) {
-        for (node, part) in self.parts.drain(..) {
-            let bytes = self.out.get(part).unwrap_or_default();
-            let connection = self.connections.get_mut(node).and_then(Option::as_mut);
-            let sent = connection.map_or_else(|| Err(gone()), |one| one.send(bytes, until, now));
-            if let Err(cause) = sent {
-                self.failed.push((node, cause));
+        for node in 0..self.connections.len() {
+            if hub.core.link(node) == Link::Here {
+                self.connection(hub, node);
             }
         }
+        let all = self.connections.iter_mut();
+        all.filter_map(Option::take).collect()
     }
 
     /// Wakes those whose answers have come.
@@ -419,19 +381,6 @@ impl Leader {
             who.tell(answer);
         }
     }
-}
-
-/// The connection to a node that is here, or silent and not attended.
-fn take<'a>(
-    connections: &'a mut [Option<Connection>],
-    parked: &mut [Option<Connection>],
-    node: usize,
-) -> Option<&'a mut Connection> {
-    let connection = connections.get_mut(node)?;
-    if connection.is_none() {
-        *connection = parked.get_mut(node).and_then(Option::take);
-    }
-    connection.as_mut()
 }
 
 /// The nodes were closed.

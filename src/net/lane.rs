@@ -63,7 +63,7 @@ enum Turn {
 
 impl Lane {
     pub(crate) fn new(nodes: Nodes) -> Lane {
-        let few = nodes.addresses().count() <= FEW_NODES;
+        let few = nodes.infos().len() <= FEW_NODES;
         Lane {
             process: std::process::id(),
             nodes: Arc::new(nodes),

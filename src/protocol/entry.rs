@@ -131,16 +131,14 @@ impl<W> Entry<W> {
         self.state == State::Open && !self.op.only_write
     }
 
-    pub(crate) fn begin(&mut self, now: Instant, node_timeout: Duration) {
-        self.begun = Some(now);
-        self.until = now + node_timeout;
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.state != State::Free
     }
 
-    /// When it expires.
-    pub(crate) fn ends(&self) -> Instant {
-        self.op
-            .until
-            .map_or(self.until, |until| until.min(self.until))
+    /// Whether it is too late to send it. (A release is written all the same.)
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        let until = self.op.until.unwrap_or(self.until).min(self.until);
+        !self.is_release() && self.begun.is_some() && until <= now
     }
 
     pub(crate) fn release(&self, now: Instant) -> Release {

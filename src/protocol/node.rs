@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Cause;
 use crate::protocol::mutant;
+use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key};
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again
@@ -37,8 +38,8 @@ const MAX_UNREAD: usize = 256;
 const CHUNK: usize = 1024;
 /// A node is due so many releases at most. Beyond, the oldest is forgotten, and its key ends with its
 /// ttl.
-pub(crate) const MAX_DUE: usize = 65_536;
-pub(crate) const MAX_DUE_BYTES: usize = 16 << 20;
+const MAX_DUE: usize = 65_536;
+const MAX_DUE_BYTES: usize = 16 << 20;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
@@ -105,17 +106,14 @@ pub(crate) struct Release {
     pub(crate) forget_at: Instant,
 }
 
-/// What a reply that is still to come answers.
-pub(crate) enum Pending {
-    Vote(Ticket),
-    /// It is due again if the connection closes; the vote of an operation that waits for it, if there is
-    /// a ticket; one that had been refused, and tries whether others like it would be taken now.
-    Release {
-        release: Release,
-        ticket: Option<Ticket>,
-        retries: bool,
-    },
-    Ping,
+/// What a reply that is to come answers. Neither a vote nor a release: a ping.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) ticket: Option<Ticket>,
+    /// It is due again if the connection closes.
+    pub(crate) release: Option<Release>,
+    /// It had been refused, and shows whether others like it would be taken now.
+    pub(crate) retries: bool,
 }
 
 struct Asked {
@@ -150,10 +148,14 @@ impl Releases {
         self.bytes -= release.key.resource.len();
         Some(release)
     }
+}
 
-    fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
+/// What a node is being sent.
+pub(crate) struct Output<'a> {
+    pub(crate) bytes: &'a mut Vec<u8>,
+    /// Where in `bytes` it begins.
+    pub(crate) start: usize,
+    pub(crate) now: Instant,
 }
 
 /// What was last said of a node in the log.
@@ -173,9 +175,10 @@ pub(crate) struct Node {
     pub(crate) attended: bool,
     /// No thread could be started for it since an operation was last submitted.
     pub(crate) unattended: bool,
-    pub(crate) fragile: bool,
-    /// The server knows the scripts.
-    pub(crate) by_hash: bool,
+    /// Of the server behind the connection.
+    pub(crate) greeting: Greeting,
+    /// A connection that was made and is not the node's yet.
+    pub(crate) fresh: Option<Greeting>,
     /// The replies to come, in order.
     pending: VecDeque<Asked>,
     /// The start of a reply.
@@ -197,19 +200,17 @@ pub(crate) struct Node {
     pub(crate) look: bool,
     /// With more pending than this it is time to look.
     may_pend: usize,
-    /// Why it is not here, or gave no votes.
+    /// Why it is not here.
     pub(crate) cause: Option<Arc<Cause>>,
     /// Tries to connect that have ended.
     pub(crate) tries: u64,
-    pause: Duration,
+    pub(crate) pause: Duration,
+    /// When to connect again; while it is coming, when that has failed.
     retry_at: Instant,
-    /// A connection that was made and is not the node's yet.
-    pub(crate) fresh: Option<Greeting>,
     /// An operation needs it: no pause.
     pub(crate) hurry: bool,
     /// It was tried since nobody needs it any more.
     tried_last: bool,
-    pub(crate) run_id: Option<String>,
     pub(crate) reported: Reported,
 }
 
@@ -220,8 +221,8 @@ impl Node {
             link: Link::Down,
             attended: false,
             unattended: false,
-            fragile: false,
-            by_hash: false,
+            greeting: Greeting::default(),
+            fresh: None,
             pending: VecDeque::new(),
             inbox: Vec::new(),
             sent: 0,
@@ -237,10 +238,8 @@ impl Node {
             tries: 0,
             pause: FIRST_PAUSE,
             retry_at: now,
-            fresh: None,
             hurry: false,
             tried_last: false,
-            run_id: None,
             reported: Reported::Well,
         }
     }
@@ -255,7 +254,7 @@ impl Node {
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        !self.due.is_empty()
+        !self.due.queue.is_empty()
     }
 
     pub(crate) fn pending(&self) -> usize {
@@ -269,16 +268,17 @@ impl Node {
 
     // ---- sending
 
-    /// Notes that a reply will come; its command is sent behind so many bytes.
-    pub(crate) fn ask(&mut self, what: Pending, behind: usize, at: Instant) {
-        let from = self.sent.wrapping_add(behind);
+    /// Notes that a reply will come to what is appended to `out` next.
+    pub(crate) fn ask(&mut self, what: Pending, out: &Output<'_>) {
+        let from = self.sent.wrapping_add(out.bytes.len() - out.start);
+        let at = out.now;
         self.pending.push_back(Asked { what, at, from });
     }
 
-    /// So many bytes are being written.
-    pub(crate) fn sending(&mut self, bytes: usize, now: Instant) {
-        self.sent = self.sent.wrapping_add(bytes);
-        self.active = now;
+    /// All that it is being sent is in `out`.
+    pub(crate) fn sending(&mut self, out: &Output<'_>) {
+        self.sent = self.sent.wrapping_add(out.bytes.len() - out.start);
+        self.active = out.now;
     }
 
     pub(crate) fn owe(&mut self, release: Release) {
@@ -299,65 +299,73 @@ impl Node {
         }
     }
 
-    /// Appends the ping that finds out that the server has read what a dead connection left.
-    pub(crate) fn ping(&mut self, out: &mut Vec<u8>, start: usize, now: Instant) -> bool {
+    /// Appends the ping that finds out whether the server has read what a dead connection left.
+    pub(crate) fn ping(&mut self, out: &mut Output<'_>) -> bool {
         let pings = self.link == Link::Coming && self.unread > 0;
         if pings {
-            self.ask(Pending::Ping, out.len() - start, now);
-            out.extend_from_slice(PING);
+            self.ask(Pending::default(), out);
+            out.bytes.extend_from_slice(PING);
         }
         pings
     }
 
     /// Appends releases that are due; true if that was all of them.
-    pub(crate) fn say_releases(&mut self, out: &mut Vec<u8>, start: usize, now: Instant) -> bool {
+    pub(crate) fn say_releases(&mut self, out: &mut Output<'_>) -> bool {
         // A key's life begins when its acquire is read: where that may be unread, none has ended.
         let forgets = self.link == Link::Coming && !self.had_unread || mutant(15);
         for _ in 0..CHUNK {
-            let Some(release) = self.due.pop() else {
-                return true;
-            };
-            if !forgets || release.forget_at > now {
-                self.say_release(release, false, out, start, now);
+            match self.due.pop() {
+                Some(release) if forgets && release.forget_at <= out.now => {}
+                Some(release) => self.say_release(release, false, out),
+                None => break,
             }
         }
-        self.due.is_empty()
+        !self.is_due()
     }
 
     /// Appends one release that was refused before, if there is any.
-    pub(crate) fn say_refused(&mut self, out: &mut Vec<u8>, start: usize, now: Instant) {
+    pub(crate) fn say_refused(&mut self, out: &mut Output<'_>) {
         if let Some(release) = self.refused.pop() {
-            self.say_release(release, true, out, start, now);
+            self.say_release(release, true, out);
         }
     }
 
-    fn say_release(
-        &mut self,
-        release: Release,
-        retries: bool,
-        out: &mut Vec<u8>,
-        start: usize,
-        now: Instant,
-    ) {
+    fn say_release(&mut self, release: Release, retries: bool, out: &mut Output<'_>) {
         let key = release.key.clone();
-        let what = Pending::Release {
-            release,
-            ticket: None,
-            retries,
-        };
-        self.ask(what, out.len() - start, now);
-        Action::Release.pack(&key, self.by_hash, out);
+        let (ticket, release) = (None, Some(release));
+        self.ask(
+            Pending {
+                ticket,
+                release,
+                retries,
+            },
+            out,
+        );
+        Action::Release.pack(&key, self.greeting.by_hash, out.bytes);
     }
 
     // ---- receiving
 
-    /// A reply has come: what it answers, and when that was asked.
-    pub(crate) fn answered(&mut self, now: Instant) -> Option<(Pending, Instant)> {
-        let asked = self.pending.pop_front()?;
-        self.active = now;
-        Some((asked.what, asked.at))
+    /// The first reply in `bytes`, which are some, and its length. More than was asked for is an error: the
+    /// next reply would be taken for another's.
+    pub(crate) fn next_reply(&self, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
+        let parsed = resp::parse(bytes)?;
+        let more = parsed
+            .as_ref()
+            .is_some_and(|(_, length)| *length < bytes.len());
+        if self.pending.len() < 1 + usize::from(more) {
+            return Err(Cause::Garbage("more than was asked for".into()));
+        }
+        Ok(parsed)
     }
 
+    /// A reply has come: what it answers.
+    pub(crate) fn answered(&mut self, now: Instant) -> Option<Pending> {
+        self.active = now;
+        Some(self.pending.pop_front()?.what)
+    }
+
+    /// A ping was answered.
     pub(crate) fn pinged(&mut self) {
         self.unread = self.unread.saturating_sub(TURN);
     }
@@ -369,63 +377,46 @@ impl Node {
         self.may_pend = self.pending.len() + MAX_UNREAD;
     }
 
-    pub(crate) fn looked_since(&self, time: Instant) -> bool {
-        self.looked >= time
-    }
-
-    /// Its oldest reply should have come by now.
-    pub(crate) fn is_overdue(&self, now: Instant, node_timeout: Duration) -> bool {
-        self.asked_at()
-            .is_some_and(|at| now.saturating_duration_since(at) > node_timeout)
-    }
-
     /// Replies have piled up, and enough were asked for since the last look (a far node has many pending
     /// at any time); or another connection turned out closed.
     pub(crate) fn wants_look(&self) -> bool {
-        !self.fragile && (self.look || self.pending.len() > self.may_pend)
+        !self.greeting.fragile && (self.look || self.pending.len() > self.may_pend)
+    }
+
+    /// Whether it can be looked at, and was not since then.
+    pub(crate) fn is_unseen(&self, since: Instant) -> bool {
+        !self.greeting.fragile && self.looked < since
     }
 
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        !self.fragile && now.saturating_duration_since(self.active) > IDLE
+        !self.greeting.fragile && now.saturating_duration_since(self.active) > IDLE
     }
 
     // ---- changes of the link
 
     pub(crate) fn silence(&mut self, retry_at: Instant) {
-        self.link = Link::Silent;
-        self.retry_at = retry_at;
+        (self.link, self.retry_at) = (Link::Silent, retry_at);
     }
 
     /// The connection is finished. What was pending on it.
-    pub(crate) fn sever(&mut self, now: Instant) -> VecDeque<Pending> {
-        if let Some(first) = self.pending.front() {
-            self.unread = self
-                .unread
-                .saturating_add(self.sent.wrapping_sub(first.from));
-        }
-        if mutant(4) {
-            self.unread = 0;
+    pub(crate) fn sever(&mut self, now: Instant) -> impl Iterator<Item = Pending> + use<> {
+        if let Some(first) = self.pending.front().filter(|_| !mutant(4)) {
+            let unread = self.sent.wrapping_sub(first.from);
+            self.unread = self.unread.saturating_add(unread);
         }
         self.had_unread |= self.unread > 0;
         self.sent = 0;
         self.inbox.clear();
         self.look = false;
         self.may_pend = MAX_UNREAD;
-        self.run_id = None;
+        self.greeting.run_id = None;
         self.retry_at = now;
-        self.link = match self.fresh {
-            Some(_) => Link::Coming,
-            None => Link::Down,
-        };
+        let fresh = self.fresh.is_some();
+        self.link = if fresh { Link::Coming } else { Link::Down };
         // What it refused is worth a try on a new one.
         self.takes_again();
         let pending = std::mem::take(&mut self.pending);
-        pending.into_iter().map(|asked| asked.what).collect()
-    }
-
-    /// How long to pause before the next try to connect, at most.
-    pub(crate) fn pause(&self) -> Duration {
-        self.pause
+        pending.into_iter().map(|asked| asked.what)
     }
 
     /// A try to connect has ended without success.
@@ -454,6 +445,7 @@ impl Node {
         self.hurry = false;
         self.pause = FIRST_PAUSE;
         self.had_unread = false;
+        self.look = false;
         self.cause = None;
         (self.looked, self.active) = (now, now);
         std::mem::take(&mut self.due.forgotten) + std::mem::take(&mut self.refused.forgotten)
@@ -466,53 +458,40 @@ impl Node {
         closed: Option<Instant>,
         connect_timeout: Duration,
     ) -> Errand {
-        let soon = now + connect_timeout;
-        let until = closed.map_or(self.retry_at, |closed| closed + connect_timeout);
+        let (soon, retry_at) = (now + connect_timeout, self.retry_at);
         let writes = self.is_due() && self.pending.len() < CHUNK;
         match self.link {
             Link::Here => Errand::Home,
-            Link::Down => {
-                if closed.is_some() && (self.tried_last || !self.is_due()) {
-                    Errand::Quit
-                } else if now >= self.retry_at || self.hurry {
-                    self.hurry = false;
-                    Errand::Connect
-                } else {
-                    Errand::Pause {
-                        until: self.retry_at,
-                    }
-                }
+            Link::Down if closed.is_some() && (self.tried_last || !self.is_due()) => Errand::Quit,
+            Link::Down if now >= retry_at || self.hurry => {
+                self.hurry = false;
+                Errand::Connect
             }
+            Link::Down => Errand::Pause { until: retry_at },
             Link::Silent if writes => Errand::Send { until: soon },
             Link::Silent if self.pending.is_empty() => Errand::Home,
             // One look without waiting; if it does not answer now either, the new one replaces it.
             Link::Silent if self.fresh.is_some() => Errand::Recv { until: now },
-            Link::Silent if now < until => Errand::Recv {
-                until: until.min(now + GLANCE),
-            },
-            Link::Silent if closed.is_some() => Errand::Quit,
-            Link::Silent => Errand::Connect,
-            Link::Coming => {
-                if let Some(greeting) = self.fresh.take() {
-                    self.run_id = greeting.run_id;
-                    self.fragile = greeting.fragile;
-                    self.by_hash = greeting.by_hash;
-                    self.retry_at = soon;
-                    return Errand::Adopt;
-                }
-                let waits = self.pending.len() >= if self.unread > 0 { 1 } else { CHUNK };
-                if waits && now >= self.retry_at {
-                    Errand::GiveUp
-                } else if waits {
-                    Errand::Recv {
-                        until: self.retry_at,
-                    }
-                } else if self.unread > 0 || self.is_due() {
-                    Errand::Send { until: soon }
-                } else {
-                    Errand::Home
+            Link::Silent => {
+                let until = closed.map_or(retry_at, |closed| closed + connect_timeout);
+                let glance = until.min(now + GLANCE);
+                match closed {
+                    _ if now < until => Errand::Recv { until: glance },
+                    Some(_) => Errand::Quit,
+                    None => Errand::Connect,
                 }
             }
+            Link::Coming => match self.fresh.take() {
+                Some(greeting) => {
+                    (self.greeting, self.retry_at) = (greeting, soon);
+                    Errand::Adopt
+                }
+                None if self.unread == 0 && !self.is_due() => Errand::Home,
+                None if self.unread == 0 && writes => Errand::Send { until: soon },
+                None if self.unread > 0 && self.pending.is_empty() => Errand::Send { until: soon },
+                None if now >= retry_at => Errand::GiveUp,
+                None => Errand::Recv { until: retry_at },
+            },
         }
     }
 }

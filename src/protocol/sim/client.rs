@@ -93,13 +93,7 @@ impl Client {
         let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
         let threads = 1 + random.pick(3);
         Client {
-            core: Core::new(
-                addresses,
-                timeouts[0],
-                timeouts[1],
-                random.next(),
-                base.mono,
-            ),
+            core: Core::new(addresses, timeouts.into(), random.next(), base.mono),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
             attendants: vec![Attendant::None; nodes],
@@ -217,7 +211,7 @@ impl World {
             }
         }
         for event in client.core.events.drain(..) {
-            if let CoreEvent::Back { .. } = event {
+            if let (_, CoreEvent::Back(_)) = event {
                 self.counts.home += 1;
             }
         }
@@ -259,7 +253,6 @@ impl World {
                 self.clients[c].attendants[node] = Attendant::Runs;
                 self.clients[c].core.attended(node, Ok(()), now);
             }
-            Next::Probe { node } => self.recv(c, node),
             Next::Send { nodes, .. } => {
                 for node in nodes.iter() {
                     self.write(c, node);
@@ -318,7 +311,7 @@ impl World {
             sent[node] = Some(connection);
         });
         if let Err(cause) = self.send(connection, &bytes) {
-            self.clients[c].core.unsent(node, cause, now);
+            self.clients[c].core.sever(node, cause, now);
         }
         self.announce(c);
     }
