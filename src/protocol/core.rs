@@ -108,7 +108,7 @@ impl<W> Core<W> {
         noise: u64,
         now: Instant,
     ) -> Core<W> {
-        let nodes: Vec<Node> = addresses.map(|address| Node::new(address, now)).collect();
+        let nodes: Vec<Node> = addresses.map(Node::new).collect();
         Core {
             order: Order::new(nodes.len(), now),
             nodes,
@@ -143,7 +143,7 @@ impl<W> Core<W> {
         self.noise ^= self.noise << 13;
         self.noise ^= self.noise >> 7;
         self.noise ^= self.noise << 17;
-        let pause = self.nodes[at].pause;
+        let pause = self.nodes[at].pause();
         now + pause / 2 + pause / 2048 * u32::try_from(self.noise % 1024).unwrap_or(0)
     }
 
@@ -606,7 +606,7 @@ impl<W> Core<W> {
         let cause = Arc::new(cause);
         let was = self.nodes[at].link;
         self.here.remove(at);
-        for what in self.nodes[at].sever(now) {
+        for what in self.nodes[at].sever() {
             match what.ticket.and_then(|ticket| self.place(ticket)) {
                 Some(place) if self.entries[place].is_open() => {
                     self.entries[place].severed(at, &cause);

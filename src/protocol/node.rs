@@ -44,13 +44,14 @@ const MAX_DUE_BYTES: usize = 16 << 20;
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// The connection to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
     /// Operations are sent on it.
     Here,
     /// It did not answer in time. What is on it may still be carried out.
     Silent,
     /// There is none.
+    #[default]
     Down,
     /// It is new; what the last one left unfinished comes first.
     Coming,
@@ -159,14 +160,16 @@ pub(crate) struct Output<'a> {
 }
 
 /// What was last said of a node in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reported {
+    #[default]
     Well,
     Away,
     /// It is here, and answers acquires with errors.
     GivesNoVotes,
 }
 
+#[derive(Default)]
 pub(crate) struct Node {
     /// Host and port, or path: what may be shown.
     pub(crate) address: Arc<str>,
@@ -193,20 +196,19 @@ pub(crate) struct Node {
     /// There have been some since it was last here.
     had_unread: bool,
     /// When something was last sent or heard, or nothing was found to have come.
-    active: Instant,
-    /// When it was last looked at without waiting, and nothing was there.
-    looked: Instant,
+    active: Option<Instant>,
+    /// When it was last looked at without waiting, and nothing was there; and how many were pending.
+    looked: Option<Instant>,
+    left_pending: usize,
     /// To be looked at before anything else.
     pub(crate) look: bool,
-    /// With more pending than this it is time to look.
-    may_pend: usize,
     /// Why it is not here.
     pub(crate) cause: Option<Arc<Cause>>,
-    /// Tries to connect that have ended.
+    /// Tries to connect that have ended, and those since it was last here.
     pub(crate) tries: u64,
-    pub(crate) pause: Duration,
+    failed: u32,
     /// When to connect again; while it is coming, when that has failed.
-    retry_at: Instant,
+    retry_at: Option<Instant>,
     /// An operation needs it: no pause.
     pub(crate) hurry: bool,
     /// It was tried since nobody needs it any more.
@@ -215,32 +217,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(address: Arc<str>, now: Instant) -> Node {
+    pub(crate) fn new(address: Arc<str>) -> Node {
         Node {
             address,
-            link: Link::Down,
-            attended: false,
-            unattended: false,
-            greeting: Greeting::default(),
-            fresh: None,
-            pending: VecDeque::new(),
-            inbox: Vec::new(),
-            sent: 0,
-            due: Releases::default(),
-            refused: Releases::default(),
-            unread: 0,
-            had_unread: false,
-            active: now,
-            looked: now,
-            look: false,
-            may_pend: MAX_UNREAD,
-            cause: None,
-            tries: 0,
-            pause: FIRST_PAUSE,
-            retry_at: now,
-            hurry: false,
-            tried_last: false,
-            reported: Reported::Well,
+            ..Node::default()
         }
     }
 
@@ -278,7 +258,7 @@ impl Node {
     /// All that it is being sent is in `out`.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         self.sent = self.sent.wrapping_add(out.bytes.len() - out.start);
-        self.active = out.now;
+        self.active = Some(out.now);
     }
 
     pub(crate) fn owe(&mut self, release: Release) {
@@ -361,7 +341,7 @@ impl Node {
 
     /// A reply has come: what it answers.
     pub(crate) fn answered(&mut self, now: Instant) -> Option<Pending> {
-        self.active = now;
+        self.active = Some(now);
         Some(self.pending.pop_front()?.what)
     }
 
@@ -373,33 +353,33 @@ impl Node {
     /// It was looked at, and nothing was there.
     pub(crate) fn looked(&mut self, now: Instant) {
         self.look = false;
-        (self.looked, self.active) = (now, now);
-        self.may_pend = self.pending.len() + MAX_UNREAD;
+        (self.looked, self.active) = (Some(now), Some(now));
+        self.left_pending = self.pending.len();
     }
 
     /// Replies have piled up, and enough were asked for since the last look (a far node has many pending
     /// at any time); or another connection turned out closed.
     pub(crate) fn wants_look(&self) -> bool {
-        !self.greeting.fragile && (self.look || self.pending.len() > self.may_pend)
+        !self.greeting.fragile && (self.look || self.pending.len() > self.left_pending + MAX_UNREAD)
     }
 
     /// Whether it can be looked at, and was not since then.
     pub(crate) fn is_unseen(&self, since: Instant) -> bool {
-        !self.greeting.fragile && self.looked < since
+        !self.greeting.fragile && self.looked < Some(since)
     }
 
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        !self.greeting.fragile && now.saturating_duration_since(self.active) > IDLE
+        !self.greeting.fragile && self.active.is_some_and(|active| now > active + IDLE)
     }
 
     // ---- changes of the link
 
     pub(crate) fn silence(&mut self, retry_at: Instant) {
-        (self.link, self.retry_at) = (Link::Silent, retry_at);
+        (self.link, self.retry_at) = (Link::Silent, Some(retry_at));
     }
 
     /// The connection is finished. What was pending on it.
-    pub(crate) fn sever(&mut self, now: Instant) -> impl Iterator<Item = Pending> + use<> {
+    pub(crate) fn sever(&mut self) -> impl Iterator<Item = Pending> + use<> {
         if let Some(first) = self.pending.front().filter(|_| !mutant(4)) {
             let unread = self.sent.wrapping_sub(first.from);
             self.unread = self.unread.saturating_add(unread);
@@ -408,9 +388,9 @@ impl Node {
         self.sent = 0;
         self.inbox.clear();
         self.look = false;
-        self.may_pend = MAX_UNREAD;
+        self.left_pending = 0;
         self.greeting.run_id = None;
-        self.retry_at = now;
+        self.retry_at = None;
         let fresh = self.fresh.is_some();
         self.link = if fresh { Link::Coming } else { Link::Down };
         // What it refused is worth a try on a new one.
@@ -419,12 +399,17 @@ impl Node {
         pending.into_iter().map(|asked| asked.what)
     }
 
+    /// How long to pause before connecting again, at most.
+    pub(crate) fn pause(&self) -> Duration {
+        LAST_PAUSE.min(FIRST_PAUSE * 2_u32.pow(self.failed.min(9)))
+    }
+
     /// A try to connect has ended without success.
     pub(crate) fn tried(&mut self, retry_at: Instant, closed: bool) {
         self.tries += 1;
         self.hurry = false;
-        self.pause = (2 * self.pause).min(LAST_PAUSE);
-        self.retry_at = retry_at;
+        self.failed += 1;
+        self.retry_at = Some(retry_at);
         self.tried_last |= closed;
     }
 
@@ -443,11 +428,10 @@ impl Node {
         self.fresh = None;
         self.tries += 1;
         self.hurry = false;
-        self.pause = FIRST_PAUSE;
+        self.failed = 0;
         self.had_unread = false;
-        self.look = false;
         self.cause = None;
-        (self.looked, self.active) = (now, now);
+        self.looked(now);
         std::mem::take(&mut self.due.forgotten) + std::mem::take(&mut self.refused.forgotten)
     }
 
@@ -458,7 +442,7 @@ impl Node {
         closed: Option<Instant>,
         connect_timeout: Duration,
     ) -> Errand {
-        let (soon, retry_at) = (now + connect_timeout, self.retry_at);
+        let (soon, retry_at) = (now + connect_timeout, self.retry_at.unwrap_or(now));
         let writes = self.is_due() && self.pending.len() < CHUNK;
         match self.link {
             Link::Here => Errand::Home,
@@ -483,7 +467,7 @@ impl Node {
             }
             Link::Coming => match self.fresh.take() {
                 Some(greeting) => {
-                    (self.greeting, self.retry_at) = (greeting, soon);
+                    (self.greeting, self.retry_at) = (greeting, Some(soon));
                     Errand::Adopt
                 }
                 None if self.unread == 0 && !self.is_due() => Errand::Home,
