@@ -184,3 +184,137 @@ impl Extension {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::quorum::Tally;
+
+    const MS: Duration = Duration::from_millis(1);
+    const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+    fn later(from: Point, time: Duration) -> Point {
+        Point {
+            mono: from.mono + time,
+            wall: from.wall + time,
+        }
+    }
+
+    fn begin(now: Point) -> Attempt {
+        let ttl = Ttl::new(1000 * MS).unwrap();
+        let mut attempt = Attempt::new(Arc::from(&b"a"[..]), ttl, NODE_TIMEOUT);
+        attempt.op(Token::from_bytes([0; 20]), now);
+        attempt
+    }
+
+    fn answer(outcome: Outcome, granted: usize, begun: Point) -> Answer {
+        Answer {
+            outcome,
+            tally: Tally {
+                granted: NodeSet::first(granted),
+                ..Tally::default()
+            },
+            causes: Vec::new(),
+            begun: begun.mono,
+        }
+    }
+
+    fn closed() -> Outcome {
+        let (errors, closed) = (NodeErrors::new(Vec::new()), true);
+        Outcome::Unavailable { errors, closed }
+    }
+
+    #[test]
+    fn who_has_no_vote_is_denied_at_once() {
+        let now = Point::now();
+        let tried = begin(now).answered(answer(Outcome::No, 0, now), later(now, MS));
+        assert!(matches!(tried, Tried::Denied));
+    }
+
+    #[test]
+    fn who_has_a_vote_tries_again_after_pauses_that_grow_for_one_node_timeout() {
+        let start = Point::now();
+        let mut attempt = begin(start);
+        let (mut now, mut pauses) = (start, Vec::new());
+        loop {
+            let begun = now;
+            now = later(now, MS);
+            match attempt.answered(answer(Outcome::No, 1, begun), now) {
+                Tried::Again(within) => {
+                    pauses.push(within);
+                    now = later(now, within);
+                    let op = attempt.op(Token::from_bytes([0; 20]), now);
+                    // All tries together have two node timeouts.
+                    assert_eq!(op.until, Some(start.mono + 2 * NODE_TIMEOUT));
+                }
+                Tried::Denied => break,
+                _ => panic!("neither granted nor failed"),
+            }
+        }
+        assert_eq!(pauses[..4], [2 * MS, 4 * MS, 8 * MS, 16 * MS]);
+        let passed = now.mono - start.mono;
+        assert!(
+            (NODE_TIMEOUT..NODE_TIMEOUT + 2 * MS).contains(&passed),
+            "{passed:?}"
+        );
+    }
+
+    #[test]
+    fn connections_that_turned_out_closed_are_worth_one_more_try_if_there_is_time() {
+        let start = Point::now();
+        let mut attempt = begin(start);
+        let now = later(start, MS);
+        let tried = attempt.answered(answer(closed(), 0, start), now);
+        assert!(matches!(tried, Tried::Again(Duration::ZERO)));
+        let tried = attempt.answered(answer(closed(), 0, start), now);
+        assert!(matches!(tried, Tried::Unavailable(_)));
+        let late = later(start, NODE_TIMEOUT);
+        let tried = begin(start).answered(answer(closed(), 0, start), late);
+        assert!(matches!(tried, Tried::Unavailable(_)));
+    }
+
+    #[test]
+    fn what_is_granted_after_its_validity_is_too_slow() {
+        let start = Point::now();
+        let granted = |time| {
+            let yes = answer(Outcome::Yes(NodeSet::first(3)), 2, start);
+            begin(start).answered(yes, later(start, time))
+        };
+        // 1 s less 1 % and 2 ms.
+        assert!(matches!(granted(987 * MS), Tried::Granted(..)));
+        assert!(matches!(granted(988 * MS), Tried::TooSlow(..)));
+    }
+
+    #[test]
+    fn an_extension_counts_before_the_old_deadline_and_never_shortens() {
+        let start = Point::now();
+        let old = Deadline::new(start, 500 * MS);
+        let extended = |ttl, outcome, time| {
+            let ttl = Ttl::new(ttl).unwrap();
+            let extension = Extension::new(ttl, old, start);
+            extension.answered(answer(outcome, 2, start), later(start, time))
+        };
+        let yes = || Outcome::Yes(NodeSet::ALL);
+        let Extended::Yes(Some(new)) = extended(1000 * MS, yes(), 499 * MS) else {
+            panic!("it is longer");
+        };
+        assert_eq!(new.remaining(start), 988 * MS);
+        assert!(matches!(extended(100 * MS, yes(), MS), Extended::Yes(None)));
+        assert!(matches!(
+            extended(1000 * MS, yes(), 500 * MS),
+            Extended::Lost
+        ));
+        assert!(matches!(
+            extended(1000 * MS, Outcome::No, MS),
+            Extended::Lost
+        ));
+        assert!(matches!(
+            extended(1000 * MS, closed(), MS),
+            Extended::Unavailable(_)
+        ));
+        assert!(matches!(
+            extended(1000 * MS, closed(), 500 * MS),
+            Extended::Lost
+        ));
+    }
+}

@@ -489,3 +489,105 @@ impl Node {
         (!well).then(|| format!("{:?}, due and refused {left:?}", self.link))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::protocol::quorum::NodeSet;
+    use crate::token::Token;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn release(resource: &[u8], forget_at: Instant) -> Release {
+        let key = Key {
+            resource: Arc::from(resource),
+            token: Token::from_bytes([7; 20]),
+            asked: NodeSet::ALL,
+        };
+        Release { key, forget_at }
+    }
+
+    /// The resources of all releases that are written next.
+    fn said(node: &mut Node, now: Instant) -> Vec<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let (bytes, start) = (&mut bytes, 0);
+        let mut out = Output { bytes, start, now };
+        while !node.say_releases(&mut out) {}
+        let pending = std::mem::take(&mut node.pending).into_iter();
+        pending
+            .map(|asked| asked.what.release.unwrap().key.resource.to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn what_a_node_is_due_has_a_bound_and_what_is_forgotten_is_counted_once() {
+        let now = clock::instant();
+        let name = |i: usize| i.to_string().into_bytes();
+        let mut node = Node::new("x".into());
+        for i in 0..MAX_DUE + 3 {
+            node.owe(release(&name(i), now));
+        }
+        let left: Vec<_> = (3..MAX_DUE + 3).map(name).collect();
+        assert_eq!(said(&mut node, now), left);
+        let long = |i: u8| vec![i; MAX_DUE_BYTES / 2];
+        (0..3).for_each(|i| node.owe(release(&long(i), now)));
+        assert_eq!(said(&mut node, now), [long(1), long(2)]);
+        assert_eq!((node.due.bytes, node.is_due()), (0, false));
+        // Those that a server refused have a bound of their own.
+        (0..3).for_each(|i| node.refuse(release(&long(i), now)));
+        node.takes_again();
+        assert_eq!(said(&mut node, now), [long(1), long(2)]);
+        assert_eq!((node.come_home(now), node.come_home(now)), (5, 0));
+    }
+
+    #[test]
+    fn a_release_is_forgotten_with_its_ttl_unless_its_acquire_may_be_unread() {
+        let now = clock::instant();
+        for (link, had_unread, expected) in [
+            (Link::Here, false, &["a", "b"][..]),
+            (Link::Silent, false, &["a", "b"]),
+            (Link::Coming, true, &["a", "b"]),
+            (Link::Coming, false, &["b"]),
+        ] {
+            let mut node = Node::new("x".into());
+            (node.link, node.had_unread) = (link, had_unread);
+            node.owe(release(b"a", now));
+            node.owe(release(b"b", now + S));
+            let expected: Vec<_> = expected.iter().map(|name| name.as_bytes()).collect();
+            assert_eq!(said(&mut node, now), expected, "{link:?}, {had_unread}");
+        }
+    }
+
+    #[test]
+    fn more_than_was_asked_for_is_an_error() {
+        let now = clock::instant();
+        let mut node = Node::new("x".into());
+        let mut bytes = Vec::new();
+        let (bytes, start) = (&mut bytes, 0);
+        let out = Output { bytes, start, now };
+        let surplus =
+            |node: &Node, bytes: &[u8]| matches!(node.next_reply(bytes), Err(Cause::Garbage(_)));
+        assert!(surplus(&node, b"+OK\r\n") && surplus(&node, b"+"));
+        node.ask(Pending::default(), &out);
+        assert!(!surplus(&node, b"+OK\r\n") && !surplus(&node, b"+"));
+        assert!(surplus(&node, b"+OK\r\n+"));
+        node.ask(Pending::default(), &out);
+        assert!(!surplus(&node, b"+OK\r\n+"));
+    }
+
+    /// 0.1 s, 0.2 s, 0.4 s, and then always the last.
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let now = clock::instant();
+        let mut node = Node::new("x".into());
+        for expected in [100, 200, 400, 700, 700] {
+            assert_eq!(node.pause(), Duration::from_millis(expected));
+            node.tried(now, false);
+        }
+        (0..100).for_each(|_| node.tried(now, false));
+        assert_eq!(node.pause(), LAST_PAUSE);
+        node.come_home(now);
+        assert_eq!(node.pause(), FIRST_PAUSE);
+    }
+}

@@ -76,7 +76,7 @@ impl Order {
             return (next.unwrap_or_default(), SLICE);
         }
         let node = self.nearest(fresh);
-        let had_time = age(node) > SLICE.max(2 * self.lag(node));
+        let had_time = age(node) >= SLICE.max(2 * self.lag(node));
         (node, if had_time { Duration::ZERO } else { SLICE })
     }
 
@@ -118,5 +118,127 @@ impl Order {
                 self.nodes.swap(at - 1, at);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Nodes that answer after these times; the quorum's nodes are read. Which of them.
+    fn round(
+        order: &mut Order,
+        takes: &[Duration],
+        quorum: usize,
+        started: Instant,
+    ) -> (Vec<usize>, Duration) {
+        let (mut owing, mut read, mut spent) =
+            (NodeSet::first(takes.len()), Vec::new(), Duration::ZERO);
+        while read.len() < quorum {
+            let (node, wait) = order.reads(owing, |_| spent);
+            let before = spent;
+            if takes[node] <= spent + wait {
+                spent = spent.max(takes[node]);
+                order.heard(node, spent, spent - before, started + spent);
+                owing.remove(node);
+                read.push(node);
+            } else {
+                spent += wait;
+                order.in_vain(node, spent, started + spent);
+            }
+        }
+        (read, spent)
+    }
+
+    #[test]
+    fn a_far_node_listed_first_is_read_last() {
+        let now = clock::instant();
+        let mut order = Order::new(3, now);
+        let takes = [40 * MS, MS / 10, MS / 10];
+        let (_, first) = round(&mut order, &takes, 2, now);
+        assert!(first <= SLICE, "{first:?}");
+        for i in 1..10 {
+            let (read, spent) = round(&mut order, &takes, 2, now + i * MS);
+            assert_eq!((read, spent), (vec![1, 2], MS / 10));
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_silent_cost_one_slice_together() {
+        let now = clock::instant();
+        for silent in [[0, 1], [0, 4], [1, 2], [2, 4]] {
+            let mut order = Order::new(5, now);
+            let mut takes = [MS / 10; 5];
+            round(&mut order, &takes, 3, now);
+            silent
+                .iter()
+                .for_each(|node| takes[*node] = 3600 * 1000 * MS);
+            let (read, spent) = round(&mut order, &takes, 3, now + MS);
+            assert!(spent <= SLICE + MS, "{silent:?}: {spent:?}");
+            assert!(silent.iter().all(|node| !read.contains(node)));
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_far_has_twice_its_usual_time_before_others_are_waited_for() {
+        let now = clock::instant();
+        let mut order = Order::new(2, now);
+        let all = NodeSet::first(2);
+        order.heard(1, 50 * MS, 50 * MS, now);
+        order.heard(0, 40 * MS, 40 * MS, now);
+        // It is waited for, slice by slice.
+        for age in [0, 20, 79] {
+            assert_eq!(order.reads(all, |_| age * MS), (0, SLICE));
+            order.in_vain(0, age * MS, now);
+        }
+        order.in_vain(0, 80 * MS, now);
+        assert_eq!(order.reads(all, |_| 80 * MS), (1, SLICE));
+    }
+
+    #[test]
+    fn a_node_that_was_slow_once_is_tried_again() {
+        let now = clock::instant();
+        let mut order = Order::new(3, now);
+        round(&mut order, &[MS, MS, MS], 2, now);
+        round(&mut order, &[90 * MS, MS, MS], 2, now + MS);
+        let mut rounds = 0..;
+        let found = rounds.find(|i| {
+            let started = now + 10 * MS + i * 10 * MS;
+            // One of the others is a little slow, too.
+            round(&mut order, &[MS / 10, 2 * MS, MS / 10], 2, started)
+                .0
+                .contains(&0)
+        });
+        assert!(found.unwrap() < 400);
+    }
+
+    #[test]
+    fn a_lag_that_is_kept_is_not_halved() {
+        let now = clock::instant();
+        let mut order = Order::new(2, now);
+        order.keep_lag(0);
+        for node in [0, 1] {
+            order.heard(node, 80 * MS, 80 * MS, now);
+        }
+        for i in 1..20 {
+            order.heard(1, MS, MS, now + i * HALF_LIFE * 2);
+        }
+        assert_eq!(order.lag(0), 80 * MS);
+        assert!(order.lag(1) <= MS);
+    }
+
+    #[test]
+    fn where_all_are_slow_each_has_its_turn() {
+        let now = clock::instant();
+        let mut order = Order::new(3, now);
+        let all = NodeSet::first(3);
+        all.iter()
+            .for_each(|node| order.in_vain(node, 10 * MS, now));
+        let turns: NodeSet = (0..3).map(|_| order.reads(all, |_| 20 * MS).0).collect();
+        assert_eq!(turns, all);
+        assert_eq!(order.reads(all, |_| 20 * MS).1, SLICE);
     }
 }
