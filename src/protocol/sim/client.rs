@@ -480,46 +480,41 @@ impl World {
 
     /// What the thread does next, if it waits for nothing.
     fn act(&mut self, c: usize, thread: usize) -> bool {
-        let idle = Doing::Stopped;
-        let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
-        let (doing, busy) = match doing {
-            Doing::Idle(until) if until > self.t => {
-                self.wake(c, until);
-                (Doing::Idle(until), false)
+        let due = match self.clients[c].threads[thread].doing {
+            Doing::Idle(until) | Doing::Holds(_, until) => until,
+            Doing::Pauses(_, _, until) => self.clients[c].time(until),
+            _ => return false,
+        };
+        if due > self.t {
+            self.wake(c, due);
+            return false;
+        }
+        let stopped = Doing::Stopped;
+        match std::mem::replace(&mut self.clients[c].threads[thread].doing, stopped) {
+            Doing::Pauses(attempt, resource, _) => {
+                self.try_to_acquire(c, thread, attempt, resource);
             }
-            Doing::Idle(_) => {
+            Doing::Holds(held, _) => self.use_lock(c, thread, held),
+            _ => {
                 self.clients[c].threads[thread].acts += 1;
                 if self.quiet || self.clients[c].threads[thread].acts > 4 {
                     return false;
                 }
                 let resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
-                let ms = match self.random.chance(60) {
-                    true => 60_000,
-                    false => 20 + self.random.below(150),
-                };
-                let ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
+                let ttl = self.ttl(60);
                 self.acquire(c, thread, resource, ttl);
-                return true;
             }
-            Doing::Pauses(attempt, resource, until) => {
-                if self.has_come(c, until) {
-                    self.try_to_acquire(c, thread, attempt, resource);
-                    return true;
-                }
-                (Doing::Pauses(attempt, resource, until), false)
-            }
-            Doing::Holds(held, until) if until > self.t => {
-                self.wake(c, until);
-                (Doing::Holds(held, until), false)
-            }
-            Doing::Holds(held, _) => {
-                self.use_lock(c, thread, held);
-                return true;
-            }
-            other => (other, false),
+        }
+        true
+    }
+
+    /// A long one, in so many cases of a hundred.
+    fn ttl(&mut self, long: u64) -> Ttl {
+        let ms = match self.random.chance(long) {
+            true => 60_000,
+            false => 20 + self.random.below(150),
         };
-        self.clients[c].threads[thread].doing = doing;
-        busy
+        Ttl::new(Duration::from_millis(ms)).unwrap()
     }
 
     fn use_lock(&mut self, c: usize, thread: usize, held: Held) {
@@ -528,12 +523,7 @@ impl World {
         let valid = !held.deadline.remaining(now).is_zero();
         let choice = self.random.below(if self.quiet { 5 } else { 10 });
         if choice >= 6 && valid {
-            let ms = if self.random.chance(50) {
-                60_000
-            } else {
-                20 + self.random.below(150)
-            };
-            let ttl = Ttl::new(Duration::from_millis(ms)).unwrap();
+            let ttl = self.ttl(50);
             let extension = Extension::new(ttl, held.deadline, now);
             let op = extension.op(held.key.clone(), held.ttl.max(ttl.duration()));
             self.trails[held.token].extended = NodeSet::EMPTY;
