@@ -124,3 +124,41 @@ fn a_stuck_node_delays_nobody_while_it_is_away() {
         servers.iter().all(|server| server.keys().is_empty())
     });
 }
+
+/// One thread waits for nodes that are away; what others can do without them goes on.
+#[test]
+fn who_waits_for_nodes_that_are_away_delays_nobody_else() {
+    let servers = Server::several(3);
+    let relays = [1, 2].map(|node| relay::Relay::to(servers[node].port()));
+    let nodes = [servers[0].url(), relays[0].url(), relays[1].url()];
+    let redlock = Redlock::new(nodes).unwrap();
+    let redlock = redlock
+        .with_options(options().node_timeout(TIMEOUT).connect_timeout(3 * TIMEOUT))
+        .unwrap();
+    let held = take(&redlock, "held");
+    // Connections can be made, and nothing comes of them.
+    for relay in &relays {
+        relay.set(|policy| policy.up.stalled = true);
+        relay.cut();
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let started = Instant::now();
+            unavailable(redlock.try_acquire("a", TTL));
+            started.elapsed()
+        });
+        std::thread::sleep(ms(500));
+        let started = Instant::now();
+        drop(held);
+        let took = started.elapsed();
+        assert!(took < TIMEOUT / 4, "{took:?}");
+        let waited = waits.join().unwrap();
+        assert!(waited > TIMEOUT / 2, "{waited:?}");
+    });
+    assert!(!servers[0].exists("held"));
+    relays.iter().for_each(relay::Relay::heal);
+    eventually("nothing is left", || {
+        drop(redlock.acquire("b", TTL));
+        servers.iter().all(|server| server.keys().is_empty())
+    });
+}

@@ -35,6 +35,8 @@ pub(crate) struct Hub {
     parked: Vec<Option<Connection>>,
     /// What the leader has; `None`: somebody leads.
     pub(crate) idle: Option<Box<Leader>>,
+    /// The leader waits for news of the attendants.
+    waits: bool,
     /// The last leader was answered together with others.
     pub(crate) crowded: bool,
     /// Somebody is logging.
@@ -68,6 +70,7 @@ impl Nodes {
             core: Core::new(addresses, timeouts, noise, clock::instant()),
             parked: none(),
             idle: Some(Box::new(leader)),
+            waits: false,
             crowded: false,
             logging: false,
         };
@@ -95,6 +98,13 @@ impl Nodes {
 
     pub(crate) fn wait<'a>(&self, hub: MutexGuard<'a, Hub>, until: Instant) -> MutexGuard<'a, Hub> {
         wait_until(&self.changed, hub, until)
+    }
+
+    /// Somebody else has submitted something: the leader does not let it wait.
+    pub(crate) fn submitted(&self, hub: &Hub) {
+        if hub.waits {
+            self.changed.notify_all();
+        }
     }
 
     fn announce(&self, hub: &mut Hub) {
@@ -175,7 +185,12 @@ impl Nodes {
             }
             hub = match next {
                 Next::HandOver { node } => self.hand_over(leader, hub, node),
-                Next::Wait { until } => self.wait(hub, until),
+                Next::Wait { until } => {
+                    hub.waits = true;
+                    hub = self.wait(hub, until);
+                    hub.waits = false;
+                    hub
+                }
                 Next::Send { nodes, until } => self.send(leader, hub, nodes, until, now),
                 Next::Recv { node, until } => self.recv(leader, hub, node, until, now),
                 Next::Finished => hub,

@@ -103,6 +103,7 @@ impl Lane {
         }
         let waiter = Waiter::new();
         hub.core.submit(op, Who::Waiter(waiter.clone()), now);
+        self.nodes.submitted(&hub);
         drop(hub);
         self.follow(&waiter)
     }
@@ -122,6 +123,7 @@ impl Lane {
         {
             first.set(Turn::Lead(leader));
         }
+        self.nodes.submitted(&hub);
         drop(hub);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();

@@ -427,7 +427,8 @@ impl World {
         let now = self.now(c);
         let client = &mut self.clients[c];
         client.core.submit(op, thread, now);
-        if client.leader == Leader::None {
+        // It does not let what is submitted wait.
+        if let Leader::None | Leader::Waits(_) = client.leader {
             client.leader = Leader::Runs;
         }
         self.announce(c);
