@@ -332,7 +332,7 @@ fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Told>> {
             });
             if line.contains(" \"SET\" ") {
                 told.sets += 1;
-            } else if line.contains("'PEXPIRE'") {
+            } else if line.contains(" \"PEXPIRE\" ") {
                 told.renewals += 1;
             }
         }
