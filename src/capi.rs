@@ -18,9 +18,9 @@ use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, Token};
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;
 /// Far more than any redlock can have.
-const MAX_NODES: usize = 1 << 10;
+const MAX_URLS: usize = 1 << 10;
 /// While somebody waits for a loss, whoever changes that lock waits so long for them.
-const GLANCE: Duration = Duration::from_millis(50);
+const WAIT_SLICE: Duration = Duration::from_millis(50);
 
 macro_rules! constants {
     ($($name:ident = $value:literal;)*) => {
@@ -265,28 +265,28 @@ extern "C" fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize {
 /// child can clone it too, unless an option was being set in that moment.
 struct Client {
     process: u32,
-    state: RwLock<State>,
+    settings: RwLock<Settings>,
 }
 
 #[derive(Clone)]
-struct State {
+struct Settings {
     redlock: Redlock,
     options: Options,
     /// The options do not tell, and C sets them one after the other.
     retry_delay: (u64, u64),
 }
 
-impl State {
-    fn new(redlock: Redlock) -> State {
+impl Settings {
+    fn new(redlock: Redlock) -> Settings {
         let retry_delay = (50, 250);
-        State {
+        Settings {
             redlock,
             options: Options::new().retry_delay(ms(retry_delay.0), ms(retry_delay.1)),
             retry_delay,
         }
     }
 
-    fn set(mut self, option: c_int, value: u64) -> Result<State, Failure> {
+    fn set(mut self, option: c_int, value: u64) -> Result<Settings, Failure> {
         let options = self.options;
         let (min, max) = self.retry_delay;
         self.options = match option {
@@ -319,8 +319,8 @@ impl State {
 
 impl Client {
     fn redlock(&self) -> Redlock {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.redlock.clone()
+        let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner);
+        settings.redlock.clone()
     }
 }
 
@@ -338,7 +338,7 @@ extern "C" fn redlock_new(
         if urls.is_null() {
             return Err(Failure::null("urls"));
         }
-        if n > MAX_NODES {
+        if n > MAX_URLS {
             return Err(Failure::config(format!("{n} nodes are too many")));
         }
         let mut nodes = Vec::with_capacity(n);
@@ -355,7 +355,7 @@ extern "C" fn redlock_new(
         }
         Ok(Client {
             process: std::process::id(),
-            state: RwLock::new(State::new(Redlock::new(nodes)?)),
+            settings: RwLock::new(Settings::new(Redlock::new(nodes)?)),
         })
     })
 }
@@ -370,10 +370,13 @@ extern "C" fn redlock_set(client: Option<&Client>, option: c_int, value: u64) ->
                 "this is a forked child: set options before the fork, or make a new redlock_t";
             return Err(Failure::config(text));
         }
-        let mut state = client.state.write().unwrap_or_else(PoisonError::into_inner);
-        let new = state.clone().set(option, value)?;
-        let old = replace(&mut *state, new);
-        drop(state);
+        let mut settings = client
+            .settings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let new = settings.clone().set(option, value)?;
+        let old = replace(&mut *settings, new);
+        drop(settings);
         // May be the last to use its connections, and wait for what they owe.
         drop(old);
         Ok(())
@@ -432,7 +435,7 @@ impl Handle {
         CALLED_BACK.try_with(Cell::get) == Ok(address)
     }
 
-    fn look(&self) -> Result<RwLockReadGuard<'_, Held>, Failure> {
+    fn read(&self) -> Result<RwLockReadGuard<'_, Held>, Failure> {
         self.check()?;
         Ok(self.held.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -573,7 +576,7 @@ extern "C" fn redlock_resume(
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
-        Ok(match &*handle(lock)?.look()? {
+        Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => to_ms(lock.remaining()),
             Held::Kept(lock) => to_ms(lock.remaining()),
             Held::Ended => 0,
@@ -584,7 +587,7 @@ extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
     value(|| {
-        Ok(match &*handle(lock)?.look()? {
+        Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.is_valid().into(),
             Held::Kept(lock) => lock.is_valid().into(),
             Held::Ended => 0,
@@ -595,7 +598,7 @@ extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int {
     status(|| {
-        match &*handle(lock)?.look()? {
+        match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.ensure(ms(at_least))?,
             Held::Kept(lock) => lock.ensure(ms(at_least))?,
             Held::Ended => return Err(Error::Lost.into()),
@@ -607,7 +610,7 @@ extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_extensions_left(lock: Option<&Handle>) -> u32 {
     value(|| {
-        Ok(match &*handle(lock)?.look()? {
+        Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.extensions_left(),
             Held::Kept(_) | Held::Ended => 0,
         })
@@ -749,7 +752,7 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
-        Ok(match &*handle(lock)?.look()? {
+        Ok(match &*handle(lock)?.read()? {
             Held::Kept(lock) => to_ms(lock.hold_left()),
             Held::Plain(_) | Held::Ended => 0,
         })
@@ -763,17 +766,17 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
         let end = clock::instant().checked_add(ms(timeout));
         loop {
             let left = end.map(|end| end.saturating_duration_since(clock::instant()));
-            // In glances, so that whoever changes the lock gets a turn.
-            let glance = left.map_or(GLANCE, |left| left.min(GLANCE));
-            let lost = match &*handle.look()? {
-                Held::Kept(lock) => lock.wait_lost(glance),
+            // In slices, so that whoever changes the lock gets a turn.
+            let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
+            let lost = match &*handle.read()? {
+                Held::Kept(lock) => lock.wait_lost(slice),
                 Held::Plain(_) => return Err(not_kept()),
                 Held::Ended => true,
             };
             if lost {
                 return Err(Error::Lost.into());
             }
-            if left.is_some_and(|left| left <= glance) {
+            if left.is_some_and(|left| left <= slice) {
                 return Ok(());
             }
         }
@@ -783,7 +786,7 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
     value(|| {
-        Ok(match &*handle(lock)?.look()? {
+        Ok(match &*handle(lock)?.read()? {
             Held::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
             Held::Plain(_) | Held::Ended => REDLOCK_REASON_NONE,
         })
@@ -856,7 +859,7 @@ extern "C" fn redlock_lock_on_lost(
     status(|| {
         let handle = handle(lock_)?;
         let function = function.ok_or_else(|| Failure::null("fn"))?;
-        let held = handle.look()?;
+        let held = handle.read()?;
         let kept = match &*held {
             Held::Kept(kept) => kept,
             Held::Plain(_) => return Err(not_kept()),
@@ -980,8 +983,8 @@ mod tests {
 
     #[test]
     fn the_default_options_are_those_of_rust() {
-        let state = State::new(Redlock::new(["redis://a"]).unwrap());
-        assert_eq!(state.options, Options::default());
+        let settings = Settings::new(Redlock::new(["redis://a"]).unwrap());
+        assert_eq!(settings.options, Options::default());
     }
 
     #[test]
@@ -992,12 +995,12 @@ mod tests {
         for min in bounds {
             for max in bounds.into_iter().filter(|max| *max >= min) {
                 for order in [[(MIN, min), (MAX, max)], [(MAX, max), (MIN, min)]] {
-                    let mut state = State::new(Redlock::new(["redis://a"]).unwrap());
+                    let mut settings = Settings::new(Redlock::new(["redis://a"]).unwrap());
                     for (option, value) in order {
-                        state = state.set(option, value).ok().unwrap();
+                        settings = settings.set(option, value).ok().unwrap();
                     }
                     let expected = Options::default().retry_delay(ms(min), ms(max));
-                    assert_eq!(state.options, expected);
+                    assert_eq!(settings.options, expected);
                 }
             }
         }

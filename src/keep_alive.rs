@@ -119,7 +119,7 @@ impl KeptLock {
     /// How long the lock is valid if it is not renewed any more. Zero once it is lost. Local: asks
     /// no node.
     pub fn remaining(&self) -> Duration {
-        self.look().unwrap_or(Duration::ZERO)
+        self.validity().unwrap_or(Duration::ZERO)
     }
 
     /// How long the lock is still renewed: until `max_hold` is used up.
@@ -133,7 +133,7 @@ impl KeptLock {
 
     /// Whether the lock is still valid. Local: asks no node.
     pub fn is_valid(&self) -> bool {
-        self.look().is_ok()
+        self.validity().is_ok()
     }
 
     /// Makes sure that the lock stays valid for `at_least`, renewed or not: to be called before each
@@ -144,7 +144,7 @@ impl KeptLock {
     /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (it is still held, and may
     /// be renewed yet).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
-        match self.look() {
+        match self.validity() {
             Err(_) => Err(Error::Lost),
             Ok(remaining) if remaining < at_least => Err(Error::TooSlow),
             Ok(_) => Ok(()),
@@ -170,7 +170,7 @@ impl KeptLock {
 
     /// Why the lock was lost, if it was.
     pub fn lost(&self) -> Option<LostReason> {
-        self.look().err()
+        self.validity().err()
     }
 
     /// Ends the renewal and gives back the plain lock, with the deadline that it has now. A renewal that
@@ -201,9 +201,9 @@ impl KeptLock {
         self.renewal.shared.is_ours()
     }
 
-    fn look(&self) -> Result<Duration, LostReason> {
+    fn validity(&self) -> Result<Duration, LostReason> {
         if self.is_ours() {
-            self.renewal.kept.look()
+            self.renewal.kept.validity()
         } else {
             Err(LostReason::Expired)
         }

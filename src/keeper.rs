@@ -22,7 +22,7 @@ use crate::token::jitter;
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 1 << 17;
 /// A wait on the monotonic clock does not see a suspend, so none is longer than this.
-pub(crate) const GLANCE: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Why a kept lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,11 +105,11 @@ impl Kept {
 
     /// What is left of the validity, or why there is none. Finds out, and tells everybody, if it
     /// ended just now.
-    pub(crate) fn look(self: &Arc<Self>) -> Result<Duration, LostReason> {
-        self.look_in(Finder::Holder)
+    pub(crate) fn validity(self: &Arc<Self>) -> Result<Duration, LostReason> {
+        self.validity_in(Finder::Holder)
     }
 
-    fn look_in(self: &Arc<Self>, finder: Finder) -> Result<Duration, LostReason> {
+    fn validity_in(self: &Arc<Self>, finder: Finder) -> Result<Duration, LostReason> {
         let state = self.state();
         if let Some(reason) = state.lost {
             return Err(reason);
@@ -186,17 +186,17 @@ impl Kept {
     pub(crate) fn wait_lost(self: &Arc<Self>, timeout: Duration) -> bool {
         let end = clock::instant().checked_add(timeout);
         loop {
-            let Ok(remaining) = self.look() else {
+            let Ok(remaining) = self.validity() else {
                 return true;
             };
             let now = clock::instant();
-            let rest = end.map_or(GLANCE, |end| end.saturating_duration_since(now));
+            let rest = end.map_or(LONGEST_WAIT, |end| end.saturating_duration_since(now));
             if rest.is_zero() {
                 return false;
             }
             let state = self.state();
             if state.lost.is_none() {
-                let wait = rest.min(remaining).min(GLANCE);
+                let wait = rest.min(remaining).min(LONGEST_WAIT);
                 let _ = self.changed.wait_timeout(state, wait);
             }
         }
@@ -209,7 +209,7 @@ impl Kept {
             None => {
                 state.callbacks.push(callback);
                 drop(state);
-                let _ = self.look();
+                let _ = self.validity();
             }
             Some(reason) => {
                 drop(state);
@@ -236,15 +236,15 @@ impl Kept {
 
 /// The kept locks of one process and its connections.
 pub(crate) struct Keeper {
-    renewals: Arc<Agenda>,
-    ends: Arc<Agenda>,
+    renewals: Arc<Schedule>,
+    ends: Arc<Schedule>,
 }
 
 impl Keeper {
     pub(crate) fn new() -> Keeper {
         Keeper {
-            renewals: Arc::new(Agenda::default()),
-            ends: Arc::new(Agenda::default()),
+            renewals: Arc::new(Schedule::default()),
+            ends: Arc::new(Schedule::default()),
         }
     }
 
@@ -297,7 +297,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
     let mut ops = Vec::new();
     let started = Point::now();
     for (due, kept) in due {
-        if kept.is_ended() || kept.look_in(Finder::Keeper).is_err() {
+        if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
             continue;
         }
         let hold_over = kept.hold_left().is_zero();
@@ -318,7 +318,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
     let answers = lane.run_all(ops);
     drop(lane);
     for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
-        if kept.is_ended() || kept.look_in(Finder::Keeper).is_err() {
+        if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
             continue;
         }
         let now = Point::now();
@@ -347,7 +347,7 @@ fn watch(due: Due) -> Due {
     due.into_iter()
         .filter(|(_, kept)| !kept.is_ended())
         .filter_map(|(_, kept)| {
-            let remaining = kept.look_in(Finder::Keeper).ok()?;
+            let remaining = kept.validity_in(Finder::Keeper).ok()?;
             Some((clock::instant() + remaining, kept))
         })
         .collect()
@@ -355,19 +355,19 @@ fn watch(due: Due) -> Due {
 
 /// What is to be done when, and the thread that does it while there is anything.
 #[derive(Default)]
-struct Agenda {
-    book: Mutex<Book>,
-    bell: Condvar,
+struct Schedule {
+    timetable: Mutex<Timetable>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct Book {
+struct Timetable {
     times: BTreeSet<(Instant, u64)>,
     entries: BTreeMap<u64, (Instant, Arc<Kept>)>,
     running: bool,
 }
 
-impl Book {
+impl Timetable {
     fn insert(&mut self, due: Instant, kept: Arc<Kept>) {
         if !kept.is_ended() {
             self.remove(kept.id);
@@ -387,7 +387,7 @@ impl Book {
     fn catch_up(&mut self, before: Point, now: Point) {
         let seen = now.mono.saturating_duration_since(before.mono);
         let unseen = before.elapsed_at(now).saturating_sub(seen);
-        if unseen > GLANCE {
+        if unseen > LONGEST_WAIT {
             self.times.clear();
             for (due, kept) in std::mem::take(&mut self.entries).into_values() {
                 self.insert(due.checked_sub(unseen).unwrap_or(before.mono), kept);
@@ -414,9 +414,9 @@ impl Book {
     }
 }
 
-impl Agenda {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        lock(&self.book)
+impl Schedule {
+    fn timetable(&self) -> MutexGuard<'_, Timetable> {
+        lock(&self.timetable)
     }
 
     fn add(
@@ -426,56 +426,56 @@ impl Agenda {
         name: &str,
         mut work: impl FnMut(Due) -> Due + Send + 'static,
     ) -> std::io::Result<()> {
-        let mut book = self.book();
+        let mut timetable = self.timetable();
         let id = kept.id;
-        book.insert(due, kept);
-        if !book.running {
-            let agenda = self.clone();
+        timetable.insert(due, kept);
+        if !timetable.running {
+            let schedule = self.clone();
             let thread = std::thread::Builder::new().name(name.into());
-            if let Err(error) = thread.spawn(move || agenda.serve(&mut work)) {
-                book.remove(id);
+            if let Err(error) = thread.spawn(move || schedule.serve(&mut work)) {
+                timetable.remove(id);
                 return Err(error);
             }
-            book.running = true;
+            timetable.running = true;
         }
-        drop(book);
-        self.bell.notify_one();
+        drop(timetable);
+        self.changed.notify_one();
         Ok(())
     }
 
     fn remove(&self, id: u64) {
-        let mut book = self.book();
-        book.remove(id);
-        let empty = book.entries.is_empty();
-        drop(book);
+        let mut timetable = self.timetable();
+        timetable.remove(id);
+        let empty = timetable.entries.is_empty();
+        drop(timetable);
         if empty {
-            self.bell.notify_one();
+            self.changed.notify_one();
         }
     }
 
     /// The thread: until there is nothing left to do.
     fn serve(&self, work: &mut dyn FnMut(Due) -> Due) {
-        let mut book = self.book();
+        let mut timetable = self.timetable();
         let mut last = Point::now();
         loop {
             let point = Point::now();
-            book.catch_up(last, point);
+            timetable.catch_up(last, point);
             last = point;
             let now = point.mono;
-            let Some((first, _)) = book.times.first().copied() else {
-                book.running = false;
+            let Some((first, _)) = timetable.times.first().copied() else {
+                timetable.running = false;
                 return;
             };
             if first > now {
-                book = wait_for(&self.bell, book, (first - now).min(GLANCE));
+                timetable = wait_for(&self.changed, timetable, (first - now).min(LONGEST_WAIT));
                 continue;
             }
-            let due = book.take_due(now);
-            drop(book);
+            let due = timetable.take_due(now);
+            drop(timetable);
             let next = work(due);
-            book = self.book();
+            timetable = self.timetable();
             for (due, kept) in next {
-                book.insert(due, kept);
+                timetable.insert(due, kept);
             }
         }
     }
@@ -504,16 +504,16 @@ mod tests {
     fn what_only_the_wall_clock_has_seen_brings_renewals_forward() {
         let before = Point::now();
         for (wall, due) in [(1, 1), (0, 1), (12, 2), (22, 3), (3600, 3)] {
-            let mut book = Book::default();
+            let mut timetable = Timetable::default();
             for seconds in [1, 11, 21] {
-                book.insert(before.mono + seconds * S, kept());
+                timetable.insert(before.mono + seconds * S, kept());
             }
             let now = Point {
                 mono: before.mono + S,
                 wall: before.wall + wall * S,
             };
-            book.catch_up(before, now);
-            assert_eq!(book.take_due(now.mono).len(), due, "{wall} s");
+            timetable.catch_up(before, now);
+            assert_eq!(timetable.take_due(now.mono).len(), due, "{wall} s");
         }
     }
 }

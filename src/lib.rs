@@ -110,9 +110,9 @@
 //!
 //! Nodes are independent masters with `maxmemory-policy noeviction`, without failover to replicas,
 //! and with `appendfsync always` if a restart within a ttl must not forget locks. All threads,
-//! clones and locks of a [`Redlock`] share one connection to each node. A minority that fails costs one
-//! [`node_timeout`](Options::node_timeout) once; then threads that live no longer than the outage
-//! connect it again, and until that is done it costs nothing.
+//! clones and locks of a [`Redlock`] share one connection to each node. A minority that falls silent
+//! costs some milliseconds once; then threads that live no longer than the outage connect it again, and
+//! until that is done it costs nothing.
 //!
 //! # Errors
 //!
@@ -165,7 +165,7 @@
 //! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when that is over |
 //! | debug | one line for each attempt to acquire: verdict, votes, time |
-//! | trace | each vote |
+//! | trace | the votes that an answer rests on |
 //!
 //! That a lock is held by another is not a warning. No line shows a token or a password. A panic of the
 //! logger ends there.

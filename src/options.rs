@@ -66,11 +66,15 @@ impl Options {
         self
     }
 
-    /// How long one step may take: a command written to all nodes and their answers read. A minority
-    /// that does not answer in this time costs it once and together, and from then on nothing until it
-    /// is back; without a majority each operation takes so long before it fails. The Redlock
+    /// How long one command may take: to be written to all nodes, and answered by as many as are needed.
+    /// Without a majority each operation takes so long before it fails. A minority that does not answer
+    /// costs less: some milliseconds, once, and from then on nothing until it is back. The Redlock
     /// specification asks for a time that is small against the ttl: 5–50 ms for locks of 10 s. From
     /// above 0 to 1 hour.
+    ///
+    /// A release takes this long at most; an attempt to acquire, or an extension, twice as long, with
+    /// all that is tried again within it. The first operation also waits this long for the nodes that are
+    /// still being connected when a majority is.
     ///
     /// Defaults to 50 ms.
     #[must_use]

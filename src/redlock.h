@@ -69,8 +69,7 @@ extern "C" {
  *
  * Blocking. Only acquiring, extending, releasing, redlock_lock_keep_alive(),
  * redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
- * options, besides the rest of the step (a node timeout or two) that another thread has under way.
- * All others decide by the local clock and memory, without asking a node. (Calls with one lock from
+ * options. Calls in other threads do not add to that. All others decide by the local clock and memory, without asking a node. (Calls with one lock from
  * several threads wait for each other while one of them changes the lock. redlock_lock_stop() and
  * redlock_lock_leak() wait for a callback that is running. What ends the last use of connections
  * blocks as redlock_free(): also redlock_lock_leak(), and redlock_set() with a new timeout.)
@@ -78,12 +77,16 @@ extern "C" {
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
  * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost (without a
  * reason), and ending it frees memory and tells the nodes nothing. Do not fork while
- * another thread is in redlock_set().
+ * another thread is in redlock_set(). A child is told by its process id: one that has the same id as
+ * the process that called redlock_new() (the first process of a new pid namespace whose parent was the
+ * first of its own, or a descendant that was given the id again) is taken for it. Call redlock_new() in
+ * the child there.
  *
  * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after a
  * signal: use redlock_acquire_while() where a signal shall stop the waiting. Do not call any of these
  * functions in a signal handler. The library's threads are started by the calls that need them and
- * inherit the signal mask of the calling thread.
+ * inherit the signal mask of the calling thread. pthread_cancel() of a thread that is in one of these
+ * functions aborts the process.
  *
  * Exit. Nothing is released when the process exits with held locks: their ttl ends them. The library
  * must not be unloaded (dlclose).
@@ -167,10 +170,10 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    the other moves the other along, so that the order of the two calls does not matter. */
 #define REDLOCK_OPTION_RETRY_DELAY_MIN_MS 2
 #define REDLOCK_OPTION_RETRY_DELAY_MAX_MS 3
-/* How long one step may take: a command written to all nodes and their answers read. A minority that
-   does not answer costs it once and together, and from then on nothing until it is back; without a
-   majority each operation takes so long before it fails. Small against the ttl. 1 to 3600000.
-   Default 50. */
+/* How long one command may take: to be written to all nodes, and answered by as many as are needed.
+   Without a majority each operation takes so long before it fails; a minority that does not answer
+   costs some milliseconds once, and from then on nothing until it is back. Small against the ttl. 1 to
+   3600000. Default 50. */
 #define REDLOCK_OPTION_NODE_TIMEOUT_MS 4
 /* How long connecting may take, with name resolution, TLS and authentication. An operation waits
    that long for connections only as long as no majority has ever been connected. 1 to 3600000.
@@ -185,7 +188,8 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 int redlock_set(redlock_t *redlock, int option, uint64_t value);
 
 /* Ends the client object. The connections close when its locks are ended too; the last one to go
-   may block until what the nodes still owe has been read, for at most a node timeout. */
+   may block until the releases that are due have been written, and what was written before has been
+   answered, for at most a node timeout. */
 void redlock_free(redlock_t *redlock);
 
 /* ---------------------------------------------------------------------------------------------
@@ -195,11 +199,12 @@ void redlock_free(redlock_t *redlock);
  * valid for at most 99 % of it less 2 ms (for clocks that differ), less what acquiring took.
  *
  * All of these fail with CONFIG and RANDOM at once, and after any failure whatever was granted has
- * been undone. One attempt blocks for at most a node timeout, or two where connections
- * turned out closed; the first one ever for at most a connect timeout more.
+ * been undone. One attempt blocks for at most two node timeouts; the first one ever for a connect
+ * timeout and a node timeout more.
  * ------------------------------------------------------------------------------------------- */
 
-/* One attempt. BUSY: held by another. UNAVAILABLE, TOO_SLOW. */
+/* One attempt. BUSY: held by another; or others were trying for it as well, for a whole node timeout,
+   and none of them got a majority. UNAVAILABLE, TOO_SLOW. */
 int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                         uint64_t ttl_ms, redlock_lock_t **out);
 
@@ -262,8 +267,8 @@ size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);
  * ------------------------------------------------------------------------------------------- */
 
 /* Makes the lock valid for ttl_ms from now (less the drift) if it would end earlier; it never
-   shortens. Blocks for at most a node timeout, or two where connections turned out closed.
-   A failed extension changes nothing on the nodes:
+   shortens. Blocks for at most two node timeouts. A failed extension deletes, creates and shortens
+   nothing on the nodes; it may have prolonged the lock on some:
    LOST: the validity is over, or a majority no longer holds the lock.
    UNAVAILABLE: too few nodes answered. The old deadline stays, so trying again is worth while.
    EXTENSION_LIMIT: REDLOCK_OPTION_MAX_EXTENSIONS is used up (only successful ones count).
@@ -271,7 +276,7 @@ size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);
 int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
 
 /* Releases the lock, waits until a majority has confirmed it, and frees the handle, whatever it
-   returns. Blocks as redlock_lock_extend().
+   returns. Blocks for at most a node timeout.
    LOST: it had been lost before; what it protected may have been touched by another.
    UNAVAILABLE: too few nodes confirmed; the ttl ends the lock on the others. */
 int redlock_lock_release(redlock_lock_t *lock);

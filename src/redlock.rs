@@ -104,6 +104,11 @@ impl Redlock {
 
     /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another.
     ///
+    /// Where several programs try for a free lock at the same moment, each may get some votes and nobody
+    /// a majority. Who got any tries again after a random pause of a few round trips, with a new token, for
+    /// one [`node_timeout`](Options::node_timeout) at most. (The Redlock specification, "Retry on failure".)
+    /// An attempt takes two of them at most, all told; the first operation of a program also connects.
+    ///
     /// The resource is the key's name, 1 byte to 64 KiB, any bytes. The ttl is truncated to whole
     /// milliseconds; from 3 ms to 100 years. It bounds how long the lock stays taken if this process
     /// dies; a lock is valid for at most 99 % of it less 2 ms.

@@ -282,7 +282,7 @@ fn a_node_that_is_loading_is_named() {
     redlock.acquire("a", TTL).unwrap().release().unwrap();
 }
 
-/// The error names what the server said; with the next operations the release is said again, and the key
+/// The error names what the server said; with the next operations the release is sent again, and the key
 /// is gone long before its ttl ends it.
 #[test]
 fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {

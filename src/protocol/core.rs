@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, NodeError, NodeErrors};
-use crate::protocol::entry::{Answer, Entry, Op, Outcome, State};
+use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
 use crate::protocol::mutant;
 use crate::protocol::node::{
     Errand, Greeting, Link, Node, Output, Pending, Release, Reported, Ticket,
@@ -206,7 +206,7 @@ impl<W> Core<W> {
                 if node.is_here() {
                     let overdue = node.asked_at().is_some_and(|at| Some(at) < asked_before);
                     if overdue || node.wants_look() {
-                        return self.look(at, now);
+                        return self.recv_now(at, now);
                     }
                 } else if node.link == Link::Silent && !node.attended {
                     silent = Some(at);
@@ -237,7 +237,7 @@ impl<W> Core<W> {
                 // The program itself may have slept: what has come meanwhile counts.
                 let unseen = |at: &usize| self.nodes[*at].is_unseen(wants.ends);
                 match owing.iter().find(unseen) {
-                    Some(node) => return self.look(node, now),
+                    Some(node) => return self.recv_now(node, now),
                     None => self.expire(now),
                 }
                 continue;
@@ -263,10 +263,10 @@ impl<W> Core<W> {
             let waits = self.begin(at, now);
             let ask = self.to_ask(at, now);
             let entry = &self.entries[at];
-            match entry.state {
-                State::Free => continue,
-                State::Undoing(verdict) if entry.undo.is_empty() => self.finish(at, verdict, now),
-                State::Open if entry.op.only_write && ask.is_empty() => {
+            match entry.phase {
+                Phase::Free => continue,
+                Phase::Undoing(verdict) if entry.undo.is_empty() => self.finish(at, verdict, now),
+                Phase::Open if entry.op.only_write && ask.is_empty() => {
                     let told = entry.asked.len() >= majority(self.nodes.len());
                     let verdict = if told {
                         Verdict::Yes
@@ -297,7 +297,7 @@ impl<W> Core<W> {
     fn to_ask(&self, at: usize, now: Instant) -> NodeSet {
         let entry = &self.entries[at];
         let acquire_of_twins = self.twins && entry.is_acquire();
-        if entry.state != State::Open || entry.is_late(now) || acquire_of_twins {
+        if entry.phase != Phase::Open || entry.is_late(now) || acquire_of_twins {
             return NodeSet::EMPTY;
         }
         entry.to_ask(self.here, self.nodes.len())
@@ -312,7 +312,7 @@ impl<W> Core<W> {
         !self.nodes[at].unattended && !self.entries.iter().any(asked)
     }
 
-    fn look(&mut self, node: usize, now: Instant) -> Next {
+    fn recv_now(&mut self, node: usize, now: Instant) -> Next {
         self.reading = now;
         Next::Recv { node, until: now }
     }
@@ -320,7 +320,7 @@ impl<W> Core<W> {
     fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
         let idle = |at: &usize| self.nodes[*at].is_idle(now);
         if let Some(at) = nodes.and(self.here).iter().find(idle) {
-            return self.look(at, now);
+            return self.recv_now(at, now);
         }
         // A node that takes in nothing leaves the others time to answer, and nobody waits longer for it
         // than an operation may take at all.
@@ -495,7 +495,7 @@ impl<W> Core<W> {
             self.nodes[at].greeting.by_hash = false;
             match place {
                 Some(place) => self.entries[place].asked.remove(at),
-                None => self.owe(at, what.release.filter(|_| !mutant(23))),
+                None => self.add_release(at, what.release.filter(|_| !mutant(23))),
             }
             return true;
         }
@@ -521,7 +521,7 @@ impl<W> Core<W> {
         match (place, vote) {
             (Some(place), vote) => self.vote(place, at, vote, now),
             (None, Vote::Sever(cause)) => {
-                self.owe(at, what.release);
+                self.add_release(at, what.release);
                 self.sever(at, cause, now);
                 false
             }
@@ -529,9 +529,9 @@ impl<W> Core<W> {
         }
     }
 
-    fn owe(&mut self, at: usize, release: Option<Release>) {
+    fn add_release(&mut self, at: usize, release: Option<Release>) {
         if let Some(release) = release {
-            self.nodes[at].owe(release);
+            self.nodes[at].add_release(release);
         }
     }
 
@@ -539,7 +539,7 @@ impl<W> Core<W> {
     fn place(&self, ticket: Ticket) -> Option<usize> {
         let entry = &self.entries[ticket.place];
         let same = entry.number == ticket.number || mutant(5);
-        (same && entry.state == State::Open).then_some(ticket.place)
+        (same && entry.phase == Phase::Open).then_some(ticket.place)
     }
 
     /// A node has voted on an operation. False: the connection is finished.
@@ -611,7 +611,7 @@ impl<W> Core<W> {
                 Some(place) if self.entries[place].is_open() => {
                     self.entries[place].severed(at, &cause);
                 }
-                _ => self.owe(at, what.release.filter(|_| !mutant(6))),
+                _ => self.add_release(at, what.release.filter(|_| !mutant(6))),
             }
         }
         self.entries
@@ -731,7 +731,7 @@ impl<W> Core<W> {
             return;
         }
         if acquire && verdict != Verdict::Yes {
-            entry.state = State::Undoing(verdict);
+            entry.phase = Phase::Undoing(verdict);
             self.undo(place, now);
         } else {
             self.finish(place, verdict, now);
@@ -746,7 +746,7 @@ impl<W> Core<W> {
             undo = entry.votes.granted;
         }
         for at in undo.iter() {
-            self.nodes[at].owe(entry.release(now));
+            self.nodes[at].add_release(entry.release(now));
             if self.nodes[at].takes_releases() {
                 entry.undo.add(at);
             }
@@ -755,12 +755,12 @@ impl<W> Core<W> {
 
     fn finish(&mut self, place: usize, verdict: Verdict, now: Instant) {
         let entry = &mut self.entries[place];
-        entry.state = State::Free;
+        entry.phase = Phase::Free;
         if entry.is_release() {
             // It is due where it was not written, or not on a connection that lives.
             let concerned = NodeSet::first(self.nodes.len()).and(entry.op.key.asked);
             for at in concerned.without(entry.asked).iter() {
-                self.nodes[at].owe(entry.release(now));
+                self.nodes[at].add_release(entry.release(now));
             }
         }
         let outcome = match verdict {

@@ -58,7 +58,7 @@ impl Answer {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Phase {
     /// Nobody's: its place is free.
     Free,
     Open,
@@ -75,7 +75,7 @@ pub(crate) struct Entry<W> {
     pub(crate) who: Option<W>,
     /// The packed command, for nodes that know the scripts.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) state: State,
+    pub(crate) phase: Phase,
     pub(crate) submitted: Instant,
     /// Its time runs. Before that it waits for first connections.
     pub(crate) begun: Option<Instant>,
@@ -104,7 +104,7 @@ impl<W> Entry<W> {
             op,
             who: Some(who),
             bytes,
-            state: State::Open,
+            phase: Phase::Open,
             submitted: now,
             begun: None,
             until: now,
@@ -128,11 +128,11 @@ impl<W> Entry<W> {
 
     /// Somebody waits for its verdict.
     pub(crate) fn is_open(&self) -> bool {
-        self.state == State::Open && !self.op.only_write
+        self.phase == Phase::Open && !self.op.only_write
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
-        self.state != State::Free
+        self.phase != Phase::Free
     }
 
     /// Whether it is too late to send it. (A release is written all the same.)

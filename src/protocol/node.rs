@@ -24,7 +24,7 @@ use crate::protocol::script::{Action, Key};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
 /// How often the attendant that listens to a silent connection looks for releases to write on it.
-const GLANCE: Duration = Duration::from_millis(20);
+const LISTEN: Duration = Duration::from_millis(20);
 /// A connection that was silent for so long in both directions is looked at before it is written to: if
 /// it was closed meanwhile, it would take what is written and nobody would hear of it.
 const IDLE: Duration = Duration::from_millis(10);
@@ -261,7 +261,7 @@ impl Node {
         self.active = Some(out.now);
     }
 
-    pub(crate) fn owe(&mut self, release: Release) {
+    pub(crate) fn add_release(&mut self, release: Release) {
         self.due.push(release);
     }
 
@@ -458,9 +458,9 @@ impl Node {
             Link::Silent if self.fresh.is_some() => Errand::Recv { until: now },
             Link::Silent => {
                 let until = closed.map_or(retry_at, |closed| closed + connect_timeout);
-                let glance = until.min(now + GLANCE);
+                let listen = until.min(now + LISTEN);
                 match closed {
-                    _ if now < until => Errand::Recv { until: glance },
+                    _ if now < until => Errand::Recv { until: listen },
                     Some(_) => Errand::Quit,
                     None => Errand::Connect,
                 }
@@ -526,12 +526,12 @@ mod tests {
         let name = |i: usize| i.to_string().into_bytes();
         let mut node = Node::new("x".into());
         for i in 0..MAX_DUE + 3 {
-            node.owe(release(&name(i), now));
+            node.add_release(release(&name(i), now));
         }
         let left: Vec<_> = (3..MAX_DUE + 3).map(name).collect();
         assert_eq!(said(&mut node, now), left);
         let long = |i: u8| vec![i; MAX_DUE_BYTES / 2];
-        (0..3).for_each(|i| node.owe(release(&long(i), now)));
+        (0..3).for_each(|i| node.add_release(release(&long(i), now)));
         assert_eq!(said(&mut node, now), [long(1), long(2)]);
         assert_eq!((node.due.bytes, node.is_due()), (0, false));
         // Those that a server refused have a bound of their own.
@@ -552,8 +552,8 @@ mod tests {
         ] {
             let mut node = Node::new("x".into());
             (node.link, node.had_unread) = (link, had_unread);
-            node.owe(release(b"a", now));
-            node.owe(release(b"b", now + S));
+            node.add_release(release(b"a", now));
+            node.add_release(release(b"b", now + S));
             let expected: Vec<_> = expected.iter().map(|name| name.as_bytes()).collect();
             assert_eq!(said(&mut node, now), expected, "{link:?}, {had_unread}");
         }
