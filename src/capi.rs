@@ -59,7 +59,7 @@ constants! {
     REDLOCK_TOKEN_SIZE = 20;
 }
 
-// ---- the border -------------------------------------------------------------------------------
+// ---- errors and panics at the C boundary ------------------------------------------------------
 
 /// A status code and the text for `redlock_last_error`.
 struct Failure {

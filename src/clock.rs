@@ -1,6 +1,6 @@
 //! The only file that reads a clock.
 //!
-//! Two kinds of time. *Timeouts and pauses* are about this program's own patience: a plain
+//! Two kinds of time. *Timeouts and pauses* are about how long this program waits: a plain
 //! [`Instant`] from [`instant`]. *Validity* is about keys that expire on other machines, whether
 //! this one runs or not: a [`Point`], which knows of time spent suspended.
 

@@ -117,7 +117,8 @@
 //! # Errors
 //!
 //! [`Error`] has a table of what to do about each. The two to tell apart: [`Error::Busy`] means
-//! that another holds the lock, [`Error::Unavailable`] that too few nodes answered to know, and it
+//! that another holds the lock (or that others tried for it as well, and none got a majority),
+//! [`Error::Unavailable`] that too few nodes answered to know, and it
 //! carries the cause of each failed node. As long as a majority of the nodes answers, the failure
 //! of the others is no error.
 //!
@@ -163,12 +164,13 @@
 //! | warn | a held or kept lock was found lost |
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
-//! | warn | a node is away, or gives no votes, with its index and cause; and when that is over |
+//! | warn | a node is away, or gives no votes, with its index and cause; and when that is over, with the number of releases that were too many to be kept for it |
+//! | warn | no thread can be started that watches kept locks |
 //! | debug | one line for each attempt to acquire: verdict, votes, time |
 //! | trace | the votes that an answer rests on |
 //!
-//! That a lock is held by another is not a warning. No line shows a token or a password. A panic of the
-//! logger ends there.
+//! That a lock is held by another is not a warning. No line shows a token or a password. If the logger
+//! panics, the panic is caught and ignored.
 //!
 //! # Minimum supported Rust version
 //!
@@ -198,7 +200,8 @@ macro_rules! say {
     }};
 }
 
-// In reading order.
+// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, keeper, keep_alive,
+// capi.
 
 /// The C interface.
 #[cfg(feature = "capi")]

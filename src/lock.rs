@@ -53,7 +53,7 @@ impl Drop for Shared {
 ///
 /// Dropping writes the release to the nodes and does not wait for their answers;
 /// [`release`](Lock::release) tells whether it was still held. Whatever the nodes do, either takes at
-/// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume) they
+/// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), releasing
 /// may be the first to connect.)
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {

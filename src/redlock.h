@@ -69,7 +69,8 @@ extern "C" {
  *
  * Blocking. Only acquiring, extending, releasing, redlock_lock_keep_alive(),
  * redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
- * options. Calls in other threads do not add to that. All others decide by the local clock and memory, without asking a node. (Calls with one lock from
+ * options. Calls in other threads add half a node timeout at most, where a node takes in nothing.
+ * All others decide by the local clock and memory, without asking a node. (Calls with one lock from
  * several threads wait for each other while one of them changes the lock. redlock_lock_stop() and
  * redlock_lock_leak() wait for a callback that is running. What ends the last use of connections
  * blocks as redlock_free(): also redlock_lock_leak(), and redlock_set() with a new timeout.)
@@ -121,7 +122,8 @@ const char *redlock_version_string(void);
  * ------------------------------------------------------------------------------------------- */
 
 #define REDLOCK_OK 0
-/* Held by another, for the whole time waited: come back later, or leave the work to them. */
+/* Held by another, for the whole time waited (or others were trying for it as well, and nobody got a
+   majority): come back later, or leave the work to them. */
 #define REDLOCK_BUSY 1
 /* This lock is no longer held: its validity is over, or a majority of the nodes said so. Stop what
    it protects, now. */
@@ -219,7 +221,7 @@ int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t reso
                            uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
 /* The same as redlock_acquire() for as long as keep_trying(user) does not return 0. It is asked in the
-   calling thread, before each attempt and at least every 50 ms between attempts; a flag that a signal
+   calling thread, before each attempt and at least every 50 ms during pauses; a flag that a signal
    handler sets stops the waiting so. CANCELLED: it returned 0. */
 int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,
                           uint64_t ttl_ms, int (*keep_trying)(void *user), void *user,

@@ -118,7 +118,8 @@ impl Redlock {
     /// [`Error::Config`], [`Error::Unavailable`], [`Error::TooSlow`] (a majority granted it when its
     /// validity was over; it has been released again), [`Error::Random`].
     ///
-    /// After any failure the undo has been written to every node that may have granted.
+    /// After any failure the undo has been written to every node that may have granted and can be reached;
+    /// the others get it when they are back.
     ///
     /// # Example
     ///
@@ -180,7 +181,7 @@ impl Redlock {
     }
 
     /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so, and at most for
-    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms between attempts.
+    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms during pauses.
     ///
     /// # Errors
     ///
@@ -389,8 +390,8 @@ impl Family {
         })
     }
 
-    /// What this process uses, or the way to it: a process that was forked from a child finds the places
-    /// here taken, and looks at the child's.
+    /// The family of this process, or of a process between this one and it: in a grandchild the place of
+    /// the child is taken, so it gets the next that is free, or looks for one there.
     fn child(&self, options: &Options) -> Arc<Family> {
         let process = std::process::id();
         for child in &self.children {

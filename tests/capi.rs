@@ -1,5 +1,6 @@
 //! The C interface: header and libraries agree, a C program that uses every function passes as C and
-//! as C++, under AddressSanitizer and valgrind, the examples say the same, and nothing crashes it.
+//! as C++ (and, where tests that are ignored are run, under AddressSanitizer and valgrind), the examples
+//! say the same, and nothing crashes it.
 #![cfg(feature = "capi")]
 // Handles, and functions that only C declares.
 #![allow(clippy::missing_safety_doc)]
@@ -118,7 +119,13 @@ fn c_program_passes(language: Language, shared: bool, pairs: u32, growth_kib: u3
 }
 
 #[test]
-fn a_c99_program_with_the_static_library_passes_and_100_000_pairs_do_not_grow() {
+fn a_c99_program_with_the_static_library_passes() {
+    c_program_passes(Language::C99, false, 1000, 0);
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn pairs_100_000_times_do_not_grow() {
     // The smallest block that malloc gives, lost once in a pair, would be 3 MiB.
     c_program_passes(Language::C99, false, 100_000, 1024);
 }
@@ -141,6 +148,7 @@ fn a_cpp17_program_with_the_shared_library_passes() {
 const SANITIZER: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
 
 #[test]
+#[ignore = "takes half a minute"]
 fn address_sanitizer_finds_nothing_and_would() {
     let dir = TempDir::new();
     let program = dir.path().join("capi");
@@ -172,6 +180,7 @@ fn valgrind(program: &Path) -> Command {
 }
 
 #[test]
+#[ignore = "takes a minute"]
 fn valgrind_finds_nothing_and_would() {
     let dir = TempDir::new();
     let program = dir.path().join("capi");
@@ -613,7 +622,7 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
         let (threads_before, files_before) = (threads(), open_files());
         let clients: Vec<Slot> = (0..4).map(|_| Slot::default()).collect();
         let locks: Vec<Slot> = (0..8).map(|_| Slot::default()).collect();
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(5);
         let seed = u64::from(std::process::id());
         println!("seed {seed}");
         let calls: u64 = std::thread::scope(|scope| {

@@ -62,7 +62,7 @@ fn warm(nodes: &[String]) -> redlock_sync::Redlock {
         .unwrap()
         .with_options(options)
         .unwrap();
-    // The first step needs only a quorum of connections; the rest come behind it.
+    // The last to connect may come behind the first operation.
     support::eventually("all nodes are connected", || {
         take(&redlock, "cost").release().unwrap();
         support::attendants() == 0

@@ -289,6 +289,22 @@ fn a_node_that_goes_and_comes_back_is_said_so_once_each_time() {
                 assert_eq!(lines[1], format!("{node} is back"));
             }
 
+            // More than is kept for a node: 16 MiB of names.
+            let names = (0..300).map(|i| format!("{i:065535}"));
+            let locks: Vec<_> = names.map(|name| take(&redlock, &name)).collect();
+            servers[1].stop();
+            drop(locks);
+            servers[1].resume();
+            eventually("it is said", || {
+                take(&redlock, "a").release().unwrap();
+                CAPTURE.0.lock().unwrap().len() >= 2
+            });
+            let lines = warnings();
+            assert!(lines[1].contains("is back; "), "{lines:#?}");
+            let many = lines[1].split(' ').find_map(|word| word.parse().ok());
+            assert!(many.is_some_and(|many: u32| many < 300), "{lines:#?}");
+            assert!(lines[1].contains("too many to be kept"), "{lines:#?}");
+
             // A wrong password on a minority is no error, but it is said.
             servers[2].command(&["CONFIG", "SET", "requirepass", "right"]);
             let mut urls = urls(&servers);

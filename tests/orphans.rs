@@ -324,7 +324,7 @@ fn an_attempt_that_fails_leaves_no_key_though_the_program_ends() {
             let stopped = &servers[..nodes / 2 + 1];
             stopped.iter().for_each(Server::stop);
             writeln!(child.stdin.take().unwrap(), "go").unwrap();
-            child.wait().unwrap();
+            assert!(child.wait().unwrap().success());
             stopped.iter().for_each(Server::resume);
             for server in &servers {
                 // All that is under way has been read when it answers somebody who came later.

@@ -139,21 +139,18 @@ impl Nodes {
         let node = format!("node {node} ({})", info.addr());
         match event {
             Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
-            Event::Back(0) => say!(warn, "{node} is back"),
-            Event::Back(forgotten) => say!(
-                warn,
-                "{node} is back; {forgotten} releases were too many to be kept for it, and their keys end \
-                 with their ttls"
-            ),
+            Event::Back(forgotten) => say!(warn, "{node} is back{}", but(*forgotten)),
             Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
-            Event::VotesAgain => say!(warn, "{node} gives votes again"),
+            Event::VotesAgain(forgotten) => {
+                say!(warn, "{node} gives votes again{}", but(*forgotten));
+            }
         }
     }
 
     // ---- the leader
 
-    /// Does what the core says until there is nothing to do, or `done` says so of the answers that have
-    /// come and nothing is left but to wait.
+    /// Does what the core says. Returns when there is nothing to do, or, once `done` has said so of the
+    /// answers, as soon as it would have to wait, or to send for others.
     pub(crate) fn lead<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
@@ -357,7 +354,7 @@ impl Nodes {
         Ok(greeting)
     }
 
-    /// An attendant still has to do: a logger that takes its time must not keep it.
+    /// For an attendant that has more to do: another thread logs, so that a slow logger does not keep it.
     fn log_elsewhere(self: &Arc<Nodes>, hub: &Hub) {
         if !hub.core.events.is_empty() && !hub.logging {
             let nodes = self.clone();
@@ -398,7 +395,17 @@ impl Leader {
     }
 }
 
-/// The nodes were closed.
+/// What else is to be said of a node that is well again.
+fn but(forgotten: u64) -> String {
+    if forgotten == 0 {
+        return String::new();
+    }
+    format!(
+        "; {forgotten} releases were too many to be kept for it, and their keys end with their ttls"
+    )
+}
+
+/// The connection that should be here is not, since the nodes were closed.
 fn gone() -> Cause {
     Cause::Closed("by this side".into())
 }

@@ -82,7 +82,7 @@ impl Plain {
                 Ok(0) => return Err(Cause::Closed("nothing can be written".into())),
                 Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if timed_out(error.kind()) => return Err(Cause::Silent(asked)),
+                Err(error) if timed_out(error.kind()) => {}
                 Err(error) => return Err(Cause::io(&error)),
             }
             if !bytes.is_empty() {
@@ -156,8 +156,9 @@ impl Plain {
     }
 }
 
-/// Whether a socket's timeout must be set anew for `rest`. Setting it is a system call, so one that
-/// is right but for a sixteenth stays; one that ends too early only makes the loop turn once more.
+/// Whether a socket's timeout must be set anew for `rest`. Setting it is a system call, so one that is at
+/// most a sixteenth too long stays, or too short by half: whoever waits in vain looks at the clock, and
+/// waits again.
 fn unfit(current: Duration, rest: Duration) -> bool {
     current > rest + rest / 16 || current < rest / 2
 }

@@ -14,8 +14,8 @@ use crate::token::Token;
 /// The first pause after a split vote is drawn from a time at least this long.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 
-/// One attempt: as many tries as it takes to tell a holder from other contenders, each with a token
-/// of its own (rule R2), for one node timeout; and one more where connections turned out closed.
+/// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
+/// token of its own (rule R2), within one node timeout; and one more where connections turned out closed.
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,

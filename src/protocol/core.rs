@@ -59,7 +59,7 @@ pub(crate) enum Event {
     /// So many releases due to it were too many to be remembered.
     Back(u64),
     GivesNoVotes(Arc<Cause>),
-    VotesAgain,
+    VotesAgain(u64),
 }
 
 /// `W`: who waits for an answer.
@@ -69,9 +69,9 @@ pub(crate) struct Core<W> {
     node_timeout: Duration,
     connect_timeout: Duration,
     order: Order,
-    /// Since when the leader waits for a node.
+    /// When the leader began to wait for the node that it reads from.
     reading: Instant,
-    /// Since something was last sent the leader has not waited in vain.
+    /// Replies are coming promptly: since something was last sent the leader has not waited in vain.
     prompt: bool,
     /// When a majority was here for the first time.
     majority_at: Option<Instant>,
@@ -79,6 +79,7 @@ pub(crate) struct Core<W> {
     twins: bool,
     /// Since when nobody needs the nodes any more.
     closed_at: Option<Instant>,
+    /// The state of a random generator, for the pauses between tries to connect.
     noise: u64,
     entries: Vec<Entry<W>>,
     submitted: u64,
@@ -219,8 +220,8 @@ impl<W> Core<W> {
             }
             let wants = self.survey(now);
             let owing = wants.owing.and(self.here);
-            // What is submitted while replies are on their way goes together when they are here: one write
-            // for all is cheaper for both sides. Unless they take long.
+            // While replies are coming promptly, what is submitted waits for them and goes together in one
+            // write, which is cheaper for both sides. If they take long, it goes at once.
             let waits = self.prompt && !owing.is_empty();
             let send = if waits { due } else { wants.send.or(due) };
             if !send.is_empty() {
@@ -265,7 +266,11 @@ impl<W> Core<W> {
             let entry = &self.entries[at];
             match entry.phase {
                 Phase::Free => continue,
-                Phase::Undoing(verdict) if entry.undo.is_empty() => self.finish(at, verdict, now),
+                Phase::Undoing(verdict) if entry.undo.is_empty() => {
+                    let votes = entry.votes.granted.len();
+                    let yes = mutant(10) && votes >= majority(self.nodes.len());
+                    self.finish(at, if yes { Verdict::Yes } else { verdict }, now);
+                }
                 Phase::Open if entry.op.only_write && ask.is_empty() => {
                     let told = entry.asked.len() >= majority(self.nodes.len());
                     let verdict = if told {
@@ -283,8 +288,8 @@ impl<W> Core<W> {
                 wants.owing = wants.owing.or(entry.owing());
                 let until = waits.unwrap_or(entry.until);
                 wants.ends = wants.ends.min(entry.op.until.unwrap_or(until).min(until));
-                let hope = entry.votes.granted.or(entry.owing()).or(ask);
-                if hope.without(self.order.slow()).len() < majority(self.nodes.len()) {
+                let possible = entry.votes.granted.or(entry.owing()).or(ask);
+                if possible.without(self.order.slow()).len() < majority(self.nodes.len()) {
                     let absent = entry.absent(self.here, self.nodes.len());
                     wants.lacking = wants.lacking.or(absent);
                 }
@@ -322,8 +327,8 @@ impl<W> Core<W> {
         if let Some(at) = nodes.and(self.here).iter().find(idle) {
             return self.recv_now(at, now);
         }
-        // A node that takes in nothing leaves the others time to answer, and nobody waits longer for it
-        // than an operation may take at all.
+        // A node that takes in nothing may hold up the leader for half a node timeout, so that the others
+        // still have time to answer; and no operation for longer than it may take at all.
         let mut until = now + self.node_timeout / 2;
         for entry in self.entries.iter().filter(|entry| entry.is_under_way()) {
             let begun = entry.begun.unwrap_or(now);
@@ -345,7 +350,7 @@ impl<W> Core<W> {
         let age = |at| now.saturating_duration_since(asked(at));
         let (node, wait) = self.order.reads(owing, age);
         let until = if nodes[node].greeting.fragile {
-            // It does not survive waiting in vain.
+            // A TLS connection does not survive a read that times out.
             asked(node) + self.node_timeout
         } else {
             ends.min(now + wait)
@@ -539,7 +544,8 @@ impl<W> Core<W> {
     fn place(&self, ticket: Ticket) -> Option<usize> {
         let entry = &self.entries[ticket.place];
         let same = entry.number == ticket.number || mutant(5);
-        (same && entry.phase == Phase::Open).then_some(ticket.place)
+        let open = entry.phase == Phase::Open || mutant(10);
+        (same && open).then_some(ticket.place)
     }
 
     /// A node has voted on an operation. False: the connection is finished.
@@ -585,14 +591,17 @@ impl<W> Core<W> {
             (Some(cause), Reported::Well) => {
                 self.note(at, Reported::GivesNoVotes, Event::GivesNoVotes(cause));
             }
-            (None, Reported::GivesNoVotes) => self.note(at, Reported::Well, Event::VotesAgain),
+            (None, Reported::GivesNoVotes) => {
+                let forgotten = self.nodes[at].forgotten();
+                self.note(at, Reported::Well, Event::VotesAgain(forgotten));
+            }
             _ => {}
         }
     }
 
     fn note(&mut self, at: usize, reported: Reported, event: Event) {
         self.nodes[at].reported = reported;
-        // Nobody may be there to say them.
+        // They wait for a thread that has time to log them.
         if self.events.len() < MAX_EVENTS {
             self.events.push((at, event));
         }
@@ -724,8 +733,8 @@ impl<W> Core<W> {
         let Some(verdict) = verdict.or(twins.then_some(Verdict::Unavailable)) else {
             return;
         };
-        // Granted by nobody yet: whoever answers as promptly as the others is waited for. Of contenders of
-        // whom none has a quorum, those with a vote must know of it, and try again.
+        // No node has granted it yet: those that answer as promptly as the others are waited for. Where
+        // several contend and none has a quorum, who has a vote must learn of it, and try again.
         let unsure = verdict == Verdict::No && entry.votes.granted.is_empty() && !mutant(21);
         if acquire && unsure && self.prompt && !entry.owing().and(self.here).is_empty() {
             return;
@@ -757,7 +766,7 @@ impl<W> Core<W> {
         let entry = &mut self.entries[place];
         entry.phase = Phase::Free;
         if entry.is_release() {
-            // It is due where it was not written, or not on a connection that lives.
+            // It becomes due where it was not written, or where the connection it was written on has died.
             let concerned = NodeSet::first(self.nodes.len()).and(entry.op.key.asked);
             for at in concerned.without(entry.asked).iter() {
                 self.nodes[at].add_release(entry.release(now));
@@ -831,7 +840,7 @@ impl<W> Core<W> {
     }
 
     fn come_home(&mut self, at: usize, now: Instant) {
-        let forgotten = self.nodes[at].come_home(now);
+        self.nodes[at].come_home(now);
         self.here.add(at);
         if self.nodes[at].greeting.fragile {
             self.order.keep_lag(at);
@@ -848,6 +857,7 @@ impl<W> Core<W> {
             }
         }
         if self.nodes[at].reported == Reported::Away {
+            let forgotten = self.nodes[at].forgotten();
             self.note(at, Reported::Well, Event::Back(forgotten));
         }
         self.changed(now);
@@ -873,6 +883,8 @@ impl<W> Core<W> {
     /// Nobody needs the nodes any more. What was sent, and releases that are due, have one node timeout.
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed_at = Some(now);
+        // What was refused has one last try.
+        self.nodes.iter_mut().for_each(Node::takes_again);
         self.hurry(self.which(Node::is_due));
         self.news = true;
     }
@@ -887,10 +899,8 @@ impl<W> Core<W> {
         node.or_else(|| open.then(|| "an operation is open".to_owned()))
     }
 
-    /// Whether first connections may have been waited for.
-    pub(crate) fn has_waited_for_first(&self, now: Instant) -> bool {
+    pub(crate) fn majority_at(&self) -> Option<Instant> {
         self.majority_at
-            .is_none_or(|at| now < at + 4 * self.node_timeout)
     }
 }
 

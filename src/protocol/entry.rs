@@ -83,7 +83,8 @@ pub(crate) struct Entry<W> {
     pub(crate) until: Instant,
     pub(crate) votes: Tally,
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
-    /// Nodes that it was sent to. A release or extension takes out the node whose connection closed.
+    /// Nodes that it was sent to. Where the connection closes, a release or extension is taken out again, so
+    /// that it can be sent a second time.
     pub(crate) asked: NodeSet,
     /// Nodes that may be asked a second time, or have been.
     pub(crate) again: NodeSet,

@@ -29,10 +29,11 @@ const LISTEN: Duration = Duration::from_millis(20);
 /// it was closed meanwhile, it would take what is written and nobody would hear of it.
 const IDLE: Duration = Duration::from_millis(10);
 /// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new
-/// connection at most once in a turn. Half of it: what did not fit follows in smaller pieces.
+/// connection at most once in a turn. Half of that counts for a ping: a command that was cut off at the end of
+/// a turn makes the next one smaller.
 const TURN: usize = 16 * 1024 / 2;
-/// Unread replies are read past when so many have come in since the last time. They cost the node's
-/// memory, not ours, and looking for them costs system calls.
+/// When so many replies that nobody waits for may have come, they are read and dropped. Until then they
+/// cost the node memory, and reading them would cost us system calls.
 const MAX_UNREAD: usize = 256;
 /// So many releases are written at once.
 const CHUNK: usize = 1024;
@@ -195,7 +196,7 @@ pub(crate) struct Node {
     unread: usize,
     /// There have been some since it was last here.
     had_unread: bool,
-    /// When something was last sent or heard, or nothing was found to have come.
+    /// When something was last sent or heard, or a look found nothing.
     active: Option<Instant>,
     /// When it was last looked at without waiting, and nothing was there; and how many were pending.
     looked: Option<Instant>,
@@ -211,7 +212,7 @@ pub(crate) struct Node {
     retry_at: Option<Instant>,
     /// An operation needs it: no pause.
     pub(crate) hurry: bool,
-    /// It was tried since nobody needs it any more.
+    /// A try to connect has ended since nobody needs it any more.
     tried_last: bool,
     pub(crate) reported: Reported,
 }
@@ -421,8 +422,12 @@ impl Node {
         }
     }
 
-    /// So many of the releases due to it were forgotten since it was last here.
-    pub(crate) fn come_home(&mut self, now: Instant) -> u64 {
+    /// So many of the releases due to it were forgotten since this was last asked.
+    pub(crate) fn forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.due.forgotten) + std::mem::take(&mut self.refused.forgotten)
+    }
+
+    pub(crate) fn come_home(&mut self, now: Instant) {
         self.link = Link::Here;
         self.attended = false;
         self.fresh = None;
@@ -432,7 +437,6 @@ impl Node {
         self.had_unread = false;
         self.cause = None;
         self.looked(now);
-        std::mem::take(&mut self.due.forgotten) + std::mem::take(&mut self.refused.forgotten)
     }
 
     /// What the attendant should do. `closed`: since when nobody needs the node any more.
@@ -538,7 +542,7 @@ mod tests {
         (0..3).for_each(|i| node.refuse(release(&long(i), now)));
         node.takes_again();
         assert_eq!(said(&mut node, now), [long(1), long(2)]);
-        assert_eq!((node.come_home(now), node.come_home(now)), (5, 0));
+        assert_eq!((node.forgotten(), node.forgotten()), (5, 0));
     }
 
     #[test]

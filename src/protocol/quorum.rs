@@ -11,8 +11,8 @@
 //! - R4  The last step of an acquire or extension is "now < deadline".
 //! - R5  No acquire and no extension is sent twice to a node on the same or another connection, except
 //!   that an extension may be sent once more where the connection closed before it was answered.
-//! - R6  A try that failed, and every release, sends REL to each node that did not answer "denied",
-//!   also to those that did not answer at all.
+//! - R6  A try that failed, and every release, sends REL to each node that the acquire was sent to and that
+//!   did not answer "denied", also to those that did not answer at all.
 //! - R7  REL goes behind the SET that it undoes, on the same connection. A timeout alone closes none.
 //! - R8  If that connection died: pings over the new one, one at a time, until the server must have read
 //!   what the dead one left; then REL. A dead connection is reset, not closed: what the kernel still
@@ -24,6 +24,8 @@
 //! - R12 An extension never shortens.
 //! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes say "not
 //!   held": then the lock is lost at once.
+//! - R32 Who was granted any vote but no quorum has met other contenders, not a holder: undone, and tried
+//!   again with a new token after a random pause of a few round trips that grows.
 
 use std::time::Duration;
 

@@ -351,7 +351,7 @@ pub fn redlock(servers: &[Server]) -> Redlock {
         .unwrap()
 }
 
-/// With a connection to each node: the first operation goes to those that are connected first.
+/// With a connection to each node: on a busy machine the first operation may not wait for the last.
 pub fn connected(servers: &[Server]) -> Redlock {
     let redlock = redlock(servers);
     eventually("all nodes are connected", || {

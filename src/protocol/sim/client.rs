@@ -1,5 +1,6 @@
 //! A virtual process: its clocks, the driver of its core, and threads that use locks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -49,10 +50,11 @@ enum Attendant {
     Pauses(Instant),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leader {
     None,
     Runs,
+    /// Everything was taken out of the core at once, and is written bit by bit.
+    Writes(VecDeque<(usize, Vec<u8>)>, u64),
     Recv(usize, Instant),
     Waits(Instant),
 }
@@ -60,9 +62,8 @@ enum Leader {
 struct Thread {
     doing: Doing,
     acts: u32,
-    /// When its operation was submitted, and how long the process stood still since.
+    /// When its operation was submitted.
     since: u64,
-    stood: u64,
 }
 
 enum Doing {
@@ -72,7 +73,8 @@ enum Doing {
     Pauses(Attempt, u8, Instant),
     Holds(Held, u64),
     Extends(Held, Extension),
-    Releases,
+    /// Which token; and whether nobody reads the answer.
+    Releases(usize, bool),
     Stopped,
 }
 
@@ -103,7 +105,6 @@ impl Client {
                     doing: Doing::Idle(random.below(30 * MS)),
                     acts: 0,
                     since: 0,
-                    stood: 0,
                 })
                 .collect(),
             base,
@@ -143,10 +144,15 @@ impl Client {
 
     /// What is not as it is when all is quiet.
     pub(super) fn unrest(&self) -> Option<String> {
+        self.core.unrest().or_else(|| self.running())
+    }
+
+    /// A thread of the driver that has not ended.
+    pub(super) fn running(&self) -> Option<String> {
         let attended = self.attendants.iter().any(|one| *one != Attendant::None);
-        self.core
-            .unrest()
-            .or_else(|| attended.then(|| "an attendant is left".to_owned()))
+        let leads = !matches!(self.leader, Leader::None | Leader::Runs);
+        let attended = attended.then(|| "an attendant is left".to_owned());
+        attended.or_else(|| leads.then(|| "somebody still leads".to_owned()))
     }
 }
 
@@ -226,6 +232,19 @@ impl World {
         match self.clients[c].leader {
             Leader::None => return false,
             Leader::Runs => {}
+            Leader::Writes(_, at) if at > self.t => {
+                self.wake(c, at);
+                return false;
+            }
+            Leader::Writes(ref mut parts, ref mut at) => {
+                if let Some((node, bytes)) = parts.pop_front() {
+                    if !self.faultless && self.random.chance(10) {
+                        *at = self.t + self.random.below(3 * MS);
+                    }
+                    self.write(c, node, &bytes);
+                    return true;
+                }
+            }
             Leader::Waits(until) => {
                 if !self.has_come(c, until) {
                     return false;
@@ -254,9 +273,13 @@ impl World {
                 self.clients[c].core.attended(node, Ok(()), now);
             }
             Next::Send { nodes, .. } => {
-                for node in nodes.iter() {
-                    self.write(c, node);
-                }
+                let take = |node| {
+                    let mut bytes = Vec::new();
+                    self.clients[c].core.output(node, &mut bytes, now);
+                    (node, bytes)
+                };
+                let parts = nodes.iter().map(take).collect();
+                self.clients[c].leader = Leader::Writes(parts, self.t);
             }
             Next::Recv { node, until } => self.clients[c].leader = Leader::Recv(node, until),
             Next::Wait { until } => self.clients[c].leader = Leader::Waits(until),
@@ -291,17 +314,14 @@ impl World {
         self.announce(c);
     }
 
-    /// Writes what a node is to be sent.
-    fn write(&mut self, c: usize, node: usize) {
+    fn write(&mut self, c: usize, node: usize, bytes: &[u8]) {
         let now = self.now(c);
-        let mut bytes = Vec::new();
-        self.clients[c].core.output(node, &mut bytes, now);
         let Some(connection) = self.clients[c].connections[node] else {
             return self.violated(format!(
                 "client {c} writes to node {node} without a connection"
             ));
         };
-        commands(&bytes, |set, token| {
+        commands(bytes, |set, token| {
             let trail = &mut self.trails[token];
             let sent = if set {
                 &mut trail.set_sent
@@ -310,7 +330,7 @@ impl World {
             };
             sent[node] = Some(connection);
         });
-        if let Err(cause) = self.send(connection, &bytes) {
+        if let Err(cause) = self.send(connection, bytes) {
             self.clients[c].core.sever(node, cause, now);
         }
         self.announce(c);
@@ -363,7 +383,11 @@ impl World {
                     self.give_up(old, !mutant(17));
                 }
             }
-            Errand::Send { .. } => self.write(c, node),
+            Errand::Send { .. } => {
+                let mut bytes = Vec::new();
+                self.clients[c].core.output(node, &mut bytes, now);
+                self.write(c, node, &bytes);
+            }
             Errand::Recv { until } => self.clients[c].attendants[node] = Attendant::Recv(until),
             Errand::Pause { until } => self.clients[c].attendants[node] = Attendant::Pauses(until),
             Errand::Home | Errand::GiveUp | Errand::Quit => {
@@ -435,9 +459,7 @@ impl World {
     }
 
     fn begin(&mut self, c: usize, thread: usize) {
-        let stood = self.clients[c].stands_until.max(self.t);
-        let thread = &mut self.clients[c].threads[thread];
-        (thread.since, thread.stood) = (self.t, stood);
+        self.clients[c].threads[thread].since = self.t;
     }
 
     fn draw(&mut self, c: usize, resource: u8) -> (Token, usize) {
@@ -538,8 +560,8 @@ impl World {
             self.clients[c].threads[thread].doing = Doing::Idle(self.t);
             return;
         }
-        self.clients[c].threads[thread].doing = Doing::Releases;
         let only_write = self.random.chance(40) || !valid;
+        self.clients[c].threads[thread].doing = Doing::Releases(held.token, only_write);
         self.free(c, thread, held.key, held.ttl, only_write);
     }
 
@@ -570,8 +592,9 @@ impl World {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.extended(c, thread, held, extension, answer);
             }
-            Doing::Releases => {
-                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+            Doing::Releases(token, only_write) => {
+                self.in_time(c, thread, NODE_TIMEOUT);
+                self.released(c, token, only_write, &answer.outcome);
                 let pause = self.random.below(20 * MS);
                 self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
             }
@@ -582,11 +605,15 @@ impl World {
     /// An operation ends within its time, unless the process stood still.
     fn in_time(&mut self, c: usize, thread: usize, bound: u64) {
         let thread = &self.clients[c].threads[thread];
-        let stood = self.clients[c].stands_until > thread.since;
-        // Leading another's wait for first connections ends with that.
-        let first = self.clients[c].core.has_waited_for_first(self.now(c));
+        let client = &self.clients[c];
+        let stood = client.stands_until > thread.since;
+        // Then it was one of those that wait for first connections.
+        let first = client.core.majority_at().is_none_or(|at| {
+            let at = client.time(at);
+            thread.since <= at + NODE_TIMEOUT + SLACK
+        });
         let bound = if first {
-            bound + CONNECT_TIMEOUT
+            bound + CONNECT_TIMEOUT + NODE_TIMEOUT
         } else {
             bound
         };
@@ -632,7 +659,9 @@ impl World {
             }
             Tried::TooSlow(key, _) => {
                 self.counts.too_slow += 1;
-                self.clients[c].threads[thread].doing = Doing::Releases;
+                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+                self.begin(c, thread);
+                self.clients[c].threads[thread].doing = Doing::Releases(token, true);
                 return self.free(c, thread, key, Duration::from_secs(60), true);
             }
             Tried::Denied | Tried::Unavailable(_) => {
@@ -646,7 +675,12 @@ impl World {
                     });
                 } else {
                     self.counts.unavailable += 1;
+                    self.check(!self.faultless, || {
+                        format!("client {c}: too few answers, and nothing is wrong")
+                    });
                 }
+                // Nobody else wants it.
+                self.probes_failed += u32::from(resource >= PROBED);
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 let pause = self.random.below(20 * MS);
                 Doing::Idle(self.t + pause)
@@ -659,6 +693,21 @@ impl World {
             }
         };
         self.clients[c].threads[thread].doing = next;
+    }
+
+    /// A release says what the nodes have said.
+    fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
+        let (quorum, all) = (self.quorum(), self.servers.len());
+        let (told, gone) = (self.trails[token].rel, self.trails[token].not_held);
+        let right = match outcome {
+            _ if only_write => true,
+            Outcome::Yes(_) => told.len() >= quorum,
+            Outcome::No => gone.len() > all - quorum,
+            Outcome::Unavailable { .. } => !self.faultless,
+        };
+        self.check(right, || {
+            format!("client {c}: the release of {token} met {told:?}, of which {gone:?} had none")
+        });
     }
 
     /// A try that failed: its releases are written, behind its acquires.
@@ -792,8 +841,18 @@ impl World {
             return;
         };
         let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
+        self.probes += 1;
         let resource = PROBED + u8::try_from(c).unwrap();
         self.acquire(c, thread, resource, ttl);
+        self.pump(c);
+    }
+
+    /// Nobody needs a client any more.
+    pub(super) fn close_client(&mut self, c: usize) {
+        let now = self.now(c);
+        self.clients[c].core.close(now);
+        self.clients[c].leader = Leader::Runs;
+        self.announce(c);
         self.pump(c);
     }
 }

@@ -1,4 +1,4 @@
-//! Virtual connections: byte streams that delay, split, hold, cut and forget.
+//! Virtual connections: byte streams that delay, split, hold and are cut.
 
 use std::collections::VecDeque;
 
