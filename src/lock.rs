@@ -64,7 +64,7 @@ pub struct Lock {
     /// What was last granted.
     pub(crate) ttl: Duration,
     /// The longest that was asked for: a node may keep the key that long, granted or not.
-    longest: Duration,
+    pub(crate) longest: Duration,
     pub(crate) deadline: Deadline,
     extensions_left: u32,
     max_extensions: u32,

@@ -12,7 +12,7 @@ use crate::net::drive::Nodes;
 use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Tried};
 use crate::protocol::entry::{Answer, Outcome};
-use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
+use crate::protocol::quorum::{Deadline, MAX_NODES, MAX_TTL, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::token::{Token, jitter};
 
@@ -105,8 +105,8 @@ impl Redlock {
     /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another.
     ///
     /// Where several programs try for a free lock at the same moment, each may get some votes and nobody
-    /// a majority. Who got any tries again after a random pause of a few round trips, with a new token, for
-    /// one [`node_timeout`](Options::node_timeout) at most. (The Redlock specification, "Retry on failure".)
+    /// a majority. Who got any tries again after a random pause of a few round trips that grows, with a new
+    /// token, for some hundred round trips and one [`node_timeout`](Options::node_timeout) at most. (The Redlock specification, "Retry on failure".)
     /// An attempt takes two of them at most, all told; the first operation of a program also connects.
     ///
     /// The resource is the key's name, 1 byte to 64 KiB, any bytes. The ttl is truncated to whole
@@ -282,17 +282,16 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         // Too short for a ttl is no error here: such a lock is about to be lost.
         Ttl::new(validity.max(Duration::from_secs(1)))?;
-        Ok(Lock::new(
-            self.shared(),
-            Key {
-                resource,
-                token,
-                asked: NodeSet::ALL,
-            },
-            validity,
-            Deadline::new(now, validity),
-            &self.options,
-        ))
+        let key = Key {
+            resource,
+            token,
+            asked: NodeSet::ALL,
+        };
+        let deadline = Deadline::new(now, validity);
+        let mut lock = Lock::new(self.shared(), key, validity, deadline, &self.options);
+        // How long its key lives is not known here.
+        lock.longest = MAX_TTL;
+        Ok(lock)
     }
 
     fn shared(&self) -> Arc<Shared> {

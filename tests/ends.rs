@@ -253,6 +253,22 @@ impl log::Log for Capture {
     fn flush(&self) {}
 }
 
+/// It cannot be told, and nobody waits for it.
+#[test]
+fn closing_does_not_wait_for_a_dead_node_that_is_due_a_release() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    let mut servers = Server::several(3);
+    let options = options().node_timeout(TIMEOUT);
+    let redlock = redlock(&servers).with_options(options).unwrap();
+    let lock = take(&redlock, "a");
+    servers[2].kill();
+    take(&redlock, "meets it").release().unwrap();
+    drop(redlock);
+    let started = Instant::now();
+    drop(lock);
+    assert!(started.elapsed() < TIMEOUT / 2, "{:?}", started.elapsed());
+}
+
 #[test]
 fn a_node_that_goes_and_comes_back_is_said_so_once_each_time() {
     in_own_process(

@@ -188,12 +188,11 @@ fn who_meets_a_holder_is_told_at_once() {
     let started = Instant::now();
     assert!(other.try_acquire("a", TTL).unwrap().is_none());
     assert!(started.elapsed() < TIMEOUT / 2, "{:?}", started.elapsed());
-    // A node without the key grants it: for one node timeout that might be a contender's doing.
+    // A node without the key grants it: for some tries that might be a contender's doing.
     servers[4].command(&["DEL", "a"]);
     let started = Instant::now();
     assert!(other.try_acquire("a", TTL).unwrap().is_none());
-    let took = started.elapsed();
-    assert!((TIMEOUT / 2..2 * TIMEOUT).contains(&took), "{took:?}");
+    assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
     assert!(matches!(
         other.acquire_while("a", TTL, || false),
         Err(Error::Cancelled)

@@ -339,6 +339,53 @@ fn an_attempt_that_fails_leaves_no_key_though_the_program_ends() {
     }
 }
 
+/// The program that drops a lock while its silent node is being connected anew, and ends.
+fn dropping_late() {
+    let nodes = std::env::var("NODES").unwrap();
+    let redlock = Redlock::new(nodes.split(',')).unwrap();
+    let lock = redlock.acquire("held", Duration::from_secs(3600)).unwrap();
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    drop(redlock.try_acquire("meets the silence", TTL));
+    // A connection can be made; nothing is answered over it for the connect timeout, which is 0.5 s.
+    std::thread::sleep(ms(250));
+    drop(lock);
+    drop(redlock);
+    std::process::exit(0);
+}
+
+#[test]
+fn a_lock_dropped_while_its_silent_node_is_connected_anew_leaves_no_key() {
+    const NAME: &str = "a_lock_dropped_while_its_silent_node_is_connected_anew_leaves_no_key";
+    if role().is_some() {
+        return dropping_late();
+    }
+    std::thread::scope(|scope| {
+        for nodes in [1, 1, 3, 3] {
+            scope.spawn(move || {
+                let servers = Server::several(nodes);
+                for round in 0..3 {
+                    let mut child = another_process(NAME, "drops")
+                        .env("NODES", urls(&servers).join(","))
+                        .stdin(std::process::Stdio::piped())
+                        .stdout(std::process::Stdio::piped())
+                        .spawn()
+                        .unwrap();
+                    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+                    assert!(lines.any(|line| line.unwrap().contains("ready")));
+                    servers[0].stop();
+                    writeln!(child.stdin.take().unwrap(), "go").unwrap();
+                    assert!(child.wait().unwrap().success());
+                    servers[0].resume();
+                    eventually("its clients are gone", || servers[0].clients() == 0);
+                    assert!(!servers[0].exists("held"), "{nodes} nodes, round {round}");
+                }
+            });
+        }
+    });
+}
+
 /// So many releases are kept for nodes that do not answer.
 #[test]
 fn ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released() {

@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Error, Redlock};
 use support::*;
 
 /// So long that nothing here is explained by waiting for it.
@@ -140,6 +140,37 @@ fn a_stuck_node_delays_nobody_while_it_is_away() {
         drop(take(&redlock, "a"));
         servers.iter().all(|server| server.keys().is_empty())
     });
+}
+
+/// One thread waits for a node that is away, and leads; what others submit the moment that they are
+/// answered does not wait with it.
+#[test]
+fn who_submits_while_the_leader_tells_answers_is_not_kept_waiting() {
+    let servers = Server::several(3);
+    let redlock = patient(&servers);
+    let mut held = take(&redlock, "held");
+    // The verdict on it needs the node that is silent.
+    servers[1].command(&["DEL", "held"]);
+    servers[2].stop();
+    take(&redlock, "meets the silence").release().unwrap();
+    let end = Instant::now() + 3 * TIMEOUT;
+    let (pairs, worst) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                assert!(matches!(held.extend(TTL), Err(Error::Unavailable(_))));
+            }
+        });
+        let (mut pairs, mut worst) = (0, Duration::ZERO);
+        while Instant::now() < end {
+            let started = Instant::now();
+            take(&redlock, "a").release().unwrap();
+            worst = worst.max(started.elapsed());
+            pairs += 1;
+        }
+        (pairs, worst)
+    });
+    servers[2].resume();
+    assert!(worst < TIMEOUT / 2, "{worst:?} in {pairs} pairs");
 }
 
 /// One thread waits for nodes that are away; what others can do without them goes on.

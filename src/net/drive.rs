@@ -15,7 +15,7 @@ use crate::net::lane::Who;
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
-use crate::protocol::node::{Errand, Greeting, Link};
+use crate::protocol::node::{Errand, Link};
 use crate::protocol::quorum::NodeSet;
 use crate::sync::{lock, wait_until};
 
@@ -33,6 +33,8 @@ pub(crate) struct Hub {
     pub(crate) core: Core<Who>,
     /// Connections on their way between the leader and an attendant.
     parked: Vec<Option<Connection>>,
+    /// Connections that were made and are not their nodes' yet.
+    fresh: Vec<Option<Connection>>,
     /// What the leader has; `None`: somebody leads.
     pub(crate) idle: Option<Box<Leader>>,
     /// The leader waits for news of the attendants.
@@ -69,6 +71,7 @@ impl Nodes {
         let hub = Hub {
             core: Core::new(addresses, timeouts, noise, clock::instant()),
             parked: none(),
+            fresh: none(),
             idle: Some(Box::new(leader)),
             waits: false,
             crowded: false,
@@ -175,10 +178,15 @@ impl Nodes {
                 return hub;
             }
             self.announce(&mut hub);
-            if !leader.answers.is_empty() && !ended {
+            if !leader.answers.is_empty() {
                 drop(hub);
                 leader.deliver();
                 hub = self.hub();
+                if let Next::Wait { .. } = next {
+                    // Something may have been submitted meanwhile.
+                    now = clock::instant();
+                    continue;
+                }
             }
             hub = match next {
                 Next::HandOver { node } => self.hand_over(leader, hub, node),
@@ -293,22 +301,28 @@ impl Nodes {
 
     /// The life of an attendant: until its node is here, or nobody needs it any more.
     fn attend(self: &Arc<Nodes>, node: usize) {
-        let (mut out, mut buffer, mut fresh) = (Vec::new(), Vec::new(), None);
+        let (mut out, mut buffer) = (Vec::new(), Vec::new());
+        let mut attendant = Attendant {
+            nodes: self,
+            node,
+            leaves: false,
+        };
         let mut hub = self.hub();
         let mut connection = hub.parked.get_mut(node).and_then(Option::take);
         loop {
-            self.announce(&mut hub);
             let now = clock::instant();
-            match hub.core.errand(node, now) {
+            let errand = hub.core.errand(node, now);
+            self.announce(&mut hub);
+            match errand {
                 Errand::Connect => {
                     self.log_elsewhere(&hub);
                     drop(hub);
-                    let greeting = self.open(node, &mut fresh);
+                    self.connect(node, connection.is_some());
                     hub = self.hub();
-                    hub.core.connected(node, greeting, clock::instant());
                 }
                 Errand::Adopt => {
-                    let old = std::mem::replace(&mut connection, fresh.take());
+                    let fresh = hub.fresh.get_mut(node).and_then(Option::take);
+                    let old = std::mem::replace(&mut connection, fresh);
                     old.into_iter().for_each(Connection::reset);
                 }
                 Errand::Send { until } => {
@@ -318,9 +332,7 @@ impl Nodes {
                     let connection = connection.as_mut().ok_or_else(gone);
                     let sent = connection.and_then(|one| one.send(&out, until, now));
                     hub = self.hub();
-                    if let Err(cause) = sent {
-                        hub.core.sever(node, cause, clock::instant());
-                    }
+                    hub.core.written(node, sent, clock::instant());
                 }
                 Errand::Recv { until } => {
                     drop(hub);
@@ -337,21 +349,42 @@ impl Nodes {
                 Errand::Home | Errand::GiveUp | Errand::Quit => break,
             }
         }
+        attendant.leaves = true;
         let home = hub.core.link(node) == Link::Here;
         if let Some(parked) = hub.parked.get_mut(node).filter(|_| home) {
             *parked = connection.take();
         }
+        let fresh = hub.fresh.get_mut(node).and_then(Option::take);
         self.announce(&mut hub);
         drop(hub);
+        drop(fresh);
         self.log();
     }
 
-    /// Connects to a node.
-    fn open(&self, node: usize, fresh: &mut Option<Connection>) -> Result<Greeting, Cause> {
-        let info = self.infos.get(node).ok_or_else(gone)?;
-        let (connection, greeting) = Connection::open(info, self.connect_timeout)?;
-        *fresh = Some(connection);
-        Ok(greeting)
+    /// Connects to a node. Where a silent connection is to be listened to meanwhile, another thread does.
+    fn connect(self: &Arc<Nodes>, node: usize, elsewhere: bool) {
+        let nodes = self.clone();
+        let thread = std::thread::Builder::new().name(format!("redlock-connect-{node}"));
+        if !elsewhere || thread.spawn(move || nodes.open(node)).is_err() {
+            self.open(node);
+        }
+    }
+
+    fn open(&self, node: usize) {
+        let info = self.infos.get(node).ok_or_else(gone);
+        let opened = info.and_then(|info| Connection::open(info, self.connect_timeout));
+        let (mut fresh, greeting) = match opened {
+            Ok((connection, greeting)) => (Some(connection), Ok(greeting)),
+            Err(cause) => (None, Err(cause)),
+        };
+        let mut hub = self.hub();
+        if hub.core.connected(node, greeting, clock::instant())
+            && let Some(place) = hub.fresh.get_mut(node)
+        {
+            *place = fresh.take();
+        }
+        self.announce(&mut hub);
+        drop(hub);
     }
 
     /// For an attendant that has more to do: another thread logs, so that a slow logger does not keep it.
@@ -361,6 +394,23 @@ impl Nodes {
             let thread = std::thread::Builder::new().name("redlock-log".into());
             // Without a thread the next operation says it.
             let _ = thread.spawn(move || nodes.log());
+        }
+    }
+}
+
+/// An attendant at work. If it panics, which only a bug can be, its node gets another one.
+struct Attendant<'a> {
+    nodes: &'a Nodes,
+    node: usize,
+    leaves: bool,
+}
+
+impl Drop for Attendant<'_> {
+    fn drop(&mut self) {
+        if !self.leaves {
+            let mut hub = self.nodes.hub();
+            hub.core.deserted(self.node, clock::instant());
+            self.nodes.announce(&mut hub);
         }
     }
 }

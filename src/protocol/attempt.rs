@@ -13,9 +13,12 @@ use crate::token::Token;
 
 /// The first pause after a split vote is drawn from a time at least this long.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+/// The pauses double. After so many it is not contenders that are met, but a holder that has the lock on
+/// some nodes only.
+const MAX_SPLITS: u32 = 8;
 
 /// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
-/// token of its own (rule R2), within one node timeout; and one more where connections turned out closed.
+/// token of its own (rule R2), within one node timeout and some hundred round trips; and one more where connections turned out closed.
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,
@@ -105,12 +108,12 @@ impl Attempt {
             Outcome::No if answer.tally.granted.is_empty() => Tried::Denied,
             Outcome::No => {
                 let took = now.mono.saturating_duration_since(answer.begun);
-                let grows = 2 << self.splits.min(16);
-                self.splits += 1;
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
-                if left.is_zero() {
+                if left.is_zero() || self.splits == MAX_SPLITS {
                     return Tried::Denied;
                 }
+                self.splits += 1;
+                let grows = 1 << self.splits;
                 Tried::Again(left.min(took.max(SHORTEST_PAUSE).saturating_mul(grows)))
             }
             Outcome::Unavailable { closed: true, .. }

@@ -25,6 +25,8 @@ use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Vote, is_not_loaded, is_not_now};
 
+/// So many places are kept for operations to come.
+const PLACES: usize = 64;
 /// So many events wait to be logged at most.
 const MAX_EVENTS: usize = 1000;
 
@@ -183,7 +185,8 @@ impl<W> Core<W> {
             Some(at) => at + self.node_timeout,
             None => entry.submitted + self.connect_timeout,
         };
-        let under_way = self.nodes.iter().any(|node| node.tries == 0) && !mutant(14);
+        let first = |node: &Node| node.tries == 0 && !node.unattended;
+        let under_way = self.nodes.iter().any(first) && !mutant(14);
         if under_way && now < until {
             return Some(until);
         }
@@ -203,13 +206,13 @@ impl<W> Core<W> {
         loop {
             let (mut due, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                let needed = self.closed_at.is_none() || node.is_due();
+                let needed = !node.quit && (self.closed_at.is_none() || node.is_due());
                 if node.is_here() {
                     let overdue = node.asked_at().is_some_and(|at| Some(at) < asked_before);
                     if overdue || node.wants_look() {
                         return self.recv_now(at, now);
                     }
-                } else if node.link == Link::Silent && !node.attended {
+                } else if node.link == Link::Silent && !node.attended && !node.quit {
                     silent = Some(at);
                 } else if needed && !node.attended && !node.unattended {
                     return Next::HandOver { node: at };
@@ -295,6 +298,12 @@ impl<W> Core<W> {
                 }
             }
         }
+        // After a crowd: all places are looked at each time.
+        while self.entries.len() > PLACES
+            && self.entries.last().is_some_and(|last| !last.is_under_way())
+        {
+            self.entries.pop();
+        }
         wants
     }
 
@@ -334,7 +343,6 @@ impl<W> Core<W> {
             let begun = entry.begun.unwrap_or(now);
             until = until.min(begun + 2 * self.node_timeout);
         }
-        self.prompt = true;
         Next::Send { nodes, until }
     }
 
@@ -374,7 +382,7 @@ impl<W> Core<W> {
             return Next::Finished;
         };
         let pending = self.which(|node| node.is_here() && node.pending() > 0);
-        let due = self.which(|node| node.attended && node.is_due());
+        let due = self.which(|node| node.attended && (node.is_due() || node.writing));
         match (pending.is_empty(), due.is_empty()) {
             (true, true) => Next::Finished,
             (true, false) => Next::Wait { until },
@@ -390,6 +398,7 @@ impl<W> Core<W> {
         // Releases come first, or a lock that is free already would be denied.
         let all = node.ping(&mut out) || mutant(7) || node.say_releases(&mut out);
         if all && node.is_here() {
+            self.prompt = true;
             self.ask(at, true, &mut out);
             self.ask(at, false, &mut out);
         }
@@ -471,9 +480,11 @@ impl<W> Core<W> {
         if !node.is_here() {
             return;
         }
-        node.looked(now);
+        // That is known of the moment when the read began. The program may have slept since it ended.
+        let known = self.reading;
+        node.looked(known);
         if let Some(asked) = node.asked_at() {
-            let age = now.saturating_duration_since(asked);
+            let age = known.saturating_duration_since(asked);
             if age > self.node_timeout {
                 self.silence(at, now);
             } else {
@@ -542,7 +553,7 @@ impl<W> Core<W> {
 
     /// The place of an operation that is still open to votes.
     fn place(&self, ticket: Ticket) -> Option<usize> {
-        let entry = &self.entries[ticket.place];
+        let entry = self.entries.get(ticket.place)?;
         let same = entry.number == ticket.number || mutant(5);
         let open = entry.phase == Phase::Open || mutant(10);
         (same && open).then_some(ticket.place)
@@ -798,7 +809,9 @@ impl<W> Core<W> {
         }
         for place in 0..self.entries.len() {
             if self.entries[place].is_under_way() {
-                self.undo(place, now);
+                if self.entries[place].is_acquire() {
+                    self.undo(place, now);
+                }
                 self.finish(place, Verdict::Unavailable, now);
             }
         }
@@ -822,7 +835,8 @@ impl<W> Core<W> {
     /// What a node's attendant should do.
     pub(crate) fn errand(&mut self, at: usize, now: Instant) -> Errand {
         loop {
-            let errand = self.nodes[at].errand(now, self.closed_at, self.connect_timeout);
+            let timeouts = (self.node_timeout, self.connect_timeout);
+            let errand = self.nodes[at].errand(now, self.closed_at, timeouts);
             match errand {
                 Errand::GiveUp => self.sever(at, Cause::Silent(self.connect_timeout), now),
                 Errand::Home => {
@@ -831,6 +845,7 @@ impl<W> Core<W> {
                 }
                 Errand::Quit => {
                     self.nodes[at].attended = false;
+                    self.nodes[at].quit = true;
                     self.news = true;
                     return errand;
                 }
@@ -863,8 +878,41 @@ impl<W> Core<W> {
         self.changed(now);
     }
 
-    /// A new connection to a node, or why there is none.
-    pub(crate) fn connected(&mut self, at: usize, result: Result<Greeting, Cause>, now: Instant) {
+    /// An attendant has written what it was given.
+    pub(crate) fn written(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
+        self.nodes[at].writing = false;
+        // Whoever closes may wait for that.
+        self.news |= self.closed_at.is_some();
+        if let Err(cause) = result {
+            self.sever(at, cause, now);
+        }
+    }
+
+    /// An attendant cannot go on, which only a bug can be.
+    pub(crate) fn deserted(&mut self, at: usize, now: Instant) {
+        self.nodes[at].attended = false;
+        self.nodes[at].connecting = false;
+        self.nodes[at].fresh = None;
+        self.sever(
+            at,
+            Cause::Closed("a thread panicked while it used it".into()),
+            now,
+        );
+    }
+
+    /// A new connection to a node, or why there is none. Whether it is of any use.
+    pub(crate) fn connected(
+        &mut self,
+        at: usize,
+        result: Result<Greeting, Cause>,
+        now: Instant,
+    ) -> bool {
+        self.nodes[at].connecting = false;
+        self.news = true;
+        if !self.nodes[at].attended {
+            // It has answered meanwhile, or nobody needs it any more.
+            return false;
+        }
         let twin = |greeting: &Greeting| {
             let same = self.which(|node| node.greeting.run_id == greeting.run_id);
             let mut others = same.iter().filter(|other| *other != at);
@@ -872,12 +920,16 @@ impl<W> Core<W> {
         };
         let cause = match result {
             Ok(greeting) => match twin(&greeting) {
-                None => return self.nodes[at].greeted(greeting),
+                None => {
+                    self.nodes[at].greeted(greeting);
+                    return true;
+                }
                 Some(twin) => Cause::SameServer(twin),
             },
             Err(cause) => cause,
         };
         self.tried(at, Arc::new(cause), now);
+        false
     }
 
     /// Nobody needs the nodes any more. What was sent, and releases that are due, have one node timeout.

@@ -23,7 +23,8 @@ use crate::protocol::script::{Action, Key};
 /// votes within one second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
-/// How often the attendant that listens to a silent connection looks for releases to write on it.
+/// How often the attendant that listens to a silent connection looks for releases to write on it, or at
+/// least twice in a node timeout.
 const LISTEN: Duration = Duration::from_millis(20);
 /// A connection that was silent for so long in both directions is looked at before it is written to: if
 /// it was closed meanwhile, it would take what is written and nobody would hear of it.
@@ -35,8 +36,9 @@ const TURN: usize = 16 * 1024 / 2;
 /// When so many replies that nobody waits for may have come, they are read and dropped. Until then they
 /// cost the node memory, and reading them would cost us system calls.
 const MAX_UNREAD: usize = 256;
-/// So many releases are written at once.
+/// So many releases are written at once, until there are so many bytes.
 const CHUNK: usize = 1024;
+const CHUNK_BYTES: usize = 1 << 17;
 /// A node is due so many releases at most. Beyond, the oldest is forgotten, and its key ends with its
 /// ttl.
 const MAX_DUE: usize = 65_536;
@@ -72,6 +74,7 @@ pub(crate) struct Greeting {
 /// What a node's attendant should do.
 #[derive(Debug)]
 pub(crate) enum Errand {
+    /// And go on with the connection that there may be meanwhile.
     Connect,
     /// The connection that was made last is the node's from now on. Reset the one before.
     Adopt,
@@ -181,6 +184,12 @@ pub(crate) struct Node {
     pub(crate) unattended: bool,
     /// Of the server behind the connection.
     pub(crate) greeting: Greeting,
+    /// Its attendant is writing.
+    pub(crate) writing: bool,
+    /// Its attendant has left, since nobody needs it any more.
+    pub(crate) quit: bool,
+    /// Somebody is connecting to it.
+    pub(crate) connecting: bool,
     /// A connection that was made and is not the node's yet.
     pub(crate) fresh: Option<Greeting>,
     /// The replies to come, in order.
@@ -260,6 +269,7 @@ impl Node {
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         self.sent = self.sent.wrapping_add(out.bytes.len() - out.start);
         self.active = Some(out.now);
+        self.writing = self.attended;
     }
 
     pub(crate) fn add_release(&mut self, release: Release) {
@@ -294,7 +304,11 @@ impl Node {
     pub(crate) fn say_releases(&mut self, out: &mut Output<'_>) -> bool {
         // A key's life begins when its acquire is read: where that may be unread, none has ended.
         let forgets = self.link == Link::Coming && !self.had_unread || mutant(15);
+        let start = out.bytes.len();
         for _ in 0..CHUNK {
+            if out.bytes.len() - start > CHUNK_BYTES {
+                break;
+            }
             match self.due.pop() {
                 Some(release) if forgets && release.forget_at <= out.now => {}
                 Some(release) => self.say_release(release, false, out),
@@ -444,15 +458,17 @@ impl Node {
         &mut self,
         now: Instant,
         closed: Option<Instant>,
-        connect_timeout: Duration,
+        (node_timeout, connect_timeout): (Duration, Duration),
     ) -> Errand {
         let (soon, retry_at) = (now + connect_timeout, self.retry_at.unwrap_or(now));
         let writes = self.is_due() && self.pending.len() < CHUNK;
         match self.link {
             Link::Here => Errand::Home,
             Link::Down if closed.is_some() && (self.tried_last || !self.is_due()) => Errand::Quit,
+            Link::Down if self.connecting => Errand::Pause { until: soon },
             Link::Down if now >= retry_at || self.hurry => {
                 self.hurry = false;
+                self.connecting = true;
                 Errand::Connect
             }
             Link::Down => Errand::Pause { until: retry_at },
@@ -462,11 +478,17 @@ impl Node {
             Link::Silent if self.fresh.is_some() => Errand::Recv { until: now },
             Link::Silent => {
                 let until = closed.map_or(retry_at, |closed| closed + connect_timeout);
-                let listen = until.min(now + LISTEN);
+                let listen = now + LISTEN.min(node_timeout / 2);
                 match closed {
-                    _ if now < until => Errand::Recv { until: listen },
+                    _ if now < until => Errand::Recv {
+                        until: listen.min(until),
+                    },
                     Some(_) => Errand::Quit,
-                    None => Errand::Connect,
+                    None if self.connecting => Errand::Recv { until: listen },
+                    None => {
+                        self.connecting = true;
+                        Errand::Connect
+                    }
                 }
             }
             Link::Coming => match self.fresh.take() {

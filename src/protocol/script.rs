@@ -47,7 +47,7 @@ pub(crate) enum Action {
 pub(crate) struct Key {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
-    /// The nodes that were asked for it: no other needs its release.
+    /// The nodes that were asked for it: its release is due to no other.
     pub(crate) asked: NodeSet,
 }
 

@@ -56,6 +56,8 @@ enum Leader {
     /// Everything was taken out of the core at once, and is written bit by bit.
     Writes(VecDeque<(usize, Vec<u8>)>, u64),
     Recv(usize, Instant),
+    /// Nothing had come when it stood still.
+    ReadNothing(usize),
     Waits(Instant),
 }
 
@@ -162,11 +164,11 @@ impl World {
         if self.clients[c].wake_at <= self.t {
             self.clients[c].wake_at = u64::MAX;
         }
-        let stands = self.clients[c].stands_until;
-        if stands > self.t {
-            return self.wake(c, stands);
-        }
         for _ in 0..1000 {
+            let stands = self.clients[c].stands_until;
+            if stands > self.t {
+                return self.wake(c, stands);
+            }
             let mut busy = self.lead(c);
             for node in 0..self.servers.len() {
                 busy |= self.attend(c, node);
@@ -252,10 +254,24 @@ impl World {
             }
             Leader::Recv(node, until) => {
                 let connection = self.clients[c].connections[node];
-                if !self.can_read(connection) && !self.has_come(c, until) {
-                    return false;
+                if !self.can_read(connection) {
+                    if !self.has_come(c, until) {
+                        return false;
+                    }
+                    if !self.faultless && !self.quiet && self.random.chance(1) {
+                        // Between the read and what follows.
+                        let until = self.t + self.random.below(80 * MS);
+                        self.clients[c].freeze(until);
+                        self.clients[c].leader = Leader::ReadNothing(node);
+                        return true;
+                    }
                 }
                 self.recv(c, node);
+            }
+            Leader::ReadNothing(node) => {
+                let now = self.now(c);
+                self.clients[c].core.received(node, Ok(&[]), now);
+                self.announce(c);
             }
         }
         let now = self.now(c);
@@ -361,7 +377,9 @@ impl World {
         trace!(self, "client {c} attends to {node}: {errand:?}");
         match errand {
             Errand::Connect => {
-                self.clients[c].attendants[node] = Attendant::Connects;
+                if self.clients[c].connections[node].is_none() {
+                    self.clients[c].attendants[node] = Attendant::Connects;
+                }
                 let refused = self.servers[node].refuses_connections(self.t);
                 let luck = self.faultless || self.quiet || !self.random.chance(10);
                 let at = self.t + self.delay(node) + self.delay(node);
@@ -387,6 +405,7 @@ impl World {
                 let mut bytes = Vec::new();
                 self.clients[c].core.output(node, &mut bytes, now);
                 self.write(c, node, &bytes);
+                self.clients[c].core.written(node, Ok(()), now);
             }
             Errand::Recv { until } => self.clients[c].attendants[node] = Attendant::Recv(until),
             Errand::Pause { until } => self.clients[c].attendants[node] = Attendant::Pauses(until),
@@ -421,11 +440,12 @@ impl World {
                 },
             );
         }
+        let mut fresh = None;
         let result = if well {
             self.connections.push(Connection::new(c, node));
             let connection = self.connections.len() - 1;
             trace!(self, "connection {connection}: client {c}, node {node}");
-            self.clients[c].fresh[node] = Some(connection);
+            fresh = Some(connection);
             let by_hash = self.random.chance(70);
             if by_hash {
                 self.servers[node].load();
@@ -438,8 +458,14 @@ impl World {
             Err(Cause::Connect("refused".into()))
         };
         let now = self.now(c);
-        self.clients[c].core.connected(node, result, now);
-        self.clients[c].attendants[node] = Attendant::Runs;
+        if self.clients[c].core.connected(node, result, now) {
+            self.clients[c].fresh[node] = fresh;
+        } else if let Some(fresh) = fresh {
+            self.give_up(fresh, false);
+        }
+        if let Attendant::Connects = self.clients[c].attendants[node] {
+            self.clients[c].attendants[node] = Attendant::Runs;
+        }
         self.announce(c);
         self.pump(c);
     }
