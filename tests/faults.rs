@@ -805,7 +805,7 @@ fn table() {
 
 #[test]
 fn some_faults_have_their_outcome_and_leave_nothing_behind() {
-    tables(&[Killed, Stopped, StalledAfterTheRequest, Garbage, ReadOnly]);
+    tables(&[Killed, KilledInMidReply, Refused, Garbage, ReadOnly]);
 }
 
 #[test]

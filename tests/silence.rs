@@ -48,11 +48,13 @@ fn a_silent_minority_costs_a_fraction_of_the_node_timeout() {
 #[test]
 fn a_silent_minority_loses_no_lock_with_less_validity_left_than_the_node_timeout() {
     std::thread::scope(|scope| {
-        for nodes in [3, 5] {
+        for (nodes, part) in [(3, 0), (5, 0), (5, 1), (5, 2)] {
             scope.spawn(move || {
                 let servers = Server::several(nodes);
                 let most = u32::try_from(nodes / 2).unwrap();
-                for (i, silent) in subsets(nodes, most).enumerate() {
+                let subsets = subsets(nodes, most).enumerate();
+                let mine = subsets.filter(|(i, _)| nodes == 3 || i % 3 == part);
+                for (i, silent) in mine {
                     loses_nothing(&servers, &silent, i % 2 == 0);
                 }
             });
