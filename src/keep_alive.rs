@@ -6,7 +6,7 @@ use crate::clock::Point;
 use crate::error::Error;
 use crate::keeper::{Kept, LostReason};
 use crate::lock::{Lock, Shared};
-use crate::protocol::quorum::Ttl;
+use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::redlock::Redlock;
 use crate::token::Token;
 
@@ -90,6 +90,8 @@ impl Lock {
         if self.remaining() < ttl.validity() / 3 {
             self.renew(ttl)?;
         }
+        // Renewals may bring it to any of them.
+        self.key.asked = NodeSet::ALL;
         let (key, shared) = (self.key.clone(), self.shared.clone());
         let kept = Arc::new(Kept::new(key, self.since, max_hold, self.deadline, ttl));
         let kept_on = shared.keeper.keep(&kept, &shared.lane);

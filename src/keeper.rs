@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{self, Point};
 use crate::net::lane::Lane;
-use crate::protocol::attempt::{Extended, Extension};
+use crate::protocol::attempt::{Extended, Extension, refill};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::Key;
 use crate::sync::{lock, wait_for};
@@ -316,17 +316,24 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
     }
     let node_timeout = lane.nodes().node_timeout;
     let answers = lane.run_all(ops);
-    drop(lane);
+    let mut refills = Vec::new();
     for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
         if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
             continue;
         }
         let now = Point::now();
         let again = match extension.answered(answer, now) {
-            Extended::Yes(longer) => {
+            Extended::Yes(longer, missing) => {
+                let mut state = kept.state();
                 if let Some(deadline) = longer {
-                    kept.state().deadline = deadline;
+                    state.deadline = deadline;
                 }
+                let (key, ttl) = (kept.key.clone(), kept.ttl);
+                let refill = refill(ttl, key, missing, ttl.duration(), state.deadline, now);
+                // Whoever ends it waits for `state` before releasing: the release is behind this.
+                let refill = refill.filter(|_| !kept.is_ended());
+                refills.extend(refill.map(|op| lane.submit(op)));
+                drop(state);
                 // By the schedule, unless that is too far behind.
                 (due + third(kept.ttl)).max(now.mono)
             }
@@ -339,6 +346,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         };
         next.push((again, kept));
     }
+    lane.collect(&refills);
     next
 }
 

@@ -9,9 +9,9 @@ use crate::keeper::Keeper;
 use crate::net::drive::Nodes;
 use crate::net::lane::Lane;
 use crate::options::Options;
-use crate::protocol::attempt::{Extended, Extension};
+use crate::protocol::attempt::{Extended, Extension, refill};
 use crate::protocol::entry::{Op, Outcome};
-use crate::protocol::quorum::{Deadline, Ttl};
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
 
@@ -193,11 +193,17 @@ impl Lock {
         let op = extension.op(self.key.clone(), self.longest);
         let answer = self.shared.lane.run(op);
         match extension.answered(answer, Point::now()) {
-            Extended::Yes(longer) => {
+            Extended::Yes(longer, missing) => {
                 if let Some(deadline) = longer {
                     self.deadline = deadline;
                     self.ttl = ttl.duration();
                 }
+                self.key.asked = self.key.asked.or(missing);
+                let (key, now) = (self.key.clone(), Point::now());
+                let refill = refill(ttl, key, missing, self.longest, self.deadline, now);
+                refill
+                    .into_iter()
+                    .for_each(|op| drop(self.shared.lane.run(op)));
                 Ok(())
             }
             Extended::Lost => {
@@ -271,6 +277,7 @@ impl Lock {
             ttl: self.longest,
             until: None,
             only_write,
+            nodes: NodeSet::ALL,
         };
         self.shared.lane.run(op).outcome
     }

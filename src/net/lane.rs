@@ -110,20 +110,29 @@ impl Lane {
 
     /// Carries out many operations, together as far as they can be.
     pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
-        let now = clock::instant();
+        let waiters: Vec<_> = ops.into_iter().map(|op| self.submit(op)).collect();
+        self.collect(&waiters)
+    }
+
+    /// Has an operation carried out. Whoever submits it [collects](Lane::collect) the answer, since it may
+    /// be made to lead.
+    pub(crate) fn submit(&self, op: Op) -> Arc<Waiter> {
+        let waiter = Waiter::new();
         let mut hub = self.nodes.hub();
-        let mut submit = |op| {
-            let waiter = Waiter::new();
-            hub.core.submit(op, Who::Waiter(waiter.clone()), now);
-            waiter
-        };
-        let waiters: Vec<_> = ops.into_iter().map(&mut submit).collect();
+        let who = Who::Waiter(waiter.clone());
+        hub.core.submit(op, who, clock::instant());
+        self.nodes.submitted(&hub);
+        waiter
+    }
+
+    /// The answers to what was submitted in this order.
+    pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
+        let mut hub = self.nodes.hub();
         if let Some(first) = waiters.first()
             && let Some(leader) = hub.idle.take()
         {
             first.set(Turn::Lead(leader));
         }
-        self.nodes.submitted(&hub);
         drop(hub);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();

@@ -77,6 +77,7 @@ impl Attempt {
             ttl: self.ttl.duration(),
             until: valid.into_iter().chain(all).min(),
             only_write: false,
+            nodes: NodeSet::ALL,
         }
     }
 
@@ -135,6 +136,26 @@ impl Attempt {
     }
 }
 
+/// Brings a lock that was extended just now, and is held until `deadline`, back to nodes that do not hold
+/// it: they were restarted, or connected late (rule R11b). Never a vote. `longest` as in [`Extension::op`].
+pub(crate) fn refill(
+    ttl: Ttl,
+    key: Key,
+    missing: NodeSet,
+    longest: Duration,
+    deadline: Deadline,
+    now: Point,
+) -> Option<Op> {
+    (!missing.is_empty()).then(|| Op {
+        action: Action::Refill(ttl),
+        key,
+        ttl: longest,
+        until: now.mono.checked_add(deadline.remaining(now)),
+        only_write: true,
+        nodes: missing,
+    })
+}
+
 /// One extension of a lock that is held until `old`.
 pub(crate) struct Extension {
     ttl: Ttl,
@@ -144,8 +165,8 @@ pub(crate) struct Extension {
 
 /// What it came to.
 pub(crate) enum Extended {
-    /// With the new deadline, if it is later than the old one.
-    Yes(Option<Deadline>),
+    /// With the new deadline, if it is later than the old one, and the nodes that do not hold it.
+    Yes(Option<Deadline>, NodeSet),
     Lost,
     /// The old deadline stays in force.
     Unavailable(NodeErrors),
@@ -171,6 +192,7 @@ impl Extension {
             ttl: longest,
             until: self.started.mono.checked_add(useful),
             only_write: false,
+            nodes: NodeSet::ALL,
         }
     }
 
@@ -181,7 +203,8 @@ impl Extension {
             _ if over => Extended::Lost,
             Outcome::Yes(_) => {
                 let new = Deadline::new(self.started, self.ttl.validity());
-                Extended::Yes(Some(new).filter(|new| new.is_later(self.old, now)))
+                let missing = answer.tally.refused;
+                Extended::Yes(Some(new).filter(|new| new.is_later(self.old, now)), missing)
             }
             Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
         }
@@ -298,11 +321,12 @@ mod tests {
             extension.answered(answer(outcome, 2, start), later(start, time))
         };
         let yes = || Outcome::Yes(NodeSet::ALL);
-        let Extended::Yes(Some(new)) = extended(1000 * MS, yes(), 499 * MS) else {
+        let Extended::Yes(Some(new), _) = extended(1000 * MS, yes(), 499 * MS) else {
             panic!("it is longer");
         };
         assert_eq!(new.remaining(start), 988 * MS);
-        assert!(matches!(extended(100 * MS, yes(), MS), Extended::Yes(None)));
+        let shorter = extended(100 * MS, yes(), MS);
+        assert!(matches!(shorter, Extended::Yes(None, _)));
         assert!(matches!(
             extended(1000 * MS, yes(), 500 * MS),
             Extended::Lost

@@ -20,7 +20,7 @@ use crate::protocol::mutant;
 use crate::protocol::node::{
     Errand, Greeting, Link, Node, Output, Pending, Release, Reported, Ticket,
 };
-use crate::protocol::order::Order;
+use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Vote, is_not_loaded, is_not_now};
@@ -84,6 +84,8 @@ pub(crate) struct Core<W> {
     /// The state of a random generator, for the pauses between tries to connect.
     noise: u64,
     entries: Vec<Entry<W>>,
+    /// How many of them are refills.
+    refills: usize,
     submitted: u64,
     pub(crate) answers: Vec<(W, Answer)>,
     pub(crate) events: Vec<(usize, Event)>,
@@ -125,6 +127,7 @@ impl<W> Core<W> {
             closed_at: None,
             noise: noise | 1,
             entries: Vec::new(),
+            refills: 0,
             submitted: 0,
             answers: Vec::new(),
             events: Vec::new(),
@@ -155,6 +158,10 @@ impl<W> Core<W> {
     /// `who` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, who: W, now: Instant) {
         self.submitted += 1;
+        if op.action == Action::Release && self.refills > 0 {
+            self.cancel_refills(&op, now);
+        }
+        self.refills += usize::from(matches!(op.action, Action::Refill(_)));
         let free = self.entries.iter().position(|entry| !entry.is_under_way());
         let at = free.unwrap_or(self.entries.len());
         let bytes = free.map(|at| std::mem::take(&mut self.entries[at].bytes));
@@ -167,6 +174,17 @@ impl<W> Core<W> {
             .iter_mut()
             .for_each(|node| node.unattended = false);
         self.begin(at, now);
+    }
+
+    /// What is not written yet when a lock is released never is: it would come behind the release.
+    fn cancel_refills(&mut self, release: &Op, now: Instant) {
+        for place in 0..self.entries.len() {
+            let entry = &self.entries[place];
+            let same = entry.op.key.token == release.key.token && !mutant(25);
+            if entry.is_under_way() && entry.is_refill() && same {
+                self.finish(place, Verdict::Unavailable, now);
+            }
+        }
     }
 
     /// Who has waited longest for an answer.
@@ -572,6 +590,7 @@ impl<W> Core<W> {
                 }
             }
             Vote::Refused if mutant(8) && !acquire => entry.votes.grant(at),
+            Vote::Refused if mutant(26) && entry.is_extension() => entry.votes.grant(at),
             // It may have been carried out just before the first connection closed.
             Vote::Refused if entry.is_release() && entry.again.has(at) => {
                 entry.fail(at, &Arc::new(Cause::Closed("before it answered".into())));
@@ -747,7 +766,11 @@ impl<W> Core<W> {
         // No node has granted it yet: those that answer as promptly as the others are waited for. Where
         // several contend and none has a quorum, who has a vote must learn of it, and try again.
         let unsure = verdict == Verdict::No && entry.votes.granted.is_empty() && !mutant(21);
-        if acquire && unsure && self.prompt && !entry.owing().and(self.here).is_empty() {
+        // An extension learns from all that answer promptly whether they hold it (rule R11b).
+        let until = entry.op.until.unwrap_or(entry.until).min(entry.until);
+        let asks = entry.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
+        let waits = acquire && unsure || asks;
+        if waits && self.prompt && !entry.owing().and(self.here).is_empty() {
             return;
         }
         if acquire && verdict != Verdict::Yes {
@@ -776,6 +799,7 @@ impl<W> Core<W> {
     fn finish(&mut self, place: usize, verdict: Verdict, now: Instant) {
         let entry = &mut self.entries[place];
         entry.phase = Phase::Free;
+        self.refills -= usize::from(entry.is_refill());
         if entry.is_release() {
             // It becomes due where it was not written, or where the connection it was written on has died.
             let concerned = NodeSet::first(self.nodes.len()).and(entry.op.key.asked);

@@ -20,6 +20,8 @@ pub(crate) struct Op {
     pub(crate) until: Option<Instant>,
     /// It is done as soon as it is written: nobody reads the answer (for `Drop`).
     pub(crate) only_write: bool,
+    /// It is for these nodes.
+    pub(crate) nodes: NodeSet,
 }
 
 pub(crate) enum Outcome {
@@ -123,6 +125,14 @@ impl<W> Entry<W> {
         self.op.action.question() == Question::Acquire
     }
 
+    pub(crate) fn is_refill(&self) -> bool {
+        matches!(self.op.action, Action::Refill(_))
+    }
+
+    pub(crate) fn is_extension(&self) -> bool {
+        matches!(self.op.action, Action::Extend(_))
+    }
+
     pub(crate) fn is_release(&self) -> bool {
         self.op.action == Action::Release
     }
@@ -138,8 +148,9 @@ impl<W> Entry<W> {
 
     /// Whether it is too late to send it. (A release is written all the same.)
     pub(crate) fn is_late(&self, now: Instant) -> bool {
-        let until = self.op.until.unwrap_or(self.until).min(self.until);
-        !self.is_release() && self.begun.is_some() && until <= now
+        let own = self.begun.map(|_| self.until);
+        let until = own.into_iter().chain(self.op.until).min();
+        !self.is_release() && until.is_some_and(|until| until <= now)
     }
 
     pub(crate) fn release(&self, now: Instant) -> Release {
@@ -175,9 +186,9 @@ impl<W> Entry<W> {
 
     /// Nodes that it is to be sent to now, of those that are here.
     pub(crate) fn to_ask(&self, here: NodeSet, nodes: usize) -> NodeSet {
-        let new = here.without(self.asked);
-        if self.is_release() {
-            // Also where it has failed already: it is due there.
+        let new = here.without(self.asked).and(self.op.nodes);
+        if self.is_release() || self.is_refill() {
+            // A release also where it has failed already: it is due there.
             return new;
         }
         let new = new.without(self.votes.voted());

@@ -10,7 +10,7 @@ use crate::protocol::quorum::NodeSet;
 
 /// A node is waited for so long at a time: about a tick of the kernel's clock, which is as short as a
 /// socket can wait.
-const SLICE: Duration = Duration::from_millis(4);
+pub(crate) const SLICE: Duration = Duration::from_millis(4);
 /// A node is read before one that is listed earlier only if it answers this much faster: order that
 /// changes costs system calls.
 const SAME_LAG: Duration = Duration::from_micros(200);

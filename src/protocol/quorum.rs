@@ -21,6 +21,8 @@
 //!   is impossible and q nodes have answered.
 //! - R10 An extension counts if q nodes say "held" before the old deadline.
 //! - R11 A node where the key is gone gives no vote, and an extension creates no key.
+//! - R11b Refill: once an extension has its quorum, and before the release begins, the acquire's SET may
+//!   follow it to nodes that answered "not held". Its reply is no vote, and REL goes there, too.
 //! - R12 An extension never shortens.
 //! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes say "not
 //!   held": then the lock is lost at once.

@@ -40,6 +40,8 @@ pub(crate) enum Action {
     Acquire(Ttl),
     Extend(Ttl),
     Release,
+    /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
+    Refill(Ttl),
 }
 
 /// A lock as the nodes know it.
@@ -55,7 +57,7 @@ impl Action {
     pub(crate) fn question(self) -> Question {
         match self {
             Action::Acquire(_) => Question::Acquire,
-            Action::Extend(_) | Action::Release => Question::Held,
+            Action::Extend(_) | Action::Release | Action::Refill(_) => Question::Held,
         }
     }
 
@@ -63,7 +65,7 @@ impl Action {
     pub(crate) fn pack(self, key: &Key, by_hash: bool, out: &mut Vec<u8>) {
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
         let (script, ttl) = match self {
-            Action::Acquire(ttl) => {
+            Action::Acquire(ttl) | Action::Refill(ttl) => {
                 let args = [b"SET", resource, token, b"NX", b"PX"];
                 return resp::pack(out, &args, Some(ttl.millis()));
             }
@@ -81,8 +83,8 @@ impl Action {
     /// What a node's reply to this action says.
     pub(crate) fn vote(self, reply: Reply) -> Vote {
         match (self, reply) {
-            (Action::Acquire(_), Reply::Okay) => Vote::Granted,
-            (Action::Acquire(_), Reply::Nil) => Vote::Refused,
+            (Action::Acquire(_) | Action::Refill(_), Reply::Okay) => Vote::Granted,
+            (Action::Acquire(_) | Action::Refill(_), Reply::Nil) => Vote::Refused,
             (Action::Extend(_) | Action::Release, Reply::Int(1)) => Vote::Granted,
             (Action::Extend(_) | Action::Release, Reply::Int(0)) => Vote::Refused,
             // A new connection logs in again.

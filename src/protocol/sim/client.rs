@@ -11,7 +11,7 @@ use super::{
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
-use crate::protocol::attempt::{Attempt, Extended, Extension, Tried};
+use crate::protocol::attempt::{Attempt, Extended, Extension, Tried, refill};
 use crate::protocol::core::{Core, Event as CoreEvent, Next};
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::node::{Errand, Greeting, Link};
@@ -22,6 +22,8 @@ use crate::token::Token;
 /// So many resources are locked; the last one is for when all is quiet.
 const RESOURCES: u8 = 2;
 const PROBED: u8 = 9;
+/// Whose operation it is that no thread waits for.
+const NOBODY: usize = usize::MAX;
 
 pub(super) struct Client {
     core: Core<usize>,
@@ -501,6 +503,7 @@ impl World {
             granted: NodeSet::EMPTY,
             denied: NodeSet::EMPTY,
             extended: NodeSet::EMPTY,
+            refilled: NodeSet::EMPTY,
             not_held: NodeSet::EMPTY,
             drawn: self.order,
             freed: None,
@@ -579,13 +582,20 @@ impl World {
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
+        if choice != 5 {
+            return self.release(c, thread, held);
+        }
         // From here on it believes in nothing.
         self.beliefs.retain(|belief| belief.token != held.token);
-        if choice == 5 {
-            self.trails[held.token].leaked = true;
-            self.clients[c].threads[thread].doing = Doing::Idle(self.t);
-            return;
-        }
+        self.trails[held.token].leaked = true;
+        self.clients[c].threads[thread].doing = Doing::Idle(self.t);
+    }
+
+    fn release(&mut self, c: usize, thread: usize, held: Held) {
+        let now = self.clients[c].point(self.t);
+        let valid = !held.deadline.remaining(now).is_zero();
+        self.begin(c, thread);
+        self.beliefs.retain(|belief| belief.token != held.token);
         let only_write = self.random.chance(40) || !valid;
         self.clients[c].threads[thread].doing = Doing::Releases(held.token, only_write);
         self.free(c, thread, held.key, held.ttl, only_write);
@@ -601,6 +611,7 @@ impl World {
             ttl,
             until: None,
             only_write,
+            nodes: NodeSet::ALL,
         };
         self.submit(c, thread, op);
     }
@@ -608,6 +619,9 @@ impl World {
     // ---- answers
 
     fn answered(&mut self, c: usize, thread: usize, answer: Answer) {
+        if thread == NOBODY {
+            return;
+        }
         let idle = Doing::Stopped;
         let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
         match doing {
@@ -818,7 +832,7 @@ impl World {
             self.trails[held.token].not_held,
         );
         match extension.answered(answer, now) {
-            Extended::Yes(longer) => {
+            Extended::Yes(longer, missing) => {
                 self.counts.extended += 1;
                 self.check(yes.len() >= quorum, || {
                     format!("client {c}: extended by {yes:?}")
@@ -833,6 +847,21 @@ impl World {
                     let belief = self.beliefs.iter_mut().find(|one| one.token == token);
                     if let Some(belief) = belief {
                         belief.deadline = deadline;
+                    }
+                }
+                let ttl = self.ttl(50);
+                if !mutant(27) {
+                    held.key.asked = held.key.asked.or(missing);
+                }
+                let key = held.key.clone();
+                // As a kept lock is: its holder does not wait for this.
+                if let Some(op) = refill(ttl, key, missing, held.ttl, held.deadline, now) {
+                    self.counts.refills += 1;
+                    let refilled = &mut self.trails[token].refilled;
+                    *refilled = refilled.or(missing);
+                    self.submit(c, NOBODY, op);
+                    if self.random.chance(30) {
+                        return self.release(c, thread, held);
                     }
                 }
             }

@@ -99,6 +99,8 @@ struct Trail {
     granted: NodeSet,
     denied: NodeSet,
     extended: NodeSet,
+    /// Where it may have been set once more.
+    refilled: NodeSet,
     not_held: NodeSet,
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
@@ -131,6 +133,7 @@ pub(super) struct Counts {
     replaced: u64,
     pings: u64,
     refused: u64,
+    refills: u64,
 }
 
 pub(super) struct World {
@@ -173,6 +176,7 @@ impl Counts {
         self.replaced += other.replaced;
         self.pings += other.pings;
         self.refused += other.refused;
+        self.refills += other.refills;
     }
 }
 

@@ -270,7 +270,8 @@ impl World {
             self,
             "    node {node}: set {resource} {token}, held by {holder:?}"
         );
-        let again = self.trails[token].set.has(node);
+        let trail = &self.trails[token];
+        let again = trail.set.has(node) && !trail.refilled.has(node);
         let late = self.trails[token].rel.has(node);
         self.trails[token].set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));

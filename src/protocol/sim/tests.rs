@@ -111,6 +111,9 @@ const MUTANTS: &[(u32, &str)] = &[
     (19, "released only where it was granted"),
     (20, "an acquire is sent again over a new connection"),
     (23, "a release whose script was not loaded is forgotten"),
+    (25, "a refill is written behind the release"),
+    (26, "a refill counts as a vote"),
+    (27, "not released where it was refilled"),
     (22, "a second try has all the time of a first one"),
     (21, "\"no\" before it is known whether anybody granted it"),
 ];
