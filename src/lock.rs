@@ -68,6 +68,7 @@ pub struct Lock {
     pub(crate) deadline: Deadline,
     extensions_left: u32,
     max_extensions: u32,
+    restart_guard: Option<Duration>,
     /// Once lost, always lost: also if a clock is set back.
     lost: AtomicBool,
     /// Released, leaked, or handed on: nothing is left to do in `Drop`.
@@ -91,6 +92,7 @@ impl Lock {
             deadline,
             extensions_left: options.max_extensions,
             max_extensions: options.max_extensions,
+            restart_guard: options.restart_guard,
             lost: AtomicBool::new(false),
             ended: false,
         }
@@ -174,7 +176,7 @@ impl Lock {
     ///
     /// A failed extension deletes nothing, creates nothing and shortens nothing.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
-        let ttl = Ttl::new(ttl)?;
+        let ttl = Ttl::within(ttl, self.restart_guard)?;
         if !self.is_valid() {
             return Err(Error::Lost);
         }

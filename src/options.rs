@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::protocol::quorum::Ttl;
 
 /// The longest timeout: nothing here blocks without a bound that a person would wait for.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -26,6 +27,7 @@ pub struct Options {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_extensions: u32,
+    pub(crate) restart_guard: Option<Duration>,
 }
 
 impl Default for Options {
@@ -36,6 +38,7 @@ impl Default for Options {
             node_timeout: Duration::from_millis(50),
             connect_timeout: Duration::from_millis(500),
             max_extensions: 10,
+            restart_guard: None,
         }
     }
 }
@@ -104,6 +107,38 @@ impl Options {
         self
     }
 
+    /// Protects against nodes that were restarted without their data, and would grant what is still held:
+    /// a node gives no votes until its server has been up for `max_ttl`. The Redlock specification asks for
+    /// such a "delayed restart"; here it needs nothing of the nodes but that `INFO server` is permitted.
+    ///
+    /// `max_ttl` is the longest ttl that *any* client uses on the same resources, extensions and renewals
+    /// included, and all of them need this option with the same value. Longer ttls are refused here
+    /// ([`Error::Config`](crate::Error::Config)). From 3 ms to 100 years; zero: no guard.
+    ///
+    /// What it costs: a restarted node does not vote for `max_ttl` and one or two seconds; without a
+    /// majority that does, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
+    /// [`NodeErrors::retry_after`](crate::NodeErrors::retry_after) says for how long. So keep `max_ttl`
+    /// short, and restart nodes one by one. Nodes that write every command to a disk that survives
+    /// (`appendfsync always`) do not need it. It does not see `FLUSHALL`, evicted keys, or a virtual machine
+    /// that was set back.
+    ///
+    /// Defaults to no guard: a node of a new deployment cannot be told from one that has forgotten
+    /// everything.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use redlock_sync::{Options, Redlock};
+    ///
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
+    ///     .with_options(Options::new().restart_guard(Duration::from_secs(30)))?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    #[must_use]
+    pub fn restart_guard(mut self, max_ttl: Duration) -> Options {
+        self.restart_guard = Some(max_ttl).filter(|max_ttl| !max_ttl.is_zero());
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let timeouts = [
             ("node_timeout", self.node_timeout),
@@ -116,6 +151,10 @@ impl Options {
                 )));
             }
         }
+        if let Some(max_ttl) = self.restart_guard {
+            Ttl::new(max_ttl)
+                .map_err(|error| ConfigError::new(format!("restart_guard: {error}")))?;
+        }
         let (min, max) = self.retry_delay;
         if min > max {
             return Err(ConfigError::new(format!(
@@ -126,8 +165,10 @@ impl Options {
     }
 
     /// Whether connections made under `other` serve as they are.
-    pub(crate) fn same_timeouts(&self, other: &Options) -> bool {
-        self.node_timeout == other.node_timeout && self.connect_timeout == other.connect_timeout
+    pub(crate) fn same_connections(&self, other: &Options) -> bool {
+        self.node_timeout == other.node_timeout
+            && self.connect_timeout == other.connect_timeout
+            && self.restart_guard == other.restart_guard
     }
 }
 
@@ -156,6 +197,11 @@ mod tests {
                 Options::new().connect_timeout(Duration::MAX),
                 "at most 1 hour",
             ),
+            (
+                Options::new().restart_guard(Duration::from_millis(2)),
+                "restart_guard: the ttl is 2ms",
+            ),
+            (Options::new().restart_guard(Duration::MAX), "100 years"),
             (
                 Options::new().retry_delay(Duration::from_millis(2), Duration::from_millis(1)),
                 "min 2ms is larger than its max 1ms",

@@ -87,14 +87,14 @@ impl Redlock {
     }
 
     /// The same nodes with other options. The connections are shared with `self`'s clones unless
-    /// a timeout changed.
+    /// a timeout or the restart guard changed.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for a value out of range.
     pub fn with_options(self, options: Options) -> Result<Redlock, Error> {
         options.validate()?;
-        let family = if options.same_timeouts(&self.options) {
+        let family = if options.same_connections(&self.options) {
             self.family
         } else {
             Family::new(self.family.shared.lane.nodes().afresh(&options))
@@ -140,7 +140,8 @@ impl Redlock {
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
         let resource = checked(resource.as_ref())?;
-        self.attempt(&resource, Ttl::new(ttl)?, &mut || true)
+        let ttl = Ttl::within(ttl, self.options.restart_guard)?;
+        self.attempt(&resource, ttl, &mut || true)
     }
 
     /// Takes the lock, trying again while others have it or too few nodes answer, within
@@ -281,7 +282,8 @@ impl Redlock {
         let now = Point::now();
         let resource = checked(resource.as_ref())?;
         // Too short for a ttl is no error here: such a lock is about to be lost.
-        Ttl::new(validity.max(Duration::from_secs(1)))?;
+        let shortest = Duration::from_millis(3);
+        Ttl::within(validity.max(shortest), self.options.restart_guard)?;
         let key = Key {
             resource,
             token,
@@ -347,7 +349,7 @@ impl Redlock {
         keep_trying: &mut dyn FnMut() -> bool,
     ) -> Result<Lock, Error> {
         let resource = checked(resource)?;
-        let ttl = Ttl::new(ttl)?;
+        let ttl = Ttl::within(ttl, self.options.restart_guard)?;
         let end = clock::instant().checked_add(wait);
         let over = |at: Instant| end.is_some_and(|end| at >= end);
         let mut last = None;
@@ -368,7 +370,14 @@ impl Redlock {
                 Err(error) => return Err(error),
             };
             let (min, max) = self.options.retry_delay;
-            let Some(next) = clock::instant().checked_add(jitter(min, max)) else {
+            let mut delay = jitter(min, max);
+            if let Error::Unavailable(nodes) = &error
+                && let Some(wait) = nodes.retry_after()
+            {
+                // Nobody pauses for longer than until enough nodes vote.
+                delay = delay.min(wait.saturating_add(jitter(Duration::ZERO, min)));
+            }
+            let Some(next) = clock::instant().checked_add(delay) else {
                 return Err(error);
             };
             // No attempt starts after the wait is over, and nobody pauses for nothing.

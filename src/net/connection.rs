@@ -26,6 +26,7 @@ impl Connection {
     pub(crate) fn open(
         info: &ConnectionInfo,
         timeout: Duration,
+        guarded: bool,
     ) -> Result<(Connection, Greeting), Cause> {
         let until = clock::instant() + timeout;
         let mut connection = match info.addr() {
@@ -33,6 +34,9 @@ impl Connection {
             _ => Connection::Plain(Plain::connect(info, until)?),
         };
         let greeting = connection.set_up(info, until, timeout)?;
+        if guarded && greeting.uptime.is_none() {
+            return Err(Cause::NoUptime);
+        }
         Ok((connection, greeting))
     }
 
@@ -126,7 +130,10 @@ impl Connection {
                 Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                     loaded += 1
                 }
-                Reply::Bulk(server) => greeting.run_id = run_id(&server),
+                Reply::Bulk(server) => {
+                    greeting.run_id = run_id(&server);
+                    greeting.uptime = uptime(&server).map(|uptime| (uptime, clock::instant()));
+                }
                 _ => {}
             }
         }
@@ -186,6 +193,16 @@ fn run_id(info: &[u8]) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
+/// Whole seconds. Where it is not said exactly once as a number, nothing is known.
+fn uptime(info: &[u8]) -> Option<Duration> {
+    let text = str::from_utf8(info).ok()?;
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("uptime_in_seconds:"));
+    let seconds = lines.next().filter(|_| lines.next().is_none())?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,5 +212,27 @@ mod tests {
         let info = b"# Server\r\nredis_version:7.0.15\r\nrun_id:abc123\r\ntcp_port:1\r\n";
         assert_eq!(run_id(info).as_deref(), Some("abc123"));
         assert_eq!(run_id(b"# Server\r\n"), None);
+    }
+
+    #[test]
+    fn the_uptime_is_a_number_or_nothing() {
+        let info = |said: &str| format!("# Server\r\n{said}\r\nuptime_in_days:3\r\n");
+        let uptime = |said: &str| uptime(info(said).as_bytes());
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(uptime("uptime_in_seconds:17"), seconds(17));
+        assert_eq!(
+            uptime("uptime_in_seconds:18446744073709551615"),
+            seconds(u64::MAX)
+        );
+        for bad in [
+            "",
+            "uptime_in_seconds:",
+            "uptime_in_seconds:-1",
+            "uptime_in_seconds:1.5",
+            "uptime_in_seconds:99999999999999999999",
+            "uptime_in_seconds:5\r\nuptime_in_seconds:6",
+        ] {
+            assert_eq!(uptime(bad), None, "{bad}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use crate::net::lane::Who;
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
+use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Link};
 use crate::protocol::quorum::NodeSet;
 use crate::sync::{lock, wait_until};
@@ -24,6 +25,7 @@ pub(crate) struct Nodes {
     infos: Vec<ConnectionInfo>,
     pub(crate) node_timeout: Duration,
     connect_timeout: Duration,
+    guarded: bool,
     hub: Mutex<Hub>,
     /// There is news for the leader or for an attendant.
     changed: Condvar,
@@ -62,6 +64,7 @@ impl Nodes {
     pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options) -> Nodes {
         let addresses = infos.iter().map(|info| info.addr().to_string().into());
         let timeouts = (options.node_timeout, options.connect_timeout);
+        let guard = options.restart_guard.map(Guard::new);
         let noise = getrandom::u64().unwrap_or(1);
         let none = || infos.iter().map(|_| None).collect();
         let leader = Leader {
@@ -69,7 +72,7 @@ impl Nodes {
             ..Leader::default()
         };
         let hub = Hub {
-            core: Core::new(addresses, timeouts, noise, clock::instant()),
+            core: Core::new(addresses, timeouts, guard, noise, clock::instant()),
             parked: none(),
             fresh: none(),
             idle: Some(Box::new(leader)),
@@ -81,6 +84,7 @@ impl Nodes {
             infos,
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
+            guarded: guard.is_some(),
             hub: Mutex::new(hub),
             changed: Condvar::new(),
         }
@@ -142,7 +146,18 @@ impl Nodes {
         let node = format!("node {node} ({})", info.addr());
         match event {
             Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
-            Event::Back(forgotten) => say!(warn, "{node} is back{}", but(*forgotten)),
+            Event::Back(forgotten, replaced) if *replaced && !self.guarded => say!(
+                warn,
+                "{node} is back: restarted or replaced, it may have forgotten locks (see \
+                 Options::restart_guard){}",
+                but(*forgotten)
+            ),
+            Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
+            Event::SitsOut(left) => say!(
+                warn,
+                "{node} gives no votes for {left:.1?}: it was restarted or replaced and may have forgotten \
+                 locks"
+            ),
             Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
             Event::VotesAgain(forgotten) => {
                 say!(warn, "{node} gives votes again{}", but(*forgotten));
@@ -346,7 +361,7 @@ impl Nodes {
                     self.log_elsewhere(&hub);
                     hub = self.wait(hub, until);
                 }
-                Errand::Home | Errand::GiveUp | Errand::Quit => break,
+                Errand::Home | Errand::GiveUp | Errand::SitOut | Errand::Quit => break,
             }
         }
         attendant.leaves = true;
@@ -372,7 +387,8 @@ impl Nodes {
 
     fn open(&self, node: usize) {
         let info = self.infos.get(node).ok_or_else(gone);
-        let opened = info.and_then(|info| Connection::open(info, self.connect_timeout));
+        let opened =
+            info.and_then(|info| Connection::open(info, self.connect_timeout, self.guarded));
         let (mut fresh, greeting) = match opened {
             Ok((connection, greeting)) => (Some(connection), Ok(greeting)),
             Err(cause) => (None, Err(cause)),

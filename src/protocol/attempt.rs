@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn closed() -> Outcome {
-        let (errors, closed) = (NodeErrors::new(Vec::new()), true);
+        let (errors, closed) = (NodeErrors::new(Vec::new(), None), true);
         Outcome::Unavailable { errors, closed }
     }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, NodeError, NodeErrors};
 use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
+use crate::protocol::guard::{Guard, retry_after};
 use crate::protocol::mutant;
 use crate::protocol::node::{
     Errand, Greeting, Link, Node, Output, Pending, Release, Reported, Ticket,
@@ -58,8 +59,10 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) enum Event {
     Away(Arc<Cause>),
-    /// So many releases due to it were too many to be remembered.
-    Back(u64),
+    /// So many releases due to it were too many to be remembered; and whether it is another server.
+    Back(u64, bool),
+    /// Its server may have forgotten locks.
+    SitsOut(Duration),
     GivesNoVotes(Arc<Cause>),
     VotesAgain(u64),
 }
@@ -68,6 +71,8 @@ pub(crate) enum Event {
 pub(crate) struct Core<W> {
     nodes: Vec<Node>,
     here: NodeSet,
+    /// Those that are connected and give no votes (rule R16).
+    sitting_out: NodeSet,
     node_timeout: Duration,
     connect_timeout: Duration,
     order: Order,
@@ -110,14 +115,16 @@ impl<W> Core<W> {
     pub(crate) fn new(
         addresses: impl Iterator<Item = Arc<str>>,
         (node_timeout, connect_timeout): (Duration, Duration),
+        guard: Option<Guard>,
         noise: u64,
         now: Instant,
     ) -> Core<W> {
-        let nodes: Vec<Node> = addresses.map(Node::new).collect();
+        let nodes: Vec<Node> = addresses.map(|address| Node::new(address, guard)).collect();
         Core {
             order: Order::new(nodes.len(), now),
             nodes,
             here: NodeSet::EMPTY,
+            sitting_out: NodeSet::EMPTY,
             node_timeout,
             connect_timeout,
             reading: now,
@@ -211,6 +218,10 @@ impl<W> Core<W> {
         let over = under_way && self.majority_at.is_none();
         entry.begun = Some(now);
         entry.until = if over { now } else { now + self.node_timeout };
+        for node in self.sitting_out.iter() {
+            let left = self.nodes[node].sits_out(now).unwrap_or_default();
+            entry.fail(node, &Arc::new(Cause::SitsOut(left)));
+        }
         if !entry.votes.failed.is_empty() {
             self.judge(at, now);
         }
@@ -566,6 +577,8 @@ impl<W> Core<W> {
     fn add_release(&mut self, at: usize, release: Option<Release>) {
         if let Some(release) = release {
             self.nodes[at].add_release(release);
+            // Its attendant writes it at once.
+            self.news |= self.sitting_out.has(at);
         }
     }
 
@@ -645,6 +658,7 @@ impl<W> Core<W> {
         let cause = Arc::new(cause);
         let was = self.nodes[at].link;
         self.here.remove(at);
+        self.sitting_out.remove(at);
         for what in self.nodes[at].sever() {
             match what.ticket.and_then(|ticket| self.place(ticket)) {
                 Some(place) if self.entries[place].is_open() => {
@@ -783,15 +797,16 @@ impl<W> Core<W> {
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
     fn undo(&mut self, place: usize, now: Instant) {
-        let entry = &mut self.entries[place];
+        let entry = &self.entries[place];
         let mut undo = entry.asked.without(entry.votes.refused);
         if mutant(3) {
             undo = entry.votes.granted;
         }
+        let release = entry.release(now);
         for at in undo.iter() {
-            self.nodes[at].add_release(entry.release(now));
+            self.add_release(at, Some(release.clone()));
             if self.nodes[at].takes_releases() {
-                entry.undo.add(at);
+                self.entries[place].undo.add(at);
             }
         }
     }
@@ -803,10 +818,12 @@ impl<W> Core<W> {
         if entry.is_release() {
             // It becomes due where it was not written, or where the connection it was written on has died.
             let concerned = NodeSet::first(self.nodes.len()).and(entry.op.key.asked);
-            for at in concerned.without(entry.asked).iter() {
-                self.nodes[at].add_release(entry.release(now));
+            let (release, asked) = (entry.release(now), entry.asked);
+            for at in concerned.without(asked).iter() {
+                self.add_release(at, Some(release.clone()));
             }
         }
+        let entry = &mut self.entries[place];
         let outcome = match verdict {
             Verdict::Yes => Outcome::Yes(entry.asked),
             Verdict::No => Outcome::No,
@@ -863,6 +880,7 @@ impl<W> Core<W> {
             let errand = self.nodes[at].errand(now, self.closed_at, timeouts);
             match errand {
                 Errand::GiveUp => self.sever(at, Cause::Silent(self.connect_timeout), now),
+                Errand::SitOut => self.sit_out(at, now),
                 Errand::Home => {
                     self.come_home(at, now);
                     return errand;
@@ -878,7 +896,27 @@ impl<W> Core<W> {
         }
     }
 
+    /// A node is connected, and gives no votes for now.
+    fn sit_out(&mut self, at: usize, now: Instant) {
+        let left = self.nodes[at].sits_out(now).unwrap_or_default();
+        self.nodes[at].sit_out(now);
+        self.sitting_out.add(at);
+        let cause = Arc::new(Cause::SitsOut(left));
+        for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
+            if !entry.asked.has(at) {
+                entry.fail(at, &cause);
+            }
+        }
+        self.nodes[at].cause = Some(cause);
+        if !std::mem::replace(&mut self.nodes[at].said, true) {
+            self.note(at, Reported::Away, Event::SitsOut(left));
+        }
+        self.nodes[at].reported = Reported::Away;
+        self.changed(now);
+    }
+
     fn come_home(&mut self, at: usize, now: Instant) {
+        self.sitting_out.remove(at);
         self.nodes[at].come_home(now);
         self.here.add(at);
         if self.nodes[at].greeting.fragile {
@@ -897,7 +935,8 @@ impl<W> Core<W> {
         }
         if self.nodes[at].reported == Reported::Away {
             let forgotten = self.nodes[at].forgotten();
-            self.note(at, Reported::Well, Event::Back(forgotten));
+            let replaced = self.nodes[at].take_replaced();
+            self.note(at, Reported::Well, Event::Back(forgotten, replaced));
         }
         self.changed(now);
     }
@@ -994,5 +1033,13 @@ fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
             cause: cause.clone(),
         })
     };
-    NodeErrors::new(nodes.iter().enumerate().filter_map(error).collect())
+    let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
+    let wait = |error: &NodeError| match *error.cause {
+        Cause::SitsOut(left) => Some(left),
+        _ => None,
+    };
+    let waits = errors.iter().filter_map(wait).collect();
+    let spare = nodes.len() - majority(nodes.len());
+    let retry_after = retry_after(waits, entry.votes.failed.len(), spare);
+    NodeErrors::new(errors, retry_after)
 }

@@ -49,7 +49,7 @@ impl Answer {
     pub(crate) fn none(now: Instant) -> Answer {
         Answer {
             outcome: Outcome::Unavailable {
-                errors: NodeErrors::new(Vec::new()),
+                errors: NodeErrors::new(Vec::new(), None),
                 closed: false,
             },
             tally: Tally::default(),

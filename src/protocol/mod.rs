@@ -7,6 +7,7 @@
 //! - `resp`: commands and replies as bytes
 //! - `script`: the commands of a lock
 //! - `node`: one node: its connection, what it has been asked and is due, what its attendant does
+//! - `guard`: whether a server may have forgotten locks
 //! - `order`: which node is read first
 //! - `entry`: one operation under way
 //! - `core`: all nodes and all operations under way
@@ -16,6 +17,7 @@
 pub(crate) mod attempt;
 pub(crate) mod core;
 pub(crate) mod entry;
+pub(crate) mod guard;
 pub(crate) mod node;
 pub(crate) mod order;
 pub(crate) mod quorum;

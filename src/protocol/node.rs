@@ -4,6 +4,8 @@
 //!   Here ──silent──▶ Silent ──everything answered──────────────────▶ Here
 //!    │                 │ closed; or a new connection answers and it still does not
 //!    └──closed────▶ Down ──connected──▶ Coming ──pings, releases──▶ Here
+//!                                         │                          ▲
+//!                                         └──may have forgotten──▶ SitsOut
 //! ```
 //!
 //! A node that is not here has an *attendant*, which does what [`Node::errand`] says. A silent
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::protocol::guard::{Guard, Known, Told};
 use crate::protocol::mutant;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key};
@@ -36,6 +39,8 @@ const TURN: usize = 16 * 1024 / 2;
 /// When so many replies that nobody waits for may have come, they are read and dropped. Until then they
 /// cost the node memory, and reading them would cost us system calls.
 const MAX_UNREAD: usize = 256;
+/// A node that sits out is asked so often whether it is still there.
+const PING_PAUSE: Duration = Duration::from_secs(1);
 /// So many releases are written at once, until there are so many bytes.
 const CHUNK: usize = 1024;
 const CHUNK_BYTES: usize = 1 << 17;
@@ -58,6 +63,8 @@ pub(crate) enum Link {
     Down,
     /// It is new; what the last one left unfinished comes first.
     Coming,
+    /// Its server may have forgotten locks: it is sent releases, and nothing else (rule R16).
+    SitsOut,
 }
 
 /// What a server says of itself when it is connected.
@@ -65,6 +72,8 @@ pub(crate) enum Link {
 pub(crate) struct Greeting {
     /// Unknown where `INFO` is forbidden.
     pub(crate) run_id: Option<String>,
+    /// How long the server has been up, and when it said so.
+    pub(crate) uptime: Option<(Duration, Instant)>,
     /// The connection cannot be looked at without waiting, and does not survive waiting in vain (TLS).
     pub(crate) fragile: bool,
     /// The server knows the scripts.
@@ -90,6 +99,8 @@ pub(crate) enum Errand {
     },
     /// Nothing more comes of the connection.
     GiveUp,
+    /// The node does not vote yet.
+    SitOut,
     /// The node is here again: leave its connection to the leader, and go.
     Home,
     /// Nobody needs the node any more: go.
@@ -184,6 +195,16 @@ pub(crate) struct Node {
     pub(crate) unattended: bool,
     /// Of the server behind the connection.
     pub(crate) greeting: Greeting,
+    /// How long it gives no votes when its server was started.
+    guard: Option<Guard>,
+    /// Of the server that was last behind its address.
+    known: Option<Known>,
+    /// Another one is there now than when it was last here.
+    replaced: bool,
+    /// That its server sits out has been said.
+    pub(crate) said: bool,
+    /// While it sits out: when to see whether it is still there.
+    ping_at: Option<Instant>,
     /// Its attendant is writing.
     pub(crate) writing: bool,
     /// Its attendant has left, since nobody needs it any more.
@@ -227,9 +248,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(address: Arc<str>) -> Node {
+    pub(crate) fn new(address: Arc<str>, guard: Option<Guard>) -> Node {
         Node {
             address,
+            guard,
             ..Node::default()
         }
     }
@@ -292,8 +314,10 @@ impl Node {
 
     /// Appends the ping that finds out whether the server has read what a dead connection left.
     pub(crate) fn ping(&mut self, out: &mut Output<'_>) -> bool {
-        let pings = self.link == Link::Coming && self.unread > 0;
+        let checks = self.link == Link::SitsOut && !self.is_due();
+        let pings = self.link == Link::Coming && self.unread > 0 || checks;
         if pings {
+            self.ping_at = out.now.checked_add(PING_PAUSE);
             self.ask(Pending::default(), out);
             out.bytes.extend_from_slice(PING);
         }
@@ -357,6 +381,9 @@ impl Node {
     /// A reply has come: what it answers.
     pub(crate) fn answered(&mut self, now: Instant) -> Option<Pending> {
         self.active = Some(now);
+        if let Some(known) = &mut self.known {
+            known.heard = now;
+        }
         Some(self.pending.pop_front()?.what)
     }
 
@@ -441,6 +468,50 @@ impl Node {
         std::mem::take(&mut self.due.forgotten) + std::mem::take(&mut self.refused.forgotten)
     }
 
+    /// The connection that was made last is the node's from now on: what its server says.
+    fn meets(&mut self, greeting: Greeting) {
+        let run_id = greeting.run_id.as_deref();
+        let other = self
+            .known
+            .as_ref()
+            .is_some_and(|known| known.is_other(run_id));
+        self.replaced |= other;
+        self.said &= !other;
+        if let Some((uptime, at)) = greeting.uptime {
+            let told = Told { run_id, uptime, at };
+            let guard = self.guard.filter(|_| !mutant(24));
+            let votes_from = guard.map_or(at, |guard| guard.votes_from(self.known.as_ref(), &told));
+            self.known = Some(Known {
+                run_id: greeting.run_id.clone(),
+                heard: at,
+                votes_from,
+            });
+        }
+        self.greeting = greeting;
+    }
+
+    /// How long its server gives no votes yet.
+    pub(crate) fn sits_out(&self, now: Instant) -> Option<Duration> {
+        let from = self.known.as_ref()?.votes_from;
+        self.guard?;
+        (from > now).then(|| from - now)
+    }
+
+    /// It gives no votes for now.
+    pub(crate) fn sit_out(&mut self, now: Instant) {
+        self.link = Link::SitsOut;
+        self.tries += 1;
+        self.hurry = false;
+        self.failed = 0;
+        self.had_unread = false;
+        self.ping_at = now.checked_add(PING_PAUSE);
+    }
+
+    /// Whether another server is there than when it was last here.
+    pub(crate) fn take_replaced(&mut self) -> bool {
+        std::mem::take(&mut self.replaced)
+    }
+
     pub(crate) fn come_home(&mut self, now: Instant) {
         self.link = Link::Here;
         self.attended = false;
@@ -451,6 +522,32 @@ impl Node {
         self.had_unread = false;
         self.cause = None;
         self.looked(now);
+    }
+
+    /// What the attendant of a node that sits out should do.
+    fn sits_out_errand(&self, now: Instant, closed: bool, connect_timeout: Duration) -> Errand {
+        let Some(left) = self.sits_out(now) else {
+            return Errand::Home;
+        };
+        let soon = now + connect_timeout;
+        if self.is_due() && self.pending.len() < CHUNK {
+            return Errand::Send { until: soon };
+        }
+        if let Some(asked) = self.asked_at() {
+            let end = asked + connect_timeout;
+            return match end > now {
+                true => Errand::Recv { until: end },
+                false => Errand::GiveUp,
+            };
+        }
+        let ping_at = self.ping_at.unwrap_or(now);
+        match closed {
+            true => Errand::Quit,
+            false if ping_at <= now => Errand::Send { until: soon },
+            false => Errand::Pause {
+                until: ping_at.min(now + left),
+            },
+        }
     }
 
     /// What the attendant should do. `closed`: since when nobody needs the node any more.
@@ -491,12 +588,17 @@ impl Node {
                     }
                 }
             }
+            Link::SitsOut => self.sits_out_errand(now, closed.is_some(), connect_timeout),
             Link::Coming => match self.fresh.take() {
                 Some(greeting) => {
-                    (self.greeting, self.retry_at) = (greeting, Some(soon));
+                    self.retry_at = Some(soon);
+                    self.meets(greeting);
                     Errand::Adopt
                 }
-                None if self.unread == 0 && !self.is_due() => Errand::Home,
+                None if self.unread == 0 && !self.is_due() => match self.sits_out(now) {
+                    Some(_) => Errand::SitOut,
+                    None => Errand::Home,
+                },
                 None if self.unread == 0 && writes => Errand::Send { until: soon },
                 None if self.unread > 0 && self.pending.is_empty() => Errand::Send { until: soon },
                 None if now >= retry_at => Errand::GiveUp,
@@ -550,7 +652,7 @@ mod tests {
     fn what_a_node_is_due_has_a_bound_and_what_is_forgotten_is_counted_once() {
         let now = clock::instant();
         let name = |i: usize| i.to_string().into_bytes();
-        let mut node = Node::new("x".into());
+        let mut node = Node::new("x".into(), None);
         for i in 0..MAX_DUE + 3 {
             node.add_release(release(&name(i), now));
         }
@@ -576,7 +678,7 @@ mod tests {
             (Link::Coming, true, &["a", "b"]),
             (Link::Coming, false, &["b"]),
         ] {
-            let mut node = Node::new("x".into());
+            let mut node = Node::new("x".into(), None);
             (node.link, node.had_unread) = (link, had_unread);
             node.add_release(release(b"a", now));
             node.add_release(release(b"b", now + S));
@@ -588,7 +690,7 @@ mod tests {
     #[test]
     fn more_than_was_asked_for_is_an_error() {
         let now = clock::instant();
-        let mut node = Node::new("x".into());
+        let mut node = Node::new("x".into(), None);
         let mut bytes = Vec::new();
         let (bytes, start) = (&mut bytes, 0);
         let out = Output { bytes, start, now };
@@ -606,7 +708,7 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_bound() {
         let now = clock::instant();
-        let mut node = Node::new("x".into());
+        let mut node = Node::new("x".into(), None);
         for expected in [100, 200, 400, 700, 700] {
             assert_eq!(node.pause(), Duration::from_millis(expected));
             node.tried(now, false);

@@ -26,6 +26,11 @@
 //! - R12 An extension never shortens.
 //! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes say "not
 //!   held": then the lock is lost at once.
+//! - R14 With a restart guard no ttl is larger than its `max_ttl`, on any client.
+//! - R15 A server votes from receipt of its INFO + (max(max_ttl, 1 s) + 1 s − `uptime_in_seconds`) on.
+//! - R16 Until then it gives no vote of any kind; it is sent REL.
+//! - R17 Another server at an address votes no earlier than max_ttl after the one before was last heard.
+//! - R18 Where too few nodes may vote, the error says for how long.
 //! - R32 Who was granted any vote but no quorum has met other contenders, not a holder: undone, and tried
 //!   again with a new token after a random pause of a few round trips that grows.
 
@@ -68,6 +73,18 @@ impl Ttl {
             )));
         }
         Ok(ttl)
+    }
+
+    /// The same, where a restart guard sets a limit (rule R14).
+    pub(crate) fn within(asked: Duration, limit: Option<Duration>) -> Result<Ttl, ConfigError> {
+        let ttl = Ttl::new(asked)?;
+        match limit.filter(|limit| ttl.0 > *limit) {
+            None => Ok(ttl),
+            Some(limit) => Err(ConfigError::new(format!(
+                "the ttl is {:?}, the restart guard is for {limit:?} at most",
+                ttl.0
+            ))),
+        }
     }
 
     pub(crate) fn duration(self) -> Duration {

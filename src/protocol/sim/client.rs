@@ -7,13 +7,15 @@ use std::time::{Duration, Instant, SystemTime};
 use super::network::Connection;
 use super::server::commands;
 use super::{
-    Belief, CONNECT_TIMEOUT, Event, MS, NODE_TIMEOUT, Random, SLACK, Trail, World, mutant, trace,
+    Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, Trail,
+    World, mutant, trace,
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
 use crate::protocol::attempt::{Attempt, Extended, Extension, Tried, refill};
 use crate::protocol::core::{Core, Event as CoreEvent, Next};
 use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Greeting, Link};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key};
@@ -90,16 +92,18 @@ struct Held {
 }
 
 impl Client {
-    pub(super) fn new(nodes: usize, random: &mut Random) -> Client {
+    pub(super) fn new(nodes: usize, guarded: bool, random: &mut Random) -> Client {
         let base = Point {
             mono: clock::instant(),
             wall: SystemTime::UNIX_EPOCH,
         };
         let addresses = (0..nodes).map(|_| Arc::from("x"));
+        let [longest, resolution] = [LONGEST, RESOLUTION].map(Duration::from_micros);
+        let guard = guarded.then(|| Guard::with_resolution(longest, resolution));
         let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
         let threads = 1 + random.pick(3);
         Client {
-            core: Core::new(addresses, timeouts.into(), random.next(), base.mono),
+            core: Core::new(addresses, timeouts.into(), guard, random.next(), base.mono),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
             attendants: vec![Attendant::None; nodes],
@@ -221,8 +225,10 @@ impl World {
             }
         }
         for event in client.core.events.drain(..) {
-            if let (_, CoreEvent::Back(_)) = event {
-                self.counts.home += 1;
+            match event {
+                (_, CoreEvent::Back(..)) => self.counts.home += 1,
+                (_, CoreEvent::SitsOut(_)) => self.counts.sat_out += 1,
+                _ => {}
             }
         }
         for (thread, answer) in std::mem::take(&mut self.clients[c].core.answers) {
@@ -411,7 +417,7 @@ impl World {
             }
             Errand::Recv { until } => self.clients[c].attendants[node] = Attendant::Recv(until),
             Errand::Pause { until } => self.clients[c].attendants[node] = Attendant::Pauses(until),
-            Errand::Home | Errand::GiveUp | Errand::Quit => {
+            Errand::Home | Errand::GiveUp | Errand::SitOut | Errand::Quit => {
                 self.clients[c].attendants[node] = Attendant::None;
                 if let Some(fresh) = self.clients[c].fresh[node].take() {
                     self.give_up(fresh, false);
@@ -452,9 +458,12 @@ impl World {
             if by_hash {
                 self.servers[node].load();
             }
+            let uptime = self.servers[node].uptime(self.t, &mut self.random);
             Ok(Greeting {
                 by_hash,
-                ..Greeting::default()
+                run_id: Some(format!("{node}-{}", self.servers[node].run())),
+                uptime: Some((Duration::from_micros(uptime), self.now(c))),
+                fragile: false,
             })
         } else {
             Err(Cause::Connect("refused".into()))
@@ -562,8 +571,9 @@ impl World {
 
     /// A long one, in so many cases of a hundred.
     fn ttl(&mut self, long: u64) -> Ttl {
-        let ms = match self.random.chance(long) {
+        let ms = match !self.guarded && self.random.chance(long) {
             true => 60_000,
+            false if self.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
         };
         Ttl::new(Duration::from_millis(ms)).unwrap()

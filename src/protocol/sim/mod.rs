@@ -42,6 +42,10 @@ pub(crate) fn mutant(number: u32) -> bool {
 const MS: u64 = 1000;
 const NODE_TIMEOUT: u64 = 50 * MS;
 const CONNECT_TIMEOUT: u64 = 500 * MS;
+/// With the restart guard: the longest ttl, and how finely servers tell how long they have been up. Both
+/// are shorter than in this world, so that restarts fit in.
+const LONGEST: u64 = 100 * MS;
+const RESOLUTION: u64 = 10 * MS;
 /// For writes that take their time, and whatever a virtual clock's rate and rounding add.
 const SLACK: u64 = 20 * MS;
 
@@ -134,6 +138,7 @@ pub(super) struct Counts {
     pings: u64,
     refused: u64,
     refills: u64,
+    sat_out: u64,
 }
 
 pub(super) struct World {
@@ -148,6 +153,8 @@ pub(super) struct World {
     beliefs: Vec<Belief>,
     /// Nothing ever goes wrong here.
     faultless: bool,
+    /// All clients have the restart guard.
+    guarded: bool,
     /// A server has forgotten keys.
     lossy: bool,
     /// All is well from now on.
@@ -177,6 +184,7 @@ impl Counts {
         self.pings += other.pings;
         self.refused += other.refused;
         self.refills += other.refills;
+        self.sat_out += other.sat_out;
     }
 }
 
@@ -195,19 +203,21 @@ impl World {
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
         let faultless = random.chance(5);
+        let guarded = random.chance(30);
         let mut world = World {
             t: 0,
             order: 0,
             events: BinaryHeap::new(),
             servers: (0..nodes).map(|_| Server::new(&mut random)).collect(),
             clients: (0..clients)
-                .map(|_| Client::new(nodes, &mut random))
+                .map(|_| Client::new(nodes, guarded, &mut random))
                 .collect(),
             random,
             connections: Vec::new(),
             trails: Vec::new(),
             beliefs: Vec::new(),
             faultless,
+            guarded,
             lossy: false,
             quiet: false,
             probes: 0,
@@ -248,7 +258,8 @@ impl World {
 
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
-        let busy = 60 * MS + self.random.below(200 * MS);
+        let long = if self.guarded { 500 } else { 200 };
+        let busy = 60 * MS + self.random.below(long * MS);
         self.until(busy);
         self.quiet = true;
         for client in 0..self.clients.len() {
@@ -359,9 +370,11 @@ impl World {
             3 => {
                 // With its data, or without.
                 let loses = self.random.chance(30);
-                self.lossy |= loses && self.servers[node].forget(self.t);
+                let lost = loses && self.servers[node].forget(self.t);
+                self.lossy |= lost && !self.guarded;
                 self.servers[node].refuse_connections(until);
                 self.restart(node);
+                self.servers[node].start(self.t);
             }
             4 | 5 => {
                 // Both ways, or one of them.

@@ -1,6 +1,6 @@
 //! A virtual server: keys that expire by its own clock, three commands, and moods.
 
-use super::{Event, MS, Random, World, trace};
+use super::{Event, MS, RESOLUTION, Random, World, trace};
 
 pub(super) struct Server {
     /// Resource, token, and when it expires.
@@ -14,6 +14,9 @@ pub(super) struct Server {
     slow_until: u64,
     /// It knows the scripts.
     loaded: bool,
+    /// When it was started, and how often.
+    started: u64,
+    run: u64,
 }
 
 /// What a command asks.
@@ -48,6 +51,8 @@ impl Server {
             refuses_writes_until: 0,
             slow_until: 0,
             loaded: false,
+            started: 0,
+            run: 0,
         }
     }
 
@@ -90,6 +95,24 @@ impl Server {
 
     pub(super) fn is_slow(&self, t: u64) -> bool {
         self.slow_until > t
+    }
+
+    /// It was restarted.
+    pub(super) fn start(&mut self, t: u64) {
+        self.started = t;
+        self.run += 1;
+        self.loaded = false;
+    }
+
+    pub(super) fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// How long it says that it has been up: the first ones for long; too long by less than the resolution.
+    pub(super) fn uptime(&self, t: u64, random: &mut Random) -> u64 {
+        let age = if self.run == 0 { 1000 * MS } else { 0 };
+        let up = age + (t - self.started) * self.rate / 10_000;
+        up / RESOLUTION * RESOLUTION + RESOLUTION * random.below(2)
     }
 
     pub(super) fn load(&mut self) {

@@ -111,6 +111,7 @@ const MUTANTS: &[(u32, &str)] = &[
     (19, "released only where it was granted"),
     (20, "an acquire is sent again over a new connection"),
     (23, "a release whose script was not loaded is forgotten"),
+    (24, "a restarted node votes at once"),
     (25, "a refill is written behind the release"),
     (26, "a refill counts as a vote"),
     (27, "not released where it was refilled"),

@@ -1,0 +1,182 @@
+//! Whether a server may have forgotten locks that are still held (rules R14–R18).
+//!
+//! A node that was restarted without its data grants what somebody holds. So it gives no vote until every lock
+//! that it may have granted has ended: for the longest ttl that any client uses, counted from the start of
+//! its server. The Redlock specification calls that a delayed restart; here the client sees to it.
+
+use std::time::{Duration, Instant};
+
+/// `uptime_in_seconds` may be so much too large.
+const RESOLUTION: Duration = Duration::from_secs(1);
+
+/// How long a server that was started gives no votes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guard {
+    wait: Duration,
+    resolution: Duration,
+}
+
+/// What a server says of itself, and when that was heard.
+#[derive(Clone, Debug)]
+pub(crate) struct Told<'a> {
+    /// Unknown where `INFO` is forbidden.
+    pub(crate) run_id: Option<&'a str>,
+    pub(crate) uptime: Duration,
+    pub(crate) at: Instant,
+}
+
+/// What is remembered of the server that was behind an address before.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) run_id: Option<String>,
+    /// When it last said anything.
+    pub(crate) heard: Instant,
+    pub(crate) votes_from: Instant,
+}
+
+impl Known {
+    /// Whether another server is there now, for all that is known.
+    pub(crate) fn is_other(&self, run_id: Option<&str>) -> bool {
+        let known = self.run_id.as_deref();
+        known.is_some() && run_id.is_some() && known != run_id
+    }
+}
+
+impl Guard {
+    /// For locks with ttls up to `max_ttl`.
+    pub(crate) fn new(max_ttl: Duration) -> Guard {
+        Guard {
+            wait: max_ttl.max(RESOLUTION),
+            resolution: RESOLUTION,
+        }
+    }
+
+    /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
+    /// has ended.
+    pub(crate) fn votes_from(self, known: Option<&Known>, told: &Told<'_>) -> Instant {
+        let after_start = self.wait.saturating_add(self.resolution);
+        let by_uptime = later(told.at, after_start.saturating_sub(told.uptime));
+        match known {
+            None => by_uptime,
+            // It may have been replaced by one that has been up for long.
+            Some(known) if known.is_other(told.run_id) => {
+                later(known.heard, self.wait).max(by_uptime)
+            }
+            // Connected anew: its uptime alone would not tell what it was before.
+            Some(known) => known.votes_from.max(by_uptime),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Guard {
+    /// The simulation's seconds are shorter.
+    pub(crate) fn with_resolution(wait: Duration, resolution: Duration) -> Guard {
+        Guard { wait, resolution }
+    }
+}
+
+/// 100 years may be more than the clock can tell: then never.
+fn later(at: Instant, time: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(3600 * 24 * 365);
+    at.checked_add(time)
+        .or_else(|| at.checked_add(FAR))
+        .unwrap_or(at)
+}
+
+/// How long until enough nodes vote, of `failed` of which a quorum can spare `spare`: `waits` are those of the
+/// ones that the guard alone keeps from it. Nothing where the others are too many.
+pub(crate) fn retry_after(
+    mut waits: Vec<Duration>,
+    failed: usize,
+    spare: usize,
+) -> Option<Duration> {
+    waits.sort_unstable();
+    let needed = failed.saturating_sub(spare).max(1);
+    waits.get(needed - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    /// For all fractions of a second at which a server may start and be asked: who votes has been up for long
+    /// enough, and waits no longer than two seconds more.
+    #[test]
+    fn a_server_votes_when_it_has_been_up_for_long_enough() {
+        let zero = Instant::now();
+        for wait in 1..=5 {
+            let guard = Guard::new(wait * S);
+            for start in (0..1000).step_by(50) {
+                for age in (0..8000).step_by(50) {
+                    let (start, at) = (zero + start * MS, zero + (start + age) * MS);
+                    // As Redis computes it: from whole seconds of the time of day.
+                    let whole = |at: Instant| (at - zero).as_secs();
+                    let uptime = S * u32::try_from(whole(at) - whole(start)).unwrap();
+                    let told = Told {
+                        run_id: Some("a"),
+                        uptime,
+                        at,
+                    };
+                    let from = guard.votes_from(None, &told);
+                    assert!(from >= at && from >= start + wait * S);
+                    assert!(from <= at.max(start + (wait + 2) * S));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_known_of_an_address_counts() {
+        let (zero, guard) = (Instant::now(), Guard::new(5 * S));
+        let known = Known {
+            run_id: Some("a".into()),
+            heard: zero + 10 * S,
+            votes_from: zero + 13 * S,
+        };
+        let from = |run_id, uptime| {
+            let told = Told {
+                run_id,
+                uptime,
+                at: zero + 11 * S,
+            };
+            guard.votes_from(Some(&known), &told)
+        };
+        let long = 1000 * S;
+        assert_eq!(from(Some("a"), long), zero + 13 * S, "the same server");
+        assert_eq!(from(Some("b"), long), zero + 15 * S, "since it was heard");
+        assert_eq!(from(Some("b"), S), zero + 16 * S, "since it was started");
+        assert_eq!(from(None, long), zero + 13 * S, "nobody knows");
+    }
+
+    #[test]
+    fn short_and_long_ttls_do_no_harm() {
+        let at = Instant::now();
+        let told = |uptime| Told {
+            run_id: None,
+            uptime,
+            at,
+        };
+        let from = |max_ttl, uptime| Guard::new(max_ttl).votes_from(None, &told(uptime));
+        assert_eq!(from(3 * MS, Duration::ZERO), at + 2 * S);
+        assert_eq!(from(3 * MS, Duration::MAX), at);
+        let century = 100 * 365 * 24 * 3600 * S;
+        assert_eq!(from(century, Duration::ZERO), at + century + S);
+        assert!(from(Duration::MAX, Duration::ZERO) > at + 1000 * S);
+    }
+
+    #[test]
+    fn who_waits_is_told_for_how_long() {
+        let [a, b, c] = [3 * S, S, 2 * S];
+        // Three of five nodes sit out: the first that comes back makes a majority.
+        assert_eq!(retry_after(vec![a, b, c], 3, 2), Some(b));
+        // Two, and two are dead.
+        assert_eq!(retry_after(vec![a, b], 4, 2), Some(a));
+        // One, and three are dead.
+        assert_eq!(retry_after(vec![a], 4, 2), None);
+        assert_eq!(retry_after(Vec::new(), 3, 2), None);
+    }
+}
