@@ -13,8 +13,9 @@
 //! | `--processes P`, `--threads T` | default 3 and 4 |
 //! | `--wrong-quorum` | each process asks nodes of its own, so that majorities need not meet |
 //! | `--lose-data` | nodes are also killed and restarted empty, which Redlock does not survive |
+//! | `--restart-guard` | all clients have the restart guard, with which it does |
 //!
-//! The last two show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
+//! `--wrong-quorum`, and `--lose-data` by itself, show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
 //! 2 if it was called wrongly.
 //!
 //! **Faults**, none of which loses data: a node is stopped, its connections are cut, refused, made
@@ -56,6 +57,8 @@ const RESOURCES: u64 = 8;
 const LONGEST_TTL: Duration = Duration::from_secs(2);
 /// A node that is well again votes within this time.
 const HEALING: Duration = Duration::from_secs(1);
+/// With the restart guard: from its start on a node gives no votes for the longest ttl and two seconds more.
+const SITTING_OUT: Duration = Duration::from_secs(4);
 /// The longest time in which a process may acquire nothing while a majority is healthy: killed and leaking holders
 /// may have taken every resource for the longest ttl; the rest is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,6 +116,7 @@ struct Plan {
     threads: usize,
     wrong_quorum: bool,
     lose_data: bool,
+    restart_guard: bool,
 }
 
 impl Plan {
@@ -125,6 +129,7 @@ impl Plan {
             threads: 4,
             wrong_quorum: false,
             lose_data: false,
+            restart_guard: false,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -149,6 +154,7 @@ impl Plan {
                 "--seed" => plan.seed = number(u64::MAX)?,
                 "--wrong-quorum" => plan.wrong_quorum = true,
                 "--lose-data" => plan.lose_data = true,
+                "--restart-guard" => plan.restart_guard = true,
                 _ => return Err(format!("unknown option {arg}")),
             }
         }
@@ -212,6 +218,8 @@ struct Node {
     relay: Relay,
     /// The fault, since when, until when.
     ill: Option<(Fault, Duration, Duration)>,
+    /// When it was last restarted empty.
+    restarted: Option<Duration>,
 }
 
 impl Node {
@@ -221,6 +229,7 @@ impl Node {
             relay: Relay::to(server.port()),
             server,
             ill: None,
+            restarted: None,
         }
     }
 
@@ -254,6 +263,7 @@ impl Node {
             Fault::Restart => {
                 self.relay.cut();
                 self.server.restart();
+                self.restarted = Some(now());
             }
         }
         let time = match fault {
@@ -371,7 +381,7 @@ struct Soak {
 impl Soak {
     fn new(plan: Plan) -> Soak {
         println!(
-            "soak: seed {}, {} nodes, {} processes of {} threads, faults for {} s{}{}",
+            "soak: seed {}, {} nodes, {} processes of {} threads, faults for {} s{}{}{}",
             plan.seed,
             plan.nodes,
             plan.processes,
@@ -383,6 +393,11 @@ impl Soak {
                 ""
             },
             if plan.lose_data { ", data is lost" } else { "" },
+            if plan.restart_guard {
+                ", restart guard"
+            } else {
+                ""
+            },
         );
         Soak {
             random: random(plan.seed, [0; 3]),
@@ -453,6 +468,7 @@ impl Soak {
             .arg(self.dir.path())
             .args([slot.to_string(), generation.to_string()])
             .args([self.plan.seed.to_string(), self.plan.threads.to_string()])
+            .arg(u8::from(self.plan.restart_guard).to_string())
             .args(urls)
             .stdin(Stdio::piped())
             .spawn()
@@ -481,10 +497,16 @@ impl Soak {
             {
                 node.heal(fault);
                 node.ill = None;
+                let sits_out = fault == Fault::Restart && self.plan.restart_guard;
+                let sits_out = if sits_out {
+                    SITTING_OUT
+                } else {
+                    Duration::ZERO
+                };
                 self.outages.push(Outage {
                     node: number,
                     from: since,
-                    to: now() + HEALING,
+                    to: now() + HEALING + sits_out,
                 });
             }
         }
@@ -518,7 +540,7 @@ impl Soak {
             1 if all == 1 => all,
             _ => all - self.plan.quorum(),
         };
-        if self.plan.lose_data {
+        if self.plan.lose_data && self.may_restart() {
             let at = self.pick(all);
             if self.nodes[at].ill.is_none() {
                 self.strike_node(at, Fault::Restart);
@@ -536,6 +558,19 @@ impl Soak {
                 return;
             }
         }
+    }
+
+    /// With the restart guard mostly a minority sits out, or nobody would lock anything.
+    fn may_restart(&mut self) -> bool {
+        if !self.plan.restart_guard || self.random.below(60) == 0 {
+            return true;
+        }
+        let lately = |node: &&Node| {
+            node.restarted
+                .is_some_and(|at| now() < at + SITTING_OUT + HEALING)
+        };
+        let sitting_out = self.nodes.iter().filter(lately).count();
+        sitting_out < self.plan.nodes - self.plan.quorum()
     }
 
     fn strike_node(&mut self, at: usize, fault: Fault) {

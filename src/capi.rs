@@ -50,6 +50,7 @@ constants! {
     REDLOCK_OPTION_NODE_TIMEOUT_MS = 4;
     REDLOCK_OPTION_CONNECT_TIMEOUT_MS = 5;
     REDLOCK_OPTION_MAX_EXTENSIONS = 6;
+    REDLOCK_OPTION_RESTART_GUARD_MS = 7;
 
     REDLOCK_REASON_NONE = 0;
     REDLOCK_REASON_TAKEN = 1;
@@ -65,6 +66,8 @@ constants! {
 struct Failure {
     code: c_int,
     text: String,
+    /// In milliseconds; zero: unknown.
+    retry_after: u64,
 }
 
 impl Failure {
@@ -72,6 +75,7 @@ impl Failure {
         Failure {
             code: REDLOCK_CONFIG,
             text: text.into(),
+            retry_after: 0,
         }
     }
 
@@ -93,12 +97,25 @@ impl From<Error> for Failure {
             Error::Random(_) => REDLOCK_RANDOM,
         };
         let text = error.to_string();
-        Failure { code, text }
+        let wait = match &error {
+            Error::Unavailable(nodes) => nodes.retry_after(),
+            _ => None,
+        };
+        // Rounded up: when it is over enough nodes vote.
+        let wait = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000));
+        let retry_after = wait.map_or(0, |ms| u64::try_from(ms).unwrap_or(u64::MAX));
+        Failure {
+            code,
+            text,
+            retry_after,
+        }
     }
 }
 
 thread_local! {
     static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
+    /// In milliseconds; zero: unknown.
+    static LAST_RETRY_AFTER: Cell<u64> = const { Cell::new(0) };
     /// The lock whose callback is running in this thread, by its address.
     static CALLED_BACK: Cell<usize> = const { Cell::new(0) };
 }
@@ -114,11 +131,13 @@ fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
             Failure {
                 code: REDLOCK_PANIC,
                 text: format!("a bug in redlock-sync: {}", text.unwrap_or("a panic")),
+                retry_after: 0,
             }
         }
     };
     // In a thread that is ending there may be no place any more.
     let _ = LAST_ERROR.try_with(|last| last.replace(failure.text));
+    let _ = LAST_RETRY_AFTER.try_with(|last| last.set(failure.retry_after));
     failure.code
 }
 
@@ -237,6 +256,11 @@ extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn redlock_last_retry_after_ms() -> u64 {
+    LAST_RETRY_AFTER.try_with(Cell::get).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize {
     let show = |last: &RefCell<String>| {
         let text = last.borrow();
@@ -302,6 +326,7 @@ impl Settings {
             }
             REDLOCK_OPTION_NODE_TIMEOUT_MS => options.node_timeout(ms(value)),
             REDLOCK_OPTION_CONNECT_TIMEOUT_MS => options.connect_timeout(ms(value)),
+            REDLOCK_OPTION_RESTART_GUARD_MS => options.restart_guard(ms(value)),
             REDLOCK_OPTION_MAX_EXTENSIONS => {
                 let limit = u32::try_from(value).map_err(|_| {
                     let text =

@@ -311,7 +311,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
             continue;
         }
         let extension = Extension::new(kept.ttl, deadline, started);
-        ops.push(extension.op(kept.key.clone(), kept.ttl.duration()));
+        ops.push(extension.op(kept.key.clone()));
         asked.push((due, kept, extension));
     }
     let node_timeout = lane.nodes().node_timeout;
@@ -329,7 +329,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
                     state.deadline = deadline;
                 }
                 let (key, ttl) = (kept.key.clone(), kept.ttl);
-                let refill = refill(ttl, key, missing, ttl.duration(), state.deadline, now);
+                let refill = refill(ttl, key, missing, state.deadline, now);
                 // Whoever ends it waits for `state` before releasing: the release is behind this.
                 let refill = refill.filter(|_| !kept.is_ended());
                 refills.extend(refill.map(|op| lane.submit(op)));

@@ -63,8 +63,6 @@ pub struct Lock {
     pub(crate) since: Point,
     /// What was last granted.
     pub(crate) ttl: Duration,
-    /// The longest that was asked for: a node may keep the key that long, granted or not.
-    pub(crate) longest: Duration,
     pub(crate) deadline: Deadline,
     extensions_left: u32,
     max_extensions: u32,
@@ -88,7 +86,6 @@ impl Lock {
             key,
             since: deadline.from,
             ttl,
-            longest: ttl,
             deadline,
             extensions_left: options.max_extensions,
             max_extensions: options.max_extensions,
@@ -190,9 +187,8 @@ impl Lock {
 
     /// An extension that nobody counts.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
-        self.longest = self.longest.max(ttl.duration());
         let extension = Extension::new(ttl, self.deadline, Point::now());
-        let op = extension.op(self.key.clone(), self.longest);
+        let op = extension.op(self.key.clone());
         let answer = self.shared.lane.run(op);
         match extension.answered(answer, Point::now()) {
             Extended::Yes(longer, missing) => {
@@ -202,7 +198,7 @@ impl Lock {
                 }
                 self.key.asked = self.key.asked.or(missing);
                 let (key, now) = (self.key.clone(), Point::now());
-                let refill = refill(ttl, key, missing, self.longest, self.deadline, now);
+                let refill = refill(ttl, key, missing, self.deadline, now);
                 refill
                     .into_iter()
                     .for_each(|op| drop(self.shared.lane.run(op)));
@@ -276,7 +272,6 @@ impl Lock {
         let op = Op {
             action: Action::Release,
             key: self.key.clone(),
-            ttl: self.longest,
             until: None,
             only_write,
             nodes: NodeSet::ALL,

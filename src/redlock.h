@@ -155,6 +155,10 @@ const char *redlock_status_string(int status);
    Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);
 
+/* After UNAVAILABLE: how long until enough nodes vote, if only the restart guard keeps them from it. Of the
+   last failure in this thread, as redlock_last_error(); 0: unknown. */
+uint64_t redlock_last_retry_after_ms(void);
+
 /* ---------------------------------------------------------------------------------------------
  * The client object
  * ------------------------------------------------------------------------------------------- */
@@ -183,6 +187,12 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 #define REDLOCK_OPTION_CONNECT_TIMEOUT_MS 5
 /* How often one lock can be extended by redlock_lock_extend(). 0 to UINT32_MAX. Default 10. */
 #define REDLOCK_OPTION_MAX_EXTENSIONS 6
+/* Protects against nodes that were restarted without their data: a node gives no votes until its server
+   has been up for so long. It is the longest ttl that any client uses on the same resources; all of them
+   need it, longer ttls are refused (CONFIG), and `INFO server` must be permitted. While no majority votes,
+   operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how long. See the README.
+   0: none, the default; 3 to 3153600000000. A new value means new connections. */
+#define REDLOCK_OPTION_RESTART_GUARD_MS 7
 
 /* Sets one option, for the calls that begin after it; locks that are held keep what they were
    acquired with. Best done before the first lock: a new timeout means new connections.
@@ -274,7 +284,8 @@ size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);
    LOST: the validity is over, or a majority no longer holds the lock.
    UNAVAILABLE: too few nodes answered. The old deadline stays, so trying again is worth while.
    EXTENSION_LIMIT: REDLOCK_OPTION_MAX_EXTENSIONS is used up (only successful ones count).
-   CONFIG: ttl out of range; or the lock is kept alive, which renews it by itself. */
+   CONFIG: ttl out of range; or the lock is kept alive, which renews it by itself.
+   Nodes that do not hold the lock (they were restarted, or connected late) are given it again. */
 int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
 
 /* Releases the lock, waits until a majority has confirmed it, and frees the handle, whatever it

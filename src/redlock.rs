@@ -12,7 +12,7 @@ use crate::net::drive::Nodes;
 use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Tried};
 use crate::protocol::entry::{Answer, Outcome};
-use crate::protocol::quorum::{Deadline, MAX_NODES, MAX_TTL, NodeSet, Ttl};
+use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::token::{Token, jitter};
 
@@ -290,10 +290,13 @@ impl Redlock {
             asked: NodeSet::ALL,
         };
         let deadline = Deadline::new(now, validity);
-        let mut lock = Lock::new(self.shared(), key, validity, deadline, &self.options);
-        // How long its key lives is not known here.
-        lock.longest = MAX_TTL;
-        Ok(lock)
+        Ok(Lock::new(
+            self.shared(),
+            key,
+            validity,
+            deadline,
+            &self.options,
+        ))
     }
 
     fn shared(&self) -> Arc<Shared> {

@@ -333,6 +333,9 @@ static void options_work(const char *const *urls)
     CHECK(last_error_has("limit of 1"));
     CHECK(redlock_lock_is_valid(lock));
     OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, UINT32_MAX));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 2));
+    CHECK(redlock_last_retry_after_ms() == 0);
+    OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 0));
     CHECK(redlock_lock_extensions_left(lock) == 0);
 
     /* With a wait of zero, acquire tries once. */

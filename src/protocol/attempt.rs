@@ -74,7 +74,6 @@ impl Attempt {
                 token,
                 asked: NodeSet::EMPTY,
             },
-            ttl: self.ttl.duration(),
             until: valid.into_iter().chain(all).min(),
             only_write: false,
             nodes: NodeSet::ALL,
@@ -137,19 +136,17 @@ impl Attempt {
 }
 
 /// Brings a lock that was extended just now, and is held until `deadline`, back to nodes that do not hold
-/// it: they were restarted, or connected late (rule R11b). Never a vote. `longest` as in [`Extension::op`].
+/// it: they were restarted, or connected late (rule R11b). Never a vote.
 pub(crate) fn refill(
     ttl: Ttl,
     key: Key,
     missing: NodeSet,
-    longest: Duration,
     deadline: Deadline,
     now: Point,
 ) -> Option<Op> {
     (!missing.is_empty()).then(|| Op {
         action: Action::Refill(ttl),
         key,
-        ttl: longest,
         until: now.mono.checked_add(deadline.remaining(now)),
         only_write: true,
         nodes: missing,
@@ -181,15 +178,13 @@ impl Extension {
         }
     }
 
-    /// `longest`: the longest ttl that was ever asked for this lock.
-    pub(crate) fn op(&self, key: Key, longest: Duration) -> Op {
+    pub(crate) fn op(&self, key: Key) -> Op {
         // The answers must be here before the old deadline (rule R10). If the new one were over first,
         // the later of the two would still be the old one.
         let useful = self.old.remaining(self.started);
         Op {
             action: Action::Extend(self.ttl),
             key,
-            ttl: longest,
             until: self.started.mono.checked_add(useful),
             only_write: false,
             nodes: NodeSet::ALL,

@@ -18,13 +18,11 @@ use crate::error::{Cause, NodeError, NodeErrors};
 use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
 use crate::protocol::guard::{Guard, retry_after};
 use crate::protocol::mutant;
-use crate::protocol::node::{
-    Errand, Greeting, Link, Node, Output, Pending, Release, Reported, Ticket,
-};
+use crate::protocol::node::{Errand, Greeting, Link, Node, Output, Pending, Reported, Ticket};
 use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Vote, is_not_loaded, is_not_now};
+use crate::protocol::script::{Action, Key, Vote, is_not_loaded, is_not_now};
 
 /// So many places are kept for operations to come.
 const PLACES: usize = 64;
@@ -455,7 +453,7 @@ impl<W> Core<W> {
             let number = entry.number;
             let what = Pending {
                 ticket: Some(Ticket { place, number }),
-                release: releases.then(|| entry.release(out.now)),
+                release: releases.then(|| entry.op.key.clone()),
                 retries: false,
             };
             node.ask(what, out);
@@ -574,7 +572,7 @@ impl<W> Core<W> {
         }
     }
 
-    fn add_release(&mut self, at: usize, release: Option<Release>) {
+    fn add_release(&mut self, at: usize, release: Option<Key>) {
         if let Some(release) = release {
             self.nodes[at].add_release(release);
             // Its attendant writes it at once.
@@ -789,20 +787,20 @@ impl<W> Core<W> {
         }
         if acquire && verdict != Verdict::Yes {
             entry.phase = Phase::Undoing(verdict);
-            self.undo(place, now);
+            self.undo(place);
         } else {
             self.finish(place, verdict, now);
         }
     }
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
-    fn undo(&mut self, place: usize, now: Instant) {
+    fn undo(&mut self, place: usize) {
         let entry = &self.entries[place];
         let mut undo = entry.asked.without(entry.votes.refused);
         if mutant(3) {
             undo = entry.votes.granted;
         }
-        let release = entry.release(now);
+        let release = entry.op.key.clone();
         for at in undo.iter() {
             self.add_release(at, Some(release.clone()));
             if self.nodes[at].takes_releases() {
@@ -818,7 +816,7 @@ impl<W> Core<W> {
         if entry.is_release() {
             // It becomes due where it was not written, or where the connection it was written on has died.
             let concerned = NodeSet::first(self.nodes.len()).and(entry.op.key.asked);
-            let (release, asked) = (entry.release(now), entry.asked);
+            let (release, asked) = (entry.op.key.clone(), entry.asked);
             for at in concerned.without(asked).iter() {
                 self.add_release(at, Some(release.clone()));
             }
@@ -851,7 +849,7 @@ impl<W> Core<W> {
         for place in 0..self.entries.len() {
             if self.entries[place].is_under_way() {
                 if self.entries[place].is_acquire() {
-                    self.undo(place, now);
+                    self.undo(place);
                 }
                 self.finish(place, Verdict::Unavailable, now);
             }

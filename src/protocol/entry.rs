@@ -1,11 +1,10 @@
 //! One operation under way on all nodes: whom it was sent to, who has voted, what that comes to.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::{Cause, NodeErrors};
 use crate::protocol::mutant;
-use crate::protocol::node::Release;
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::script::{Action, Key};
 
@@ -14,8 +13,6 @@ use crate::protocol::script::{Action, Key};
 pub(crate) struct Op {
     pub(crate) action: Action,
     pub(crate) key: Key,
-    /// How long the key may live on the nodes: its release is due no longer.
-    pub(crate) ttl: Duration,
     /// When an answer is of no more use, if that is before the operation's own time is over.
     pub(crate) until: Option<Instant>,
     /// It is done as soon as it is written: nobody reads the answer (for `Drop`).
@@ -151,13 +148,6 @@ impl<W> Entry<W> {
         let own = self.begun.map(|_| self.until);
         let until = own.into_iter().chain(self.op.until).min();
         !self.is_release() && until.is_some_and(|until| until <= now)
-    }
-
-    pub(crate) fn release(&self, now: Instant) -> Release {
-        Release {
-            key: self.op.key.clone(),
-            forget_at: now.checked_add(self.op.ttl).unwrap_or(now),
-        }
     }
 
     pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {

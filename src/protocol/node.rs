@@ -114,20 +114,12 @@ pub(crate) struct Ticket {
     pub(crate) number: u64,
 }
 
-/// A release that a node has not carried out yet, for all that is known.
-#[derive(Clone)]
-pub(crate) struct Release {
-    pub(crate) key: Key,
-    /// When the key has ended by itself.
-    pub(crate) forget_at: Instant,
-}
-
 /// What a reply that is to come answers. Neither a vote nor a release: a ping.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) ticket: Option<Ticket>,
-    /// It is due again if the connection closes.
-    pub(crate) release: Option<Release>,
+    /// The lock whose release it is, which is due again if the connection closes.
+    pub(crate) release: Option<Key>,
     /// It had been refused, and shows whether others like it would be taken now.
     pub(crate) retries: bool,
 }
@@ -142,7 +134,7 @@ struct Asked {
 /// Releases to be written, the oldest first.
 #[derive(Default)]
 struct Releases {
-    queue: VecDeque<Release>,
+    queue: VecDeque<Key>,
     /// Of their names.
     bytes: usize,
     /// So many did not find room.
@@ -150,8 +142,8 @@ struct Releases {
 }
 
 impl Releases {
-    fn push(&mut self, release: Release) {
-        self.bytes += release.key.resource.len();
+    fn push(&mut self, release: Key) {
+        self.bytes += release.resource.len();
         self.queue.push_back(release);
         while self.queue.len() > MAX_DUE || self.bytes > MAX_DUE_BYTES {
             self.pop();
@@ -159,9 +151,9 @@ impl Releases {
         }
     }
 
-    fn pop(&mut self) -> Option<Release> {
+    fn pop(&mut self) -> Option<Key> {
         let release = self.queue.pop_front()?;
-        self.bytes -= release.key.resource.len();
+        self.bytes -= release.resource.len();
         Some(release)
     }
 }
@@ -224,8 +216,6 @@ pub(crate) struct Node {
     refused: Releases,
     /// Bytes that dead connections may have left for the server to read (rule R8).
     unread: usize,
-    /// There have been some since it was last here.
-    had_unread: bool,
     /// When something was last sent or heard, or a look found nothing.
     active: Option<Instant>,
     /// When it was last looked at without waiting, and nothing was there; and how many were pending.
@@ -294,12 +284,12 @@ impl Node {
         self.writing = self.attended;
     }
 
-    pub(crate) fn add_release(&mut self, release: Release) {
+    pub(crate) fn add_release(&mut self, release: Key) {
         self.due.push(release);
     }
 
     /// A server could not carry out a release now. It is tried again with a later operation.
-    pub(crate) fn refuse(&mut self, release: Release) {
+    pub(crate) fn refuse(&mut self, release: Key) {
         if !mutant(1) {
             self.refused.push(release);
         }
@@ -326,15 +316,12 @@ impl Node {
 
     /// Appends releases that are due; true if that was all of them.
     pub(crate) fn say_releases(&mut self, out: &mut Output<'_>) -> bool {
-        // A key's life begins when its acquire is read: where that may be unread, none has ended.
-        let forgets = self.link == Link::Coming && !self.had_unread || mutant(15);
         let start = out.bytes.len();
         for _ in 0..CHUNK {
             if out.bytes.len() - start > CHUNK_BYTES {
                 break;
             }
             match self.due.pop() {
-                Some(release) if forgets && release.forget_at <= out.now => {}
                 Some(release) => self.say_release(release, false, out),
                 None => break,
             }
@@ -349,17 +336,14 @@ impl Node {
         }
     }
 
-    fn say_release(&mut self, release: Release, retries: bool, out: &mut Output<'_>) {
-        let key = release.key.clone();
-        let (ticket, release) = (None, Some(release));
-        self.ask(
-            Pending {
-                ticket,
-                release,
-                retries,
-            },
-            out,
-        );
+    fn say_release(&mut self, release: Key, retries: bool, out: &mut Output<'_>) {
+        let key = release.clone();
+        let what = Pending {
+            ticket: None,
+            release: Some(release),
+            retries,
+        };
+        self.ask(what, out);
         Action::Release.pack(&key, self.greeting.by_hash, out.bytes);
     }
 
@@ -426,7 +410,6 @@ impl Node {
             let unread = self.sent.wrapping_sub(first.from);
             self.unread = self.unread.saturating_add(unread);
         }
-        self.had_unread |= self.unread > 0;
         self.sent = 0;
         self.inbox.clear();
         self.look = false;
@@ -503,7 +486,6 @@ impl Node {
         self.tries += 1;
         self.hurry = false;
         self.failed = 0;
-        self.had_unread = false;
         self.ping_at = now.checked_add(PING_PAUSE);
     }
 
@@ -519,7 +501,6 @@ impl Node {
         self.tries += 1;
         self.hurry = false;
         self.failed = 0;
-        self.had_unread = false;
         self.cause = None;
         self.looked(now);
     }
@@ -625,15 +606,12 @@ mod tests {
     use crate::protocol::quorum::NodeSet;
     use crate::token::Token;
 
-    const S: Duration = Duration::from_secs(1);
-
-    fn release(resource: &[u8], forget_at: Instant) -> Release {
-        let key = Key {
+    fn release(resource: &[u8]) -> Key {
+        Key {
             resource: Arc::from(resource),
             token: Token::from_bytes([7; 20]),
             asked: NodeSet::ALL,
-        };
-        Release { key, forget_at }
+        }
     }
 
     /// The resources of all releases that are written next.
@@ -644,7 +622,7 @@ mod tests {
         while !node.say_releases(&mut out) {}
         let pending = std::mem::take(&mut node.pending).into_iter();
         pending
-            .map(|asked| asked.what.release.unwrap().key.resource.to_vec())
+            .map(|asked| asked.what.release.unwrap().resource.to_vec())
             .collect()
     }
 
@@ -654,37 +632,19 @@ mod tests {
         let name = |i: usize| i.to_string().into_bytes();
         let mut node = Node::new("x".into(), None);
         for i in 0..MAX_DUE + 3 {
-            node.add_release(release(&name(i), now));
+            node.add_release(release(&name(i)));
         }
         let left: Vec<_> = (3..MAX_DUE + 3).map(name).collect();
         assert_eq!(said(&mut node, now), left);
         let long = |i: u8| vec![i; MAX_DUE_BYTES / 2];
-        (0..3).for_each(|i| node.add_release(release(&long(i), now)));
+        (0..3).for_each(|i| node.add_release(release(&long(i))));
         assert_eq!(said(&mut node, now), [long(1), long(2)]);
         assert_eq!((node.due.bytes, node.is_due()), (0, false));
         // Those that a server refused have a bound of their own.
-        (0..3).for_each(|i| node.refuse(release(&long(i), now)));
+        (0..3).for_each(|i| node.refuse(release(&long(i))));
         node.takes_again();
         assert_eq!(said(&mut node, now), [long(1), long(2)]);
         assert_eq!((node.forgotten(), node.forgotten()), (5, 0));
-    }
-
-    #[test]
-    fn a_release_is_forgotten_with_its_ttl_unless_its_acquire_may_be_unread() {
-        let now = clock::instant();
-        for (link, had_unread, expected) in [
-            (Link::Here, false, &["a", "b"][..]),
-            (Link::Silent, false, &["a", "b"]),
-            (Link::Coming, true, &["a", "b"]),
-            (Link::Coming, false, &["b"]),
-        ] {
-            let mut node = Node::new("x".into(), None);
-            (node.link, node.had_unread) = (link, had_unread);
-            node.add_release(release(b"a", now));
-            node.add_release(release(b"b", now + S));
-            let expected: Vec<_> = expected.iter().map(|name| name.as_bytes()).collect();
-            assert_eq!(said(&mut node, now), expected, "{link:?}, {had_unread}");
-        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) const MAX_NODES: usize = 64;
 
 /// Redis adds the ttl to the time of day in 64 bits of milliseconds. 100 years is far from that
 /// edge and beyond any use.
-pub(crate) const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// How many of `nodes` *configured* nodes decide (rule R1).
 pub(crate) fn majority(nodes: usize) -> usize {

@@ -88,7 +88,6 @@ struct Held {
     key: Key,
     token: usize,
     deadline: Deadline,
-    ttl: Duration,
 }
 
 impl Client {
@@ -346,6 +345,10 @@ impl World {
             ));
         };
         commands(bytes, |set, token| {
+            trace!(
+                self,
+                "    client {c} writes to {node} over {connection}: set {set} {token}"
+            );
             let trail = &mut self.trails[token];
             let sent = if set {
                 &mut trail.set_sent
@@ -587,7 +590,7 @@ impl World {
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
             let extension = Extension::new(ttl, held.deadline, now);
-            let op = extension.op(held.key.clone(), held.ttl.max(ttl.duration()));
+            let op = extension.op(held.key.clone());
             self.trails[held.token].extended = NodeSet::EMPTY;
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
@@ -608,17 +611,16 @@ impl World {
         self.beliefs.retain(|belief| belief.token != held.token);
         let only_write = self.random.chance(40) || !valid;
         self.clients[c].threads[thread].doing = Doing::Releases(held.token, only_write);
-        self.free(c, thread, held.key, held.ttl, only_write);
+        self.free(c, thread, held.key, only_write);
     }
 
-    fn free(&mut self, c: usize, thread: usize, key: Key, ttl: Duration, only_write: bool) {
+    fn free(&mut self, c: usize, thread: usize, key: Key, only_write: bool) {
         let id = u64::from_le_bytes(key.token.as_bytes()[..8].try_into().unwrap());
         self.order += 1;
         self.trails[usize::try_from(id).unwrap()].freed = Some(self.order);
         let op = Op {
             action: Action::Release,
             key,
-            ttl,
             until: None,
             only_write,
             nodes: NodeSet::ALL,
@@ -703,7 +705,6 @@ impl World {
                     key,
                     token,
                     deadline,
-                    ttl: Duration::from_secs(60),
                 };
                 Doing::Holds(held, until)
             }
@@ -712,7 +713,7 @@ impl World {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.begin(c, thread);
                 self.clients[c].threads[thread].doing = Doing::Releases(token, true);
-                return self.free(c, thread, key, Duration::from_secs(60), true);
+                return self.free(c, thread, key, true);
             }
             Tried::Denied | Tried::Unavailable(_) => {
                 if let Tried::Denied = tried {
@@ -865,7 +866,7 @@ impl World {
                 }
                 let key = held.key.clone();
                 // As a kept lock is: its holder does not wait for this.
-                if let Some(op) = refill(ttl, key, missing, held.ttl, held.deadline, now) {
+                if let Some(op) = refill(ttl, key, missing, held.deadline, now) {
                     self.counts.refills += 1;
                     let refilled = &mut self.trails[token].refilled;
                     *refilled = refilled.or(missing);

@@ -99,10 +99,6 @@ const MUTANTS: &[(u32, &str)] = &[
     (13, "two connections to one node are used"),
     (14, "first connections are not waited for"),
     (
-        15,
-        "a release is forgotten with its ttl though its acquire may be unread",
-    ),
-    (
         16,
         "a silent node is handed over before its undo is written",
     ),
