@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -59,11 +59,12 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     listening: AtomicBool,
+    /// The server's port.
+    upstream: AtomicU16,
 }
 
 pub struct Relay {
     port: u16,
-    upstream: u16,
     shared: Arc<Shared>,
 }
 
@@ -78,11 +79,11 @@ impl Relay {
         };
         let mut relay = Relay {
             port: 0,
-            upstream,
             shared: Arc::new(Shared {
                 state: Mutex::new(state),
                 changed: Condvar::new(),
                 listening: AtomicBool::new(false),
+                upstream: AtomicU16::new(upstream),
             }),
         };
         while relay.port == 0 {
@@ -101,6 +102,11 @@ impl Relay {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Connections that are made from now on lead to another server.
+    pub fn lead_to(&self, upstream: u16) {
+        self.shared.upstream.store(upstream, Ordering::Relaxed);
     }
 
     /// Changes what happens from now on, also on connections that are up.
@@ -177,12 +183,13 @@ impl Relay {
 
     fn listen(&self, listener: TcpListener) {
         self.shared.listening.store(true, Ordering::Relaxed);
-        let (shared, upstream) = (self.shared.clone(), self.upstream);
+        let shared = self.shared.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 if !shared.listening.load(Ordering::Relaxed) {
                     return;
                 }
+                let upstream = shared.upstream.load(Ordering::Relaxed);
                 if let (Ok(client), Ok(server)) =
                     (client, TcpStream::connect(("127.0.0.1", upstream)))
                 {
