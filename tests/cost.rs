@@ -6,8 +6,9 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::Command;
+use std::time::Duration;
 
-use support::{Server, take, urls};
+use support::{Server, urls};
 
 /// Set for the process that works while it is traced.
 const NODES: &str = "REDLOCK_COST_NODES";
@@ -44,9 +45,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// No longer than what the restart guard is for.
+const COST_TTL: Duration = Duration::from_secs(1);
+
 fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) {
     for _ in 0..count {
-        let lock = take(redlock, "cost");
+        let lock = redlock.try_acquire("cost", COST_TTL).unwrap().unwrap();
         if kind == "dropped" {
             drop(lock);
         } else {
@@ -56,15 +60,16 @@ fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) {
 }
 
 /// Connected, with buffers as large as they get.
-fn warm(nodes: &[String]) -> redlock_sync::Redlock {
-    let options = support::options();
+fn warm(nodes: &[String], guarded: bool) -> redlock_sync::Redlock {
+    let guard = if guarded { COST_TTL } else { Duration::ZERO };
+    let options = support::options().restart_guard(guard);
     let redlock = redlock_sync::Redlock::new(nodes.iter().map(String::as_str))
         .unwrap()
         .with_options(options)
         .unwrap();
     // The last to connect may come behind the first operation.
     support::eventually("all nodes are connected", || {
-        take(&redlock, "cost").release().unwrap();
+        drop(redlock.acquire("cost", COST_TTL).unwrap());
         support::attendants() == 0
     });
     pairs(&redlock, "released", 500);
@@ -73,9 +78,9 @@ fn warm(nodes: &[String]) -> redlock_sync::Redlock {
 
 #[test]
 fn a_pair_allocates_once() {
-    for count in [1, 5] {
+    for (count, guarded) in [(1, false), (5, false), (5, true)] {
         let servers = Server::several(count);
-        let redlock = warm(&urls(&servers));
+        let redlock = warm(&urls(&servers), guarded);
         for kind in KINDS {
             // Until what is pending at nodes that nobody waits for has found its room.
             let round = |_| {
@@ -104,6 +109,7 @@ fn a_pair_makes_no_more_system_calls_than_it_must() {
         (1, "dropped", 6.0),
         (5, "released", 19.0),
         (5, "dropped", 16.0),
+        (5, "released, guarded", 19.0),
     ] {
         let servers = Server::several(count);
         let (few, many) = (500, 2500);
@@ -153,6 +159,7 @@ fn worker() {
     };
     let nodes: Vec<String> = nodes.split(' ').map(str::to_owned).collect();
     let work = std::env::var(PAIRS).unwrap();
-    let (kind, count) = work.split_once(' ').unwrap();
-    pairs(&warm(&nodes), kind, count.parse().unwrap());
+    let (kind, count) = work.rsplit_once(' ').unwrap();
+    let guarded = kind.ends_with("guarded");
+    pairs(&warm(&nodes, guarded), kind, count.parse().unwrap());
 }
