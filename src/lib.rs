@@ -109,7 +109,8 @@
 //! ```
 //!
 //! Nodes are independent masters with `maxmemory-policy noeviction`, without failover to replicas,
-//! and with `appendfsync always` if a restart within a ttl must not forget locks. All threads,
+//! and either with `appendfsync always` or with the
+//! [restart guard](Options::restart_guard), so that a restart does not forget locks. All threads,
 //! clones and locks of a [`Redlock`] share one connection to each node. A minority that falls silent
 //! costs some milliseconds once; then threads that live no longer than the outage connect it again, and
 //! until that is done it costs nothing.
@@ -165,6 +166,7 @@
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when that is over, with the number of releases that were too many to be kept for it |
+//! | warn | with the [restart guard](Options::restart_guard): a node gives no votes since its server was restarted or replaced, and for how long; without it: that this was so |
 //! | warn | no thread can be started that watches kept locks |
 //! | debug | one line for each attempt to acquire: verdict, votes, time |
 //! | trace | the votes that an answer rests on |

@@ -171,7 +171,8 @@ impl Lock {
     /// - [`Error::ExtensionLimit`]: the bound is used up. The old deadline stays in force.
     /// - [`Error::Config`]: `ttl` out of range.
     ///
-    /// A failed extension deletes nothing, creates nothing and shortens nothing.
+    /// A failed extension deletes nothing, creates nothing and shortens nothing. One that succeeds brings the
+    /// lock back to nodes that do not hold it: they were restarted, or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.restart_guard)?;
         if !self.is_valid() {

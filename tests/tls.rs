@@ -99,6 +99,38 @@ fn locks_work_over_tls_and_survive_a_silent_node() {
     }
 }
 
+/// It is asked over TLS, too, whether it is still there; and releases reach it.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn a_restarted_node_sits_out_over_tls() {
+    let dir = TempDir::new();
+    let (mut server, port) = tls_server(&dir);
+    let max_ttl = Duration::from_secs(3);
+    let url = format!("rediss://127.0.0.1:{port}/#insecure");
+    let redlock = Redlock::new([url]).unwrap();
+    let redlock = redlock
+        .with_options(options().restart_guard(max_ttl))
+        .unwrap();
+    let lock = redlock.acquire("a", max_ttl).unwrap();
+    server.kill();
+    server.restart();
+    let restarted = Instant::now();
+    eventually("it sits out", || {
+        let errors = unavailable(redlock.try_acquire("b", max_ttl));
+        errors.retry_after().is_some()
+    });
+    let sits = connections(&server);
+    drop(lock);
+    eventually("the release reaches it", || {
+        let stats = server.command(&["INFO", "commandstats"]);
+        let stats: String = redis::from_redis_value(stats).unwrap();
+        stats.contains("cmdstat_evalsha:calls=1,")
+    });
+    redlock.acquire("b", max_ttl).unwrap().release().unwrap();
+    assert!(restarted.elapsed() >= max_ttl);
+    assert_eq!(connections(&server), sits, "one connection all the time");
+}
+
 /// The table of tests/faults.rs in small. (That a reply which trickles in is cut off at the deadline is
 /// promised for plain connections only.)
 #[cfg(not(feature = "tls-rustls"))]
