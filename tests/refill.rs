@@ -22,12 +22,12 @@ fn a_kept_lock_lives_while_all_nodes_are_restarted_empty_one_after_the_other() {
     let redlock = connected(&servers);
     let lock = redlock.try_acquire("job", ms(3000)).unwrap().unwrap();
     let lock = lock.keep_alive(HOUR).unwrap();
-    for round in 0..5 {
-        servers[round].kill();
-        servers[round].restart();
-        assert!(!servers[round].exists("job"));
-        eventually("it is there again", || servers[round].exists("job"));
-        assert_eq!(lock.lost(), None, "round {round}");
+    for server in &mut servers {
+        server.kill();
+        server.restart();
+        assert!(!server.exists("job"));
+        eventually("it is there again", || server.exists("job"));
+        assert_eq!(lock.lost(), None);
     }
     assert_eq!(holders(&servers, "job"), 5);
     let began = Instant::now();
