@@ -107,7 +107,7 @@ mod tests {
     /// enough, and waits no longer than two seconds more.
     #[test]
     fn a_server_votes_when_it_has_been_up_for_long_enough() {
-        let zero = Instant::now();
+        let zero = crate::clock::instant();
         for wait in 1..=5 {
             let guard = Guard::new(wait * S);
             for start in (0..1000).step_by(50) {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_was_known_of_an_address_counts() {
-        let (zero, guard) = (Instant::now(), Guard::new(5 * S));
+        let (zero, guard) = (crate::clock::instant(), Guard::new(5 * S));
         let known = Known {
             run_id: Some("a".into()),
             heard: zero + 10 * S,
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn short_and_long_ttls_do_no_harm() {
-        let at = Instant::now();
+        let at = crate::clock::instant();
         let told = |uptime| Told {
             run_id: None,
             uptime,
