@@ -200,9 +200,13 @@ impl Lock {
                 self.key.asked = self.key.asked.or(missing);
                 let (key, now) = (self.key.clone(), Point::now());
                 let refill = refill(ttl, key, missing, self.deadline, now);
-                refill
-                    .into_iter()
-                    .for_each(|op| drop(self.shared.lane.run(op)));
+                if let Some(op) = refill {
+                    drop(self.shared.lane.run(op));
+                    // That may have taken its time.
+                    if self.left().is_zero() {
+                        return Err(Error::Lost);
+                    }
+                }
                 Ok(())
             }
             Extended::Lost => {

@@ -115,7 +115,7 @@ impl Options {
     /// included, and all of them need this option with the same value. Longer ttls are refused here
     /// ([`Error::Config`](crate::Error::Config)). From 3 ms to 100 years; zero: no guard.
     ///
-    /// What it costs: a restarted node does not vote for `max_ttl` and one or two seconds; without a
+    /// What it costs: a restarted node does not vote for `max_ttl` (1 s at least) and up to two seconds; without a
     /// majority that does, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
     /// [`NodeErrors::retry_after`](crate::NodeErrors::retry_after) says for how long. So keep `max_ttl`
     /// short, and restart nodes one by one. Nodes that write every command to a disk that survives

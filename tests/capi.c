@@ -284,8 +284,8 @@ static void wrong_values(redlock_t *redlock, const char *const *urls)
 
     IS(REDLOCK_CONFIG, redlock_set(redlock, 0, 1));
     IS(REDLOCK_CONFIG, redlock_set(redlock, -1, 1));
-    IS(REDLOCK_CONFIG, redlock_set(redlock, 7, 1));
-    CHECK(last_error_has("no option 7"));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, 99, 1));
+    CHECK(last_error_has("no option 99"));
     IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, 0));
     CHECK(last_error_has("node_timeout"));
     IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_NODE_TIMEOUT_MS, UINT64_MAX));
@@ -844,6 +844,23 @@ static void pairs_do_not_grow(const char *const *urls, long pairs, long growth_k
     redlock_free(redlock);
 }
 
+/* The servers have not been up for a minute. */
+static void restarted_nodes_do_not_vote(const char *const *urls)
+{
+    redlock_t *redlock = client(urls, 3);
+    redlock_lock_t *lock;
+
+    OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 3600000));
+    IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(redlock, "guarded", 7, TTL, &lock));
+    CHECK(last_error_has("may have forgotten locks"));
+    CHECK(redlock_last_retry_after_ms() > 60000);
+    CHECK(redlock_last_retry_after_ms() <= 3602000);
+    IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "guarded", 7, 3600001, &lock));
+    CHECK(last_error_has("the restart guard is for 3600s at most"));
+    CHECK(redlock_last_retry_after_ms() == 0);
+    redlock_free(redlock);
+}
+
 int main(int argc, char **argv)
 {
     const char *urls[3];
@@ -870,6 +887,7 @@ int main(int argc, char **argv)
     null_is_never_a_crash(redlock, urls);
     wrong_values(redlock, urls);
     options_work(urls);
+    restarted_nodes_do_not_vote(urls);
     acquire_ask_extend_release(redlock);
     kept_alive(urls);
     a_lock_outlives_its_client(urls);

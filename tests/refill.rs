@@ -152,3 +152,40 @@ fn an_extension_that_misses_its_quorum_brings_nothing_back() {
         assert_eq!(holders(&servers[..quorum], "kept"), 0, "{nodes} nodes");
     }
 }
+
+/// Renewals are submitted by one thread, and refills on top, while others take the lead and end with it.
+#[test]
+fn renewals_and_refills_go_on_among_busy_threads() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let ttl = ms(3000);
+    let keep = |i: u32| {
+        let lock = redlock.try_acquire(format!("kept {i}"), ttl).unwrap();
+        lock.unwrap().keep_alive(HOUR).unwrap()
+    };
+    let kept: Vec<_> = (0..200).map(keep).collect();
+    let end = Instant::now() + Duration::from_secs(6);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let redlock = &redlock;
+            scope.spawn(move || {
+                let mut random = Random(thread + 1);
+                while Instant::now() < end {
+                    drop(take(redlock, &format!("busy {thread}")));
+                    if random.below(4) == 0 {
+                        std::thread::sleep(Duration::from_micros(random.below(500)));
+                    }
+                }
+            });
+        }
+        let mut random = Random(9);
+        while Instant::now() < end {
+            let resource = format!("kept {}", random.below(200));
+            servers[2].command(&["DEL", &resource]);
+            std::thread::sleep(ms(2));
+        }
+    });
+    for lock in &kept {
+        assert_eq!(lock.lost(), None, "{lock:?}");
+    }
+}

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Options, Redlock};
+use redlock_sync::{LostReason, Options, Redlock};
 use support::relay::Relay;
 use support::*;
 
@@ -148,14 +148,17 @@ fn a_restarted_node_with_its_data_gives_no_vote_and_is_sent_releases() {
     unavailable(lock.extend(MAX_TTL));
     assert!(lock.is_valid());
     // A release, and a drop.
+    let released = Instant::now();
     unavailable(own.release());
     drop(lock);
     eventually("the releases are carried out", || {
         let gone = |server: &Server| !server.exists("a") && !server.exists("own");
         servers.iter().all(gone)
     });
+    assert!(released.elapsed() < S / 2, "at once");
     assert!(restarted.elapsed() < MAX_TTL, "while they sit out");
     assert!(kept.wait_lost(2 * MAX_TTL));
+    assert_eq!(kept.lost(), Some(LostReason::Expired), "at its deadline");
     drop(kept);
     let lock = redlock.acquire("a", MAX_TTL).unwrap();
     lock.release().unwrap();
@@ -183,6 +186,18 @@ fn a_minority_that_sits_out_is_neither_waited_for_nor_an_error() {
     let held = redlock.try_acquire("held", MAX_TTL).unwrap().unwrap();
     assert!(servers[..2].iter().all(|server| server.keys().is_empty()));
     drop(held);
+    // A drop wakes who attends to one that sits out.
+    servers[0].command(&["SET", "b", "to be overwritten"]);
+    let lock = redlock.resume(
+        "b",
+        redlock_sync::Token::from_bytes(*b"a token of 20 bytes!"),
+        S,
+    );
+    servers[0].command(&["SET", "b", "a token of 20 bytes!"]);
+    let dropped = Instant::now();
+    drop(lock.unwrap());
+    eventually("it is released there", || !servers[0].exists("b"));
+    assert!(dropped.elapsed() < S / 2, "{:?}", dropped.elapsed());
     eventually("they vote again", || {
         let held = redlock.try_acquire("held", MAX_TTL).unwrap();
         let all = servers.iter().all(|server| server.exists("held"));
@@ -381,4 +396,79 @@ fn each_restart_is_said_once_and_closing_waits_for_nobody_who_sits_out() {
             "{lines:#?}"
         );
     });
+}
+
+/// The time until enough nodes vote, whoever else is dead.
+#[test]
+fn the_time_to_wait_is_that_of_the_node_that_makes_the_majority() {
+    let mut servers = seasoned(3);
+    let redlock = client(&urls(&servers), guarded());
+    redlock.acquire("a", MAX_TTL).unwrap().release().unwrap();
+    servers[0].kill();
+    servers[1].kill();
+    servers[1].restart();
+    eventually("it sits out", || {
+        let errors = redlock.try_acquire("a", MAX_TTL);
+        matches!(errors, Err(redlock_sync::Error::Unavailable(errors)) if errors.retry_after().is_some())
+    });
+    let errors = unavailable(redlock.try_acquire("a", MAX_TTL));
+    let wait = errors.retry_after().unwrap();
+    assert!(wait > S / 2 && wait <= MAX_TTL + 2 * S, "{wait:?}");
+    std::thread::sleep(wait + S / 10);
+    drop(redlock.acquire_within("a", MAX_TTL, S).unwrap());
+    // With two of them dead nobody can say.
+    servers[2].kill();
+    eventually("nobody knows", || {
+        unavailable(redlock.try_acquire("a", MAX_TTL))
+            .retry_after()
+            .is_none()
+    });
+}
+
+#[test]
+fn one_server_under_two_addresses_is_found_when_it_begins_to_sit_out() {
+    let server = Server::start();
+    let nodes = [server.url(), server.url().replace("127.0.0.1", "localhost")];
+    let redlock = client(&nodes, guarded());
+    let started = Instant::now();
+    eventually("it is found", || {
+        let result = redlock.try_acquire("a", MAX_TTL);
+        matches!(result, Err(redlock_sync::Error::Config(_)))
+    });
+    assert!(started.elapsed() < MAX_TTL / 2);
+}
+
+/// The same server behind a new connection, while it sits out.
+#[test]
+fn a_connection_that_is_lost_makes_a_wait_neither_shorter_nor_longer() {
+    let server = Server::start();
+    let up = Instant::now();
+    let redlock = client(&[server.url()], guarded());
+    unavailable(redlock.try_acquire("a", MAX_TTL));
+    for _ in 0..3 {
+        std::thread::sleep(S / 2);
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+    redlock.acquire("a", MAX_TTL).unwrap().release().unwrap();
+    let took = up.elapsed();
+    assert!((MAX_TTL..LATEST + S).contains(&took), "{took:?}");
+}
+
+/// Maintenance as the README has it: one node after the other, each when the one before votes and the lock is
+/// on it again.
+#[test]
+fn a_kept_lock_lives_while_all_nodes_are_restarted_one_by_one() {
+    let max_ttl = Duration::from_millis(1500);
+    let mut servers = Server::several(3);
+    let redlock = client(&urls(&servers), options().restart_guard(max_ttl));
+    let lock = redlock.acquire("job", max_ttl).unwrap();
+    let lock = lock.keep_alive(1000 * S).unwrap();
+    for server in &mut servers {
+        server.kill();
+        server.restart();
+        std::thread::sleep(max_ttl + 2 * S + max_ttl * 2 / 3);
+        assert!(server.exists("job"), "it is there again");
+        assert_eq!(lock.lost(), None);
+    }
+    lock.release().unwrap();
 }

@@ -183,6 +183,7 @@ impl Nodes {
                 leader.answers.append(&mut hub.core.answers);
                 ended |= done(&mut leader.answers);
             }
+            self.announce(&mut hub);
             let can_end = match next {
                 Next::Finished => return hub,
                 Next::HandOver { .. } => false,
@@ -192,7 +193,6 @@ impl Nodes {
             if ended && can_end {
                 return hub;
             }
-            self.announce(&mut hub);
             if !leader.answers.is_empty() {
                 drop(hub);
                 leader.deliver();

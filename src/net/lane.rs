@@ -110,17 +110,18 @@ impl Lane {
 
     /// Carries out many operations, together as far as they can be.
     pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
-        let waiters: Vec<_> = ops.into_iter().map(|op| self.submit(op)).collect();
+        let mut hub = self.nodes.hub();
+        let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut hub, op)).collect();
+        self.nodes.submitted(&hub);
+        drop(hub);
         self.collect(&waiters)
     }
 
     /// Has an operation carried out. Whoever submits it [collects](Lane::collect) the answer, since it may
     /// be made to lead.
     pub(crate) fn submit(&self, op: Op) -> Arc<Waiter> {
-        let waiter = Waiter::new();
         let mut hub = self.nodes.hub();
-        let who = Who::Waiter(waiter.clone());
-        hub.core.submit(op, who, clock::instant());
+        let waiter = submit(&mut hub, op);
         self.nodes.submitted(&hub);
         waiter
     }
@@ -128,10 +129,15 @@ impl Lane {
     /// The answers to what was submitted in this order.
     pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
         let mut hub = self.nodes.hub();
-        if let Some(first) = waiters.first()
-            && let Some(leader) = hub.idle.take()
+        // If nobody leads, somebody whose operation is still under way does. (Who has been answered meanwhile
+        // would lead for nothing.)
+        if hub.idle.is_some()
+            && let Some(Who::Waiter(next)) = hub.core.longest_waiting()
         {
-            first.set(Turn::Lead(leader));
+            let next = next.clone();
+            if let Some(leader) = hub.idle.take() {
+                next.set(Turn::Lead(leader));
+            }
         }
         drop(hub);
         let follow = |waiter| self.follow(waiter);
@@ -203,6 +209,13 @@ impl Lane {
             hub = self.nodes.wait(hub, clock::instant() + SOON);
         }
     }
+}
+
+fn submit(hub: &mut Hub, op: Op) -> Arc<Waiter> {
+    let waiter = Waiter::new();
+    let who = Who::Waiter(waiter.clone());
+    hub.core.submit(op, who, clock::instant());
+    waiter
 }
 
 /// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take

@@ -128,6 +128,13 @@ impl Attempt {
 }
 
 #[cfg(test)]
+impl Extension {
+    pub(crate) fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+}
+
+#[cfg(test)]
 impl Attempt {
     /// Whether this was its first try.
     pub(crate) fn is_first(&self) -> bool {

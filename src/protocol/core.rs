@@ -217,8 +217,11 @@ impl<W> Core<W> {
         entry.begun = Some(now);
         entry.until = if over { now } else { now + self.node_timeout };
         for node in self.sitting_out.iter() {
-            let left = self.nodes[node].sits_out(now).unwrap_or_default();
-            entry.fail(node, &Arc::new(Cause::SitsOut(left)));
+            match self.nodes[node].sits_out(now) {
+                Some(left) => entry.fail(node, &Arc::new(Cause::SitsOut(left))),
+                // It comes home now.
+                None => self.news = true,
+            }
         }
         if !entry.votes.failed.is_empty() {
             self.judge(at, now);
@@ -673,7 +676,7 @@ impl<W> Core<W> {
             self.nodes.iter_mut().for_each(|node| node.look = true);
         }
         match was {
-            Link::Coming => self.tried(at, cause, now),
+            Link::Coming | Link::SitsOut => self.tried(at, cause, now),
             _ => self.away(at, cause, now),
         }
     }
@@ -781,8 +784,14 @@ impl<W> Core<W> {
         // An extension learns from all that answer promptly whether they hold it (rule R11b).
         let until = entry.op.until.unwrap_or(entry.until).min(entry.until);
         let asks = entry.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
-        let waits = acquire && unsure || asks;
-        if waits && self.prompt && !entry.owing().and(self.here).is_empty() {
+        let mut owing = entry.owing().and(self.here);
+        if asks {
+            // The others are asked again with the next one.
+            let fragile = |at: &usize| self.nodes[*at].greeting.fragile;
+            let fragile = owing.iter().filter(fragile).collect();
+            owing = owing.without(fragile).without(self.order.slow());
+        }
+        if (acquire && unsure || asks) && self.prompt && !owing.is_empty() {
             return;
         }
         if acquire && verdict != Verdict::Yes {
@@ -975,7 +984,8 @@ impl<W> Core<W> {
             return false;
         }
         let twin = |greeting: &Greeting| {
-            let same = self.which(|node| node.greeting.run_id == greeting.run_id);
+            let is = |one: &Greeting| one.run_id == greeting.run_id;
+            let same = self.which(|node| is(&node.greeting) || node.fresh.as_ref().is_some_and(is));
             let mut others = same.iter().filter(|other| *other != at);
             greeting.run_id.as_ref().and_then(|_| others.next())
         };
@@ -1038,6 +1048,6 @@ fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
     };
     let waits = errors.iter().filter_map(wait).collect();
     let spare = nodes.len() - majority(nodes.len());
-    let retry_after = retry_after(waits, entry.votes.failed.len(), spare);
+    let retry_after = retry_after(waits, errors.len(), spare);
     NodeErrors::new(errors, retry_after)
 }

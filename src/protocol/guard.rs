@@ -58,9 +58,16 @@ impl Guard {
         let by_uptime = later(told.at, after_start.saturating_sub(told.uptime));
         match known {
             None => by_uptime,
-            // It may have been replaced by one that has been up for long.
             Some(known) if known.is_other(told.run_id) => {
-                later(known.heard, self.wait).max(by_uptime)
+                let unheard = told.at.saturating_duration_since(known.heard);
+                // It was up already when the one before was last heard: a replacement. Until now the one
+                // before may have granted locks.
+                let since = if told.uptime > unheard {
+                    told.at
+                } else {
+                    known.heard
+                };
+                later(since, self.wait).max(by_uptime)
             }
             // Connected anew: its uptime alone would not tell what it was before.
             Some(known) => known.votes_from.max(by_uptime),
@@ -147,8 +154,15 @@ mod tests {
         };
         let long = 1000 * S;
         assert_eq!(from(Some("a"), long), zero + 13 * S, "the same server");
-        assert_eq!(from(Some("b"), long), zero + 15 * S, "since it was heard");
+        assert_eq!(from(Some("b"), long), zero + 16 * S, "since now");
         assert_eq!(from(Some("b"), S), zero + 16 * S, "since it was started");
+        let later = Told {
+            run_id: Some("b"),
+            uptime: 90 * S,
+            at: zero + 110 * S,
+        };
+        let late = guard.votes_from(Some(&known), &later);
+        assert_eq!(late, zero + 110 * S, "started after the other was heard");
         assert_eq!(from(None, long), zero + 13 * S, "nobody knows");
     }
 

@@ -842,6 +842,7 @@ impl World {
             self.trails[held.token].extended,
             self.trails[held.token].not_held,
         );
+        let ttl = extension.ttl();
         match extension.answered(answer, now) {
             Extended::Yes(longer, missing) => {
                 self.counts.extended += 1;
@@ -860,7 +861,6 @@ impl World {
                         belief.deadline = deadline;
                     }
                 }
-                let ttl = self.ttl(50);
                 if !mutant(27) {
                     held.key.asked = held.key.asked.or(missing);
                 }
