@@ -40,7 +40,7 @@ const TURN: usize = 16 * 1024 / 2;
 /// cost the node memory, and reading them would cost us system calls.
 const MAX_UNREAD: usize = 256;
 /// A node that sits out is asked so often whether it is still there.
-const PING_PAUSE: Duration = Duration::from_secs(1);
+const PING_PAUSE: Duration = Duration::from_secs(2);
 /// So many releases are written at once, until there are so many bytes.
 const CHUNK: usize = 1024;
 const CHUNK_BYTES: usize = 1 << 17;
