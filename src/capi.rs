@@ -643,6 +643,29 @@ extern "C" fn redlock_lock_extensions_left(lock: Option<&Handle>) -> u32 {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn redlock_lock_fencing_token(
+    lock: Option<&Handle>,
+    out: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    let mut token = 0;
+    let code = status(|| {
+        if out.is_none() {
+            return Err(Failure::null("out"));
+        }
+        token = match &*handle(lock)?.read()? {
+            Held::Plain(lock) => lock.fencing_token()?,
+            Held::Kept(lock) => lock.fencing_token()?,
+            Held::Ended => return Err(Error::Lost.into()),
+        };
+        Ok(())
+    });
+    if let Some(out) = out {
+        out.write(token);
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn redlock_lock_token(lock: Option<&Handle>, buf: *mut u8, cap: usize) -> usize {
     value(|| {
         let token = handle(lock)?.token.as_bytes();

@@ -198,6 +198,17 @@ impl KeptLock {
         self.stop().release()
     }
 
+    pub(crate) fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    /// A majority of the nodes no longer holds it, or its validity is over.
+    pub(crate) fn taken(&self) {
+        if self.is_ours() {
+            self.renewal.kept.taken();
+        }
+    }
+
     /// A forked child has no part in it.
     fn is_ours(&self) -> bool {
         self.renewal.shared.is_ours()

@@ -127,6 +127,13 @@ impl Kept {
         Err(reason)
     }
 
+    /// The holder has found out that so many nodes no longer hold it that no majority does.
+    pub(crate) fn taken(self: &Arc<Self>) {
+        if self.validity().is_ok() {
+            self.lose(self.state(), LostReason::Taken, Finder::Holder);
+        }
+    }
+
     fn lose(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,

@@ -115,6 +115,11 @@
 //! costs some milliseconds once; then threads that live no longer than the outage connect it again, and
 //! until that is done it costs nothing.
 //!
+//! ## Fencing
+//!
+//! [`Lock::fencing_token`] is a number that grows from holder to holder, for a store that refuses what comes
+//! late.
+//!
 //! # Errors
 //!
 //! [`Error`] has a table of what to do about each. The two to tell apart: [`Error::Busy`] means
@@ -203,7 +208,7 @@ macro_rules! say {
 }
 
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, keeper, keep_alive,
-// capi.
+// fence, capi.
 
 /// The C interface.
 #[cfg(feature = "capi")]
@@ -213,6 +218,8 @@ mod capi;
 mod clock;
 /// What fails, and what to do about it.
 mod error;
+/// Numbers that grow with every holder.
+mod fence;
 /// Locks that are renewed by themselves.
 mod keep_alive;
 /// The threads of kept locks.

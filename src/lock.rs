@@ -1,6 +1,6 @@
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::clock::Point;
@@ -67,6 +67,8 @@ pub struct Lock {
     extensions_left: u32,
     max_extensions: u32,
     restart_guard: Option<Duration>,
+    /// Once it was asked for.
+    pub(crate) fencing_token: OnceLock<u64>,
     /// Once lost, always lost: also if a clock is set back.
     lost: AtomicBool,
     /// Released, leaked, or handed on: nothing is left to do in `Drop`.
@@ -90,6 +92,7 @@ impl Lock {
             extensions_left: options.max_extensions,
             max_extensions: options.max_extensions,
             restart_guard: options.restart_guard,
+            fencing_token: OnceLock::new(),
             lost: AtomicBool::new(false),
             ended: false,
         }

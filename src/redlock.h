@@ -68,7 +68,7 @@ extern "C" {
  * handle makes sure that no other thread is using it or will.
  *
  * Blocking. Only acquiring, extending, releasing, redlock_lock_keep_alive(),
- * redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
+ * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
  * options. Calls in other threads add half a node timeout at most, where a node takes in nothing.
  * All others decide by the local clock and memory, without asking a node. (Calls with one lock from
  * several threads wait for each other while one of them changes the lock. redlock_lock_stop() and
@@ -270,6 +270,14 @@ uint32_t redlock_lock_extensions_left(const redlock_lock_t *lock);
    most cap of them and returns how many there are. Whoever knows the token can extend and release the
    lock: never log it. */
 size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
+
+/* A number for this lock that grows from holder to holder, for stores that refuse smaller ones: see the
+   README under "Fencing tokens". No secret. The first call asks the nodes, and blocks for at most two node
+   timeouts and as long as the nodes' numbers differ, until the validity ends; later calls give the same
+   number and ask nobody. *out is 0 on failure.
+   LOST: the validity is over, or so many nodes no longer hold the lock that no majority can. UNAVAILABLE: too
+   few nodes answered; ask again. CONFIG: NULL. */
+int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
 
 /* What is locked. Bytes, as with the token. */
 size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);

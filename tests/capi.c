@@ -322,6 +322,7 @@ static void options_work(const char *const *urls)
 {
     redlock_t *redlock = client(urls, 3);
     redlock_lock_t *lock, *other;
+    uint64_t fence, again;
 
     OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, 1));
     lock = take(redlock, "options", TTL);
@@ -337,6 +338,25 @@ static void options_work(const char *const *urls)
     CHECK(redlock_last_retry_after_ms() == 0);
     OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 0));
     CHECK(redlock_lock_extensions_left(lock) == 0);
+
+    /* A number that the next holder's is larger than. */
+    OK(redlock_lock_fencing_token(lock, &fence));
+    CHECK(fence > 0);
+    OK(redlock_lock_fencing_token(lock, &again));
+    CHECK(again == fence);
+    IS(REDLOCK_CONFIG, redlock_lock_fencing_token(lock, NULL));
+    IS(REDLOCK_CONFIG, redlock_lock_fencing_token(NULL, &again));
+    CHECK(again == 0);
+    other = take(redlock, "fence kept", TTL);
+    OK(redlock_lock_keep_alive(other, 10 * TTL));
+    OK(redlock_lock_fencing_token(other, &again));
+    CHECK(again > 0);
+    OK(redlock_lock_release(other));
+    other = take(redlock, "fence lost", 10);
+    sleep(1);
+    IS(REDLOCK_LOST, redlock_lock_fencing_token(other, &again));
+    CHECK(again == 0);
+    IS(REDLOCK_LOST, redlock_lock_release(other));
 
     /* With a wait of zero, acquire tries once. */
     OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, 0));

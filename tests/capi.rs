@@ -43,7 +43,10 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// The directory with both libraries, built once as a user of them builds them.
+/// Where this is set, the libraries are built as a user builds them, which takes longer.
+const RELEASE: &str = "REDLOCK_CAPI_RELEASE";
+
+/// The directory with both libraries, built once.
 fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
@@ -52,11 +55,15 @@ fn libraries() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .args(["rustc", "--release", "--features", "capi"])
+            .args(["rustc", "--features", "capi"])
             .args(["--crate-type", "cdylib,staticlib", "--target-dir"])
             .arg(&target);
+        if std::env::var_os(RELEASE).is_some() {
+            run(cargo.arg("--release"), "cargo");
+            return target.join("release");
+        }
         run(&mut cargo, "cargo");
-        target.join("release")
+        target.join("debug")
     })
 }
 

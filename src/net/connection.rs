@@ -100,24 +100,17 @@ impl Connection {
         let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
         let (mut answered, mut loaded) = (0, 0);
         while answered < commands.len() {
-            let reply = match resp::parse(&inbox)? {
-                Some((reply, length)) => {
-                    inbox.drain(..length);
-                    answered += 1;
-                    reply
+            let Some((reply, length)) = resp::parse(&inbox)? else {
+                match self.recv(&mut buffer, until, clock::instant()) {
+                    Ok([]) => return Err(Cause::NotConnected(timeout)),
+                    Ok(bytes) => inbox.extend_from_slice(bytes),
+                    Err(Cause::Closed(text)) => return Err(said.unwrap_or(Cause::Closed(text))),
+                    Err(cause) => return Err(cause),
                 }
-                None => {
-                    match self.recv(&mut buffer, until, clock::instant()) {
-                        Ok([]) => return Err(Cause::NotConnected(timeout)),
-                        Ok(bytes) => inbox.extend_from_slice(bytes),
-                        Err(Cause::Closed(text)) => {
-                            return Err(said.unwrap_or(Cause::Closed(text)));
-                        }
-                        Err(cause) => return Err(cause),
-                    }
-                    continue;
-                }
+                continue;
             };
+            inbox.drain(..length);
+            answered += 1;
             match reply {
                 Reply::Error(text) => {
                     let cause = Cause::refused(&text);

@@ -242,6 +242,7 @@ mod tests {
                 granted: NodeSet::first(granted),
                 ..Tally::default()
             },
+            numbers: None,
             causes: Vec::new(),
             begun: begun.mono,
         }

@@ -597,8 +597,8 @@ impl<W> Core<W> {
         let acquire = entry.is_acquire();
         let mut complaint = None;
         match vote {
-            Vote::Granted => {
-                entry.votes.grant(at);
+            Vote::Granted(number) => {
+                entry.grant(at, number);
                 if mutant(9) {
                     entry.votes.grant(at + 1);
                 }
@@ -842,6 +842,7 @@ impl<W> Core<W> {
         let answer = Answer {
             outcome,
             tally: entry.votes,
+            numbers: entry.numbers,
             causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };

@@ -35,6 +35,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) tally: Tally,
+    /// The smallest and the largest number that was granted, of a fencing token.
+    pub(crate) numbers: Option<(u64, u64)>,
     /// Why nodes failed.
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
@@ -50,6 +52,7 @@ impl Answer {
                 closed: false,
             },
             tally: Tally::default(),
+            numbers: None,
             causes: Vec::new(),
             begun: now,
         }
@@ -81,6 +84,7 @@ pub(crate) struct Entry<W> {
     /// When its own time is over.
     pub(crate) until: Instant,
     pub(crate) votes: Tally,
+    pub(crate) numbers: Option<(u64, u64)>,
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// Nodes that it was sent to. Where the connection closes, a release or extension is taken out again, so
     /// that it can be sent a second time.
@@ -109,6 +113,7 @@ impl<W> Entry<W> {
             begun: None,
             until: now,
             votes: Tally::default(),
+            numbers: None,
             causes: Vec::new(),
             asked: NodeSet::EMPTY,
             again: NodeSet::EMPTY,
@@ -148,6 +153,14 @@ impl<W> Entry<W> {
         let own = self.begun.map(|_| self.until);
         let until = own.into_iter().chain(self.op.until).min();
         !self.is_release() && until.is_some_and(|until| until <= now)
+    }
+
+    pub(crate) fn grant(&mut self, node: usize, number: u64) {
+        if !self.votes.voted().has(node) {
+            let (least, most) = self.numbers.unwrap_or((number, number));
+            self.numbers = Some((least.min(number), most.max(number)));
+            self.votes.grant(node);
+        }
     }
 
     pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {

@@ -11,12 +11,14 @@
 //! - `order`: which node is read first
 //! - `entry`: one operation under way
 //! - `core`: all nodes and all operations under way
+//! - `fence`: numbers that grow with every holder
 //! - `attempt`: the tries that make one attempt to acquire
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
 pub(crate) mod core;
 pub(crate) mod entry;
+pub(crate) mod fence;
 pub(crate) mod guard;
 pub(crate) mod node;
 pub(crate) mod order;

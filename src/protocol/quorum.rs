@@ -31,6 +31,11 @@
 //! - R16 Until then it gives no vote of any kind; it is sent REL.
 //! - R17 Another server at an address votes no earlier than max_ttl after the one before was last heard.
 //! - R18 Where too few nodes may vote, the error says for how long.
+//! - R20 A node counts only while it holds the lock: max(its counter + 1, what is asked for, the time of day).
+//! - R21 A fencing token is the number that a quorum gave alike; otherwise 1 + the largest is asked for.
+//! - R22 The first and the last step of asking for one is "now < deadline".
+//! - R28 A lost counter goes on above all that was given out: its node votes later than 0.1 s, the lead that
+//!   was asked for, and what clocks differ by.
 //! - R32 Who was granted any vote but no quorum has met other contenders, not a holder: undone, and tried
 //!   again with a new token after a random pause of a few round trips that grows.
 

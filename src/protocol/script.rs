@@ -31,8 +31,22 @@ const EXTEND: Script = Script {
     hash: b"c1230f830fe0653f1187d6f298581b35d996fb43",
 };
 
+/// Compare-and-count (rule R20): above what was given out, what is asked for, and the time of day in steps of
+/// 0.1 s, in microseconds. Numbers leave Lua as integers, or they would be rounded.
+const FENCE: Script = Script {
+    text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end \
+    local t=redis.call('TIME') \
+    local n=math.max((redis.call('GET',KEYS[2]) or 0)+1,tonumber(ARGV[2]),t[1]*1000000+t[2]-t[2]%100000) \
+    if not(n<=9007199254740991) then return redis.error_reply('ERR the fencing counter is out of range') end \
+    redis.call('SET',KEYS[2],string.format('%.0f',n),'PX',86400000) return n",
+    hash: b"23086658cb9d343f6b9fa43144df7440a7b66c8c",
+};
+
+/// What a node counts in, behind the resource's name.
+const COUNTER: &[u8] = b":fence";
+
 /// What a server is to know.
-pub(crate) const SCRIPTS: [Script; 2] = [RELEASE, EXTEND];
+pub(crate) const SCRIPTS: [Script; 3] = [RELEASE, EXTEND, FENCE];
 
 /// What is done to a lock on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +56,8 @@ pub(crate) enum Action {
     Release,
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
     Refill(Ttl),
+    /// A number of at least so much (rule R20).
+    Fence(u64),
 }
 
 /// A lock as the nodes know it.
@@ -57,36 +73,45 @@ impl Action {
     pub(crate) fn question(self) -> Question {
         match self {
             Action::Acquire(_) => Question::Acquire,
-            Action::Extend(_) | Action::Release | Action::Refill(_) => Question::Held,
+            _ => Question::Held,
         }
     }
 
     /// Appends the command to `out`, with the hash of a script that the server knows.
     pub(crate) fn pack(self, key: &Key, by_hash: bool, out: &mut Vec<u8>) {
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
-        let (script, ttl) = match self {
+        let (script, number) = match self {
             Action::Acquire(ttl) | Action::Refill(ttl) => {
                 let args = [b"SET", resource, token, b"NX", b"PX"];
                 return resp::pack(out, &args, Some(ttl.millis()));
             }
             Action::Extend(ttl) => (EXTEND, Some(ttl.millis())),
             Action::Release => (RELEASE, None),
+            Action::Fence(at_least) => (FENCE, Some(at_least)),
         };
         let (command, script): (&[u8], _) = if by_hash {
             (b"EVALSHA", script.hash)
         } else {
             (b"EVAL", script.text)
         };
-        resp::pack(out, &[command, script, b"1", resource, token], ttl);
+        if let Action::Fence(_) = self {
+            let counter = [resource, COUNTER].concat();
+            let args = [command, script, b"2", resource, &counter, token];
+            return resp::pack(out, &args, number);
+        }
+        resp::pack(out, &[command, script, b"1", resource, token], number);
     }
 
     /// What a node's reply to this action says.
     pub(crate) fn vote(self, reply: Reply) -> Vote {
         match (self, reply) {
-            (Action::Acquire(_) | Action::Refill(_), Reply::Okay) => Vote::Granted,
+            (Action::Acquire(_) | Action::Refill(_), Reply::Okay) => Vote::Granted(0),
             (Action::Acquire(_) | Action::Refill(_), Reply::Nil) => Vote::Refused,
-            (Action::Extend(_) | Action::Release, Reply::Int(1)) => Vote::Granted,
-            (Action::Extend(_) | Action::Release, Reply::Int(0)) => Vote::Refused,
+            (Action::Extend(_) | Action::Release, Reply::Int(1)) => Vote::Granted(0),
+            (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
+            (Action::Extend(_) | Action::Release | Action::Fence(_), Reply::Int(0)) => {
+                Vote::Refused
+            }
             // A new connection logs in again.
             (_, Reply::Error(text)) if text.starts_with("NOAUTH") => {
                 Vote::Sever(Cause::refused(&text))
@@ -101,7 +126,8 @@ impl Action {
 }
 
 pub(crate) enum Vote {
-    Granted,
+    /// With the number that a fencing token may become.
+    Granted(u64),
     Refused,
     /// The server answered with an error; it may well do `later` what it refused.
     Failed {
@@ -184,6 +210,13 @@ mod tests {
             call.arg(1).arg(resource).arg(token);
             call
         };
+        let fence = |by_hash| {
+            let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
+            call.arg(if by_hash { FENCE.hash } else { FENCE.text });
+            let counter = [resource, b":fence"].concat();
+            call.arg(2).arg(resource).arg(counter).arg(token).arg(17);
+            call
+        };
         for by_hash in [false, true] {
             for (action, expected) in [
                 (Action::Acquire(ttl), set.clone()),
@@ -192,6 +225,7 @@ mod tests {
                     Action::Extend(ttl),
                     script(EXTEND, by_hash).arg(30_000).clone(),
                 ),
+                (Action::Fence(17), fence(by_hash)),
             ] {
                 let mut packed = Vec::new();
                 action.pack(&key, by_hash, &mut packed);

@@ -15,6 +15,7 @@ use crate::error::Cause;
 use crate::protocol::attempt::{Attempt, Extended, Extension, Tried, refill};
 use crate::protocol::core::{Core, Event as CoreEvent, Next};
 use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Greeting, Link};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
@@ -79,6 +80,8 @@ enum Doing {
     Pauses(Attempt, u8, Instant),
     Holds(Held, u64),
     Extends(Held, Extension),
+    /// Asks for a fencing token, since then.
+    Fences(Held, Fencing, u64),
     /// Which token; and whether nobody reads the answer.
     Releases(usize, bool),
     Stopped,
@@ -586,7 +589,13 @@ impl World {
         self.begin(c, thread);
         let now = self.clients[c].point(self.t);
         let valid = !held.deadline.remaining(now).is_zero();
-        let choice = self.random.below(if self.quiet { 5 } else { 10 });
+        let choice = self.random.below(if self.quiet { 5 } else { 12 });
+        if choice >= 10 && valid {
+            self.order += 1;
+            let since = self.order;
+            let fencing = Fencing::with_lead(Duration::from_micros(LONGEST / 2));
+            return self.fence(c, thread, held, fencing, since);
+        }
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
             let extension = Extension::new(ttl, held.deadline, now);
@@ -602,6 +611,40 @@ impl World {
         self.beliefs.retain(|belief| belief.token != held.token);
         self.trails[held.token].leaked = true;
         self.clients[c].threads[thread].doing = Doing::Idle(self.t);
+    }
+
+    fn fence(&mut self, c: usize, thread: usize, held: Held, mut fencing: Fencing, since: u64) {
+        self.begin(c, thread);
+        let now = self.clients[c].point(self.t);
+        let left = held.deadline.remaining(now);
+        if left.is_zero() {
+            self.clients[c].threads[thread].doing = Doing::Holds(held, self.t);
+            return;
+        }
+        let op = fencing.op(held.key.clone(), now.mono, now.mono.checked_add(left));
+        self.clients[c].threads[thread].doing = Doing::Fences(held, fencing, since);
+        self.submit(c, thread, op);
+    }
+
+    /// Numbers are distinct, and larger than all that were given out before this one was asked for.
+    fn fenced(&mut self, c: usize, held: &Held, number: u64, since: u64) {
+        self.counts.fenced += 1;
+        let now = self.clients[c].point(self.t);
+        self.check(!held.deadline.remaining(now).is_zero(), || {
+            format!("client {c}: {number} was given out after the deadline")
+        });
+        let resource = self.trails[held.token].resource;
+        let wrong = self.fences.iter().find(|(of, token, other, at)| {
+            *of == resource
+                && *token != held.token
+                && (*other == number || *at < since && *other > number)
+        });
+        let wrong = wrong.copied().filter(|_| !self.lossy && !self.uncounted);
+        self.check(wrong.is_none(), || {
+            format!("client {c}: {number} of {} after {wrong:?}", held.token)
+        });
+        self.order += 1;
+        self.fences.push((resource, held.token, number, self.order));
     }
 
     fn release(&mut self, c: usize, thread: usize, held: Held) {
@@ -643,6 +686,19 @@ impl World {
             Doing::Extends(held, extension) => {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.extended(c, thread, held, extension, answer);
+            }
+            Doing::Fences(held, mut fencing, since) => {
+                self.in_time(c, thread, 2 * NODE_TIMEOUT);
+                let now = self.clients[c].point(self.t);
+                let over = held.deadline.remaining(now).is_zero();
+                match fencing.answered(answer, now.mono, over) {
+                    Fenced::Again => return self.fence(c, thread, held, fencing, since),
+                    Fenced::Token(number) => self.fenced(c, &held, number, since),
+                    Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
+                    Fenced::Unavailable(_) => {}
+                }
+                let until = self.t + self.random.below(40 * MS);
+                self.clients[c].threads[thread].doing = Doing::Holds(held, until);
             }
             Doing::Releases(token, only_write) => {
                 self.in_time(c, thread, NODE_TIMEOUT);

@@ -1,10 +1,22 @@
 //! A virtual server: keys that expire by its own clock, three commands, and moods.
 
+use std::borrow::Cow;
+
 use super::{Event, MS, RESOLUTION, Random, World, trace};
+
+/// The time of day when the world begins, how far clocks differ, and the steps in which fencing tokens see it:
+/// as much smaller as everything here.
+const DAY: u64 = 1_000_000;
+const SKEW: u64 = 20 * MS;
+const STEP: u64 = 10 * MS;
 
 pub(super) struct Server {
     /// Resource, token, and when it expires.
     keys: Vec<(u8, usize, u64)>,
+    /// Of fencing tokens, by resource.
+    counters: Vec<(u8, u64)>,
+    /// Its time of day is so much ahead of the slowest server's.
+    ahead: u64,
     /// Its clock gains so many parts in ten thousand.
     rate: u64,
     paused_until: u64,
@@ -38,12 +50,21 @@ enum Command {
         resource: u8,
         token: usize,
     },
+    Fence {
+        resource: u8,
+        token: usize,
+        at_least: u64,
+    },
 }
 
 impl Server {
-    pub(super) fn new(random: &mut Random) -> Server {
+    pub(super) fn new(guarded: bool, random: &mut Random) -> Server {
+        // With the restart guard clocks may differ by less than half of the longest ttl (rule R28).
+        let skew = if guarded { SKEW } else { 10 * SKEW };
         Server {
             keys: Vec::new(),
+            counters: Vec::new(),
+            ahead: random.below(skew),
             rate: 9_950 + random.below(101),
             paused_until: 0,
             refuses_connections_until: 0,
@@ -123,11 +144,11 @@ impl Server {
         self.loaded = false;
     }
 
-    /// It loses its keys; whether there were any.
-    pub(super) fn forget(&mut self, t: u64) -> bool {
+    /// It loses its keys and counters; whether there were any.
+    pub(super) fn forget(&mut self, t: u64) -> (bool, bool) {
         let any = self.keys.iter().any(|key| key.2 > t);
         self.keys.clear();
-        any
+        (any, !std::mem::take(&mut self.counters).is_empty())
     }
 
     /// Well again, from now on.
@@ -149,7 +170,7 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
         (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
     };
     let (count, mut at) = line(0)?;
-    let mut args: [&[u8]; 6] = [&[]; 6];
+    let mut args: [&[u8]; 7] = [&[]; 7];
     for arg in args.iter_mut().take(count) {
         let (length, start) = line(at)?;
         *arg = bytes.get(start..start + length)?;
@@ -171,6 +192,11 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
             token: token(args[2]),
             px: number(args[5]),
         },
+        (_, 7) => Command::Fence {
+            resource: args[3][0],
+            token: token(args[5]),
+            at_least: number(args[6]),
+        },
         (_, 6) => Command::Extend {
             resource: args[3][0],
             token: token(args[4]),
@@ -191,7 +217,7 @@ pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
         match command {
             Command::Set { token, .. } => each(true, token),
             Command::Release { token, .. } => each(false, token),
-            Command::Ping | Command::Unknown | Command::Extend { .. } => {}
+            Command::Ping | Command::Unknown | Command::Extend { .. } | Command::Fence { .. } => {}
         }
     }
 }
@@ -208,19 +234,60 @@ impl World {
         while let Some((command, length)) = parse(&read[at..], loaded) {
             at += length;
             let reply = self.command(node, connection, command);
-            replies.extend_from_slice(reply);
+            replies.extend_from_slice(&reply);
         }
         read.drain(..at);
         self.connections[connection].read = read;
         self.answer(connection, &replies);
     }
 
-    fn command(&mut self, node: usize, connection: usize, command: Command) -> &'static [u8] {
+    fn command(&mut self, node: usize, connection: usize, command: Command) -> Cow<'static, [u8]> {
+        if let Command::Fence {
+            resource,
+            token,
+            at_least,
+        } = command
+        {
+            return self
+                .count(node, resource, token, at_least)
+                .into_bytes()
+                .into();
+        }
+        self.plain_command(node, connection, command).into()
+    }
+
+    /// What the script for fencing tokens does.
+    fn count(&mut self, node: usize, resource: u8, token: usize, at_least: u64) -> String {
+        let t = self.t;
+        let server = &mut self.servers[node];
+        server.keys.retain(|key| key.2 > t);
+        let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
+        if !server.keys.iter().any(held) {
+            self.trails[token].not_held.add(node);
+            return ":0\r\n".into();
+        }
+        if server.refuses_writes_until > t {
+            return "-READONLY You can't write\r\n".into();
+        }
+        let time = DAY + server.ahead + t * server.rate / 10_000;
+        let known = server.counters.iter().position(|one| one.0 == resource);
+        let counter = known.map_or(0, |at| server.counters[at].1);
+        let number = (counter + 1).max(at_least).max(time - time % STEP);
+        match known {
+            Some(at) => server.counters[at].1 = number,
+            None => server.counters.push((resource, number)),
+        }
+        format!(":{number}\r\n")
+    }
+
+    fn plain_command(&mut self, node: usize, connection: usize, command: Command) -> &'static [u8] {
         let t = self.t;
         let server = &mut self.servers[node];
         server.keys.retain(|key| key.2 > t);
         let refuses = server.refuses_writes_until > t;
         match command {
+            // Above.
+            Command::Fence { .. } => b"",
             Command::Unknown => {
                 self.counts.refused += 1;
                 b"-NOSCRIPT No matching script. Please use EVAL.\r\n"

@@ -1,0 +1,104 @@
+use std::time::Duration;
+
+use crate::clock::Point;
+use crate::error::Error;
+use crate::keep_alive::KeptLock;
+use crate::lock::Lock;
+use crate::protocol::fence::{Fenced, Fencing};
+
+impl Lock {
+    /// A number for this lock that grows from holder to holder, for stores that refuse smaller ones: the
+    /// only protection for a holder that was paused past its validity and writes all the same. The first
+    /// call asks the nodes; later ones give the same number and ask nobody.
+    ///
+    /// The store keeps the largest number that it has seen beside the data, and refuses a write with a smaller
+    /// one, in the same transaction: `UPDATE account SET balance = ?1, fence = ?2 WHERE name = ?3 AND
+    /// fence <= ?2`; zero rows: stop. **Ask for the number before you read** what you are going to change.
+    ///
+    /// It is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), not dense, per resource, and no secret. Each
+    /// node counts in a key `<resource>:fence`, which ends a day after its last use; the node's user needs
+    /// the command `TIME`, and the pattern of that key. The numbers grow as long as the nodes' clocks agree
+    /// within a day and are not set back by so much; over restarts of nodes without their data, with the
+    /// [restart guard](crate::Options::restart_guard) and clocks within 0.4 s of each other. A lock that was
+    /// [resumed](crate::Redlock::resume) gets a larger number than its giver's, whose late writes are then
+    /// refused.
+    ///
+    /// Blocks as [`extend`](Lock::extend) does; at most until the validity ends.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the validity is over, also if the number is known; or so many nodes no longer hold
+    ///   the lock that no majority can.
+    /// - [`Error::Unavailable`]: too few nodes answered. The deadline stays in force; ask again.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// # fn read() -> i64 { 0 }
+    /// # fn update(_: i64, _: u64) -> usize { 1 }
+    /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    /// let fence = lock.fencing_token()?;
+    /// let balance = read();
+    /// if update(balance + 100, fence) == 0 {
+    ///     println!("somebody else has the account by now");
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn fencing_token(&self) -> Result<u64, Error> {
+        let token = self.fence(|| self.remaining());
+        if let Err(Error::Lost) = token
+            && self.is_valid()
+        {
+            self.lose();
+            say!(
+                warn,
+                "{self:?} was found lost when its fencing token was asked for"
+            );
+        }
+        token
+    }
+
+    /// The same, where `remaining` says what is left of the validity. It is over neither before nor after
+    /// (rule R22).
+    fn fence(&self, remaining: impl Fn() -> Duration) -> Result<u64, Error> {
+        let mut fencing = Fencing::new();
+        loop {
+            let left = remaining();
+            if left.is_zero() {
+                return Err(Error::Lost);
+            }
+            if let Some(token) = self.fencing_token.get() {
+                return Ok(*token);
+            }
+            let now = Point::now().mono;
+            let op = fencing.op(self.key.clone(), now, now.checked_add(left));
+            let answer = self.shared.lane.run(op);
+            let over = remaining().is_zero();
+            match fencing.answered(answer, Point::now().mono, over) {
+                // Another thread may have been first: one lock has one number.
+                Fenced::Token(token) => drop(self.fencing_token.set(token)),
+                Fenced::Again => {}
+                Fenced::Lost => return Err(Error::Lost),
+                Fenced::Unavailable(nodes) => return Err(Error::Unavailable(nodes)),
+            }
+        }
+    }
+}
+
+impl KeptLock {
+    /// As [`Lock::fencing_token`]. Renewals do not change the number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::fencing_token`]. If so many nodes no longer hold the lock that no majority can, all its
+    /// signals say so.
+    pub fn fencing_token(&self) -> Result<u64, Error> {
+        let token = self.lock().fence(|| self.remaining());
+        if let Err(Error::Lost) = token {
+            self.taken();
+        }
+        token
+    }
+}
