@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::clock::{self, Point};
 use crate::net::lane::Lane;
 use crate::protocol::attempt::{Extended, Extension, refill};
-use crate::protocol::quorum::{Deadline, Ttl};
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::sync::{lock, wait_for};
 use crate::token::jitter;
@@ -323,7 +323,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
     }
     let node_timeout = lane.nodes().node_timeout;
     let answers = lane.run_all(ops);
-    let mut refills = Vec::new();
+    let mut incomplete = Vec::new();
     for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
         if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
             continue;
@@ -331,16 +331,12 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         let now = Point::now();
         let again = match extension.answered(answer, now) {
             Extended::Yes(longer, missing) => {
-                let mut state = kept.state();
                 if let Some(deadline) = longer {
-                    state.deadline = deadline;
+                    kept.state().deadline = deadline;
                 }
-                let (key, ttl) = (kept.key.clone(), kept.ttl);
-                let refill = refill(ttl, key, missing, state.deadline, now);
-                // Whoever ends it waits for `state` before releasing: the release is behind this.
-                let refill = refill.filter(|_| !kept.is_ended());
-                refills.extend(refill.map(|op| lane.submit(op)));
-                drop(state);
+                if !missing.is_empty() {
+                    incomplete.push((kept.clone(), missing));
+                }
                 // By the schedule, unless that is too far behind.
                 (due + third(kept.ttl)).max(now.mono)
             }
@@ -353,8 +349,27 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         };
         next.push((again, kept));
     }
-    lane.collect(&refills);
+    refill_all(&lane, incomplete);
     next
+}
+
+/// Brings locks back to nodes that do not hold them. Nothing else comes between: from the first that is
+/// submitted on this thread may be made to lead.
+fn refill_all(lane: &Lane, incomplete: Vec<(Arc<Kept>, NodeSet)>) {
+    let submit = |(kept, missing): (Arc<Kept>, NodeSet)| {
+        let state = kept.state();
+        let op = refill(
+            kept.ttl,
+            kept.key.clone(),
+            missing,
+            state.deadline,
+            Point::now(),
+        )?;
+        // Whoever ends it waits for `state` before releasing: the release is behind this.
+        (!kept.is_ended()).then(|| lane.submit(op))
+    };
+    let refills: Vec<_> = incomplete.into_iter().filter_map(submit).collect();
+    lane.collect(&refills);
 }
 
 /// Looks at locks whose validity may have ended.

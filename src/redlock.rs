@@ -106,7 +106,9 @@ impl Redlock {
     ///
     /// Where several programs try for a free lock at the same moment, each may get some votes and nobody
     /// a majority. Who got any tries again after a random pause of a few round trips that grows, with a new
-    /// token, for some hundred round trips and one [`node_timeout`](Options::node_timeout) at most. (The Redlock specification, "Retry on failure".)
+    /// token, for some hundred round trips and one [`node_timeout`](Options::node_timeout) at most. (The
+    /// Redlock specification, "Retry on failure".)
+    ///
     /// An attempt takes two of them at most, all told; the first operation of a program also connects.
     ///
     /// The resource is the key's name, 1 byte to 64 KiB, any bytes. The ttl is truncated to whole
@@ -282,8 +284,7 @@ impl Redlock {
         let now = Point::now();
         let resource = checked(resource.as_ref())?;
         // Too short for a ttl is no error here: such a lock is about to be lost.
-        let shortest = Duration::from_millis(3);
-        Ttl::within(validity.max(shortest), self.options.restart_guard)?;
+        Ttl::within(validity.max(Ttl::SHORTEST), self.options.restart_guard)?;
         let key = Key {
             resource,
             token,

@@ -413,3 +413,55 @@ fn connections_that_turn_out_closed_cost_no_number() {
         last = number;
     }
 }
+
+/// The counter that it comes back with is that of an earlier holder, and so is the key.
+#[test]
+fn numbers_grow_over_a_restart_with_old_data() {
+    let max_ttl = ms(1000);
+    let mut server = Server::with_args(&["--dbfilename", "old.rdb"]);
+    let redlock = redlock(std::slice::from_ref(&server))
+        .with_options(options().restart_guard(max_ttl))
+        .unwrap();
+    let old = redlock.acquire("a", max_ttl).unwrap();
+    let saved = old.fencing_token().unwrap();
+    server.command(&["SAVE"]);
+    old.release().unwrap();
+    let mut last = saved;
+    for _ in 0..100 {
+        let lock = redlock.acquire("a", max_ttl).unwrap();
+        last = lock.fencing_token().unwrap();
+    }
+    assert!(last > saved);
+    server.kill();
+    server.restart();
+    assert_eq!(
+        counter(&server, "a"),
+        Some(saved),
+        "it has forgotten the others"
+    );
+    let lock = redlock.acquire("a", max_ttl).unwrap();
+    let number = lock.fencing_token().unwrap();
+    assert!(number > last, "{number} after {last}");
+}
+
+/// One holder is stopped past its end, and its node restarted empty: the next one's number is larger, and the
+/// late one gets none.
+#[test]
+fn who_takes_over_after_a_restart_has_a_larger_number() {
+    let max_ttl = ms(2000);
+    for nodes in [1, 3] {
+        let mut servers = Server::several(nodes);
+        let [first, second] = [0, 1].map(|_| {
+            let options = options().restart_guard(max_ttl);
+            redlock(&servers).with_options(options).unwrap()
+        });
+        let held = first.acquire("a", max_ttl).unwrap();
+        let number = held.fencing_token().unwrap();
+        servers[nodes - 1].kill();
+        servers[nodes - 1].restart();
+        let taken = second.acquire("a", max_ttl).unwrap();
+        assert!(!held.is_valid(), "{nodes} nodes: two holders");
+        assert!(taken.fencing_token().unwrap() > number, "{nodes} nodes");
+        assert!(matches!(held.fencing_token(), Err(Error::Lost)));
+    }
+}

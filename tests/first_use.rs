@@ -9,11 +9,6 @@ use redlock_sync::{Error, Lock, Redlock};
 use support::relay::Relay;
 use support::*;
 
-/// As a program that has just started: default timeouts, nothing connected.
-fn fresh(urls: &[String]) -> Redlock {
-    Redlock::new(urls.iter().map(String::as_str)).unwrap()
-}
-
 #[test]
 fn a_first_lock_lies_on_all_healthy_nodes() {
     let servers = Server::several(5);
@@ -87,18 +82,27 @@ fn a_black_hole_delays_a_first_lock_by_one_node_timeout_and_a_refusal_by_nothing
     assert!(took < TIMEOUT / 2, "{took:?}");
 }
 
-/// So many take one try each at the same moment. How many have it.
-fn race(contenders: &[Redlock], resource: &str) -> usize {
+/// One try, which finds enough nodes.
+fn try_once(redlock: &Redlock, resource: &str) -> Option<Lock> {
+    redlock.try_acquire(resource, TTL).unwrap()
+}
+
+/// All contend at the same moment. How many have it.
+fn race(
+    contenders: &[Redlock],
+    resource: &str,
+    contend: impl Fn(&Redlock, &str) -> Option<Lock> + Sync,
+) -> usize {
     let barrier = Barrier::new(contenders.len());
     let locks: Vec<Option<Lock>> = std::thread::scope(|scope| {
-        let contend = |redlock| {
-            let barrier = &barrier;
+        let start = |redlock| {
+            let (barrier, contend) = (&barrier, &contend);
             scope.spawn(move || {
                 barrier.wait();
-                Redlock::try_acquire(redlock, resource, TTL).unwrap()
+                contend(redlock, resource)
             })
         };
-        let threads: Vec<_> = contenders.iter().map(contend).collect();
+        let threads: Vec<_> = contenders.iter().map(start).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().unwrap();
         threads.into_iter().map(join).collect()
     });
@@ -122,7 +126,7 @@ fn of_contenders_that_start_together_one_gets_it() {
             .for_each(|one| take(one, "warm").release().unwrap());
         servers[..dead].iter_mut().for_each(Server::kill);
         for round in 0..400 {
-            let count = race(&contenders, &format!("{round}"));
+            let count = race(&contenders, &format!("{round}"), try_once);
             assert_eq!(count, 1, "{nodes} nodes, {dead} dead, round {round}");
         }
     }
@@ -135,7 +139,11 @@ fn of_programs_that_start_together_one_gets_it() {
     servers[0].kill();
     for round in 0..100 {
         let contenders: Vec<Redlock> = (0..3).map(|_| redlock(&servers)).collect();
-        assert_eq!(race(&contenders, &format!("{round}")), 1, "round {round}");
+        assert_eq!(
+            race(&contenders, &format!("{round}"), try_once),
+            1,
+            "round {round}"
+        );
     }
 }
 
@@ -152,21 +160,8 @@ fn of_contenders_that_wait_one_gets_it_at_once() {
     });
     servers[0].kill();
     for round in 0..100 {
-        let resource = format!("{round}");
-        let barrier = Barrier::new(contenders.len());
-        let winners: Vec<Option<Lock>> = std::thread::scope(|scope| {
-            let contend = |redlock| {
-                let (barrier, resource) = (&barrier, &resource);
-                scope.spawn(move || {
-                    barrier.wait();
-                    Redlock::acquire(redlock, resource, TTL).ok()
-                })
-            };
-            let threads: Vec<_> = contenders.iter().map(contend).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().unwrap();
-            threads.into_iter().map(join).collect()
-        });
-        let count = winners.iter().flatten().count();
+        let wait = |redlock: &Redlock, resource: &str| redlock.acquire(resource, TTL).ok();
+        let count = race(&contenders, &format!("{round}"), wait);
         assert_eq!(count, 1, "round {round}");
     }
 }
@@ -215,14 +210,4 @@ fn an_attempt_that_meets_contenders_can_be_cancelled() {
     let stopped = redlock.acquire_while("a", TTL, || started.elapsed() < NODE_TIMEOUT);
     assert!(matches!(stopped, Err(Error::Cancelled)));
     assert!(started.elapsed() < 4 * NODE_TIMEOUT);
-}
-
-#[test]
-fn default_timeouts_suffice_for_a_first_lock() {
-    let servers = Server::several(5);
-    for round in 0..20 {
-        let redlock = fresh(&urls(&servers));
-        let lock = redlock.acquire(format!("{round}"), TTL).unwrap();
-        lock.release().unwrap();
-    }
 }

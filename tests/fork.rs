@@ -266,3 +266,26 @@ fn a_fork_in_the_middle_of_a_child_s_first_use_leaves_a_grandchild_that_does_not
         },
     );
 }
+
+/// Nothing that the parent remembers of a node is the child's; what the node says of itself is.
+#[test]
+fn the_restart_guard_goes_on_in_a_child() {
+    in_own_process("the_restart_guard_goes_on_in_a_child", || {
+        let max_ttl = Duration::from_secs(2);
+        let mut servers = Server::several(1);
+        let redlock = redlock(&servers)
+            .with_options(options().restart_guard(max_ttl))
+            .unwrap();
+        drop(redlock.acquire("a", max_ttl).unwrap());
+        servers[0].kill();
+        servers[0].restart();
+        let restarted = Instant::now();
+        let child = forked(|| {
+            let errors = unavailable(redlock.try_acquire("a", max_ttl));
+            assert!(errors.retry_after().is_some(), "{errors}");
+            drop(redlock.acquire("a", max_ttl).unwrap());
+            assert!(restarted.elapsed() >= max_ttl);
+        });
+        assert_well(child, "guarded");
+    });
+}

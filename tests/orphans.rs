@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -288,14 +289,32 @@ fn an_acquire_on_a_dead_connection_is_undone_over_the_new_one() {
     assert!(unread > TRIALS / 2, "{unread}");
 }
 
+/// Another process of this test, which has said that it is ready and waits for a line.
+fn ready(name: &str, role: &str, servers: &[Server]) -> Child {
+    let mut child = another_process(name, role)
+        .env("NODES", urls(servers).join(","))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("ready")));
+    child
+}
+
+/// Says that it is ready, and waits for a line.
+fn wait_for_go() {
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
 /// The program that gives up: one attempt on nodes that stand still, and it ends in its own way.
 fn giving_up(way: &str) {
     let nodes = std::env::var("NODES").unwrap();
     let redlock = Redlock::new(nodes.split(',')).unwrap();
     take(&redlock, "warm").release().unwrap();
-    println!("ready");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    wait_for_go();
     unavailable(redlock.try_acquire("given up", TTL));
     if way == "exit" {
         std::process::exit(0);
@@ -313,14 +332,7 @@ fn an_attempt_that_fails_leaves_no_key_though_the_program_ends() {
         for round in 0..25 {
             let way = ["exit", "return"][round % 2];
             let name = "an_attempt_that_fails_leaves_no_key_though_the_program_ends";
-            let mut child = another_process(name, way)
-                .env("NODES", urls(&servers).join(","))
-                .stdin(std::process::Stdio::piped())
-                .stdout(std::process::Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            assert!(lines.any(|line| line.unwrap().contains("ready")));
+            let mut child = ready(name, way, &servers);
             let stopped = &servers[..nodes / 2 + 1];
             stopped.iter().for_each(Server::stop);
             writeln!(child.stdin.take().unwrap(), "go").unwrap();
@@ -344,9 +356,7 @@ fn dropping_late() {
     let nodes = std::env::var("NODES").unwrap();
     let redlock = Redlock::new(nodes.split(',')).unwrap();
     let lock = redlock.acquire("held", Duration::from_secs(3600)).unwrap();
-    println!("ready");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    wait_for_go();
     drop(redlock.try_acquire("meets the silence", TTL));
     // A connection can be made; nothing is answered over it for the connect timeout, which is 0.5 s.
     std::thread::sleep(ms(250));
@@ -366,14 +376,7 @@ fn a_lock_dropped_while_its_silent_node_is_connected_anew_leaves_no_key() {
             scope.spawn(move || {
                 let servers = Server::several(nodes);
                 for round in 0..3 {
-                    let mut child = another_process(NAME, "drops")
-                        .env("NODES", urls(&servers).join(","))
-                        .stdin(std::process::Stdio::piped())
-                        .stdout(std::process::Stdio::piped())
-                        .spawn()
-                        .unwrap();
-                    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-                    assert!(lines.any(|line| line.unwrap().contains("ready")));
+                    let mut child = ready(NAME, "drops", &servers);
                     servers[0].stop();
                     writeln!(child.stdin.take().unwrap(), "go").unwrap();
                     assert!(child.wait().unwrap().success());

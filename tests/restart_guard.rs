@@ -24,10 +24,20 @@ fn client(nodes: &[String], options: Options) -> Redlock {
     redlock.with_options(options).unwrap()
 }
 
-/// Servers that have been up for long enough.
+/// Waits until they have been up for long enough.
+fn season(servers: &[Server]) {
+    eventually("they have been up for long enough", || {
+        let uptime = |server: &Server| server.info("server", "uptime_in_seconds");
+        let long = (MAX_TTL + S).as_secs();
+        servers
+            .iter()
+            .all(|server| uptime(server).parse::<u64>().unwrap() >= long)
+    });
+}
+
 fn seasoned(count: usize) -> Vec<Server> {
     let servers = Server::several(count);
-    std::thread::sleep(LATEST);
+    season(&servers);
     servers
 }
 
@@ -129,7 +139,7 @@ fn after_a_cold_start_of_all_nodes_nobody_locks_for_the_longest_ttl() {
 fn a_restarted_node_with_its_data_gives_no_vote_and_is_sent_releases() {
     let args = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut servers: Vec<Server> = (0..3).map(|_| Server::with_args(&args)).collect();
-    std::thread::sleep(LATEST);
+    season(&servers);
     let redlock = client(&urls(&servers), guarded());
     let mut lock = redlock.acquire("a", MAX_TTL).unwrap();
     let kept = redlock.acquire("kept", MAX_TTL).unwrap();
@@ -253,8 +263,7 @@ fn a_second_restart_while_it_sits_out_counts_from_the_second() {
 
 #[test]
 fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
-    let server = Server::start();
-    std::thread::sleep(LATEST);
+    let server = &seasoned(1)[0];
     let user = "ACL SETUSER u on >pw ~* +@all -info";
     server.command(&user.split(' ').collect::<Vec<_>>());
     let url = server.url().replace("redis://", "redis://u:pw@");
@@ -466,9 +475,40 @@ fn a_kept_lock_lives_while_all_nodes_are_restarted_one_by_one() {
     for server in &mut servers {
         server.kill();
         server.restart();
-        std::thread::sleep(max_ttl + 2 * S + max_ttl * 2 / 3);
-        assert!(server.exists("job"), "it is there again");
+        eventually("it is there again", || server.exists("job"));
         assert_eq!(lock.lost(), None);
     }
     lock.release().unwrap();
+}
+
+/// It was stopped between being told how long the server has been up, and making use of it.
+#[test]
+fn a_client_that_is_stopped_while_nodes_sit_out_waits_no_shorter() {
+    const NAME: &str = "a_client_that_is_stopped_while_nodes_sit_out_waits_no_shorter";
+    if role().is_some() {
+        let nodes = std::env::var("NODES").unwrap();
+        let redlock = client(&[nodes], guarded());
+        unavailable(redlock.try_acquire("a", MAX_TTL));
+        redlock.acquire("a", MAX_TTL).unwrap().leak();
+        return;
+    }
+    let mut server = Server::start();
+    let mut process = another_process(NAME, "waits")
+        .env("NODES", server.url())
+        .spawn()
+        .unwrap();
+    eventually("it is connected", || server.clients() == 1);
+    let pid = i32::try_from(process.id()).unwrap();
+    // SAFETY: plain system calls on a child of ours that was not waited for.
+    let signal = |signal| unsafe { libc::kill(pid, signal) };
+    signal(libc::SIGSTOP);
+    server.kill();
+    server.restart();
+    let restarted = Instant::now();
+    std::thread::sleep(2 * S);
+    signal(libc::SIGCONT);
+    eventually("it has the lock", || server.exists("a"));
+    let took = restarted.elapsed();
+    assert!(process.wait().unwrap().success());
+    assert!((MAX_TTL..LATEST + S).contains(&took), "{took:?}");
 }

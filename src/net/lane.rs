@@ -136,7 +136,7 @@ impl Lane {
         {
             let next = next.clone();
             if let Some(leader) = hub.idle.take() {
-                next.set(Turn::Lead(leader));
+                next.tell(Turn::Lead(leader));
             }
         }
         drop(hub);
@@ -267,12 +267,8 @@ impl Waiter {
         }
     }
 
-    fn set(&self, turn: Turn) {
-        *lock(&self.turn) = turn;
-    }
-
     fn tell(&self, turn: Turn) {
-        self.set(turn);
+        *lock(&self.turn) = turn;
         self.thread.unpark();
     }
 }

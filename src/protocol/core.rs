@@ -697,12 +697,17 @@ impl<W> Core<W> {
     fn tried(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
         let retry_at = self.retry_at(at, now);
         self.nodes[at].tried(retry_at, self.closed_at.is_some());
+        self.fail_unasked(at, &cause);
+        self.away(at, cause, now);
+    }
+
+    /// Operations that were not sent to a node need not wait for it.
+    fn fail_unasked(&mut self, at: usize, cause: &Arc<Cause>) {
         for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
             if !entry.asked.has(at) {
-                entry.fail(at, &cause);
+                entry.fail(at, cause);
             }
         }
-        self.away(at, cause, now);
     }
 
     fn away(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
@@ -853,8 +858,7 @@ impl<W> Core<W> {
     /// After a panic of the leader, which only a bug can be: what was written is not known any more.
     pub(crate) fn recover(&mut self, held: NodeSet, now: Instant) {
         for at in held.iter() {
-            let cause = "a thread panicked while it used it".into();
-            self.sever(at, Cause::Closed(cause), now);
+            self.sever(at, panicked(), now);
         }
         for place in 0..self.entries.len() {
             if self.entries[place].is_under_way() {
@@ -910,11 +914,7 @@ impl<W> Core<W> {
         self.nodes[at].sit_out(now);
         self.sitting_out.add(at);
         let cause = Arc::new(Cause::SitsOut(left));
-        for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
-            if !entry.asked.has(at) {
-                entry.fail(at, &cause);
-            }
-        }
+        self.fail_unasked(at, &cause);
         self.nodes[at].cause = Some(cause);
         if !std::mem::replace(&mut self.nodes[at].said, true) {
             self.note(at, Reported::Away, Event::SitsOut(left));
@@ -964,11 +964,7 @@ impl<W> Core<W> {
         self.nodes[at].attended = false;
         self.nodes[at].connecting = false;
         self.nodes[at].fresh = None;
-        self.sever(
-            at,
-            Cause::Closed("a thread panicked while it used it".into()),
-            now,
-        );
+        self.sever(at, panicked(), now);
     }
 
     /// A new connection to a node, or why there is none. Whether it is of any use.
@@ -1026,6 +1022,10 @@ impl<W> Core<W> {
     pub(crate) fn majority_at(&self) -> Option<Instant> {
         self.majority_at
     }
+}
+
+fn panicked() -> Cause {
+    Cause::Closed("a thread panicked while it used it".into())
 }
 
 /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.

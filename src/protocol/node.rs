@@ -26,8 +26,9 @@ use crate::protocol::script::{Action, Key};
 /// votes within one second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
-/// How often the attendant that listens to a silent connection looks for releases to write on it, or at
-/// least twice in a node timeout.
+/// How often the attendant that listens to a silent connection looks for releases to write on it: twice in a
+/// node timeout, within these bounds.
+const SHORTEST_LISTEN: Duration = Duration::from_millis(1);
 const LISTEN: Duration = Duration::from_millis(20);
 /// A connection that was silent for so long in both directions is looked at before it is written to: if
 /// it was closed meanwhile, it would take what is written and nobody would hear of it.
@@ -556,7 +557,7 @@ impl Node {
             Link::Silent if self.fresh.is_some() => Errand::Recv { until: now },
             Link::Silent => {
                 let until = closed.map_or(retry_at, |closed| closed + connect_timeout);
-                let listen = now + LISTEN.min(node_timeout / 2);
+                let listen = now + (node_timeout / 2).clamp(SHORTEST_LISTEN, LISTEN);
                 match closed {
                     _ if now < until => Errand::Recv {
                         until: listen.min(until),

@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use super::{Counts, MUTANT, World};
+use crate::clock;
 
 /// What a search has found: the first seed that fails, and how.
 struct Found {
@@ -81,7 +81,7 @@ fn simulation_keeps_every_promise() {
         20_000
     };
     let count = number("SIM_COUNT", default);
-    let started = Instant::now();
+    let started = clock::instant();
     let found = search_all(0, number("SIM_SEED", 0), count);
     let took = started.elapsed();
     println!("{count} schedules in {took:?}: {:?}", found.counts);
@@ -128,7 +128,7 @@ fn simulation_finds_every_mutant() {
     let count = number("SIM_COUNT", 20_000);
     let mut missed = Vec::new();
     for (mutant, what) in MUTANTS.iter().copied() {
-        let started = Instant::now();
+        let started = clock::instant();
         let found = search_all(mutant, 0, count);
         let took = started.elapsed();
         match found.failure {
