@@ -472,11 +472,17 @@ fn a_kept_lock_lives_while_all_nodes_are_restarted_one_by_one() {
     let redlock = client(&urls(&servers), options().restart_guard(max_ttl));
     let lock = redlock.acquire("job", max_ttl).unwrap();
     let lock = lock.keep_alive(1000 * S).unwrap();
+    // The last one may have been too young for the first grant.
+    eventually("it is on all nodes", || {
+        servers.iter().all(|server| server.exists("job"))
+    });
     for server in &mut servers {
         server.kill();
         server.restart();
-        eventually("it is there again", || server.exists("job"));
-        assert_eq!(lock.lost(), None);
+        eventually("it is there again", || {
+            assert_eq!(lock.lost(), None);
+            server.exists("job")
+        });
     }
     lock.release().unwrap();
 }
@@ -510,5 +516,7 @@ fn a_client_that_is_stopped_while_nodes_sit_out_waits_no_shorter() {
     eventually("it has the lock", || server.exists("a"));
     let took = restarted.elapsed();
     assert!(process.wait().unwrap().success());
-    assert!((MAX_TTL..LATEST + S).contains(&took), "{took:?}");
+    // What the old server said may be read only when it goes on; the node is asked again two seconds later,
+    // and the ttl counts from then.
+    assert!((MAX_TTL..2 * S + LATEST + S).contains(&took), "{took:?}");
 }

@@ -208,13 +208,16 @@ impl Server {
         }
     }
 
-    /// On the same port, empty.
+    /// On the same port, empty, or with the data that it was told to keep.
     pub fn restart(&mut self) {
         self.kill();
         let _ = std::fs::remove_file(self.socket());
         let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end {
             if self.try_spawn() {
+                eventually("it has loaded its data", || {
+                    self.info("persistence", "loading") == "0"
+                });
                 return;
             }
             std::thread::sleep(ms(20));
