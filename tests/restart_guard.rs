@@ -148,6 +148,8 @@ fn a_restarted_node_with_its_data_gives_no_vote_and_is_sent_releases() {
     for server in &mut servers[..2] {
         server.kill();
         server.restart();
+        let loading = || server.info("persistence", "loading");
+        eventually("it has loaded its data", || loading() == "0");
     }
     let restarted = Instant::now();
     eventually("both sit out", || {
