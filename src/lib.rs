@@ -207,8 +207,8 @@ macro_rules! say {
     }};
 }
 
-// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, keeper, keep_alive,
-// fence, capi.
+// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, keeper,
+// keep_alive, fence, capi.
 
 /// The C interface.
 #[cfg(feature = "capi")]
@@ -238,6 +238,8 @@ mod redlock;
 mod sync;
 /// The random value that signs an acquisition.
 mod token;
+/// How threads wait for a lock that somebody has.
+mod waiting;
 
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
 pub use keep_alive::KeptLock;

@@ -10,21 +10,24 @@ use crate::net::drive::Nodes;
 use crate::net::lane::Lane;
 use crate::options::Options;
 use crate::protocol::attempt::{Extended, Extension, refill};
-use crate::protocol::entry::{Op, Outcome};
-use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
-use crate::protocol::script::{Action, Key};
+use crate::protocol::entry::Outcome;
+use crate::protocol::quorum::{Deadline, Ttl};
+use crate::protocol::script::Key;
 use crate::token::Token;
+use crate::waiting::Waiting;
 
 /// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
 /// the last of them is gone, and the kept locks.
 pub(crate) struct Shared {
     pub(crate) lane: Arc<Lane>,
     pub(crate) keeper: Keeper,
+    pub(crate) waiting: Arc<Waiting>,
 }
 
 impl Shared {
     pub(crate) fn new(nodes: Nodes) -> Shared {
         Shared {
+            waiting: Arc::new(Waiting::new(&nodes)),
             lane: Arc::new(Lane::new(nodes)),
             keeper: Keeper::new(),
         }
@@ -83,6 +86,7 @@ impl Lock {
         deadline: Deadline,
         options: &Options,
     ) -> Lock {
+        shared.waiting.holds(&key.resource);
         Lock {
             shared,
             key,
@@ -234,8 +238,7 @@ impl Lock {
     /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did, and
     ///   ends by itself with its ttl on the others.
     pub fn release(mut self) -> Result<(), Error> {
-        self.ended = true;
-        if !self.shared.is_ours() {
+        if !self.end() {
             return Err(Error::Lost);
         }
         if self.left().is_zero() {
@@ -273,18 +276,21 @@ impl Lock {
     /// Gives the lock up without releasing it: nobody can take it until its ttl ends. That is a
     /// throttle: "at most once in 5 seconds".
     pub fn leak(mut self) {
-        self.ended = true;
+        self.end();
+    }
+
+    /// Nobody relies on it any more. Whether it was this process's.
+    fn end(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
+        if first {
+            self.shared.waiting.ends(&self.key.resource);
+        }
+        first
     }
 
     fn run_release(&self, only_write: bool) -> Outcome {
-        let op = Op {
-            action: Action::Release,
-            key: self.key.clone(),
-            until: None,
-            only_write,
-            nodes: NodeSet::ALL,
-        };
-        self.shared.lane.run(op).outcome
+        let shared = &self.shared;
+        shared.waiting.release(&shared.lane, &self.key, only_write)
     }
 
     /// Writes the release and does not wait for the answers.
@@ -301,7 +307,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if !self.ended && self.shared.is_ours() {
+        if self.end() {
             self.write_release();
         }
     }

@@ -1,25 +1,23 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
-use crate::clock::{self, Point};
+use crate::clock::Point;
 use crate::error::{ConfigError, Error};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
 use crate::options::Options;
-use crate::protocol::attempt::{Attempt, Tried};
-use crate::protocol::entry::{Answer, Outcome};
+use crate::protocol::line::Failure;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
-use crate::token::{Token, jitter};
+use crate::token::Token;
+use crate::waiting::{Acquirer, error};
 
 /// A resource is a Redis key; nobody needs a longer name.
 const MAX_RESOURCE: usize = 64 * 1024;
-/// How often `acquire_while` asks during a pause.
-const ASK: Duration = Duration::from_millis(50);
 
 /// Takes locks on one Redis node, or on a majority of N independent ones.
 ///
@@ -143,7 +141,19 @@ impl Redlock {
     ) -> Result<Option<Lock>, Error> {
         let resource = checked(resource.as_ref())?;
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
-        self.attempt(&resource, ttl, &mut || true)
+        let mut acquirer = Acquirer {
+            shared: &self.shared(),
+            options: &self.options,
+            resource: &resource,
+            ttl,
+            keep_trying: None,
+        };
+        let attempt = acquirer.attempt(None);
+        match acquirer.carry_out(attempt, None)? {
+            Ok(lock) => Ok(Some(lock)),
+            Err((Failure::Busy, _)) => Ok(None),
+            Err((failure, _)) => Err(error(failure)),
+        }
     }
 
     /// Takes the lock, trying again while others have it or too few nodes answer, within
@@ -180,7 +190,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Lock, Error> {
-        self.retry(resource.as_ref(), ttl, wait, &mut || true)
+        self.wait_for(resource.as_ref(), ttl, wait, None)
     }
 
     /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so, and at most for
@@ -209,7 +219,8 @@ impl Redlock {
         ttl: Duration,
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
-        self.retry(resource.as_ref(), ttl, self.options.wait, &mut keep_trying)
+        let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
+        self.wait_for(resource.as_ref(), ttl, self.options.wait, Some(keep_trying))
     }
 
     /// [Acquires](Redlock::acquire) the lock, does the work, releases the lock: on every way out, also
@@ -308,89 +319,27 @@ impl Redlock {
         family.shared.clone()
     }
 
-    /// One attempt, of as many tries as it takes.
-    fn attempt(
-        &self,
-        resource: &Arc<[u8]>,
-        ttl: Ttl,
-        keep_trying: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Lock>, Error> {
-        let shared = self.shared();
-        let node_timeout = shared.lane.nodes().node_timeout;
-        let mut attempt = Attempt::new(resource.clone(), ttl, node_timeout);
-        loop {
-            let started = Point::now();
-            let answer = shared.lane.run(attempt.op(Token::random()?, started));
-            let now = Point::now();
-            report(resource, &answer, started.elapsed_at(now));
-            let lock = |key: Key, deadline: Deadline| {
-                Lock::new(shared.clone(), key, ttl.duration(), deadline, &self.options)
-            };
-            match attempt.answered(answer, now) {
-                Tried::Granted(key, deadline) => return Ok(Some(lock(key, deadline))),
-                Tried::TooSlow(key, deadline) => {
-                    drop(lock(key, deadline));
-                    return Err(Error::TooSlow);
-                }
-                Tried::Denied => return Ok(None),
-                Tried::Unavailable(errors) => {
-                    let mistake = errors.same_server();
-                    return Err(mistake.map_or(Error::Unavailable(errors), Error::Config));
-                }
-                Tried::Again(within) => {
-                    let pause_end = clock::instant() + jitter(Duration::ZERO, within);
-                    pause(pause_end, keep_trying)?;
-                }
-            }
-        }
-    }
-
-    fn retry(
+    fn wait_for(
         &self,
         resource: &[u8],
         ttl: Duration,
         wait: Duration,
-        keep_trying: &mut dyn FnMut() -> bool,
+        keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
         let resource = checked(resource)?;
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
-        let end = clock::instant().checked_add(wait);
-        let over = |at: Instant| end.is_some_and(|end| at >= end);
-        let mut last = None;
-        loop {
-            if !keep_trying() {
-                return Err(Error::Cancelled);
-            }
-            // The pause, or asking, may have taken longer than it should.
-            if let Some(error) = last
-                && over(clock::instant())
-            {
-                return Err(error);
-            }
-            let error = match self.attempt(&resource, ttl, keep_trying) {
-                Ok(Some(lock)) => return Ok(lock),
-                Ok(None) => Error::Busy,
-                Err(error @ (Error::Unavailable(_) | Error::TooSlow)) => error,
-                Err(error) => return Err(error),
-            };
-            let (min, max) = self.options.retry_delay;
-            let mut delay = jitter(min, max);
-            if let Error::Unavailable(nodes) = &error
-                && let Some(wait) = nodes.retry_after()
-            {
-                // Nobody pauses for longer than until enough nodes vote.
-                delay = delay.min(wait.saturating_add(jitter(Duration::ZERO, min)));
-            }
-            let Some(next) = clock::instant().checked_add(delay) else {
-                return Err(error);
-            };
-            // No attempt starts after the wait is over, and nobody pauses for nothing.
-            if over(next) {
-                return Err(error);
-            }
-            pause(next, keep_trying)?;
-            last = Some(error);
-        }
+        let shared = self.shared();
+        let acquirer = Acquirer {
+            shared: &shared,
+            options: &self.options,
+            resource: &resource,
+            ttl,
+            keep_trying: match keep_trying {
+                Some(keep_trying) => Some(keep_trying),
+                None => None,
+            },
+        };
+        acquirer.wait(wait)
     }
 }
 
@@ -482,35 +431,4 @@ fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {
         )));
     }
     Ok(resource.into())
-}
-
-/// Sleeps until `end`, asking from time to time.
-fn pause(end: Instant, keep_trying: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-    loop {
-        let rest = end.saturating_duration_since(clock::instant());
-        if rest.is_zero() {
-            return Ok(());
-        }
-        std::thread::sleep(rest.min(ASK));
-        if !keep_trying() {
-            return Err(Error::Cancelled);
-        }
-    }
-}
-
-fn report(resource: &[u8], answer: &Answer, took: Duration) {
-    let verdict = match answer.outcome {
-        Outcome::Yes(_) => "Yes",
-        Outcome::No => "No",
-        Outcome::Unavailable { .. } => "Unavailable",
-    };
-    let tally = answer.tally;
-    say!(
-        debug,
-        "acquire \"{}\": {verdict}, {} yes, {} no, {} failed, {took:?}",
-        resource.escape_ascii(),
-        tally.granted.len(),
-        tally.refused.len(),
-        tally.failed.len(),
-    );
 }

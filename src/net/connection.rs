@@ -15,6 +15,16 @@ use crate::protocol::script::{SCRIPTS, is_not_now};
 /// So much is read at once.
 const BUFFER: usize = 16 * 1024;
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Locks,
+    /// With the restart guard.
+    GuardedLocks,
+    /// To be told of releases. It needs neither INFO nor scripts.
+    Messages,
+}
+
 pub(crate) enum Connection {
     Plain(Plain),
     Tls(Tls),
@@ -26,15 +36,15 @@ impl Connection {
     pub(crate) fn open(
         info: &ConnectionInfo,
         timeout: Duration,
-        guarded: bool,
+        purpose: Purpose,
     ) -> Result<(Connection, Greeting), Cause> {
         let until = clock::instant() + timeout;
         let mut connection = match info.addr() {
             ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, timeout)?),
             _ => Connection::Plain(Plain::connect(info, until)?),
         };
-        let greeting = connection.set_up(info, until, timeout)?;
-        if guarded && greeting.uptime.is_none() {
+        let greeting = connection.set_up(info, purpose, until, timeout)?;
+        if purpose == Purpose::GuardedLocks && greeting.uptime.is_none() {
             return Err(Cause::NoUptime);
         }
         Ok((connection, greeting))
@@ -82,10 +92,11 @@ impl Connection {
     fn set_up(
         &mut self,
         info: &ConnectionInfo,
+        purpose: Purpose,
         until: Instant,
         timeout: Duration,
     ) -> Result<Greeting, Cause> {
-        let (commands, needed) = self.commands(info);
+        let (commands, needed) = self.commands(info, purpose);
         let mut bytes = Vec::new();
         for command in &commands {
             command.write_packed_command(&mut bytes);
@@ -138,7 +149,7 @@ impl Connection {
     }
 
     /// The commands that set it up, and how many of them, the first ones, must not be refused.
-    fn commands(&self, info: &ConnectionInfo) -> (Vec<Cmd>, usize) {
+    fn commands(&self, info: &ConnectionInfo, purpose: Purpose) -> (Vec<Cmd>, usize) {
         let settings = info.redis_settings();
         let mut commands = Vec::new();
         let mut needed = 0;
@@ -165,6 +176,9 @@ impl Connection {
                     commands.push(set_info);
                 }
             }
+        }
+        if purpose == Purpose::Messages {
+            return (commands, needed);
         }
         commands.push(redis::cmd("INFO").arg("server").clone());
         for script in SCRIPTS {

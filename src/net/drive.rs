@@ -10,7 +10,7 @@ use redis::ConnectionInfo;
 
 use crate::clock;
 use crate::error::Cause;
-use crate::net::connection::Connection;
+use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
@@ -24,8 +24,8 @@ use crate::sync::{lock, wait_until};
 pub(crate) struct Nodes {
     infos: Vec<ConnectionInfo>,
     pub(crate) node_timeout: Duration,
-    connect_timeout: Duration,
-    guarded: bool,
+    pub(crate) connect_timeout: Duration,
+    purpose: Purpose,
     hub: Mutex<Hub>,
     /// There is news for the leader or for an attendant.
     changed: Condvar,
@@ -84,7 +84,10 @@ impl Nodes {
             infos,
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
-            guarded: guard.is_some(),
+            purpose: match guard {
+                Some(_) => Purpose::GuardedLocks,
+                None => Purpose::Locks,
+            },
             hub: Mutex::new(hub),
             changed: Condvar::new(),
         }
@@ -146,12 +149,14 @@ impl Nodes {
         let node = format!("node {node} ({})", info.addr());
         match event {
             Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
-            Event::Back(forgotten, replaced) if *replaced && !self.guarded => say!(
-                warn,
-                "{node} is back: restarted or replaced, it may have forgotten locks (see \
+            Event::Back(forgotten, replaced) if *replaced && self.purpose == Purpose::Locks => {
+                say!(
+                    warn,
+                    "{node} is back: restarted or replaced, it may have forgotten locks (see \
                  Options::restart_guard){}",
-                but(*forgotten)
-            ),
+                    but(*forgotten)
+                )
+            }
             Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
             Event::SitsOut(left) => say!(
                 warn,
@@ -388,7 +393,7 @@ impl Nodes {
     fn open(&self, node: usize) {
         let info = self.infos.get(node).ok_or_else(gone);
         let opened =
-            info.and_then(|info| Connection::open(info, self.connect_timeout, self.guarded));
+            info.and_then(|info| Connection::open(info, self.connect_timeout, self.purpose));
         let (mut fresh, greeting) = match opened {
             Ok((connection, greeting)) => (Some(connection), Ok(greeting)),
             Err(cause) => (None, Err(cause)),

@@ -82,16 +82,29 @@ impl Lane {
 
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
-        let answer = self.answer(op);
+        let answer = self.answer(op, None);
         trace_votes(&answer);
         answer
     }
 
-    fn answer(&self, op: Op) -> Answer {
+    /// The same, and right behind it in the same write what another thread waits for.
+    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
+        let answer = self.answer(op, Some((next, waiter)));
+        trace_votes(&answer);
+        answer
+    }
+
+    fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
         let mut now = clock::instant();
         let mut hub = self.nodes.hub();
+        let submit_next = |hub: &mut Hub| {
+            if let Some((op, waiter)) = next {
+                hub.core.submit(op, Who::Waiter(waiter), now);
+            }
+        };
         if let Some(leader) = hub.idle.take() {
             hub.core.submit(op, Who::Leader, now);
+            submit_next(&mut hub);
             if std::mem::take(&mut hub.crowded) {
                 // Those who were answered last are about to come again: let them come along.
                 drop(hub);
@@ -103,9 +116,17 @@ impl Lane {
         }
         let waiter = Waiter::new();
         hub.core.submit(op, Who::Waiter(waiter.clone()), now);
+        submit_next(&mut hub);
         self.nodes.submitted(&hub);
         drop(hub);
         self.follow(&waiter)
+    }
+
+    /// The answer to what another thread has submitted for this one.
+    pub(crate) fn run_by_another(&self, waiter: &Arc<Waiter>) -> Answer {
+        let answer = self.follow(waiter);
+        trace_votes(&answer);
+        answer
     }
 
     /// Carries out many operations, together as far as they can be.
@@ -244,7 +265,8 @@ impl Who {
 }
 
 impl Waiter {
-    fn new() -> Arc<Waiter> {
+    /// This thread.
+    pub(crate) fn new() -> Arc<Waiter> {
         Arc::new(Waiter {
             thread: std::thread::current(),
             turn: Mutex::new(Turn::Wait),
@@ -265,6 +287,11 @@ impl Waiter {
                 Turn::Wait => std::thread::park(),
             }
         }
+    }
+
+    /// Makes it look again what it should do.
+    pub(crate) fn wake(&self) {
+        self.thread.unpark();
     }
 
     fn tell(&self, turn: Turn) {

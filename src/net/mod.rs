@@ -5,11 +5,13 @@
 //! - `plain`: a TCP or Unix socket
 //! - `tls`: a TLS connection of the redis crate
 //! - `connection`: either of them, connected and set up
+//! - `ear`: a connection over which a node tells of releases
 //! - `drive`: the leader's loop and the attendants
 //! - `lane`: who leads, and how the others wait
 
 pub(crate) mod connection;
 pub(crate) mod drive;
+pub(crate) mod ear;
 pub(crate) mod lane;
 pub(crate) mod plain;
 pub(crate) mod tls;

@@ -7,6 +7,7 @@ use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::mutant;
+use crate::protocol::queue::{Knock, Seen};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
@@ -19,9 +20,11 @@ const MAX_SPLITS: u32 = 8;
 
 /// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
 /// token of its own (rule R2), within one node timeout and some hundred round trips; and one more where connections turned out closed.
+#[derive(Debug)]
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,
+    knock: Option<Knock>,
     node_timeout: Duration,
     /// When the first try was sent.
     begun: Option<Instant>,
@@ -38,17 +41,54 @@ pub(crate) enum Tried {
     /// Granted when its validity was over: to be released again.
     TooSlow(Key, Deadline),
     /// Held by another.
-    Denied,
+    Denied(Denial),
     Unavailable(NodeErrors),
     /// Another try, after a random part of this time.
     Again(Duration),
 }
 
+/// What those who denied it say of the lock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Denial {
+    /// Of the nodes that were knocked at.
+    pub(crate) seen: Vec<Seen>,
+    /// So many others had granted it, and it was undone there.
+    pub(crate) granted: usize,
+}
+
+impl Denial {
+    /// Who has it on so many nodes.
+    pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
+        let known = || self.seen.iter().filter_map(|seen| seen.holder);
+        known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
+    }
+
+    /// Nobody says who has it: the nodes were not asked, or do not permit it.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.granted == 0 && self.seen.iter().all(|seen| seen.holder.is_none())
+    }
+
+    /// When so many nodes are free, if nobody does anything before.
+    pub(crate) fn free_in(&self, quorum: usize) -> Option<Duration> {
+        let mut left: Vec<Duration> = self.seen.iter().filter_map(|seen| seen.left).collect();
+        left.sort_unstable();
+        let needed = quorum.saturating_sub(self.granted).checked_sub(1);
+        needed.map_or(Some(Duration::ZERO), |needed| left.get(needed).copied())
+    }
+}
+
 impl Attempt {
-    pub(crate) fn new(resource: Arc<[u8]>, ttl: Ttl, node_timeout: Duration) -> Attempt {
+    /// With `knock` the nodes tell this process when the lock is free.
+    pub(crate) fn new(
+        resource: Arc<[u8]>,
+        ttl: Ttl,
+        knock: Option<Knock>,
+        node_timeout: Duration,
+    ) -> Attempt {
         Attempt {
             resource,
             ttl,
+            knock,
             node_timeout,
             begun: None,
             token: None,
@@ -68,7 +108,10 @@ impl Attempt {
         let begun = self.begun.filter(|_| !mutant(22));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
         Op {
-            action: Action::Acquire(self.ttl),
+            action: match self.knock {
+                Some(knock) => Action::Knock(self.ttl, knock),
+                None => Action::Acquire(self.ttl),
+            },
             key: Key {
                 resource: self.resource.clone(),
                 token,
@@ -80,10 +123,20 @@ impl Attempt {
         }
     }
 
+    /// How long the current try has taken.
+    pub(crate) fn took(&self, now: Point) -> Duration {
+        self.started
+            .map_or(Duration::ZERO, |started| started.elapsed_at(now))
+    }
+
     pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
         let begun = *self.begun.get_or_insert(answer.begun);
         let (Some(token), Some(started)) = (self.token, self.started) else {
-            return Tried::Denied;
+            return Tried::Denied(Denial::default());
+        };
+        let denial = Denial {
+            granted: answer.tally.granted.len(),
+            seen: answer.seen,
         };
         match answer.outcome {
             Outcome::Yes(asked) => {
@@ -105,12 +158,12 @@ impl Attempt {
             }
             // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told
             // the same.
-            Outcome::No if answer.tally.granted.is_empty() => Tried::Denied,
+            Outcome::No if denial.granted == 0 => Tried::Denied(denial),
             Outcome::No => {
                 let took = now.mono.saturating_duration_since(answer.begun);
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
                 if left.is_zero() || self.splits == MAX_SPLITS {
-                    return Tried::Denied;
+                    return Tried::Denied(denial);
                 }
                 self.splits += 1;
                 let grows = 1 << self.splits;
@@ -230,7 +283,7 @@ mod tests {
 
     fn begin(now: Point) -> Attempt {
         let ttl = Ttl::new(1000 * MS).unwrap();
-        let mut attempt = Attempt::new(Arc::from(&b"a"[..]), ttl, NODE_TIMEOUT);
+        let mut attempt = Attempt::new(Arc::from(&b"a"[..]), ttl, None, NODE_TIMEOUT);
         attempt.op(Token::from_bytes([0; 20]), now);
         attempt
     }
@@ -242,9 +295,7 @@ mod tests {
                 granted: NodeSet::first(granted),
                 ..Tally::default()
             },
-            numbers: None,
-            causes: Vec::new(),
-            begun: begun.mono,
+            ..Answer::none(begun.mono)
         }
     }
 
@@ -257,7 +308,7 @@ mod tests {
     fn who_has_no_vote_is_denied_at_once() {
         let now = Point::now();
         let tried = begin(now).answered(answer(Outcome::No, 0, now), later(now, MS));
-        assert!(matches!(tried, Tried::Denied));
+        assert!(matches!(tried, Tried::Denied(_)));
     }
 
     #[test]
@@ -276,7 +327,7 @@ mod tests {
                     // All tries together have two node timeouts.
                     assert_eq!(op.until, Some(start.mono + 2 * NODE_TIMEOUT));
                 }
-                Tried::Denied => break,
+                Tried::Denied(_) => break,
                 _ => panic!("neither granted nor failed"),
             }
         }

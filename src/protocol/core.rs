@@ -11,6 +11,7 @@
 // OK because nodes and places are never removed, so an index that was valid once always is.
 #![allow(clippy::indexing_slicing)]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,12 @@ use crate::protocol::node::{Errand, Greeting, Link, Node, Output, Pending, Repor
 use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Key, Vote, is_not_loaded, is_not_now};
+use crate::protocol::script::{Action, Key, TOLD, Tell, Vote, is_not_loaded, is_not_now};
 
 /// So many places are kept for operations to come.
 const PLACES: usize = 64;
+/// So many resources of which a release has told another process are remembered until they are acquired again.
+const MAX_PASSED: usize = 64;
 /// So many events wait to be logged at most.
 const MAX_EVENTS: usize = 1000;
 
@@ -90,6 +93,8 @@ pub(crate) struct Core<W> {
     /// How many of them are refills.
     refills: usize,
     submitted: u64,
+    /// What releases that nobody waited for have passed on to other processes, the oldest first.
+    passed: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
     pub(crate) events: Vec<(usize, Event)>,
     /// Whoever waits for news should look.
@@ -134,6 +139,7 @@ impl<W> Core<W> {
             entries: Vec::new(),
             refills: 0,
             submitted: 0,
+            passed: VecDeque::new(),
             answers: Vec::new(),
             events: Vec::new(),
             news: false,
@@ -163,7 +169,7 @@ impl<W> Core<W> {
     /// `who` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, who: W, now: Instant) {
         self.submitted += 1;
-        if op.action == Action::Release && self.refills > 0 {
+        if op.action.is_release() && self.refills > 0 {
             self.cancel_refills(&op, now);
         }
         self.refills += usize::from(matches!(op.action, Action::Refill(_)));
@@ -550,7 +556,7 @@ impl<W> Core<W> {
         }
         let action = match (place, &what.release) {
             (Some(place), _) => self.entries[place].op.action,
-            (None, Some(_)) => Action::Release,
+            (None, Some(_)) => Action::Release(Tell::One),
             // Nobody waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if what.ticket.is_none() {
@@ -571,8 +577,35 @@ impl<W> Core<W> {
                 self.sever(at, cause, now);
                 false
             }
+            (None, Vote::Granted(TOLD)) => {
+                self.pass(what.release);
+                true
+            }
             (None, _) => true,
         }
+    }
+
+    /// A release that nobody waits for has told another process. Who acquires the resource next learns it.
+    fn pass(&mut self, release: Option<Key>) {
+        let Some(resource) = release.map(|release| release.resource) else {
+            return;
+        };
+        if !self.passed.contains(&resource) {
+            self.passed.push_back(resource);
+        }
+        if self.passed.len() > MAX_PASSED {
+            self.passed.pop_front();
+        }
+    }
+
+    fn take_passed(&mut self, place: usize) -> bool {
+        let entry = &self.entries[place];
+        if self.passed.is_empty() || !entry.is_acquire() {
+            return false;
+        }
+        let is = |passed: &Arc<[u8]>| *passed == entry.op.key.resource;
+        let at = self.passed.iter().position(is);
+        at.and_then(|at| self.passed.remove(at)).is_some()
     }
 
     fn add_release(&mut self, at: usize, release: Option<Key>) {
@@ -603,13 +636,16 @@ impl<W> Core<W> {
                     entry.votes.grant(at + 1);
                 }
             }
-            Vote::Refused if mutant(8) && !acquire => entry.votes.grant(at),
-            Vote::Refused if mutant(26) && entry.is_extension() => entry.votes.grant(at),
+            Vote::Refused(_) if mutant(8) && !acquire => entry.votes.grant(at),
+            Vote::Refused(_) if mutant(26) && entry.is_extension() => entry.votes.grant(at),
             // It may have been carried out just before the first connection closed.
-            Vote::Refused if entry.is_release() && entry.again.has(at) => {
+            Vote::Refused(_) if entry.is_release() && entry.again.has(at) => {
                 entry.fail(at, &Arc::new(Cause::Closed("before it answered".into())));
             }
-            Vote::Refused => entry.votes.refuse(at),
+            Vote::Refused(seen) => {
+                entry.votes.refuse(at);
+                entry.seen.extend(seen);
+            }
             Vote::Failed { cause, .. } => {
                 let cause = Arc::new(cause);
                 entry.fail(at, &cause);
@@ -835,6 +871,7 @@ impl<W> Core<W> {
                 self.add_release(at, Some(release.clone()));
             }
         }
+        let passed = self.take_passed(place);
         let entry = &mut self.entries[place];
         let outcome = match verdict {
             Verdict::Yes => Outcome::Yes(entry.asked),
@@ -848,6 +885,8 @@ impl<W> Core<W> {
             outcome,
             tally: entry.votes,
             numbers: entry.numbers,
+            seen: std::mem::take(&mut entry.seen),
+            passed,
             causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use crate::error::{Cause, NodeErrors};
 use crate::protocol::mutant;
+use crate::protocol::queue::Seen;
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
-use crate::protocol::script::{Action, Key};
+use crate::protocol::script::{Action, Key, TOLD};
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -35,8 +36,12 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) tally: Tally,
-    /// The smallest and the largest number that was granted, of a fencing token.
+    /// The smallest and the largest number that was granted: of a fencing token, or what releases say.
     pub(crate) numbers: Option<(u64, u64)>,
+    /// What a knock has seen, node by node.
+    pub(crate) seen: Vec<Seen>,
+    /// An earlier release of the same resource has told another process, as was learnt only now.
+    pub(crate) passed: bool,
     /// Why nodes failed.
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
@@ -53,9 +58,16 @@ impl Answer {
             },
             tally: Tally::default(),
             numbers: None,
+            seen: Vec::new(),
+            passed: false,
             causes: Vec::new(),
             begun: now,
         }
+    }
+
+    /// Of a release: whether it has told another process.
+    pub(crate) fn has_told(&self) -> bool {
+        self.numbers.is_some_and(|(_, most)| most == TOLD)
     }
 }
 
@@ -85,6 +97,7 @@ pub(crate) struct Entry<W> {
     pub(crate) until: Instant,
     pub(crate) votes: Tally,
     pub(crate) numbers: Option<(u64, u64)>,
+    pub(crate) seen: Vec<Seen>,
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// Nodes that it was sent to. Where the connection closes, a release or extension is taken out again, so
     /// that it can be sent a second time.
@@ -114,6 +127,7 @@ impl<W> Entry<W> {
             until: now,
             votes: Tally::default(),
             numbers: None,
+            seen: Vec::new(),
             causes: Vec::new(),
             asked: NodeSet::EMPTY,
             again: NodeSet::EMPTY,
@@ -136,7 +150,7 @@ impl<W> Entry<W> {
     }
 
     pub(crate) fn is_release(&self) -> bool {
-        self.op.action == Action::Release
+        self.op.action.is_release()
     }
 
     /// Somebody waits for its verdict.
@@ -190,7 +204,7 @@ impl<W> Entry<W> {
     /// Nodes that it is to be sent to now, of those that are here.
     pub(crate) fn to_ask(&self, here: NodeSet, nodes: usize) -> NodeSet {
         let new = here.without(self.asked).and(self.op.nodes);
-        if self.is_release() || self.is_refill() {
+        if self.is_release() || self.op.only_write {
             // A release also where it has failed already: it is due there.
             return new;
         }

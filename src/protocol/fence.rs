@@ -94,15 +94,12 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::protocol::quorum::Tally;
 
     fn answer(outcome: Outcome, numbers: Option<(u64, u64)>) -> Answer {
         Answer {
             outcome,
-            tally: Tally::default(),
             numbers,
-            causes: Vec::new(),
-            begun: clock::instant(),
+            ..Answer::none(clock::instant())
         }
     }
 

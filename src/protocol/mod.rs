@@ -6,6 +6,7 @@
 //! - `quorum`: the rules; majority, validity, votes and verdicts
 //! - `resp`: commands and replies as bytes
 //! - `script`: the commands of a lock
+//! - `queue`: who waits for a lock that another process holds, on the nodes
 //! - `node`: one node: its connection, what it has been asked and is due, what its attendant does
 //! - `guard`: whether a server may have forgotten locks
 //! - `order`: which node is read first
@@ -13,15 +14,20 @@
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
 //! - `attempt`: the tries that make one attempt to acquire
+//! - `contender`: what the one thread does that asks for a lock on behalf of its process
+//! - `line`: the threads of a process that wait for a lock, and who is next
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
+pub(crate) mod contender;
 pub(crate) mod core;
 pub(crate) mod entry;
 pub(crate) mod fence;
 pub(crate) mod guard;
+pub(crate) mod line;
 pub(crate) mod node;
 pub(crate) mod order;
+pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod resp;
 pub(crate) mod script;

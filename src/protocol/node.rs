@@ -20,7 +20,7 @@ use crate::error::Cause;
 use crate::protocol::guard::{Guard, Known, Told};
 use crate::protocol::mutant;
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::{Action, Key};
+use crate::protocol::script::{Action, Key, Tell};
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again
 /// votes within one second.
@@ -345,7 +345,7 @@ impl Node {
             retries,
         };
         self.ask(what, out);
-        Action::Release.pack(&key, self.greeting.by_hash, out.bytes);
+        Action::Release(Tell::Nobody).pack(&key, self.greeting.by_hash, out.bytes);
     }
 
     // ---- receiving

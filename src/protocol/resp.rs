@@ -6,6 +6,8 @@ use crate::error::Cause;
 
 /// No reply that we ask for is larger; what is, is not a Redis answer.
 const MAX_REPLY: usize = 64 * 1024;
+/// What may stand around it.
+const MAX_AROUND: usize = 1024;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -18,15 +20,12 @@ pub(crate) enum Reply {
     Other,
 }
 
-/// Appends one command: `args`, and as its last argument a number where there is one. (Without the two
+/// Appends one command: all `args`, and as its last argument a number where there is one. (Without the two
 /// allocations that `redis::Cmd` makes for each.)
-pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[u8]], number: Option<u64>) {
-    header(
-        out,
-        b'*',
-        (args.len() + usize::from(number.is_some())) as u64,
-    );
-    for arg in args {
+pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[&[u8]]], number: Option<u64>) {
+    let count = args.iter().map(|args| args.len()).sum::<usize>();
+    header(out, b'*', (count + usize::from(number.is_some())) as u64);
+    for arg in args.iter().copied().flatten() {
         header(out, b'$', arg.len() as u64);
         out.extend_from_slice(arg);
         out.extend_from_slice(b"\r\n");
@@ -68,7 +67,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
         }
     }
     let parsed = element(bytes, true)?;
-    if parsed.is_none() && bytes.len() > MAX_REPLY {
+    if parsed.is_none() && bytes.len() > MAX_REPLY + MAX_AROUND {
         return Err(garbage(bytes));
     }
     Ok(parsed)
@@ -143,7 +142,7 @@ mod tests {
     fn numbers_are_written_as_the_standard_library_writes_them() {
         for number in [0, 1, 9, 10, 99, 100, 12_345_678_900, u64::MAX] {
             let mut out = Vec::new();
-            pack(&mut out, &[b"A"], Some(number));
+            pack(&mut out, &[&[b"A"]], Some(number));
             let text = number.to_string();
             let expected = format!("*2\r\n$1\r\nA\r\n${}\r\n{text}\r\n", text.len());
             assert_eq!(out, expected.as_bytes());

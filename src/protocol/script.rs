@@ -7,10 +7,12 @@
 use std::sync::Arc;
 
 use crate::error::Cause;
+use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::token::Token;
 
+#[derive(Clone, Copy)]
 pub(crate) struct Script {
     pub(crate) text: &'static [u8],
     /// SHA-1 of the text.
@@ -46,18 +48,30 @@ const FENCE: Script = Script {
 const COUNTER: &[u8] = b":fence";
 
 /// What a server is to know.
-pub(crate) const SCRIPTS: [Script; 3] = [RELEASE, EXTEND, FENCE];
+pub(crate) const SCRIPTS: [Script; 6] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE];
 
 /// What is done to a lock on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Acquire(Ttl),
+    /// Acquire, or be told when the lock is free.
+    Knock(Ttl, Knock),
     Extend(Ttl),
-    Release,
+    Release(Tell),
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
     Refill(Ttl),
     /// A number of at least so much (rule R20).
     Fence(u64),
+    /// Be told no more.
+    Leave(Channel),
+}
+
+/// Whether a release tells the first of those that wait in other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tell {
+    One,
+    /// The lock was never held, or goes to a thread of this process.
+    Nobody,
 }
 
 /// A lock as the nodes know it.
@@ -72,45 +86,61 @@ pub(crate) struct Key {
 impl Action {
     pub(crate) fn question(self) -> Question {
         match self {
-            Action::Acquire(_) => Question::Acquire,
+            Action::Acquire(_) | Action::Knock(..) => Question::Acquire,
             _ => Question::Held,
         }
+    }
+
+    pub(crate) fn is_release(self) -> bool {
+        matches!(self, Action::Release(_))
     }
 
     /// Appends the command to `out`, with the hash of a script that the server knows.
     pub(crate) fn pack(self, key: &Key, by_hash: bool, out: &mut Vec<u8>) {
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
-        let (script, number) = match self {
+        let mut call = |script: Script, keys: &[u8], args: &[&[u8]], number| {
+            let (command, script): (&[u8], _) = if by_hash {
+                (b"EVALSHA", script.hash)
+            } else {
+                (b"EVAL", script.text)
+            };
+            resp::pack(out, &[&[command, script, keys, resource], args], number);
+        };
+        match self {
             Action::Acquire(ttl) | Action::Refill(ttl) => {
-                let args = [b"SET", resource, token, b"NX", b"PX"];
-                return resp::pack(out, &args, Some(ttl.millis()));
+                let args: &[&[u8]] = &[b"SET", resource, token, b"NX", b"PX"];
+                resp::pack(out, &[args], Some(ttl.millis()));
             }
-            Action::Extend(ttl) => (EXTEND, Some(ttl.millis())),
-            Action::Release => (RELEASE, None),
-            Action::Fence(at_least) => (FENCE, Some(at_least)),
-        };
-        let (command, script): (&[u8], _) = if by_hash {
-            (b"EVALSHA", script.hash)
-        } else {
-            (b"EVAL", script.text)
-        };
-        if let Action::Fence(_) = self {
-            let counter = [resource, COUNTER].concat();
-            let args = [command, script, b"2", resource, &counter, token];
-            return resp::pack(out, &args, number);
+            Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
+            Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
+            Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
+            Action::Fence(at_least) => {
+                let counter = [resource, COUNTER].concat();
+                call(FENCE, b"2", &[&counter, token], Some(at_least));
+            }
+            Action::Knock(ttl, knock) => {
+                let (ttl, more) = (ttl.millis().to_string(), knock.arguments());
+                let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
+                let args = [token, ttl.as_bytes(), channel, arrived, waited, lease];
+                call(KNOCK, b"1", &args, None);
+            }
+            Action::Leave(channel) => call(LEAVE, b"1", &[channel.name().as_bytes()], None),
         }
-        resp::pack(out, &[command, script, b"1", resource, token], number);
     }
 
     /// What a node's reply to this action says.
     pub(crate) fn vote(self, reply: Reply) -> Vote {
         match (self, reply) {
-            (Action::Acquire(_) | Action::Refill(_), Reply::Okay) => Vote::Granted(0),
-            (Action::Acquire(_) | Action::Refill(_), Reply::Nil) => Vote::Refused,
-            (Action::Extend(_) | Action::Release, Reply::Int(1)) => Vote::Granted(0),
+            (Action::Acquire(_) | Action::Knock(..) | Action::Refill(_), Reply::Okay) => {
+                Vote::Granted(0)
+            }
+            (Action::Acquire(_) | Action::Refill(_), Reply::Nil) => Vote::Refused(None),
+            (Action::Extend(_), Reply::Int(1)) => Vote::Granted(0),
+            (Action::Release(_), Reply::Int(told @ 1..=2)) => Vote::Granted(told.unsigned_abs()),
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
-            (Action::Extend(_) | Action::Release | Action::Fence(_), Reply::Int(0)) => {
-                Vote::Refused
+            (Action::Leave(_), Reply::Int(_)) => Vote::Granted(0),
+            (Action::Extend(_) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
+                Vote::Refused(None)
             }
             // A new connection logs in again.
             (_, Reply::Error(text)) if text.starts_with("NOAUTH") => {
@@ -120,20 +150,25 @@ impl Action {
                 cause: Cause::refused(&text),
                 later: is_not_now(&text),
             },
+            (Action::Knock(..), other) => match Seen::parse(&other) {
+                Some(seen) => Vote::Refused(Some(seen)),
+                None => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
+            },
             (_, other) => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
         }
     }
 }
 
+/// A release has told another process that waits.
+pub(crate) const TOLD: u64 = 2;
+
 pub(crate) enum Vote {
-    /// With the number that a fencing token may become.
+    /// With the number that a fencing token may become, or what a release says: [`TOLD`] or not.
     Granted(u64),
-    Refused,
+    /// With what a knock has seen.
+    Refused(Option<Seen>),
     /// The server answered with an error; it may well do `later` what it refused.
-    Failed {
-        cause: Cause,
-        later: bool,
-    },
+    Failed { cause: Cause, later: bool },
     /// This connection is of no use any more.
     Sever(Cause),
 }
@@ -202,6 +237,12 @@ mod tests {
         };
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
+        let knock = Knock {
+            channel: Channel::new([0x5A; 16]),
+            arrived: 1_700_000_000_123,
+            waited: Duration::from_millis(17),
+            lease: Duration::from_secs(8),
+        };
         let mut set = redis::cmd("SET");
         set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
         let script = |script: Script, by_hash| {
@@ -217,10 +258,28 @@ mod tests {
             call.arg(2).arg(resource).arg(counter).arg(token).arg(17);
             call
         };
+        let leave = |by_hash| {
+            let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
+            call.arg(if by_hash { LEAVE.hash } else { LEAVE.text });
+            call.arg(1).arg(resource).arg(knock.channel.name());
+            call
+        };
         for by_hash in [false, true] {
             for (action, expected) in [
                 (Action::Acquire(ttl), set.clone()),
-                (Action::Release, script(RELEASE, by_hash)),
+                (Action::Release(Tell::Nobody), script(RELEASE, by_hash)),
+                (Action::Release(Tell::One), script(TELL, by_hash)),
+                (
+                    Action::Knock(ttl, knock),
+                    script(KNOCK, by_hash)
+                        .arg(30_000)
+                        .arg(knock.channel.name())
+                        .arg(1_700_000_000_123_u64)
+                        .arg(17)
+                        .arg(8000)
+                        .clone(),
+                ),
+                (Action::Leave(knock.channel), leave(by_hash)),
                 (
                     Action::Extend(ttl),
                     script(EXTEND, by_hash).arg(30_000).clone(),

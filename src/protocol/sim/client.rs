@@ -19,7 +19,7 @@ use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Greeting, Link};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
-use crate::protocol::script::{Action, Key};
+use crate::protocol::script::{Action, Key, Tell};
 use crate::token::Token;
 
 /// So many resources are locked; the last one is for when all is quiet.
@@ -541,7 +541,7 @@ impl World {
     fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         self.begin(c, thread);
         let name = Arc::from(&[resource][..]);
-        let attempt = Attempt::new(name, ttl, Duration::from_micros(NODE_TIMEOUT));
+        let attempt = Attempt::new(name, ttl, None, Duration::from_micros(NODE_TIMEOUT));
         self.try_to_acquire(c, thread, attempt, resource);
     }
 
@@ -662,7 +662,7 @@ impl World {
         self.order += 1;
         self.trails[usize::try_from(id).unwrap()].freed = Some(self.order);
         let op = Op {
-            action: Action::Release,
+            action: Action::Release(Tell::One),
             key,
             until: None,
             only_write,
@@ -771,8 +771,8 @@ impl World {
                 self.clients[c].threads[thread].doing = Doing::Releases(token, true);
                 return self.free(c, thread, key, true);
             }
-            Tried::Denied | Tried::Unavailable(_) => {
-                if let Tried::Denied = tried {
+            Tried::Denied(_) | Tried::Unavailable(_) => {
+                if let Tried::Denied(_) = tried {
                     self.counts.denied += 1;
                     // Who has a vote has met another contender, and tries again for a time.
                     let voted = self.trails[token].granted;

@@ -1,0 +1,91 @@
+//! A connection over which a node tells of releases: a subscription to the channel of this process.
+
+use std::time::{Duration, Instant};
+
+use redis::ConnectionInfo;
+
+use crate::clock;
+use crate::error::Cause;
+use crate::net::connection::{Connection, Purpose};
+use crate::protocol::queue;
+use crate::protocol::resp::{self, Reply};
+
+/// A node that has said nothing for so long is asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(1);
+
+pub(crate) struct Ear {
+    connection: Connection,
+    inbox: Vec<u8>,
+    buffer: Vec<u8>,
+    /// It was asked whether it is still there.
+    asked: bool,
+}
+
+impl Ear {
+    /// Connects and subscribes, all within `timeout`.
+    pub(crate) fn open(
+        info: &ConnectionInfo,
+        channel: &str,
+        timeout: Duration,
+    ) -> Result<Ear, Cause> {
+        let until = clock::instant() + timeout;
+        let (mut connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
+        let mut bytes = Vec::new();
+        resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel.as_bytes()]], None);
+        connection.send(&bytes, until, clock::instant())?;
+        let mut ear = Ear {
+            connection,
+            inbox: Vec::new(),
+            buffer: Vec::new(),
+            asked: false,
+        };
+        loop {
+            match ear.reply()? {
+                Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
+                Some(_) => return Ok(ear),
+                None if clock::instant() >= until => return Err(Cause::NotConnected(timeout)),
+                None => ear.receive(until)?,
+            }
+        }
+    }
+
+    /// The next resource that it is told of, if there is any within a second. After an error it is finished.
+    pub(crate) fn hear(&mut self) -> Result<Option<Vec<u8>>, Cause> {
+        let until = clock::instant() + QUIET;
+        loop {
+            match self.reply()? {
+                Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
+                Some(reply) => {
+                    self.asked = false;
+                    if let Some(resource) = queue::message(reply) {
+                        return Ok(Some(resource));
+                    }
+                }
+                None if clock::instant() < until => self.receive(until)?,
+                None if self.asked => return Err(Cause::Silent(QUIET)),
+                None => {
+                    let mut ping = Vec::new();
+                    resp::pack(&mut ping, &[&[b"PING"]], None);
+                    self.connection.send(&ping, until + QUIET, until)?;
+                    self.asked = true;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, until: Instant) -> Result<(), Cause> {
+        let now = clock::instant();
+        let bytes = self.connection.recv(&mut self.buffer, until, now)?;
+        self.inbox.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn reply(&mut self) -> Result<Option<Reply>, Cause> {
+        let Some((reply, length)) = resp::parse(&self.inbox)? else {
+            return Ok(None);
+        };
+        self.inbox.drain(..length);
+        Ok(Some(reply))
+    }
+}

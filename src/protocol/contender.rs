@@ -1,0 +1,325 @@
+//! What the thread at the front of a line does: the only one of its process that asks the nodes for that lock.
+//!
+//! ```text
+//!          ┌──────── denied, and it may be a thread of this process that has it ────────┐
+//!          ▼                                                                            │
+//!   Begins ──▶ Local ── the pause is over ──▶ Opens ── ears suffice, or hopeless ──▶ Tries ──▶ granted
+//!          └── nobody here has it ──────────▶                                     ▲     │
+//!                                                                                 │     ▼
+//!                                 told, the lock's time is over, or the poll ── Sleeps ◀┘ denied, no quorum
+//! ```
+//!
+//! A hint is never more than that: each sleep has a bound of its own.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::attempt::Denial;
+use crate::protocol::mutant;
+use crate::protocol::quorum::{NodeSet, majority};
+
+/// A holder that seems to be in this process is given so long to hand over before other processes are asked to tell.
+const LONGEST_LOCAL: Duration = Duration::from_millis(50);
+/// Where a minority of the nodes has told, the others have so long.
+const GRACE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
+/// Who let another process have the lock gives it so long a start.
+const START: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
+/// Nobody tries at the very moment at which the lock's time ends.
+const EXPIRED: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
+/// The poll grows, while those who release tell, up to this, or to so many times its longest.
+const LONGEST_POLL: Duration = Duration::from_secs(1);
+const POLL_GROWTH: u32 = 8;
+const SHORTEST_POLL: Duration = Duration::from_millis(1);
+/// The first pause where no one has it, and where a hint turned out wrong.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+const MAX_DOUBLINGS: u32 = 7;
+
+/// A random generator, for pauses.
+#[derive(Clone, Debug)]
+pub(crate) struct Noise(u64);
+
+impl Noise {
+    pub(crate) fn new(seed: u64) -> Noise {
+        Noise(seed | 1)
+    }
+
+    pub(crate) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        let part = u32::try_from(self.0 % 1024).unwrap_or(0);
+        min + max.saturating_sub(min) / 1024 * part
+    }
+}
+
+/// On which nodes this process hears what it is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Ears {
+    nodes: usize,
+    pub(crate) open: NodeSet,
+    /// The last try to listen there failed.
+    pub(crate) failed: NodeSet,
+}
+
+impl Ears {
+    pub(crate) fn new(nodes: usize) -> Ears {
+        Ears {
+            nodes,
+            open: NodeSet::EMPTY,
+            failed: NodeSet::EMPTY,
+        }
+    }
+
+    /// So many that each release, which reaches a quorum, is heard.
+    fn enough(&self) -> usize {
+        self.nodes + 1 - majority(self.nodes)
+    }
+
+    pub(crate) fn suffice(&self) -> bool {
+        self.open.len() >= self.enough()
+    }
+
+    fn is_hopeless(&self) -> bool {
+        self.nodes - self.failed.len() < self.enough()
+    }
+}
+
+/// What the thread should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Move {
+    /// One attempt; whether by a knock.
+    Try(bool),
+    Park(Instant),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Begins,
+    Local(Instant),
+    Opens(Instant),
+    /// Since then.
+    Tries(Instant),
+    Sleeps(Instant),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Contender {
+    phase: Phase,
+    retry_delay: (Duration, Duration),
+    /// A thread of this process may have it: a plain try comes before other processes are asked to tell.
+    local: bool,
+    /// It was left to such a thread already.
+    waited: bool,
+    /// It may be in the queues on the nodes.
+    knocks: bool,
+    /// Who has told since the last try began.
+    told: NodeSet,
+    grace: Option<Instant>,
+    /// To try at once.
+    again: bool,
+    /// The current try follows a hint.
+    hinted: bool,
+    /// Hints in a row that were wrong; the next is not followed before then.
+    wrong: u32,
+    follows_from: Instant,
+    /// Who has it on a quorum, and how many tries in a row have seen that.
+    holder: Option<u32>,
+    same: u32,
+    splits: u32,
+}
+
+impl Contender {
+    /// `local`: a thread of this process may have the lock.
+    pub(crate) fn new(retry_delay: (Duration, Duration), local: bool, now: Instant) -> Contender {
+        Contender {
+            phase: Phase::Begins,
+            retry_delay,
+            local,
+            waited: false,
+            knocks: false,
+            told: NodeSet::EMPTY,
+            grace: None,
+            again: false,
+            hinted: false,
+            wrong: 0,
+            follows_from: now,
+            holder: None,
+            same: 0,
+            splits: 0,
+        }
+    }
+
+    /// The longest time for which it sleeps without a hint.
+    pub(crate) fn longest_poll(&self) -> Duration {
+        let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
+        longest.max(LONGEST_POLL)
+    }
+
+    pub(crate) fn is_trying(&self) -> bool {
+        matches!(self.phase, Phase::Tries(_))
+    }
+
+    /// Needs to be told by other processes.
+    pub(crate) fn listens(&self) -> bool {
+        self.knocks
+    }
+
+    /// `here`: a thread of this process seems to have the lock.
+    pub(crate) fn next(
+        &mut self,
+        here: bool,
+        ears: &Ears,
+        node_timeout: Duration,
+        noise: &mut Noise,
+        now: Instant,
+    ) -> Move {
+        loop {
+            match self.phase {
+                Phase::Begins if here && !self.again && !self.waited => {
+                    let (min, max) = self.retry_delay;
+                    let pause = noise.between((min, max)).min(LONGEST_LOCAL);
+                    self.waited = true;
+                    self.phase = Phase::Local(now + pause);
+                }
+                Phase::Begins if (self.local || self.again) && !self.knocks && !ears.suffice() => {
+                    self.local = false;
+                    return self.tries(false, now);
+                }
+                Phase::Begins => {
+                    self.knocks = true;
+                    self.phase = Phase::Opens(now + node_timeout);
+                }
+                Phase::Local(until) if !self.again && self.told.is_empty() && now < until => {
+                    return Move::Park(until);
+                }
+                Phase::Local(_) => {
+                    self.local = false;
+                    self.phase = Phase::Begins;
+                }
+                Phase::Opens(until) => {
+                    let ready = self.again || ears.suffice() || ears.is_hopeless();
+                    if !ready && now < until {
+                        return Move::Park(until);
+                    }
+                    return self.tries(true, now);
+                }
+                Phase::Tries(_) => return Move::Park(now + node_timeout),
+                Phase::Sleeps(until) => {
+                    let until = until.min(self.hint(ears, noise, now).unwrap_or(until));
+                    if !self.again && now < until {
+                        return Move::Park(until);
+                    }
+                    self.hinted = !self.told.is_empty();
+                    self.phase = Phase::Begins;
+                }
+            }
+        }
+    }
+
+    /// When what was told is followed.
+    fn hint(&mut self, ears: &Ears, noise: &mut Noise, now: Instant) -> Option<Instant> {
+        if self.told.is_empty() && self.grace.is_none() {
+            return None;
+        }
+        if self.told.len() >= majority(ears.nodes) {
+            return Some(self.follows_from);
+        }
+        let end = *self.grace.get_or_insert_with(|| now + noise.between(GRACE));
+        Some(end.max(self.follows_from))
+    }
+
+    fn tries(&mut self, knock: bool, now: Instant) -> Move {
+        self.told = NodeSet::EMPTY;
+        self.grace = None;
+        self.again = false;
+        self.phase = Phase::Tries(now);
+        Move::Try(knock)
+    }
+
+    /// Denied, by a quorum or for want of one.
+    pub(crate) fn denied(&mut self, denial: &Denial, ears: &Ears, noise: &mut Noise, now: Instant) {
+        let Phase::Tries(began) = self.phase else {
+            return;
+        };
+        if mutant(30) {
+            self.told = NodeSet::EMPTY;
+        }
+        if !self.knocks {
+            self.phase = Phase::Begins;
+            return;
+        }
+        let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
+        let quorum = majority(ears.nodes);
+        let holder = denial.holder(quorum);
+        let changed = holder != self.holder;
+        self.holder = holder;
+        self.wrong = match self.hinted && !changed {
+            true => self.wrong + 1,
+            false => 0,
+        };
+        let grows = |times: u32| 1 << times.min(MAX_DOUBLINGS);
+        self.follows_from = now;
+        if self.wrong > 0 {
+            let most = SHORTEST_PAUSE.saturating_mul(grows(self.wrong));
+            self.follows_from += noise.between((SHORTEST_PAUSE, most));
+        }
+        self.hinted = false;
+        self.same = if changed { 0 } else { self.same + 1 };
+        let sleep = if holder.is_none() && !denial.is_unknown() && !mutant(31) {
+            // Others were met, and none has it: it may be free at any moment.
+            self.splits += 1;
+            let most = took.saturating_mul(grows(self.splits));
+            let most = most.min(self.retry_delay.1).max(SHORTEST_PAUSE);
+            noise.between((took.min(most), most))
+        } else {
+            self.splits = 0;
+            let poll = self.poll(ears, noise);
+            let free = denial.free_in(quorum);
+            free.map_or(poll, |free| poll.min(free + noise.between(EXPIRED)))
+        };
+        self.phase = Phase::Sleeps(now + sleep);
+    }
+
+    fn poll(&self, ears: &Ears, noise: &mut Noise) -> Duration {
+        let poll = noise.between(self.retry_delay).max(SHORTEST_POLL);
+        if !ears.suffice() {
+            return poll;
+        }
+        let longer = poll.saturating_mul(1 << self.same.min(MAX_DOUBLINGS));
+        longer.min(self.longest_poll()).max(poll)
+    }
+
+    /// Too few nodes answered, or it came too late.
+    pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
+        self.hinted = false;
+        self.phase = Phase::Sleeps(now + pause);
+    }
+
+    /// A node says that the lock may be free.
+    pub(crate) fn told(&mut self, node: usize) {
+        self.told.add(node);
+    }
+
+    /// It hears a node from now on, and may have missed something before.
+    pub(crate) fn hears(&mut self, noise: &mut Noise, now: Instant) {
+        if let Phase::Sleeps(_) = self.phase
+            && self.knocks
+        {
+            self.grace.get_or_insert_with(|| now + noise.between(GRACE));
+        }
+    }
+
+    /// The lock was released in this process, or given up by who was at the front before.
+    pub(crate) fn free(&mut self) {
+        self.again = true;
+    }
+
+    /// It was, and another process was told: that one goes first.
+    pub(crate) fn yields(&mut self, noise: &mut Noise, now: Instant) {
+        self.local = false;
+        if !self.is_trying() {
+            self.again = false;
+            self.told = NodeSet::EMPTY;
+            self.phase = Phase::Sleeps(now + noise.between(START));
+        }
+    }
+}

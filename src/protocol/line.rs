@@ -1,0 +1,599 @@
+//! The lines in which the threads of one process wait: one for each lock, in the order of arrival.
+//!
+//! Only the thread at the front asks the nodes (rule R35). A release in this process hands over to it: the
+//! release and its acquire go in one write to each node, so that waiting costs one round trip. After some such
+//! hand-overs other processes have their turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::clock::Point;
+use crate::error::NodeErrors;
+use crate::protocol::attempt::{Attempt, Denial};
+use crate::protocol::contender::{Contender, Ears, Move, Noise};
+use crate::protocol::mutant;
+use crate::protocol::queue::{Channel, Knock};
+use crate::protocol::quorum::{NodeSet, Ttl};
+
+/// After so many hand-overs, or so long, another process that waits has its turn.
+const LONGEST_RUN: (u32, Duration) = (16, Duration::from_millis(20));
+/// So long ears stay open after the last need, and what is known of a line is kept.
+const WARM: Duration = Duration::from_secs(1);
+/// Who is not at the front is woken when it is.
+const LONGEST_PARK: Duration = Duration::from_secs(3600);
+/// The queues on the nodes are kept longer than the longest poll.
+const LEASE: Duration = Duration::from_secs(5);
+/// So many messages for locks that nobody here waits for are passed on in such a time.
+const MAX_FORWARDS: (u32, Duration) = (100, Duration::from_millis(100));
+
+/// Why an attempt gave no lock.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    Busy,
+    TooSlow,
+    Unavailable(NodeErrors),
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) ttl: Ttl,
+    /// No attempt begins after that.
+    pub(crate) end: Option<Instant>,
+    /// The thread is to be asked before each attempt, so nobody else makes one for it.
+    pub(crate) asks: bool,
+    pub(crate) retry_delay: (Duration, Duration),
+}
+
+/// What a thread that waits should do.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// One attempt; with a knock the nodes are asked to tell.
+    Try(Option<Knock>),
+    /// Until then, or until it is woken.
+    Park(Instant),
+    /// Somebody else has submitted the first try of this attempt for it.
+    Served(Attempt),
+    /// Its wait is over: leave, with this error.
+    Over(Failure),
+}
+
+/// What a release does about those who wait here.
+#[derive(Debug)]
+pub(crate) enum Handover<W> {
+    /// None: the release tells another process.
+    Tell,
+    /// None: the release tells nobody, and the thread at the front goes on by itself.
+    Front,
+    /// It goes together with the first try for this one.
+    Serve { place: u64, who: W, ttl: Ttl },
+}
+
+#[derive(Debug)]
+enum State {
+    Queued,
+    Front(Contender),
+    Served(Option<Attempt>),
+}
+
+#[derive(Debug)]
+struct Place<W> {
+    resource: Arc<[u8]>,
+    who: W,
+    wish: Wish,
+    arrived: Point,
+    state: State,
+    last: Option<Failure>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    /// Those who have left may still be in it.
+    queue: VecDeque<u64>,
+    /// Hand-overs since a thread of this line got the lock by itself, and when that was.
+    run: Option<(u32, Instant)>,
+    /// Another process was told that the lock is free, and is to have a start.
+    passed: Option<Instant>,
+    /// Threads of this process have waited for others until lately.
+    warm: Option<Instant>,
+    last: Option<Failure>,
+}
+
+impl Line {
+    fn is_remembered(&self, now: Instant) -> bool {
+        let lately = |at: &Instant| now < *at + WARM;
+        !self.queue.is_empty() || self.passed.iter().chain(&self.warm).any(lately)
+    }
+}
+
+/// `W`: a thread that waits.
+pub(crate) struct Lines<W> {
+    lines: HashMap<Arc<[u8]>, Line>,
+    places: HashMap<u64, Place<W>>,
+    arrivals: u64,
+    node_timeout: Duration,
+    /// None: this process cannot be told.
+    channel: Option<Channel>,
+    ears: Ears,
+    /// Nodes that a thread listens to, or tries to.
+    listened: NodeSet,
+    /// Nodes that a thread is to be started for.
+    pub(crate) listen: NodeSet,
+    /// Nodes that can be listened to.
+    audible: NodeSet,
+    needed_until: Option<Instant>,
+    sweep_at: Option<Instant>,
+    forwards: Option<(u32, Instant)>,
+    noise: Noise,
+    /// To be woken.
+    pub(crate) woken: Vec<W>,
+}
+
+impl<W: Clone> Lines<W> {
+    /// `audible`: the nodes that can be listened to.
+    pub(crate) fn new(
+        nodes: usize,
+        audible: NodeSet,
+        channel: Option<Channel>,
+        node_timeout: Duration,
+        noise: u64,
+    ) -> Lines<W> {
+        let mut ears = Ears::new(nodes);
+        let audible = audible.and(NodeSet::first(nodes));
+        ears.failed = NodeSet::first(nodes).without(audible);
+        Lines {
+            lines: HashMap::new(),
+            places: HashMap::new(),
+            arrivals: 0,
+            node_timeout,
+            channel,
+            ears,
+            listened: NodeSet::EMPTY,
+            listen: NodeSet::EMPTY,
+            audible,
+            needed_until: None,
+            sweep_at: None,
+            forwards: None,
+            noise: Noise::new(noise),
+            woken: Vec::new(),
+        }
+    }
+
+    /// So many locks have a line.
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Forgets lines in which nobody waits.
+    fn sweep(&mut self, now: Instant) {
+        if self.sweep_at.is_none_or(|at| at <= now) {
+            self.lines.retain(|_, line| line.is_remembered(now));
+            self.sweep_at = Some(now + WARM);
+        }
+    }
+
+    // ---- those who wait
+
+    /// Whether to join the line for a lock before anything is asked.
+    pub(crate) fn is_waited_for(&mut self, resource: &[u8], now: Instant) -> bool {
+        self.sweep(now);
+        let line = self.lines.get(resource);
+        line.is_some_and(|line| line.is_remembered(now))
+    }
+
+    /// Joins the end of a line. `tried`: what a plain try before that came to, the pause after it, and
+    /// whether a thread of this process may have the lock.
+    pub(crate) fn join(
+        &mut self,
+        resource: &Arc<[u8]>,
+        who: W,
+        wish: Wish,
+        tried: Option<(Failure, Duration, bool)>,
+        now: Point,
+    ) -> u64 {
+        self.arrivals += 1;
+        let place = self.arrivals;
+        self.sweep(now.mono);
+        let line = self.lines.entry(resource.clone()).or_default();
+        if !line.is_remembered(now.mono) {
+            *line = Line::default();
+        }
+        let is_front = line.queue.is_empty();
+        line.queue.push_back(place);
+        let mut state = State::Queued;
+        if is_front {
+            let local = tried.as_ref().is_none_or(|(_, _, local)| *local) && line.warm.is_none();
+            let mut contender = Contender::new(wish.retry_delay, local, now.mono);
+            if line.passed.take().is_some() {
+                contender.yields(&mut self.noise, now.mono);
+            } else if let Some((Failure::Unavailable(_) | Failure::TooSlow, pause, _)) = &tried {
+                contender.failed(*pause, now.mono);
+            }
+            state = State::Front(contender);
+        }
+        let last = tried.map(|(failure, _, _)| failure);
+        let resource = resource.clone();
+        self.places.insert(
+            place,
+            Place {
+                resource,
+                who,
+                wish,
+                arrived: now,
+                state,
+                last,
+            },
+        );
+        place
+    }
+
+    /// What the thread in a place should do. `here`: a thread of this process seems to have the lock.
+    pub(crate) fn step(&mut self, at: u64, here: bool, now: Point) -> Step {
+        let needs = self.channel.filter(|_| !mutant(32));
+        let Some(place) = self.places.get_mut(&at) else {
+            return Step::Over(Failure::Busy);
+        };
+        let over = place.wish.end.is_some_and(|end| end <= now.mono);
+        let far = || now.mono + LONGEST_PARK;
+        let step = match &mut place.state {
+            State::Served(attempt) => match attempt.take() {
+                Some(attempt) => return Step::Served(attempt),
+                // It is being submitted.
+                None => return Step::Park(far()),
+            },
+            _ if over => return Step::Over(self.failure(at)),
+            State::Queued => return Step::Park(place.wish.end.unwrap_or_else(far)),
+            State::Front(contender) => {
+                let (ears, noise) = (&self.ears, &mut self.noise);
+                contender.next(here, ears, self.node_timeout, noise, now.mono)
+            }
+        };
+        let State::Front(contender) = &place.state else {
+            return Step::Over(Failure::Busy);
+        };
+        let lease = LEASE + contender.longest_poll().saturating_mul(3);
+        let waited = place.arrived.elapsed_at(now);
+        let arrived = place.arrived.wall.duration_since(std::time::UNIX_EPOCH);
+        let end = place.wish.end;
+        if contender.listens() {
+            self.needed_until = Some(now.mono + WARM);
+            self.listen = self.listen.or(self.audible.without(self.listened));
+            self.listened = self.listened.or(self.listen);
+        }
+        match step {
+            Move::Try(knocks) => Step::Try(needs.filter(|_| knocks).map(|channel| Knock {
+                channel,
+                arrived: arrived.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(0)),
+                waited,
+                lease,
+            })),
+            Move::Park(until) => {
+                let failed = !matches!(place.last, None | Some(Failure::Busy));
+                // Nobody pauses for nothing.
+                match end.filter(|end| *end <= until) {
+                    Some(_) if failed && !here => Step::Over(self.failure(at)),
+                    end => Step::Park(end.unwrap_or(until)),
+                }
+            }
+        }
+    }
+
+    /// The last that is known of a lock to somebody who may not have tried.
+    fn failure(&self, at: u64) -> Failure {
+        let place = self.places.get(&at);
+        let line = place.and_then(|place| self.lines.get(&place.resource));
+        let own = place.and_then(|place| place.last.clone());
+        own.or_else(|| line?.last.clone()).unwrap_or(Failure::Busy)
+    }
+
+    /// The attempt of the thread at the front, or of one that was served, gave no lock.
+    pub(crate) fn failed(
+        &mut self,
+        at: u64,
+        (failure, pause): (Failure, Duration),
+        denial: &Denial,
+        now: Instant,
+    ) {
+        self.back(at, now);
+        let (ears, noise) = (&self.ears, &mut self.noise);
+        let Some(place) = self.places.get_mut(&at) else {
+            return;
+        };
+        if let State::Front(contender) = &mut place.state {
+            match failure {
+                Failure::Busy => contender.denied(denial, ears, noise, now),
+                _ => contender.failed(pause, now),
+            }
+        }
+        if let Some(line) = self.lines.get_mut(&place.resource) {
+            line.last = Some(failure.clone());
+        }
+        place.last = Some(failure);
+    }
+
+    /// Who was served in vain is at the front again.
+    fn back(&mut self, at: u64, now: Instant) {
+        let Some(place) = self.places.get(&at) else {
+            return;
+        };
+        let State::Served(_) = place.state else {
+            return;
+        };
+        let (resource, retry_delay) = (place.resource.clone(), place.wish.retry_delay);
+        let front = self.front(&resource);
+        let trying = |front: u64| match &self.places.get(&front)?.state {
+            State::Front(contender) if contender.is_trying() => Some(()),
+            _ => None,
+        };
+        let waits = front.and_then(trying).is_some();
+        let line = self.lines.entry(resource).or_default();
+        if waits {
+            line.queue.insert(1.min(line.queue.len()), at);
+        } else {
+            line.queue.push_front(at);
+        }
+        let mut set = |at: u64, state| {
+            if let Some(place) = self.places.get_mut(&at) {
+                place.state = state;
+            }
+        };
+        if waits {
+            return set(at, State::Queued);
+        }
+        front
+            .into_iter()
+            .for_each(|front| set(front, State::Queued));
+        set(at, State::Front(Contender::new(retry_delay, false, now)));
+    }
+
+    /// A thread leaves: with the lock, or without.
+    pub(crate) fn leave(&mut self, at: u64, got: bool, now: Instant) {
+        let Some(place) = self.places.remove(&at) else {
+            return;
+        };
+        let Some(line) = self.lines.get_mut(&place.resource) else {
+            return;
+        };
+        let State::Front(contender) = place.state else {
+            // Where it stood is passed over when its turn comes.
+            if line.queue.len() > 2 * self.places.len() + 16 {
+                let places = &self.places;
+                line.queue.retain(|at| places.contains_key(at));
+            }
+            return self.tidy(&place.resource, now);
+        };
+        if line.queue.front() == Some(&at) {
+            line.queue.pop_front();
+        }
+        let knocks = contender.listens();
+        if knocks {
+            line.warm = Some(now);
+            self.needed_until = Some(now + WARM);
+        }
+        if got {
+            line.run = Some((0, now));
+        }
+        self.promote(&place.resource, now);
+        if let Some(next) = self.contender(&place.resource)
+            && !got
+            && knocks
+        {
+            // What was told to the one before counts for this one.
+            next.free();
+        }
+        self.wake(&place.resource);
+        self.tidy(&place.resource, now);
+    }
+
+    /// Whether the place on the nodes should be given up with the one in the line: nobody here goes on waiting.
+    pub(crate) fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
+        let place = self.places.get(&at)?;
+        let State::Front(contender) = &place.state else {
+            return None;
+        };
+        let resource = place.resource.clone();
+        let knocks = contender.listens() && !mutant(33);
+        let line = self.lines.get(&resource)?;
+        let others = line.queue.iter().filter(|other| **other != at);
+        let alone = !others
+            .into_iter()
+            .any(|other| self.places.contains_key(other));
+        self.channel.filter(|_| knocks && alone)
+    }
+
+    fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {
+        let empty = |line: &Line| line.queue.is_empty() && !line.is_remembered(now);
+        if self.lines.get(resource).is_some_and(empty) {
+            self.lines.remove(resource);
+        }
+    }
+
+    /// The first who has not left.
+    fn front(&mut self, resource: &[u8]) -> Option<u64> {
+        let line = self.lines.get_mut(resource)?;
+        while let Some(at) = line.queue.front() {
+            if self.places.contains_key(at) {
+                return Some(*at);
+            }
+            line.queue.pop_front();
+        }
+        None
+    }
+
+    fn contender(&mut self, resource: &[u8]) -> Option<&mut Contender> {
+        let front = self.front(resource)?;
+        match &mut self.places.get_mut(&front)?.state {
+            State::Front(contender) => Some(contender),
+            _ => None,
+        }
+    }
+
+    /// Whoever is first becomes the one who asks the nodes.
+    fn promote(&mut self, resource: &[u8], now: Instant) {
+        if let Some(front) = self.front(resource)
+            && let Some(place) = self.places.get_mut(&front)
+            && let State::Queued = place.state
+        {
+            let contender = Contender::new(place.wish.retry_delay, true, now);
+            place.state = State::Front(contender);
+        }
+    }
+
+    /// Wakes the thread at the front.
+    pub(crate) fn wake(&mut self, resource: &[u8]) {
+        if let Some(front) = self.front(resource)
+            && let Some(place) = self.places.get(&front)
+        {
+            self.woken.push(place.who.clone());
+        }
+    }
+
+    // ---- releases in this process
+
+    /// A thread of this process is about to release a lock: who is next.
+    pub(crate) fn hand_over(&mut self, resource: &[u8], now: Instant) -> Handover<W> {
+        self.sweep(now);
+        let Some(at) = self.front(resource) else {
+            return Handover::Tell;
+        };
+        let (Some(line), Some(place)) = (self.lines.get_mut(resource), self.places.get_mut(&at))
+        else {
+            return Handover::Tell;
+        };
+        let (most, longest) = LONGEST_RUN;
+        let (count, since) = *line.run.get_or_insert((0, now));
+        let trying = matches!(&place.state, State::Front(contender) if contender.is_trying());
+        if trying || line.passed.is_some() || count >= most || now >= since + longest {
+            line.run = None;
+            return Handover::Tell;
+        }
+        line.run = Some((count + 1, since));
+        let over = place.wish.end.is_some_and(|end| end <= now);
+        if place.wish.asks || over {
+            return Handover::Front;
+        }
+        let (who, ttl) = (place.who.clone(), place.wish.ttl);
+        place.state = State::Served(None);
+        line.queue.pop_front();
+        self.promote(resource, now);
+        Handover::Serve {
+            place: at,
+            who,
+            ttl,
+        }
+    }
+
+    /// The first try of this attempt is under way for a place.
+    pub(crate) fn serve(&mut self, at: u64, attempt: Attempt) {
+        if let Some(place) = self.places.get_mut(&at) {
+            place.state = State::Served(Some(attempt));
+        }
+    }
+
+    /// Nobody could make that try: its thread does itself.
+    pub(crate) fn unserved(&mut self, at: u64, now: Instant) {
+        self.back(at, now);
+        if let Some(place) = self.places.get(&at) {
+            self.woken.push(place.who.clone());
+        }
+    }
+
+    /// The lock was released, without a hand-over. `told`: another process was told.
+    pub(crate) fn released(&mut self, resource: &Arc<[u8]>, told: bool, now: Instant) {
+        if told {
+            self.passed(resource, now);
+        }
+        if self.front(resource).is_none() {
+            return;
+        }
+        let passed = self
+            .lines
+            .get_mut(resource)
+            .and_then(|line| line.passed.take());
+        let mut noise = self.noise.clone();
+        if let Some(contender) = self.contender(resource) {
+            match passed {
+                Some(_) => contender.yields(&mut noise, now),
+                None => contender.free(),
+            }
+        }
+        self.noise = noise;
+        self.wake(resource);
+    }
+
+    /// Another process was told that a lock is free, as is known now: the next one here gives it a start.
+    pub(crate) fn passed(&mut self, resource: &Arc<[u8]>, now: Instant) {
+        self.sweep(now);
+        self.lines.entry(resource.clone()).or_default().passed = Some(now);
+    }
+
+    // ---- what other processes tell
+
+    /// A node says that a lock may be free. False: nobody here waits for it, and another is to be told.
+    pub(crate) fn told(&mut self, resource: &[u8], node: usize, now: Instant) -> bool {
+        if let Some(contender) = self.contender(resource) {
+            contender.told(node);
+            self.wake(resource);
+            return true;
+        }
+        let (most, time) = MAX_FORWARDS;
+        let (count, since) = self
+            .forwards
+            .filter(|(_, since)| now < *since + time)
+            .unwrap_or((0, now));
+        self.forwards = Some((count + 1, since));
+        count >= most
+    }
+
+    /// What is said on a node is heard from now on.
+    pub(crate) fn hears(&mut self, node: usize, now: Instant) {
+        self.ears.open.add(node);
+        self.ears.failed.remove(node);
+        let resources: Vec<Arc<[u8]>> = self.lines.keys().cloned().collect();
+        let mut noise = self.noise.clone();
+        for resource in resources {
+            if let Some(contender) = self.contender(&resource)
+                && contender.listens()
+            {
+                contender.hears(&mut noise, now);
+                self.wake(&resource);
+            }
+        }
+        self.noise = noise;
+    }
+
+    /// It is not heard any more, or a try to listen has failed.
+    pub(crate) fn is_deaf(&mut self, node: usize) {
+        self.ears.open.remove(node);
+        self.ears.failed.add(node);
+        // Those who wait for ears to open should wait no longer than they are of use.
+        let listens =
+            |place: &&Place<W>| matches!(&place.state, State::Front(one) if one.listens());
+        let waiting = self.places.values().filter(listens);
+        self.woken.extend(waiting.map(|place| place.who.clone()));
+    }
+
+    /// No thread listens to a node.
+    pub(crate) fn unattended(&mut self, node: usize) {
+        self.is_deaf(node);
+        self.listened.remove(node);
+    }
+
+    /// Whether anybody needs to hear the nodes. If not, the thread that listens to `node` ends.
+    pub(crate) fn listens(&mut self, node: usize, now: Instant) -> bool {
+        let lately = self.needed_until.is_some_and(|until| now < until);
+        let contends = |place: &Place<W>| matches!(&place.state, State::Front(contender) if contender.listens());
+        if lately || self.places.values().any(contends) {
+            return true;
+        }
+        self.ears.open.remove(node);
+        self.ears.failed = self.ears.failed.without(self.audible);
+        self.listened.remove(node);
+        false
+    }
+
+    pub(crate) fn channel(&self) -> Option<Channel> {
+        self.channel
+    }
+}

@@ -1,0 +1,461 @@
+//! How threads wait for a lock that somebody has: what the lines say, with threads, clocks and connections.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use redis::ConnectionAddr;
+
+use crate::clock::{self, Point};
+use crate::error::Error;
+use crate::lock::{Lock, Shared};
+use crate::net::drive::Nodes;
+use crate::net::ear::Ear;
+use crate::net::lane::{Lane, Waiter};
+use crate::options::Options;
+use crate::protocol::attempt::{Attempt, Denial, Tried};
+use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::line::{Failure, Handover, Lines, Step, Wish};
+use crate::protocol::queue::{Channel, Knock};
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::script::{Action, Key, Tell};
+use crate::sync::lock;
+use crate::token::{Token, jitter};
+
+/// How often `acquire_while` asks while it waits.
+const ASK: Duration = Duration::from_millis(50);
+/// The pause before a node is listened to again.
+const LISTEN_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
+/// In how many parts it is counted which resources are locked here.
+const PARTS: usize = 1024;
+
+/// Those who wait in this process, and what is known here of those who do elsewhere.
+pub(crate) struct Waiting {
+    lines: Mutex<Lines<Arc<Waiter>>>,
+    /// So many lines there are. Where there is none, a release need not look who is next.
+    count: AtomicUsize,
+    /// How many locks are held here, by a part of their resource's hash.
+    here: Box<[AtomicU32]>,
+}
+
+impl Waiting {
+    pub(crate) fn new(nodes: &Nodes) -> Waiting {
+        let infos = nodes.infos();
+        let plain = |node: &usize| {
+            let info = infos.get(*node);
+            info.is_some_and(|info| !matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
+        };
+        // A TLS connection does not survive a read that times out.
+        let audible: NodeSet = (0..infos.len()).filter(plain).collect();
+        let mut random = [0; 16];
+        let channel = getrandom::fill(&mut random)
+            .ok()
+            .map(|()| Channel::new(random));
+        let noise = getrandom::u64().unwrap_or(1);
+        let lines = Lines::new(infos.len(), audible, channel, nodes.node_timeout, noise);
+        Waiting {
+            lines: Mutex::new(lines),
+            count: AtomicUsize::new(0),
+            here: (0..PARTS).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    fn part(&self, resource: &[u8]) -> Option<&AtomicU32> {
+        let mut hasher = DefaultHasher::new();
+        resource.hash(&mut hasher);
+        let part = hasher.finish() % PARTS as u64;
+        self.here.get(usize::try_from(part).unwrap_or(0))
+    }
+
+    /// A lock is held from now on.
+    pub(crate) fn holds(&self, resource: &[u8]) {
+        if let Some(part) = self.part(resource) {
+            part.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// It is not any more.
+    pub(crate) fn ends(&self, resource: &[u8]) {
+        if let Some(part) = self.part(resource) {
+            part.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a thread of this process seems to hold it.
+    fn is_here(&self, resource: &[u8]) -> bool {
+        self.part(resource)
+            .is_some_and(|part| part.load(Ordering::SeqCst) > 0)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Uses the lines, and wakes those who should look again.
+    fn with<T>(&self, use_them: impl FnOnce(&mut Lines<Arc<Waiter>>) -> T) -> T {
+        let mut lines = lock(&self.lines);
+        let result = use_them(&mut lines);
+        self.count.store(lines.len(), Ordering::SeqCst);
+        let woken = std::mem::take(&mut lines.woken);
+        drop(lines);
+        woken.iter().for_each(|waiter| waiter.wake());
+        result
+    }
+
+    // ---- releases
+
+    /// Carries out the release of a lock that was held here, and sees to it that the next one gets the lock.
+    pub(crate) fn release(&self, lane: &Lane, key: &Key, only_write: bool) -> Outcome {
+        let op = |tell| Op {
+            action: Action::Release(tell),
+            key: key.clone(),
+            until: None,
+            only_write,
+            nodes: NodeSet::ALL,
+        };
+        if self.is_quiet() {
+            return self.tell(lane, op(Tell::One), key).outcome;
+        }
+        let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
+        match handover {
+            Handover::Tell => self.tell(lane, op(Tell::One), key).outcome,
+            Handover::Front => {
+                let answer = lane.run(op(Tell::Nobody));
+                let now = clock::instant();
+                self.with(|lines| lines.released(&key.resource, false, now));
+                answer.outcome
+            }
+            Handover::Serve { place, who, ttl } => {
+                let node_timeout = lane.nodes().node_timeout;
+                let mut attempt = Attempt::new(key.resource.clone(), ttl, None, node_timeout);
+                let Ok(token) = Token::random() else {
+                    self.with(|lines| lines.unserved(place, clock::instant()));
+                    return self.tell(lane, op(Tell::One), key).outcome;
+                };
+                let next = attempt.op(token, Point::now());
+                self.with(|lines| lines.serve(place, attempt));
+                let answer = lane.run_before(op(Tell::Nobody), next, who);
+                self.with(|lines| lines.wake(&key.resource));
+                answer.outcome
+            }
+        }
+    }
+
+    fn tell(&self, lane: &Lane, op: Op, key: &Key) -> Answer {
+        let answer = lane.run(op);
+        let told = answer.has_told();
+        if told || !self.is_quiet() {
+            let now = clock::instant();
+            self.with(|lines| lines.released(&key.resource, told, now));
+        }
+        answer
+    }
+
+    // ---- messages
+
+    /// Starts a thread for each node that is to be listened to.
+    fn listen(self: &Arc<Waiting>, lane: &Arc<Lane>) {
+        let nodes = std::mem::take(&mut lock(&self.lines).listen);
+        for node in nodes.iter() {
+            let (waiting, lane) = (self.clone(), Arc::downgrade(lane));
+            let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
+            let started = thread.spawn(move || waiting.hear_all(&lane, node));
+            if let Err(error) = started {
+                say!(debug, "node {node} is not listened to: {error}");
+                self.with(|lines| lines.unattended(node));
+            }
+        }
+    }
+
+    /// The life of such a thread: until nobody waits for other processes any more.
+    fn hear_all(&self, lane: &Weak<Lane>, node: usize) {
+        let needed = || self.with(|lines| lines.listens(node, clock::instant()));
+        while needed() {
+            if let Err(cause) = self.hear(lane, node) {
+                say!(debug, "node {node} is not listened to: {cause}");
+            }
+            self.with(|lines| lines.is_deaf(node));
+            // Whoever drops the nodes meanwhile is not kept waiting by this.
+            if lane.strong_count() > 0 && needed() {
+                let (min, max) = LISTEN_AGAIN;
+                std::thread::sleep(jitter(min, max));
+            }
+        }
+    }
+
+    fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<(), crate::error::Cause> {
+        let Some((info, timeout)) = lane.upgrade().and_then(|lane| {
+            let nodes = lane.nodes();
+            Some((nodes.infos().get(node)?.clone(), nodes.connect_timeout))
+        }) else {
+            return Ok(());
+        };
+        let Some(channel) = self.with(|lines| lines.channel()) else {
+            return Ok(());
+        };
+        let mut ear = Ear::open(&info, &channel.name(), timeout)?;
+        self.with(|lines| lines.hears(node, clock::instant()));
+        while self.with(|lines| lines.listens(node, clock::instant())) {
+            let Some(resource) = ear.hear()? else {
+                continue;
+            };
+            let now = clock::instant();
+            if !self.with(|lines| lines.told(&resource, node, now))
+                && let Some(lane) = lane.upgrade()
+            {
+                leave(&lane, &resource.into(), channel);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This process does not wait for a lock any more: if that is free, the next is told.
+fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel) {
+    let answer = lane.run(Op {
+        action: Action::Leave(channel),
+        key: Key {
+            resource: resource.clone(),
+            token: Token::from_bytes([0; 20]),
+            asked: NodeSet::EMPTY,
+        },
+        until: None,
+        only_write: true,
+        nodes: NodeSet::ALL,
+    });
+    drop(answer);
+}
+
+/// A place in a line. However the thread goes, it leaves the place.
+struct Seat<'a> {
+    shared: &'a Shared,
+    resource: &'a Arc<[u8]>,
+    place: u64,
+    waiter: Arc<Waiter>,
+    got: bool,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let waiting = &self.shared.waiting;
+        if !self.got
+            && let Some(channel) = waiting.with(|lines| lines.leaves_queue(self.place))
+        {
+            leave(&self.shared.lane, self.resource, channel);
+        }
+        waiting.with(|lines| lines.leave(self.place, self.got, clock::instant()));
+    }
+}
+
+/// One who wants a lock.
+pub(crate) struct Acquirer<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) options: &'a Options,
+    pub(crate) resource: &'a Arc<[u8]>,
+    pub(crate) ttl: Ttl,
+    /// Whether to go on.
+    pub(crate) keep_trying: Option<&'a mut dyn FnMut() -> bool>,
+}
+
+impl Acquirer<'_> {
+    /// Tries until the lock is there, for so long.
+    pub(crate) fn wait(mut self, wait: Duration) -> Result<Lock, Error> {
+        let end = clock::instant().checked_add(wait);
+        self.ask()?;
+        let waiting = &self.shared.waiting;
+        let now = clock::instant();
+        let joins = !wait.is_zero()
+            && !waiting.is_quiet()
+            && waiting.with(|lines| lines.is_waited_for(self.resource, now));
+        let mut tried = None;
+        if !joins {
+            let was_here = waiting.is_here(self.resource);
+            let attempt = self.attempt(None);
+            let failure = match self.carry_out(attempt, None)? {
+                Ok(lock) => return Ok(lock),
+                Err((failure, _)) => failure,
+            };
+            let here = was_here || waiting.is_here(self.resource);
+            let pause = self.pause(&failure);
+            let over = |at: Option<Instant>| end.is_some_and(|end| at.is_none_or(|at| at >= end));
+            let now = clock::instant();
+            let for_nothing = !matches!(failure, Failure::Busy) && over(now.checked_add(pause));
+            if over(Some(now)) || for_nothing {
+                return Err(error(failure));
+            }
+            tried = Some((failure, pause, here));
+        }
+        let wish = Wish {
+            ttl: self.ttl,
+            end,
+            asks: self.keep_trying.is_some(),
+            retry_delay: self.options.retry_delay,
+        };
+        let waiter = Waiter::new();
+        let (who, now) = (waiter.clone(), Point::now());
+        let place = waiting.with(|lines| lines.join(self.resource, who, wish, tried, now));
+        let shared = self.shared.clone();
+        let resource = self.resource.clone();
+        let mut seat = Seat {
+            shared: &shared,
+            resource: &resource,
+            place,
+            waiter,
+            got: false,
+        };
+        let lock = self.stand(&mut seat)?;
+        seat.got = true;
+        Ok(lock)
+    }
+
+    /// Waits in the line.
+    fn stand(&mut self, seat: &mut Seat<'_>) -> Result<Lock, Error> {
+        let waiting = &self.shared.waiting;
+        loop {
+            let here = waiting.is_here(self.resource);
+            let step = waiting.with(|lines| lines.step(seat.place, here, Point::now()));
+            let tried = match step {
+                Step::Park(until) => {
+                    waiting.listen(&self.shared.lane);
+                    self.park(until)?;
+                    continue;
+                }
+                Step::Try(knock) => {
+                    self.ask()?;
+                    let attempt = self.attempt(knock);
+                    self.carry_out(attempt, None)?
+                }
+                Step::Served(attempt) => {
+                    let answer = self.shared.lane.run_by_another(&seat.waiter);
+                    self.carry_out(attempt, Some(answer))?
+                }
+                Step::Over(failure) => return Err(error(failure)),
+            };
+            let (failure, denial) = match tried {
+                Ok(lock) => return Ok(lock),
+                Err(failed) => failed,
+            };
+            let pause = self.pause(&failure);
+            let now = clock::instant();
+            waiting.with(|lines| lines.failed(seat.place, (failure, pause), &denial, now));
+        }
+    }
+
+    /// Sleeps until then, or until it is woken.
+    fn park(&mut self, until: Instant) -> Result<(), Error> {
+        let rest = until.saturating_duration_since(clock::instant());
+        if self.keep_trying.is_none() {
+            std::thread::park_timeout(rest);
+            return Ok(());
+        }
+        std::thread::park_timeout(rest.min(ASK));
+        self.ask()
+    }
+
+    fn ask(&mut self) -> Result<(), Error> {
+        let keep_trying = self.keep_trying.as_mut();
+        match keep_trying.is_none_or(|keep_trying| keep_trying()) {
+            true => Ok(()),
+            false => Err(Error::Cancelled),
+        }
+    }
+
+    fn pause(&self, failure: &Failure) -> Duration {
+        let (min, max) = self.options.retry_delay;
+        let pause = jitter(min, max);
+        match failure {
+            // Nobody pauses for longer than until enough nodes vote.
+            Failure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
+                pause.min(wait.saturating_add(jitter(Duration::ZERO, min)))
+            }),
+            _ => pause,
+        }
+    }
+
+    pub(crate) fn attempt(&self, knock: Option<Knock>) -> Attempt {
+        let node_timeout = self.shared.lane.nodes().node_timeout;
+        Attempt::new(self.resource.clone(), self.ttl, knock, node_timeout)
+    }
+
+    /// One attempt, of as many tries as it takes. `answer`: that to its first try.
+    pub(crate) fn carry_out(
+        &mut self,
+        mut attempt: Attempt,
+        mut answer: Option<Answer>,
+    ) -> Result<Result<Lock, (Failure, Denial)>, Error> {
+        loop {
+            let answer = match answer.take() {
+                Some(answer) => answer,
+                None => {
+                    let op = attempt.op(Token::random()?, Point::now());
+                    self.shared.lane.run(op)
+                }
+            };
+            let now = Point::now();
+            report(self.resource, &answer, attempt.took(now));
+            if answer.passed {
+                let waiting = &self.shared.waiting;
+                waiting.with(|lines| lines.passed(self.resource, now.mono));
+            }
+            let lock = |key: Key, deadline: Deadline| {
+                let ttl = self.ttl.duration();
+                Lock::new(self.shared.clone(), key, ttl, deadline, self.options)
+            };
+            let failed = |failure| Ok(Err((failure, Denial::default())));
+            match attempt.answered(answer, now) {
+                Tried::Granted(key, deadline) => return Ok(Ok(lock(key, deadline))),
+                Tried::TooSlow(key, deadline) => {
+                    drop(lock(key, deadline));
+                    return failed(Failure::TooSlow);
+                }
+                Tried::Denied(denial) => return Ok(Err((Failure::Busy, denial))),
+                Tried::Unavailable(errors) => {
+                    return match errors.same_server() {
+                        Some(mistake) => Err(Error::Config(mistake)),
+                        None => failed(Failure::Unavailable(errors)),
+                    };
+                }
+                Tried::Again(within) => self.sleep(jitter(Duration::ZERO, within))?,
+            }
+        }
+    }
+
+    /// Between two tries.
+    fn sleep(&mut self, time: Duration) -> Result<(), Error> {
+        let end = clock::instant() + time;
+        loop {
+            let rest = end.saturating_duration_since(clock::instant());
+            if rest.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(rest.min(ASK));
+            self.ask()?;
+        }
+    }
+}
+
+pub(crate) fn error(failure: Failure) -> Error {
+    match failure {
+        Failure::Busy => Error::Busy,
+        Failure::TooSlow => Error::TooSlow,
+        Failure::Unavailable(nodes) => Error::Unavailable(nodes),
+    }
+}
+
+fn report(resource: &[u8], answer: &Answer, took: Duration) {
+    let verdict = match answer.outcome {
+        Outcome::Yes(_) => "Yes",
+        Outcome::No => "No",
+        Outcome::Unavailable { .. } => "Unavailable",
+    };
+    let tally = answer.tally;
+    say!(
+        debug,
+        "acquire \"{}\": {verdict}, {} yes, {} no, {} failed, {took:?}",
+        resource.escape_ascii(),
+        tally.granted.len(),
+        tally.refused.len(),
+        tally.failed.len(),
+    );
+}
