@@ -162,23 +162,47 @@ fn acquire_waits_for_the_holder_and_no_longer_than_it_may() {
     });
 }
 
+/// However long the pause between attempts is: a release wakes sooner, and the wait ends when it should.
 #[test]
-fn no_attempt_starts_after_the_wait_and_there_is_no_pause_after_the_last() {
+fn a_long_retry_delay_makes_no_wait_longer() {
     with_nodes(|_, redlock| {
-        let _lock = take(redlock, "a");
+        let lock = take(redlock, "a");
         let slow = redlock
             .clone()
-            .with_options(options().retry_delay(Duration::from_secs(30), Duration::from_secs(60)));
+            .with_options(options().retry_delay(Duration::from_secs(30), Duration::from_secs(60)))
+            .unwrap();
+        let wait = Duration::from_secs(1);
         let before = Instant::now();
-        let result = slow
-            .unwrap()
-            .acquire_within("a", TTL, Duration::from_secs(20));
+        let result = slow.acquire_within("a", TTL, wait);
         assert!(matches!(result, Err(Error::Busy)));
-        assert!(
-            before.elapsed() < Duration::from_secs(10),
-            "it paused for nothing"
-        );
+        assert!(before.elapsed() >= wait && before.elapsed() < 2 * wait);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| slow.acquire_within("a", TTL, 20 * wait));
+            std::thread::sleep(ms(50));
+            lock.release().unwrap();
+            waiter.join().unwrap().unwrap().release().unwrap();
+        });
+        assert!(before.elapsed() < 10 * wait);
     });
+}
+
+/// Where too few nodes answer nothing wakes anybody.
+#[test]
+fn there_is_no_pause_after_the_last_attempt() {
+    let mut servers = Server::several(3);
+    let redlock = connected(&servers);
+    servers[..2].iter_mut().for_each(Server::kill);
+    let slow = redlock
+        .with_options(options().retry_delay(Duration::from_secs(30), Duration::from_secs(60)));
+    let before = Instant::now();
+    let result = slow
+        .unwrap()
+        .acquire_within("a", TTL, Duration::from_secs(20));
+    unavailable(result);
+    assert!(
+        before.elapsed() < Duration::from_secs(10),
+        "it paused for nothing"
+    );
 }
 
 #[test]
@@ -771,14 +795,16 @@ fn timeouts_of_any_size_that_is_allowed_work() {
     let mut lock = redlock.try_acquire("a", century).unwrap().unwrap();
     lock.extend(century).unwrap();
     lock.release().unwrap();
-    // A wait that never ends, a pause that never comes to its end: refused at once, not slept.
+    // A wait that never ends, a pause that never comes to its end.
     let forever = redlock
         .clone()
         .with_options(options().retry_delay(Duration::MAX, Duration::MAX))
         .unwrap();
-    let _lock = take(&redlock, "a");
-    assert!(matches!(
-        forever.acquire_within("a", TTL, Duration::MAX),
-        Err(Error::Busy)
-    ));
+    let lock = take(&redlock, "a");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| forever.acquire_within("a", TTL, Duration::MAX));
+        std::thread::sleep(ms(50));
+        lock.release().unwrap();
+        waiter.join().unwrap().unwrap().release().unwrap();
+    });
 }

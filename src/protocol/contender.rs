@@ -28,6 +28,8 @@ const EXPIRED: (Duration, Duration) = (Duration::from_millis(1), Duration::from_
 /// The poll grows, while those who release tell, up to this, or to so many times its longest.
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 const POLL_GROWTH: u32 = 8;
+/// Pauses longer than this are not told from it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 /// The first pause where no one has it, and where a hint turned out wrong.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
@@ -130,9 +132,10 @@ pub(crate) struct Contender {
 impl Contender {
     /// `local`: a thread of this process may have the lock.
     pub(crate) fn new(retry_delay: (Duration, Duration), local: bool, now: Instant) -> Contender {
+        let (min, max) = retry_delay;
         Contender {
             phase: Phase::Begins,
-            retry_delay,
+            retry_delay: (min.min(LONGEST_PAUSE), max.min(LONGEST_PAUSE)),
             local,
             waited: false,
             knocks: false,
@@ -274,7 +277,9 @@ impl Contender {
             self.splits = 0;
             let poll = self.poll(ears, noise);
             let free = denial.free_in(quorum);
-            free.map_or(poll, |free| poll.min(free + noise.between(EXPIRED)))
+            free.map_or(poll, |free| {
+                poll.min(free.saturating_add(noise.between(EXPIRED)))
+            })
         };
         self.phase = Phase::Sleeps(now + sleep);
     }
@@ -291,7 +296,7 @@ impl Contender {
     /// Too few nodes answered, or it came too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
         self.hinted = false;
-        self.phase = Phase::Sleeps(now + pause);
+        self.phase = Phase::Sleeps(now + pause.min(LONGEST_PAUSE));
     }
 
     /// A node says that the lock may be free.
