@@ -7,6 +7,7 @@
 //!     uncontended   one thread
 //!     threads       8 and 64 threads, each with a key of its own
 //!     contended     8 threads want one key
+//!     handoff       8 threads, and 8 processes: how fast one key goes from hand to hand
 //!     rtt           1.2 ms of round trip; one node 40 ms away and listed first
 //!     faults        a minority of the nodes stopped
 //! ```
@@ -15,6 +16,8 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
+#[path = "bench/handoff.rs"]
+mod handoff;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -28,10 +31,11 @@ use support::relay::Relay;
 use support::{Server, TTL, eventually, ms, urls};
 
 type Scenario = (&'static str, fn(&mut Bench));
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 6] = [
     ("uncontended", uncontended),
     ("threads", threads),
     ("contended", contended),
+    ("handoff", handoff::run),
     ("rtt", rtt),
     ("faults", faults),
 ];
@@ -40,13 +44,18 @@ const NODES: [usize; 3] = [1, 3, 5];
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 
 fn main() {
+    if handoff::worker() {
+        return;
+    }
     let (flags, chosen): (Vec<String>, Vec<String>) = std::env::args()
         .skip(1)
         .partition(|arg| arg.starts_with('-'));
     let known = |name: &String| SCENARIOS.iter().any(|(known, _)| known == name);
     let flag_known = |flag: &String| ["--quick", "--json"].contains(&flag.as_str());
     if !chosen.iter().all(known) || !flags.iter().all(flag_known) {
-        eprintln!("usage: bench [--quick] [--json] [uncontended|threads|contended|rtt|faults]…");
+        eprintln!(
+            "usage: bench [--quick] [--json] [uncontended|threads|contended|handoff|rtt|faults]…"
+        );
         std::process::exit(2);
     }
     let has = |flag: &str| flags.iter().any(|given| given == flag);
