@@ -134,6 +134,8 @@ impl Waiting {
                     return self.tell(lane, op(Tell::One), key).outcome;
                 };
                 let next = attempt.op(token, Point::now());
+                // Whoever is at the front now sees that somebody here has it.
+                self.holds(&key.resource);
                 self.with(|lines| lines.serve(place, attempt));
                 let answer = lane.run_before(op(Tell::Nobody), next, who);
                 self.with(|lines| lines.wake(&key.resource));
@@ -328,7 +330,9 @@ impl Acquirer<'_> {
                 }
                 Step::Served(attempt) => {
                     let answer = self.shared.lane.run_by_another(&seat.waiter);
-                    self.carry_out(attempt, Some(answer))?
+                    let tried = self.carry_out(attempt, Some(answer));
+                    waiting.ends(self.resource);
+                    tried?
                 }
                 Step::Over(failure) => return Err(error(failure)),
             };
