@@ -24,7 +24,7 @@ const MAX_SPLITS: u32 = 8;
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,
-    knock: Option<Knock>,
+    knock: Option<Arc<Knock>>,
     node_timeout: Duration,
     /// When the first try was sent.
     begun: Option<Instant>,
@@ -82,7 +82,7 @@ impl Attempt {
     pub(crate) fn new(
         resource: Arc<[u8]>,
         ttl: Ttl,
-        knock: Option<Knock>,
+        knock: Option<Arc<Knock>>,
         node_timeout: Duration,
     ) -> Attempt {
         Attempt {
@@ -108,7 +108,7 @@ impl Attempt {
         let begun = self.begun.filter(|_| !mutant(22));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
         Op {
-            action: match self.knock {
+            action: match self.knock.clone() {
                 Some(knock) => Action::Knock(self.ttl, knock),
                 None => Action::Acquire(self.ttl),
             },

@@ -555,8 +555,8 @@ impl<W> Core<W> {
             self.nodes[at].takes_again();
         }
         let action = match (place, &what.release) {
-            (Some(place), _) => self.entries[place].op.action,
-            (None, Some(_)) => Action::Release(Tell::One),
+            (Some(place), _) => &self.entries[place].op.action,
+            (None, Some(_)) => &Action::Release(Tell::One),
             // Nobody waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if what.ticket.is_none() {

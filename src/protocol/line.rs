@@ -13,7 +13,7 @@ use crate::error::NodeErrors;
 use crate::protocol::attempt::{Attempt, Denial};
 use crate::protocol::contender::{Contender, Ears, Move, Noise};
 use crate::protocol::mutant;
-use crate::protocol::queue::{Channel, Knock};
+use crate::protocol::queue::{self, Channel, Knock};
 use crate::protocol::quorum::{NodeSet, Ttl};
 
 /// After so many hand-overs, or so long, another process that waits has its turn.
@@ -50,7 +50,7 @@ pub(crate) struct Wish {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// One attempt; with a knock the nodes are asked to tell.
-    Try(Option<Knock>),
+    Try(Option<Arc<Knock>>),
     /// Until then, or until it is woken.
     Park(Instant),
     /// Somebody else has submitted the first try of this attempt for it.
@@ -262,11 +262,13 @@ impl<W: Clone> Lines<W> {
             self.listened = self.listened.or(self.listen);
         }
         match step {
-            Move::Try(knocks) => Step::Try(needs.filter(|_| knocks).map(|channel| Knock {
-                channel,
-                arrived: arrived.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(0)),
-                waited,
-                lease,
+            Move::Try(knocks) => Step::Try(needs.filter(|_| knocks).map(|channel| {
+                Arc::new(Knock {
+                    channel,
+                    arrived: arrived.map_or(0, queue::millis),
+                    waited: queue::millis(waited),
+                    lease: queue::millis(lease),
+                })
             })),
             Move::Park(until) => {
                 let failed = !matches!(place.last, None | Some(Failure::Busy));

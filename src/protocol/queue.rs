@@ -68,21 +68,29 @@ impl Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Knock {
     pub(crate) channel: Channel,
-    /// In milliseconds of its wall clock, since 1970.
+    /// By its wall clock, in milliseconds since 1970.
     pub(crate) arrived: u64,
-    pub(crate) waited: Duration,
-    /// How long the queue is kept after the last knock of anybody.
-    pub(crate) lease: Duration,
+    /// In milliseconds.
+    pub(crate) waited: u64,
+    /// In milliseconds: how long the queue is kept after the last knock of anybody.
+    pub(crate) lease: u64,
+}
+
+/// Whole milliseconds; at most so many that a server can add them to its time of day.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(u64::MAX >> 12)
 }
 
 impl Knock {
     /// What follows resource, token and ttl.
-    pub(crate) fn arguments(self) -> [String; 4] {
+    pub(crate) fn arguments(&self) -> [String; 4] {
         [
             self.channel.name(),
             self.arrived.to_string(),
-            self.waited.as_millis().to_string(),
-            self.lease.as_millis().to_string(),
+            self.waited.to_string(),
+            self.lease.to_string(),
         ]
     }
 }

@@ -51,11 +51,11 @@ const COUNTER: &[u8] = b":fence";
 pub(crate) const SCRIPTS: [Script; 6] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE];
 
 /// What is done to a lock on every node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Acquire(Ttl),
     /// Acquire, or be told when the lock is free.
-    Knock(Ttl, Knock),
+    Knock(Ttl, Arc<Knock>),
     Extend(Ttl),
     Release(Tell),
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
@@ -63,7 +63,7 @@ pub(crate) enum Action {
     /// A number of at least so much (rule R20).
     Fence(u64),
     /// Be told no more.
-    Leave(Channel),
+    Leave(Arc<Channel>),
 }
 
 /// Whether a release tells the first of those that wait in other processes.
@@ -84,19 +84,19 @@ pub(crate) struct Key {
 }
 
 impl Action {
-    pub(crate) fn question(self) -> Question {
+    pub(crate) fn question(&self) -> Question {
         match self {
             Action::Acquire(_) | Action::Knock(..) => Question::Acquire,
             _ => Question::Held,
         }
     }
 
-    pub(crate) fn is_release(self) -> bool {
+    pub(crate) fn is_release(&self) -> bool {
         matches!(self, Action::Release(_))
     }
 
     /// Appends the command to `out`, with the hash of a script that the server knows.
-    pub(crate) fn pack(self, key: &Key, by_hash: bool, out: &mut Vec<u8>) {
+    pub(crate) fn pack(&self, key: &Key, by_hash: bool, out: &mut Vec<u8>) {
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
         let mut call = |script: Script, keys: &[u8], args: &[&[u8]], number| {
             let (command, script): (&[u8], _) = if by_hash {
@@ -116,7 +116,7 @@ impl Action {
             Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
             Action::Fence(at_least) => {
                 let counter = [resource, COUNTER].concat();
-                call(FENCE, b"2", &[&counter, token], Some(at_least));
+                call(FENCE, b"2", &[&counter, token], Some(*at_least));
             }
             Action::Knock(ttl, knock) => {
                 let (ttl, more) = (ttl.millis().to_string(), knock.arguments());
@@ -129,7 +129,7 @@ impl Action {
     }
 
     /// What a node's reply to this action says.
-    pub(crate) fn vote(self, reply: Reply) -> Vote {
+    pub(crate) fn vote(&self, reply: Reply) -> Vote {
         match (self, reply) {
             (Action::Acquire(_) | Action::Knock(..) | Action::Refill(_), Reply::Okay) => {
                 Vote::Granted(0)
@@ -237,12 +237,12 @@ mod tests {
         };
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
-        let knock = Knock {
+        let knock = Arc::new(Knock {
             channel: Channel::new([0x5A; 16]),
             arrived: 1_700_000_000_123,
-            waited: Duration::from_millis(17),
-            lease: Duration::from_secs(8),
-        };
+            waited: 17,
+            lease: 8000,
+        });
         let mut set = redis::cmd("SET");
         set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
         let script = |script: Script, by_hash| {
@@ -270,7 +270,7 @@ mod tests {
                 (Action::Release(Tell::Nobody), script(RELEASE, by_hash)),
                 (Action::Release(Tell::One), script(TELL, by_hash)),
                 (
-                    Action::Knock(ttl, knock),
+                    Action::Knock(ttl, knock.clone()),
                     script(KNOCK, by_hash)
                         .arg(30_000)
                         .arg(knock.channel.name())
@@ -279,7 +279,7 @@ mod tests {
                         .arg(8000)
                         .clone(),
                 ),
-                (Action::Leave(knock.channel), leave(by_hash)),
+                (Action::Leave(Arc::new(knock.channel)), leave(by_hash)),
                 (
                     Action::Extend(ttl),
                     script(EXTEND, by_hash).arg(30_000).clone(),
