@@ -156,8 +156,11 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock, trying again while others have it or too few nodes answer, within
-    /// [`Options::wait`].
+    /// Takes the lock, waiting while others have it or too few nodes answer, within [`Options::wait`].
+    ///
+    /// Threads of this process are served in the order of their arrival. A release here hands over to the next
+    /// one, and one in another process tells this one; where it does not, the lock is found free when its
+    /// ttl ends, or after a pause ([`Options::retry_delay`]).
     ///
     /// # Errors
     ///
@@ -194,7 +197,8 @@ impl Redlock {
     }
 
     /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so, and at most for
-    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms during pauses.
+    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms while this waits; one that
+    /// takes its time holds up the threads of this process that came later.
     ///
     /// # Errors
     ///

@@ -178,9 +178,10 @@ impl Waiting {
     fn hear_all(&self, lane: &Weak<Lane>, node: usize) {
         let needed = || self.with(|lines| lines.listens(node, clock::instant()));
         while needed() {
-            if let Err(cause) = self.hear(lane, node) {
-                say!(debug, "node {node} is not listened to: {cause}");
-            }
+            let Err(cause) = self.hear(lane, node) else {
+                return;
+            };
+            say!(debug, "node {node} is not listened to: {cause}");
             self.with(|lines| lines.is_deaf(node));
             // Whoever drops the nodes meanwhile is not kept waiting by this.
             if lane.strong_count() > 0 && needed() {
@@ -310,13 +311,13 @@ impl Acquirer<'_> {
             waiter,
             got: false,
         };
-        let lock = self.stand(&mut seat)?;
+        let lock = self.stand(&mut seat, end)?;
         seat.got = true;
         Ok(lock)
     }
 
     /// Waits in the line.
-    fn stand(&mut self, seat: &mut Seat<'_>) -> Result<Lock, Error> {
+    fn stand(&mut self, seat: &mut Seat<'_>, end: Option<Instant>) -> Result<Lock, Error> {
         let waiting = &self.shared.waiting;
         loop {
             let here = waiting.is_here(self.resource);
@@ -329,6 +330,10 @@ impl Acquirer<'_> {
                 }
                 Step::Try(knock) => {
                     self.ask()?;
+                    // Asking may have taken longer than it should.
+                    if end.is_some_and(|end| clock::instant() >= end) {
+                        continue;
+                    }
                     let attempt = self.attempt(knock);
                     self.carry_out(attempt, None)?
                 }

@@ -113,6 +113,8 @@ pub(crate) struct Contender {
     waited: bool,
     /// It may be in the queues on the nodes.
     knocks: bool,
+    /// A release in this process has told nobody else, for its sake.
+    owes: bool,
     /// Who has told since the last try began.
     told: NodeSet,
     grace: Option<Instant>,
@@ -139,6 +141,7 @@ impl Contender {
             local,
             waited: false,
             knocks: false,
+            owes: false,
             told: NodeSet::EMPTY,
             grace: None,
             again: false,
@@ -164,6 +167,16 @@ impl Contender {
     /// Needs to be told by other processes.
     pub(crate) fn listens(&self) -> bool {
         self.knocks
+    }
+
+    /// If it gives up, others must be told that the lock may be free.
+    pub(crate) fn must_pass_on(&self) -> bool {
+        self.knocks || self.owes
+    }
+
+    /// The lock was left to it: nobody else was told.
+    pub(crate) fn owes(&mut self) {
+        self.owes = true;
     }
 
     /// `here`: a thread of this process seems to have the lock.
@@ -246,6 +259,8 @@ impl Contender {
         if mutant(30) {
             self.told = NodeSet::EMPTY;
         }
+        // Whoever has it will tell.
+        self.owes = false;
         if !self.knocks {
             self.phase = Phase::Begins;
             return;

@@ -346,7 +346,9 @@ impl<W: Clone> Lines<W> {
         front
             .into_iter()
             .for_each(|front| set(front, State::Queued));
-        set(at, State::Front(Contender::new(retry_delay, false, now)));
+        let mut contender = Contender::new(retry_delay, false, now);
+        contender.owes();
+        set(at, State::Front(contender));
     }
 
     /// A thread leaves: with the lock, or without.
@@ -368,8 +370,7 @@ impl<W: Clone> Lines<W> {
         if line.queue.front() == Some(&at) {
             line.queue.pop_front();
         }
-        let knocks = contender.listens();
-        if knocks {
+        if contender.listens() {
             line.warm = Some(now);
             self.needed_until = Some(now + WARM);
         }
@@ -379,10 +380,11 @@ impl<W: Clone> Lines<W> {
         self.promote(&place.resource, now);
         if let Some(next) = self.contender(&place.resource)
             && !got
-            && knocks
+            && contender.must_pass_on()
         {
             // What was told to the one before counts for this one.
             next.free();
+            next.owes();
         }
         self.wake(&place.resource);
         self.tidy(&place.resource, now);
@@ -395,13 +397,13 @@ impl<W: Clone> Lines<W> {
             return None;
         };
         let resource = place.resource.clone();
-        let knocks = contender.listens() && !mutant(33);
+        let passes_on = contender.must_pass_on() && !mutant(33);
         let line = self.lines.get(&resource)?;
         let others = line.queue.iter().filter(|other| **other != at);
         let alone = !others
             .into_iter()
             .any(|other| self.places.contains_key(other));
-        self.channel.filter(|_| knocks && alone)
+        self.channel.filter(|_| passes_on && alone)
     }
 
     fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {
@@ -466,13 +468,16 @@ impl<W: Clone> Lines<W> {
         let (most, longest) = LONGEST_RUN;
         let (count, since) = *line.run.get_or_insert((0, now));
         let trying = matches!(&place.state, State::Front(contender) if contender.is_trying());
-        if trying || line.passed.is_some() || count >= most || now >= since + longest {
+        let over = place.wish.end.is_some_and(|end| end <= now);
+        if trying || over || line.passed.is_some() || count >= most || now >= since + longest {
             line.run = None;
             return Handover::Tell;
         }
         line.run = Some((count + 1, since));
-        let over = place.wish.end.is_some_and(|end| end <= now);
-        if place.wish.asks || over {
+        if place.wish.asks {
+            if let State::Front(contender) = &mut place.state {
+                contender.owes();
+            }
             return Handover::Front;
         }
         let (who, ttl) = (place.who.clone(), place.wish.ttl);
