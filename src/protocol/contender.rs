@@ -343,3 +343,215 @@ impl Contender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::protocol::queue::Seen;
+
+    const MS: Duration = Duration::from_millis(1);
+    const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+    const DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+    struct World {
+        contender: Contender,
+        ears: Ears,
+        noise: Noise,
+        now: Instant,
+        here: bool,
+    }
+
+    /// Of so many nodes, all of which are heard.
+    fn world(nodes: usize) -> World {
+        let now = clock::instant();
+        let mut ears = Ears::new(nodes);
+        ears.open = NodeSet::first(nodes);
+        World {
+            contender: Contender::new(DELAY, false, now),
+            ears,
+            noise: Noise::new(17),
+            now,
+            here: false,
+        }
+    }
+
+    impl World {
+        fn next(&mut self) -> Move {
+            let (ears, noise) = (&self.ears, &mut self.noise);
+            self.contender
+                .next(self.here, ears, NODE_TIMEOUT, noise, self.now)
+        }
+
+        /// How long it sleeps.
+        fn sleeps(&mut self) -> Duration {
+            match self.next() {
+                Move::Park(until) => until - self.now,
+                Move::Try(_) => panic!("it tries"),
+            }
+        }
+
+        fn knocks(&mut self) {
+            assert_eq!(self.next(), Move::Try(true));
+        }
+
+        /// All nodes say that this one has it, for so long.
+        fn denied(&mut self, holder: u32, left: Option<Duration>) {
+            let holder = Some(holder);
+            let seen = vec![Seen { left, holder }; self.ears.nodes];
+            let denial = Denial { seen, granted: 0 };
+            let (ears, noise) = (&self.ears, &mut self.noise);
+            self.contender.denied(&denial, ears, noise, self.now);
+        }
+    }
+
+    #[test]
+    fn it_sleeps_until_the_lock_ends_and_no_longer_than_the_poll() {
+        let mut world = world(3);
+        world.knocks();
+        world.denied(1, Some(20 * MS));
+        let slept = world.sleeps();
+        assert!((21 * MS..=30 * MS).contains(&slept), "{slept:?}");
+        world.now += slept;
+        let mut longest = Duration::ZERO;
+        for _ in 0..12 {
+            world.knocks();
+            world.denied(2, None);
+            let slept = world.sleeps();
+            assert!(slept >= DELAY.0 && slept <= DELAY.1 * POLL_GROWTH);
+            longest = longest.max(slept);
+            world.now += slept;
+        }
+        assert_eq!(longest, DELAY.1 * POLL_GROWTH);
+        // Another holder: it does not tell, perhaps.
+        world.knocks();
+        world.denied(3, None);
+        assert!(world.sleeps() <= DELAY.1);
+        // Where too few are heard, the pauses do not grow.
+        world.ears.open = NodeSet::first(1);
+        world.ears.failed = NodeSet::ALL
+            .without(NodeSet::first(1))
+            .and(NodeSet::first(3));
+        for _ in 0..12 {
+            let slept = world.sleeps();
+            world.now += slept;
+            world.knocks();
+            world.denied(3, None);
+            assert!(world.sleeps() <= DELAY.1);
+        }
+    }
+
+    #[test]
+    fn what_a_quorum_tells_is_followed_at_once_and_what_fewer_tell_soon() {
+        let mut world = world(3);
+        world.knocks();
+        world.denied(1, None);
+        world.contender.told(0);
+        assert!(world.sleeps() <= GRACE.1);
+        world.contender.told(0);
+        assert!(world.sleeps() <= GRACE.1, "the same node again");
+        world.contender.told(2);
+        world.knocks();
+        // Told during a try (rule R31).
+        world.contender.told(1);
+        world.contender.told(2);
+        world.denied(2, None);
+        world.knocks();
+    }
+
+    #[test]
+    fn hints_that_are_wrong_are_followed_less_and_less_eagerly() {
+        let mut world = world(1);
+        world.knocks();
+        world.denied(1, None);
+        let mut tries = 0;
+        let end = world.now + 1000 * MS;
+        while world.now < end {
+            world.contender.told(0);
+            match world.next() {
+                Move::Try(_) => {
+                    tries += 1;
+                    world.denied(1, None);
+                }
+                Move::Park(until) => world.now = until,
+            }
+        }
+        assert!((20..200).contains(&tries), "{tries}");
+        // The next holder's is right.
+        world.contender.told(0);
+        world.now += 50 * MS;
+        world.knocks();
+        world.denied(2, None);
+        world.contender.told(0);
+        world.knocks();
+    }
+
+    #[test]
+    fn who_meets_other_contenders_tries_again_soon() {
+        let mut world = world(3);
+        world.knocks();
+        let mut seen = vec![
+            Seen {
+                left: None,
+                holder: Some(1)
+            };
+            3
+        ];
+        for (seen, holder) in seen.iter_mut().zip(1..) {
+            seen.holder = Some(holder);
+        }
+        let denial = Denial { seen, granted: 0 };
+        world.now += MS;
+        let (ears, noise) = (&world.ears, &mut world.noise);
+        world.contender.denied(&denial, ears, noise, world.now);
+        assert!(world.sleeps() <= 2 * MS);
+    }
+
+    #[test]
+    fn a_thread_of_this_process_has_the_first_chance_to_hand_over() {
+        let mut world = world(1);
+        world.ears = Ears::new(1);
+        world.contender = Contender::new(DELAY, true, world.now);
+        world.here = true;
+        let slept = world.sleeps();
+        assert!(slept <= LONGEST_LOCAL && !world.contender.listens());
+        // It does not: other processes are asked to tell, and first their ears are waited for.
+        world.now += slept;
+        assert_eq!(world.sleeps(), NODE_TIMEOUT);
+        assert!(world.contender.listens());
+        world.ears.open.add(0);
+        world.knocks();
+    }
+
+    #[test]
+    fn a_lock_that_is_free_again_here_is_tried_for_without_a_knock() {
+        let mut world = world(1);
+        world.ears = Ears::new(1);
+        world.contender = Contender::new(DELAY, true, world.now);
+        world.here = true;
+        world.sleeps();
+        world.here = false;
+        world.contender.free();
+        assert_eq!(world.next(), Move::Try(false));
+    }
+
+    #[test]
+    fn who_was_passed_over_for_another_process_gives_it_a_start() {
+        let mut world = world(1);
+        let (mut noise, now) = (Noise::new(3), world.now);
+        world.contender.yields(&mut noise, now);
+        let slept = world.sleeps();
+        assert!((START.0..=START.1).contains(&slept));
+        world.now += slept;
+        world.knocks();
+    }
+
+    #[test]
+    fn ears_that_cannot_open_are_not_waited_for() {
+        let mut world = world(3);
+        world.ears = Ears::new(3);
+        assert_eq!(world.sleeps(), NODE_TIMEOUT);
+        world.ears.failed = NodeSet::first(2);
+        world.knocks();
+    }
+}

@@ -604,3 +604,200 @@ impl<W: Clone> Lines<W> {
         self.channel
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const NAME: &[u8] = b"a";
+
+    struct World {
+        lines: Lines<u32>,
+        now: Point,
+    }
+
+    fn world() -> World {
+        let channel = Some(Channel::new([1; 16]));
+        World {
+            lines: Lines::new(1, NodeSet::ALL, channel, 50 * MS, 7),
+            now: Point::now(),
+        }
+    }
+
+    impl World {
+        fn wish(&self, wait: Option<Duration>) -> Wish {
+            Wish {
+                ttl: Ttl::new(1000 * MS).unwrap(),
+                end: wait.map(|wait| self.now.mono + wait),
+                asks: false,
+                retry_delay: (50 * MS, 250 * MS),
+            }
+        }
+
+        fn join(&mut self, who: u32, wait: Option<Duration>) -> u64 {
+            let wish = self.wish(wait);
+            let tried = Some((Failure::Busy, MS, true));
+            self.lines
+                .join(&Arc::from(NAME), who, wish, tried, self.now)
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now.mono += time;
+            self.now.wall += time;
+        }
+
+        fn step(&mut self, place: u64, here: bool) -> Step {
+            self.lines.step(place, here, self.now)
+        }
+
+        /// Who is served by a release; `None`: it tells another process.
+        fn release(&mut self) -> Option<(u64, u32)> {
+            match self.lines.hand_over(NAME, self.now.mono) {
+                Handover::Serve { place, who, .. } => Some((place, who)),
+                Handover::Tell => None,
+                Handover::Front => panic!("somebody asks"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_release_serves_in_the_order_of_arrival_and_passes_over_those_who_left() {
+        let mut world = world();
+        let places: Vec<u64> = (0..5).map(|who| world.join(who, None)).collect();
+        world.lines.leave(places[2], false, world.now.mono);
+        let mut served = Vec::new();
+        while let Some((place, who)) = world.release() {
+            served.push(who);
+            world.lines.leave(place, true, world.now.mono);
+        }
+        assert_eq!(served, [0, 1, 3, 4]);
+        assert_eq!(world.lines.len(), 0, "nothing is kept of it");
+    }
+
+    #[test]
+    fn another_process_has_its_turn_after_some_hand_overs_or_some_time() {
+        let mut world = world();
+        (0..100).for_each(|who| drop(world.join(who, None)));
+        let run = |world: &mut World| std::iter::from_fn(|| world.release()).count();
+        assert_eq!([run(&mut world), run(&mut world)], [16, 16]);
+        assert!(world.release().is_some());
+        world.pass(20 * MS);
+        assert_eq!(world.release(), None);
+    }
+
+    #[test]
+    fn nobody_is_served_while_the_front_tries_or_after_its_end() {
+        let mut world = world();
+        let front = world.join(0, Some(100 * MS));
+        assert!(matches!(world.step(front, false), Step::Try(None)));
+        assert_eq!(world.release(), None);
+        let denial = Denial::default();
+        let failure = (Failure::Busy, MS);
+        world.lines.failed(front, failure, &denial, world.now.mono);
+        world.pass(100 * MS);
+        assert_eq!(world.release(), None);
+        assert!(matches!(
+            world.step(front, false),
+            Step::Over(Failure::Busy)
+        ));
+    }
+
+    #[test]
+    fn who_asks_is_not_served_and_passes_on_when_it_gives_up() {
+        let mut world = world();
+        let wish = Wish {
+            asks: true,
+            ..world.wish(None)
+        };
+        let (name, now) = (Arc::from(NAME), world.now);
+        let tried = Some((Failure::Busy, MS, true));
+        let front = world.lines.join(&name, 0, wish, tried, now);
+        assert!(world.lines.leaves_queue(front).is_none());
+        let handover = world.lines.hand_over(NAME, now.mono);
+        assert!(matches!(handover, Handover::Front));
+        world.lines.released(&name, false, now.mono);
+        assert_eq!(world.lines.woken, [0]);
+        assert!(world.lines.leaves_queue(front).is_some());
+        // The next in the line does it in its place.
+        let next = world.join(1, None);
+        assert!(world.lines.leaves_queue(front).is_none());
+        world.lines.leave(front, false, now.mono);
+        assert!(matches!(world.step(next, false), Step::Try(None)));
+    }
+
+    #[test]
+    fn who_was_served_in_vain_is_first_again() {
+        let mut world = world();
+        let [first, second] = [0, 1].map(|who| world.join(who, None));
+        assert_eq!(world.release(), Some((first, 0)));
+        let (denial, failure) = (Denial::default(), (Failure::Busy, MS));
+        world.lines.failed(first, failure, &denial, world.now.mono);
+        assert!(matches!(world.step(second, true), Step::Park(_)));
+        assert_eq!(world.release(), Some((first, 0)));
+        assert_eq!(world.release(), Some((second, 1)));
+    }
+
+    #[test]
+    fn ears_are_opened_for_other_processes_only_and_close_a_second_later() {
+        let mut world = world();
+        let place = world.join(0, None);
+        let Step::Park(until) = world.step(place, true) else {
+            panic!("a thread of this process has it");
+        };
+        assert!(world.lines.listen.is_empty() && until <= world.now.mono + 50 * MS);
+        world.pass(until - world.now.mono);
+        assert!(matches!(world.step(place, true), Step::Park(_)));
+        assert_eq!(world.lines.listen, NodeSet::first(1));
+        world.lines.hears(0, world.now.mono);
+        assert!(matches!(world.step(place, true), Step::Try(Some(_))));
+        assert!(world.lines.told(NAME, 0, world.now.mono));
+        world.pass(5000 * MS);
+        assert!(world.lines.listens(0, world.now.mono), "it still waits");
+        world.lines.leave(place, true, world.now.mono);
+        assert!(
+            world.lines.is_waited_for(NAME, world.now.mono),
+            "it is warm"
+        );
+        world.pass(999 * MS);
+        assert!(world.lines.listens(0, world.now.mono));
+        world.pass(MS);
+        assert!(!world.lines.listens(0, world.now.mono));
+        assert!(!world.lines.is_waited_for(NAME, world.now.mono));
+        assert!(
+            !world.lines.told(NAME, 0, world.now.mono),
+            "another is to be told"
+        );
+    }
+
+    #[test]
+    fn a_flood_of_messages_is_passed_on_in_part() {
+        let mut world = world();
+        let passed = (0..1000).filter(|_| !world.lines.told(b"x", 0, world.now.mono));
+        assert_eq!(passed.count(), 100);
+        world.pass(100 * MS);
+        assert!(!world.lines.told(b"x", 0, world.now.mono));
+    }
+
+    #[test]
+    fn the_error_of_who_never_tried_is_what_its_line_has_seen() {
+        let mut world = world();
+        let front = world.join(0, None);
+        let second = world.join(1, Some(10 * MS));
+        assert!(matches!(world.step(front, false), Step::Try(_)));
+        let (denial, failure) = (Denial::default(), (Failure::TooSlow, MS));
+        world.lines.failed(front, failure, &denial, world.now.mono);
+        let wish = world.wish(Some(10 * MS));
+        let now = world.now;
+        let third = world.lines.join(&Arc::from(NAME), 2, wish, None, now);
+        world.pass(10 * MS);
+        assert!(matches!(
+            world.step(third, false),
+            Step::Over(Failure::TooSlow)
+        ));
+        assert!(
+            matches!(world.step(second, false), Step::Over(Failure::Busy)),
+            "it has tried"
+        );
+    }
+}
