@@ -54,6 +54,8 @@ use support::{Random, Server, TempDir, ms};
 
 /// Few, so that they are fought over.
 const RESOURCES: u64 = 8;
+/// The queues beside locks are kept for 5 s and three of the longest pauses, which are 1 s here.
+const LONGEST_QUEUE: Duration = Duration::from_secs(8);
 const LONGEST_TTL: Duration = Duration::from_secs(2);
 /// A node that is well again votes within this time.
 const HEALING: Duration = Duration::from_secs(1);
@@ -296,18 +298,22 @@ impl Node {
     /// The keys without a ttl, and those with one that nobody asked for.
     fn bad_keys(&self) -> Vec<String> {
         const SCRIPT: &str = "local bad = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
-            local ttl = redis.call('PTTL', key) \
-            if ttl == -1 or ttl > tonumber(ARGV[1]) then bad[#bad + 1] = key .. ' has ' .. ttl end \
+            local ttl, longest = redis.call('PTTL', key), tonumber(ARGV[1]) \
+            if string.sub(key, -2) == ':w' then longest = tonumber(ARGV[2]) end \
+            if ttl == -1 or ttl > longest then bad[#bad + 1] = key .. ' has ' .. ttl end \
             end return bad";
-        let longest = LONGEST_TTL.as_millis().to_string();
-        let value = self.server.command(&["EVAL", SCRIPT, "0", &longest]);
+        let [longest, queue] = [LONGEST_TTL, LONGEST_QUEUE].map(|ttl| ttl.as_millis().to_string());
+        let value = self
+            .server
+            .command(&["EVAL", SCRIPT, "0", &longest, &queue]);
         redis::from_redis_value(value).expect("a list")
     }
 }
 
-/// Keys and their values.
+/// The keys of locks and their values. (Beside them are queues of those who wait.)
 const KEYS: &str = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
-    found[#found + 1] = key found[#found + 1] = redis.call('GET', key) or '' end return found";
+    if string.sub(key, -2) ~= ':w' then \
+    found[#found + 1] = key found[#found + 1] = redis.call('GET', key) or '' end end return found";
 
 struct Process {
     child: Child,
