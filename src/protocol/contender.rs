@@ -308,6 +308,7 @@ impl Contender {
     pub(crate) fn hears(&mut self, noise: &mut Noise, now: Instant) {
         if let Phase::Sleeps(_) = self.phase
             && self.knocks
+            && !mutant(38)
         {
             self.grace.get_or_insert_with(|| now + noise.between(GRACE));
         }

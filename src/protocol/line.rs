@@ -230,7 +230,7 @@ impl<W: Clone> Lines<W> {
 
     /// What the thread in a place should do. `here`: a thread of this process seems to have the lock.
     pub(crate) fn step(&mut self, at: u64, here: bool, now: Point) -> Step {
-        let needs = self.channel.filter(|_| !mutant(32));
+        let needs = self.channel;
         let Some(place) = self.places.get_mut(&at) else {
             return Step::Over(Failure::Busy);
         };
@@ -295,7 +295,9 @@ impl<W: Clone> Lines<W> {
         denial: &Denial,
         now: Instant,
     ) {
-        self.back(at, now);
+        if !mutant(37) {
+            self.back(at, now);
+        }
         let (ears, noise) = (&self.ears, &mut self.noise);
         let Some(place) = self.places.get_mut(&at) else {
             return;
@@ -378,6 +380,7 @@ impl<W: Clone> Lines<W> {
         if let Some(next) = self.contender(&place.resource)
             && !got
             && knocks
+            && !mutant(35)
         {
             // What was told to the one before counts for this one.
             next.free();
@@ -550,7 +553,9 @@ impl<W: Clone> Lines<W> {
     pub(crate) fn hears(&mut self, node: usize, now: Instant) {
         self.ears.open.add(node);
         self.ears.failed.remove(node);
-        let resources: Vec<Arc<[u8]>> = self.lines.keys().cloned().collect();
+        let mut resources: Vec<Arc<[u8]>> = self.lines.keys().cloned().collect();
+        // So that the same happens in each run of the simulation.
+        resources.sort_unstable();
         let mut noise = self.noise.clone();
         for resource in resources {
             if let Some(contender) = self.contender(&resource)
@@ -595,5 +600,18 @@ impl<W: Clone> Lines<W> {
 
     pub(crate) fn channel(&self) -> Option<Channel> {
         self.channel
+    }
+}
+
+#[cfg(test)]
+impl<W: Clone> Lines<W> {
+    /// So many have a place.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether somebody is at the front of a line, or about to be served.
+    pub(crate) fn is_contended_for(&mut self, resource: &[u8]) -> bool {
+        self.front(resource).is_none() || self.contender(resource).is_some()
     }
 }

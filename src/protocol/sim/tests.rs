@@ -151,3 +151,20 @@ fn replay() {
     let mut world = World::new(number("SIM_SEED", 0), true);
     println!("{:?}", world.run());
 }
+
+#[test]
+#[ignore = "survey"]
+fn survey() {
+    MUTANT.set(u32::try_from(number("SIM_MUTANT", 0)).unwrap());
+    let mut shown = 0;
+    for seed in number("SIM_SEED", 0)..number("SIM_SEED", 0) + number("SIM_COUNT", 1000) {
+        let mut world = World::new(seed, false);
+        let kind = (world.waits, world.prompt, world.faultless, world.servers.len());
+        let result = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|_| Err("panic".into()));
+        if let Err(what) = result {
+            println!("seed {seed} {kind:?} events {}: {what}", world.counts.events);
+            shown += 1;
+            if shown > 30 { return; }
+        }
+    }
+}
