@@ -53,8 +53,8 @@ pub(super) struct Knock {
 /// What a command asks.
 enum Command {
     Ping,
-    /// A script by its hash, whichever it is.
-    Unknown,
+    /// A script by its hash, whichever it is; if that is a knock, with its token.
+    Unknown(Option<usize>),
     Set {
         resource: u8,
         token: usize,
@@ -277,7 +277,7 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
             px: number(args[5]),
             knock: None,
         },
-        b"EVALSHA" if !loaded => Command::Unknown,
+        b"EVALSHA" if !loaded => Command::Unknown(is(KNOCK).then(|| token(args[4]))),
         _ if is(TELL) || is(RELEASE) => Command::Release {
             resource: args[3][0],
             token: token(args[4]),
@@ -321,7 +321,7 @@ pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
             Command::Set { token, .. } => each(true, token),
             Command::Release { token, .. } => each(false, token),
             Command::Ping
-            | Command::Unknown
+            | Command::Unknown(_)
             | Command::Leave { .. }
             | Command::Extend { .. }
             | Command::Fence { .. } => {}
@@ -400,8 +400,12 @@ impl World {
         match command {
             // Above.
             Command::Fence { .. } | Command::Set { .. } => b"",
-            Command::Unknown => {
+            Command::Unknown(knock) => {
                 self.counts.refused += 1;
+                if let Some(token) = knock {
+                    // There is nothing to undo.
+                    self.trails[token].set_sent[node] = None;
+                }
                 b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
             }
             Command::Ping => {
