@@ -120,12 +120,6 @@ impl Waiting {
         let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
         match handover {
             Handover::Tell => self.tell(lane, op(Tell::One), key).outcome,
-            Handover::Front => {
-                let answer = lane.run(op(Tell::Nobody));
-                let now = clock::instant();
-                self.with(|lines| lines.released(&key.resource, false, now));
-                answer.outcome
-            }
             Handover::Serve { place, who, ttl } => {
                 let node_timeout = lane.nodes().node_timeout;
                 let mut attempt = Attempt::new(key.resource.clone(), ttl, None, node_timeout);

@@ -62,10 +62,8 @@ pub(crate) enum Step {
 /// What a release does about those who wait here.
 #[derive(Debug)]
 pub(crate) enum Handover<W> {
-    /// None: the release tells another process.
+    /// Nothing: the release tells another process, and the thread at the front goes on by itself.
     Tell,
-    /// None: the release tells nobody, and the thread at the front goes on by itself.
-    Front,
     /// It goes together with the first try for this one.
     Serve { place: u64, who: W, ttl: Ttl },
 }
@@ -467,15 +465,14 @@ impl<W: Clone> Lines<W> {
         let (most, longest) = LONGEST_RUN;
         let (count, since) = *line.run.get_or_insert((0, now));
         let trying = matches!(&place.state, State::Front(contender) if contender.is_trying());
-        if trying || line.passed.is_some() || count >= most || now >= since + longest {
+        // Who may go without a try must not be the only one who knows that the lock is free.
+        let over = place.wish.end.is_some_and(|end| end <= now);
+        let goes = place.wish.asks || over;
+        if goes || trying || line.passed.is_some() || count >= most || now >= since + longest {
             line.run = None;
             return Handover::Tell;
         }
         line.run = Some((count + 1, since));
-        let over = place.wish.end.is_some_and(|end| end <= now);
-        if place.wish.asks || over {
-            return Handover::Front;
-        }
         let (who, ttl) = (place.who.clone(), place.wish.ttl);
         place.state = State::Served(None);
         line.queue.pop_front();

@@ -43,7 +43,6 @@ pub(super) enum After {
     /// The lines know nothing of it.
     Nothing,
     Tell,
-    Front,
     Serve,
 }
 
@@ -123,7 +122,6 @@ impl World {
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
                     Handover::Tell => {}
-                    Handover::Front => after = After::Front,
                     Handover::Serve { place, who, ttl } => {
                         after = After::Serve;
                         next = Some(self.serve(c, place, who, ttl, resource, token));
@@ -134,7 +132,7 @@ impl World {
         }
         let tell = match after {
             After::Nothing | After::Tell => Tell::One,
-            After::Front | After::Serve => Tell::Nobody,
+            After::Serve => Tell::Nobody,
         };
         let op = Op {
             action: Action::Release(tell),
@@ -224,7 +222,6 @@ impl World {
             After::Nothing => {}
             After::Tell if told || lines.len() > 0 => lines.released(&name, told, now),
             After::Tell => {}
-            After::Front => lines.released(&name, false, now),
             After::Serve => lines.wake(&name),
         }
         self.wake_all(c);
