@@ -644,10 +644,15 @@ impl World {
             Doing::Holds(held, _) => self.use_lock(c, thread, held),
             _ => {
                 self.clients[c].threads[thread].acts += 1;
-                if self.quiet || self.clients[c].threads[thread].acts > 4 {
+                let most = if self.waits { 6 } else { 4 };
+                if self.quiet || self.clients[c].threads[thread].acts > most {
                     return false;
                 }
-                let resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
+                let mut resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
+                if self.waits && self.random.chance(60) {
+                    // So that there are lines.
+                    resource = 0;
+                }
                 let ttl = self.ttl(60);
                 if self.waits && self.random.chance(80) {
                     self.wait(c, thread, resource, ttl);
@@ -657,6 +662,16 @@ impl World {
             }
         }
         true
+    }
+
+    /// How long a thread has a lock before it does something.
+    fn hold(&mut self) -> u64 {
+        let long = if self.waits && self.random.chance(50) {
+            3
+        } else {
+            40
+        };
+        self.random.below(long * MS)
     }
 
     /// A long one, in so many cases of a hundred.
@@ -773,7 +788,7 @@ impl World {
                     Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
                     Fenced::Unavailable(_) => {}
                 }
-                let until = self.t + self.random.below(40 * MS);
+                let until = self.t + self.hold();
                 self.clients[c].threads[thread].doing = Doing::Holds(held, until);
             }
             Doing::Leaves(_) => self.gone(c, thread),
@@ -843,7 +858,7 @@ impl World {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.granted(c, thread, token, &key, deadline);
                 self.holds(c, thread, resource);
-                let until = self.t + self.random.below(40 * MS);
+                let until = self.t + self.hold();
                 let held = Held {
                     key,
                     token,
@@ -1043,7 +1058,7 @@ impl World {
             }
             Extended::Unavailable(_) => {}
         }
-        let until = self.t + self.random.below(40 * MS);
+        let until = self.t + self.hold();
         self.clients[c].threads[thread].doing = Doing::Holds(held, until);
     }
 

@@ -233,7 +233,7 @@ impl World {
     pub(super) fn wait(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         let now = self.now(c);
         let long = match self.random.below(10) {
-            0..3 => Some(self.random.below(100 * MS)),
+            0..3 => Some(self.random.below(50 * MS)),
             3..6 => Some(self.random.below(2000 * MS)),
             6 if !self.prompt => None,
             _ => Some(20_000 * MS),
