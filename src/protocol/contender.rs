@@ -113,6 +113,8 @@ pub(crate) struct Contender {
     waited: bool,
     /// It may be in the queues on the nodes.
     knocks: bool,
+    /// It may be the only one who knows that the lock is free: nobody else was told.
+    knows: bool,
     /// Who has told since the last try began.
     told: NodeSet,
     grace: Option<Instant>,
@@ -139,6 +141,7 @@ impl Contender {
             local,
             waited: false,
             knocks: false,
+            knows: false,
             told: NodeSet::EMPTY,
             grace: None,
             again: false,
@@ -164,6 +167,11 @@ impl Contender {
     /// Needs to be told by other processes.
     pub(crate) fn listens(&self) -> bool {
         self.knocks
+    }
+
+    /// Others are to be told when it goes.
+    pub(crate) fn owes(&self) -> bool {
+        self.knocks || self.knows
     }
 
     /// `here`: a thread of this process seems to have the lock.
@@ -243,6 +251,8 @@ impl Contender {
         let Phase::Tries(began) = self.phase else {
             return;
         };
+        // Whoever has it tells the next one.
+        self.knows = false;
         if mutant(30) {
             self.told = NodeSet::EMPTY;
         }
@@ -302,6 +312,7 @@ impl Contender {
     /// A node says that the lock may be free.
     pub(crate) fn told(&mut self, node: usize) {
         self.told.add(node);
+        self.knows = true;
     }
 
     /// It hears a node from now on, and may have missed something before.
@@ -317,11 +328,14 @@ impl Contender {
     /// The lock was released in this process, or given up by who was at the front before.
     pub(crate) fn free(&mut self) {
         self.again = true;
+        self.knows = true;
     }
 
     /// It was, and another process was told: that one goes first.
     pub(crate) fn yields(&mut self, noise: &mut Noise, now: Instant) {
         self.local = false;
+        // It may have been this process that was told.
+        self.knows = true;
         if !self.is_trying() {
             self.again = false;
             self.told = NodeSet::EMPTY;

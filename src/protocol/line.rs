@@ -366,7 +366,7 @@ impl<W: Clone> Lines<W> {
         if line.queue.front() == Some(&at) {
             line.queue.pop_front();
         }
-        let knocks = contender.listens();
+        let (knocks, owes) = (contender.listens(), contender.owes());
         if knocks {
             line.warm = Some(now);
             self.needed_until = Some(now + WARM);
@@ -377,8 +377,7 @@ impl<W: Clone> Lines<W> {
         self.promote(&place.resource, now);
         if let Some(next) = self.contender(&place.resource)
             && !got
-            && knocks
-            && !mutant(35)
+            && owes
         {
             // What was told to the one before counts for this one.
             next.free();
@@ -394,13 +393,13 @@ impl<W: Clone> Lines<W> {
             return None;
         };
         let resource = place.resource.clone();
-        let knocks = contender.listens() && !mutant(33);
+        let owes = contender.owes() && !mutant(33);
         let line = self.lines.get(&resource)?;
         let others = line.queue.iter().filter(|other| **other != at);
         let alone = !others
             .into_iter()
             .any(|other| self.places.contains_key(other));
-        self.channel.filter(|_| knocks && alone)
+        self.channel.filter(|_| owes && alone)
     }
 
     fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {

@@ -154,6 +154,8 @@ pub(super) struct Counts {
     waited: u64,
     gave_up: u64,
     killed: u64,
+    /// The longest time for which a lock was free, and somebody waited for it, where all is prompt.
+    slept: u64,
 }
 
 pub(super) struct World {
@@ -225,6 +227,7 @@ impl Counts {
         self.waited += other.waited;
         self.gave_up += other.gave_up;
         self.killed += other.killed;
+        self.slept = self.slept.max(other.slept);
     }
 }
 

@@ -522,6 +522,9 @@ impl World {
             let since = *self.idle[at].get_or_insert(self.t);
             let most = if self.prompt { PROMPT } else { poll + BESIDES };
             let time = self.t - since;
+            if self.prompt {
+                self.counts.slept = self.counts.slept.max(time);
+            }
             self.check(time <= most + SLACK, || {
                 format!("{resource} has been free for {time} us, and somebody waits for it")
             });
