@@ -233,12 +233,14 @@ struct Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let waiting = &self.shared.waiting;
-        if !self.got
-            && let Some(channel) = waiting.with(|lines| lines.leaves_queue(self.place))
-        {
+        let go = |left| {
+            let now = clock::instant();
+            waiting.with(|lines| lines.leave(self.place, self.got, left, now))
+        };
+        if let Some(channel) = go(false) {
             leave(&self.shared.lane, self.resource, channel);
+            go(true);
         }
-        waiting.with(|lines| lines.leave(self.place, self.got, clock::instant()));
     }
 }
 

@@ -251,11 +251,11 @@ impl Contender {
         let Phase::Tries(began) = self.phase else {
             return;
         };
-        // Whoever has it tells the next one.
-        self.knows = false;
         if mutant(30) {
             self.told = NodeSet::EMPTY;
         }
+        // Whoever had it then tells the next one.
+        self.knows = self.again || !self.told.is_empty();
         if !self.knocks {
             self.phase = Phase::Begins;
             return;

@@ -347,8 +347,26 @@ impl<W: Clone> Lines<W> {
         set(at, State::Front(Contender::new(retry_delay, false, now)));
     }
 
-    /// A thread leaves: with the lock, or without.
-    pub(crate) fn leave(&mut self, at: u64, got: bool, now: Instant) {
+    /// A thread leaves: with the lock, or without. With a channel it stays until its process has left the
+    /// queues on the nodes (`left`), so that this is written before the next thread's knock.
+    pub(crate) fn leave(
+        &mut self,
+        at: u64,
+        got: bool,
+        left: bool,
+        now: Instant,
+    ) -> Option<Channel> {
+        if !got
+            && !left
+            && let Some(channel) = self.leaves_queue(at)
+        {
+            return Some(channel);
+        }
+        self.vacate(at, got, now);
+        None
+    }
+
+    fn vacate(&mut self, at: u64, got: bool, now: Instant) {
         let Some(place) = self.places.remove(&at) else {
             return;
         };
@@ -386,19 +404,19 @@ impl<W: Clone> Lines<W> {
         self.tidy(&place.resource, now);
     }
 
-    /// Whether the place on the nodes should be given up with the one in the line: nobody here goes on waiting.
-    pub(crate) fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
-        let place = self.places.get(&at)?;
+    /// Whether the place on the nodes is given up with the one in the line: nobody here goes on waiting.
+    fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
+        let place = self.places.get_mut(&at)?;
         let State::Front(contender) = &place.state else {
             return None;
         };
-        let resource = place.resource.clone();
         let owes = contender.owes() && !mutant(33);
+        // Nobody else makes a try for it any more.
+        place.wish.asks = true;
+        let resource = place.resource.clone();
         let line = self.lines.get(&resource)?;
-        let others = line.queue.iter().filter(|other| **other != at);
-        let alone = !others
-            .into_iter()
-            .any(|other| self.places.contains_key(other));
+        let mut others = line.queue.iter().filter(|other| **other != at);
+        let alone = !others.any(|other| self.places.contains_key(other));
         self.channel.filter(|_| owes && alone)
     }
 

@@ -634,7 +634,7 @@ impl World {
         match std::mem::replace(&mut self.clients[c].threads[thread].doing, stopped) {
             Doing::Stands(_) => self.stand(c, thread),
             Doing::Parks(_) => self.woken(c, thread),
-            Doing::Leaves(_) => self.gone(c, thread),
+            Doing::Leaves(_) => self.gone(c, thread, false),
             Doing::Pauses(attempt, resource, _) => {
                 if self.is_told_to_go(c, thread) {
                     return true;
@@ -791,7 +791,7 @@ impl World {
                 let until = self.t + self.hold();
                 self.clients[c].threads[thread].doing = Doing::Holds(held, until);
             }
-            Doing::Leaves(_) => self.gone(c, thread),
+            Doing::Leaves(_) => self.gone(c, thread, true),
             Doing::Releases(token, only_write, after) => {
                 self.in_time(c, thread, NODE_TIMEOUT);
                 self.released(c, token, only_write, &answer.outcome);

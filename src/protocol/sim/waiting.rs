@@ -9,6 +9,7 @@ use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
 use crate::protocol::attempt::{Attempt, Denial};
 use crate::protocol::entry::{Answer, Op};
 use crate::protocol::line::{Failure, Handover, Step, Wish};
+use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Tell};
 use crate::token::Token;
@@ -86,7 +87,7 @@ impl World {
             && let Some(place) = wait.place
         {
             self.counts.waited += 1;
-            self.leaves(c, place, true);
+            self.leaves(c, place, true, false);
         }
     }
 
@@ -413,41 +414,32 @@ impl World {
     /// Gives up its place, without the lock.
     fn go(&mut self, c: usize, thread: usize) {
         self.counts.gave_up += 1;
-        let wait = self.clients[c].threads[thread].wait.as_ref();
-        let resource = wait.map_or(0, |wait| wait.resource);
-        let Some(place) = wait.and_then(|wait| wait.place) else {
-            self.clients[c].threads[thread].doing = Doing::Leaves(Some(self.t));
-            return;
-        };
-        let channel = self.clients[c].lines.leaves_queue(place);
-        trace!(self, "client {c} thread {thread} goes: {channel:?}");
-        match channel {
-            Some(channel) => {
-                self.begin(c, thread);
-                self.clients[c].threads[thread].doing = Doing::Leaves(None);
-                self.submit(c, thread, leave(resource, Action::Leave(channel)));
-            }
-            None => {
-                let at = self.t + self.lag();
-                self.clients[c].threads[thread].doing = Doing::Leaves(Some(at));
-            }
-        }
+        let at = self.t + self.lag();
+        self.clients[c].threads[thread].doing = Doing::Leaves(Some(at));
     }
 
-    pub(super) fn gone(&mut self, c: usize, thread: usize) {
-        if let Some(wait) = self.clients[c].threads[thread].wait.take()
-            && let Some(place) = wait.place
-        {
-            self.leaves(c, place, false);
+    /// `left`: its process has left the queues.
+    pub(super) fn gone(&mut self, c: usize, thread: usize, left: bool) {
+        let wait = self.clients[c].threads[thread].wait.as_ref();
+        if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
+            let channel = self.leaves(c, place, false, left);
+            trace!(self, "client {c} thread {thread} goes: {channel:?}");
+            if let Some(channel) = channel {
+                self.begin(c, thread);
+                self.clients[c].threads[thread].doing = Doing::Leaves(None);
+                return self.submit(c, thread, leave(resource, Action::Leave(channel)));
+            }
         }
+        self.clients[c].threads[thread].wait = None;
         let pause = self.random.below(20 * MS);
         self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
     }
 
-    fn leaves(&mut self, c: usize, place: u64, got: bool) {
+    fn leaves(&mut self, c: usize, place: u64, got: bool, left: bool) -> Option<Channel> {
         let now = self.now(c);
-        self.clients[c].lines.leave(place, got, now);
+        let channel = self.clients[c].lines.leave(place, got, left, now);
         self.wake_all(c);
+        channel
     }
 
     /// The answer to a try that another thread has made for this one.
