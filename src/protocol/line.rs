@@ -270,7 +270,13 @@ impl<W: Clone> Lines<W> {
                 let failed = !matches!(place.last, None | Some(Failure::Busy));
                 // Nobody pauses for nothing.
                 match end.filter(|end| *end <= until) {
-                    Some(_) if failed && !here => Step::Over(self.failure(at)),
+                    Some(_) if failed && !here => {
+                        // Until it has left nobody else makes a try for it.
+                        if let Some(place) = self.places.get_mut(&at) {
+                            place.wish.asks = true;
+                        }
+                        Step::Over(self.failure(at))
+                    }
                     end => Step::Park(end.unwrap_or(until)),
                 }
             }

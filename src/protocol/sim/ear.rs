@@ -102,6 +102,13 @@ impl World {
         match sound {
             Sound::Ends => ear.subscribed = false,
             Sound::Breaks => (ear.cut, ear.broken) = (true, true),
+            Sound::Tells(resource) if ear.cut => {
+                // Who waits for it tries when the subscription is confirmed anew. Who does not, and would have
+                // passed it on, cannot.
+                let client = ear.client;
+                self.excused[usize::from(resource)] |= !self.waits_for(client, resource);
+                return;
+            }
             _ if ear.cut => return,
             Sound::Subscribes => match paused.or(held) {
                 Some(later) => return self.at(later, Event::Ear(at, Sound::Subscribes)),

@@ -479,6 +479,13 @@ impl World {
         })
     }
 
+    /// Whether a thread of a client is in the line for a resource.
+    pub(super) fn waits_for(&self, c: usize, resource: u8) -> bool {
+        let waits = |wait: &Wait| wait.resource == resource && wait.place.is_some();
+        let mut threads = self.clients[c].threads.iter();
+        threads.any(|thread| thread.wait.as_ref().is_some_and(waits))
+    }
+
     /// How long the longest poll of those who wait is. `None`: nobody waits.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
         let clients = self.clients.iter().filter(|client| !client.dead);
