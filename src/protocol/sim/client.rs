@@ -666,12 +666,29 @@ impl World {
 
     /// How long a thread has a lock before it does something.
     fn hold(&mut self) -> u64 {
-        let long = if self.waits && self.random.chance(50) {
+        let long = if self.sluggish || self.waits && self.random.chance(50) {
             3
         } else {
             40
         };
         self.random.below(long * MS)
+    }
+
+    /// How long a thread wants nothing.
+    pub(super) fn rest(&mut self) -> u64 {
+        let long = if self.lazy && self.random.chance(40) {
+            2200
+        } else {
+            20
+        };
+        let pause = self.random.below(long * MS);
+        // Several begin at once.
+        let beat = 80 * MS;
+        if self.sluggish {
+            beat - self.t % beat
+        } else {
+            pause
+        }
     }
 
     /// A long one, in so many cases of a hundred.
@@ -801,7 +818,7 @@ impl World {
                     let denial = Denial::default();
                     return self.in_vain(c, thread, Failure::TooSlow, &denial);
                 }
-                let pause = self.random.below(20 * MS);
+                let pause = self.rest();
                 self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
             }
             _ => self.violated(format!("client {c}: an answer for nobody")),
@@ -851,7 +868,7 @@ impl World {
         if !matches!(answer.outcome, Outcome::Yes(_)) {
             self.undone(c, token, no);
         }
-        let soon = now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
+        let soon = !self.sluggish && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
         let tried = attempt.answered(answer, now);
         let next = match tried {
             Tried::Granted(key, deadline) => {
@@ -901,7 +918,7 @@ impl World {
                         _ => {}
                     };
                 }
-                let pause = self.random.below(20 * MS);
+                let pause = self.rest();
                 Doing::Idle(self.t + pause)
             }
             Tried::Again(within) => {

@@ -181,6 +181,10 @@ pub(super) struct World {
     /// Polls are so long that nobody who waits for a poll goes unnoticed. Nothing goes wrong but that waiters
     /// are killed, and that subscriptions are cut.
     prompt: bool,
+    /// Everything takes its time there, so that contenders give up before one of them has the lock.
+    sluggish: bool,
+    /// Threads pause for so long that nobody is listened to any more.
+    lazy: bool,
     /// Locks on other resources make one seem held that is not.
     collides: bool,
     /// Nothing ever goes wrong here.
@@ -247,6 +251,8 @@ impl World {
         let clients = 2 + random.pick(2);
         let waits = random.chance(40);
         let prompt = waits && random.chance(30);
+        let sluggish = prompt && random.chance(25);
+        let lazy = waits && random.chance(12);
         let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
@@ -271,6 +277,8 @@ impl World {
             excused: [false; RESOURCES as usize],
             waits,
             prompt,
+            sluggish,
+            lazy,
             collides,
             faultless,
             guarded,
@@ -283,6 +291,11 @@ impl World {
             counts: Counts::default(),
             traced,
         };
+        if sluggish {
+            // They meet on the nodes.
+            let threads = world.clients.iter_mut().map(|client| &mut client.threads);
+            threads.for_each(|threads| threads.truncate(1));
+        }
         for client in 0..clients {
             let at = world.random.below(10 * MS);
             world.at(at, Event::Wake(client));
@@ -316,6 +329,7 @@ impl World {
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
         let long = if self.guarded { 500 } else { 200 };
+        let long = if self.lazy { 4000 } else { long };
         let busy = 60 * MS + self.random.below(long * MS);
         self.until(busy);
         self.quiet = true;

@@ -160,6 +160,7 @@ fn survey() {
     for seed in number("SIM_SEED", 0)..number("SIM_SEED", 0) + number("SIM_COUNT", 1000) {
         let mut world = World::new(seed, false);
         let kind = (world.waits, world.prompt, world.faultless, world.servers.len());
+        if std::env::var("SIM_LIST").is_ok() && world.sluggish && world.servers.len() == 2 { println!("sluggish {seed}"); }
         let result = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|_| Err("panic".into()));
         if let Err(what) = result {
             println!("seed {seed} {kind:?} events {}: {what}", world.counts.events);

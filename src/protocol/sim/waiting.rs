@@ -20,6 +20,8 @@ const ASK: u64 = 50 * MS;
 /// pause for a holder in the same process, or the one until ears open, and the short ones. The shortest poll
 /// there is much longer.
 const PROMPT: u64 = 90 * MS;
+/// The same where everything takes its time: pauses after split votes grow with it.
+const SLUGGISH: u64 = 2000 * MS;
 /// Who polls may have other pauses besides.
 const BESIDES: u64 = 150 * MS;
 
@@ -246,7 +248,11 @@ impl World {
             _ => u64::MAX,
         };
         let delays = [(5, 20), (1, 200), (100, 200)][self.random.pick(3)];
-        let (min, max) = if self.prompt { (300, 1000) } else { delays };
+        let (min, max) = match self.prompt {
+            true if self.sluggish => (4000, 8000),
+            true => (300, 1000),
+            false => delays,
+        };
         let wish = Wish {
             ttl,
             end: long.map(|long| now + Duration::from_micros(long)),
@@ -310,7 +316,7 @@ impl World {
         let for_nothing = !matches!(failure, Failure::Busy) && over(now + pause);
         if over(now) || for_nothing {
             self.clients[c].threads[thread].wait = None;
-            let pause = self.random.below(20 * MS);
+            let pause = self.rest();
             self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
             return;
         }
@@ -431,7 +437,7 @@ impl World {
             }
         }
         self.clients[c].threads[thread].wait = None;
-        let pause = self.random.below(20 * MS);
+        let pause = self.rest();
         self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
     }
 
@@ -519,9 +525,13 @@ impl World {
                 continue;
             };
             let since = *self.idle[at].get_or_insert(self.t);
-            let most = if self.prompt { PROMPT } else { poll + BESIDES };
+            let most = match self.prompt {
+                true if self.sluggish => SLUGGISH,
+                true => PROMPT,
+                false => poll + BESIDES,
+            };
             let time = self.t - since;
-            if self.prompt {
+            if self.prompt && !self.sluggish {
                 self.counts.slept = self.counts.slept.max(time);
             }
             self.check(time <= most + SLACK, || {
