@@ -644,12 +644,16 @@ impl World {
             Doing::Holds(held, _) => self.use_lock(c, thread, held),
             _ => {
                 self.clients[c].threads[thread].acts += 1;
-                let most = if self.waits { 6 } else { 4 };
+                let most = match self.waits {
+                    true if self.sluggish => 20,
+                    true => 6,
+                    false => 4,
+                };
                 if self.quiet || self.clients[c].threads[thread].acts > most {
                     return false;
                 }
                 let mut resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
-                if self.waits && self.random.chance(60) {
+                if self.sluggish || self.waits && self.random.chance(60) {
                     // So that there are lines.
                     resource = 0;
                 }

@@ -329,7 +329,11 @@ impl World {
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
         let long = if self.guarded { 500 } else { 200 };
-        let long = if self.lazy { 4000 } else { long };
+        let long = match (self.lazy, self.sluggish) {
+            (true, _) => 4000,
+            (_, true) => 2000,
+            _ => long,
+        };
         let busy = 60 * MS + self.random.below(long * MS);
         self.until(busy);
         self.quiet = true;
@@ -427,7 +431,7 @@ impl World {
         let client = self.random.pick(self.clients.len());
         if self.prompt {
             match self.random.below(6) {
-                0 => self.kill(client),
+                0 if !self.sluggish => self.kill(client),
                 1..3 => self.cut_some_ear(),
                 _ => {}
             }
