@@ -872,7 +872,8 @@ impl World {
         if !matches!(answer.outcome, Outcome::Yes(_)) {
             self.undone(c, token, no);
         }
-        let soon = !self.sluggish && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
+        let soon =
+            !self.sluggish && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
         let tried = attempt.answered(answer, now);
         let next = match tried {
             Tried::Granted(key, deadline) => {

@@ -564,9 +564,7 @@ impl World {
         let left = expires.map_or(0, |key| key.2.saturating_sub(t));
         let left = left * server.rate / 10_000 / MS;
         let seen = format!("{left} {:06x}", holder & 0xFF_FFFF);
-        format!("${}\r\n{seen}\r\n", seen.len())
-            .into_bytes()
-            .into()
+        format!("${}\r\n{seen}\r\n", seen.len()).into_bytes().into()
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {

@@ -110,7 +110,14 @@ impl World {
     // ---- releases
 
     /// The release of a lock, and what it means to those who wait here.
-    pub(super) fn give_back(&mut self, c: usize, thread: usize, key: Key, token: usize, quiet: bool) {
+    pub(super) fn give_back(
+        &mut self,
+        c: usize,
+        thread: usize,
+        key: Key,
+        token: usize,
+        quiet: bool,
+    ) {
         self.begin(c, thread);
         let resource = self.trails[token].resource;
         self.order += 1;
@@ -289,8 +296,7 @@ impl World {
         wait.place = Some(place);
         trace!(
             self,
-            "client {c} thread {thread} waits for {} in place {place}",
-            name[0]
+            "client {c} thread {thread} waits for {} in place {place}", name[0]
         );
         self.clients[c].threads[thread].doing = Doing::Stands(self.t);
     }
@@ -356,7 +362,9 @@ impl World {
             Step::Park(until) => {
                 self.listen(c);
                 let contends = self.clients[c].lines.is_contended_for(&[resource]);
-                self.check(contends, || format!("client {c}: nobody asks for {resource}"));
+                self.check(contends, || {
+                    format!("client {c}: nobody asks for {resource}")
+                });
                 let mut until = self.clients[c].time(until).max(self.t + 1);
                 if wish.asks {
                     until = until.min(self.t + ASK);
@@ -459,7 +467,9 @@ impl World {
                 self.clients[c].threads[thread].doing = Doing::Stands(at);
             }
             (Doing::Acquires(..), None) => self.answered(c, thread, answer),
-            _ => self.violated(format!("client {c}: thread {thread} was served, and is gone")),
+            _ => self.violated(format!(
+                "client {c}: thread {thread} was served, and is gone"
+            )),
         }
     }
 
@@ -516,9 +526,7 @@ impl World {
             let told = !self.prompt || self.hears_all() && !self.excused[at];
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
-                told && !stands
-                    && !self.servers.iter().any(locked)
-                    && !self.is_at_work(resource)
+                told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
             });
             let Some(poll) = poll else {
                 self.idle[at] = None;
