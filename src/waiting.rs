@@ -124,12 +124,6 @@ impl Waiting {
         let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
         match handover {
             Handover::Tell => self.tell(lane, op(Tell::One), key).outcome,
-            Handover::Front => {
-                let answer = lane.run(op(Tell::Nobody));
-                let now = clock::instant();
-                self.with(|lines| lines.released(&key.resource, false, now));
-                answer.outcome
-            }
             Handover::Serve { place, who, ttl } => {
                 let node_timeout = lane.nodes().node_timeout;
                 let mut attempt = Attempt::new(key.resource.clone(), ttl, None, node_timeout);
@@ -246,12 +240,14 @@ struct Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         let waiting = &self.shared.waiting;
-        if !self.got
-            && let Some(channel) = waiting.with(|lines| lines.leaves_queue(self.place))
-        {
+        let go = |left| {
+            let now = clock::instant();
+            waiting.with(|lines| lines.leave(self.place, self.got, left, now))
+        };
+        if let Some(channel) = go(false) {
             leave(&self.shared.lane, self.resource, channel);
+            go(true);
         }
-        waiting.with(|lines| lines.leave(self.place, self.got, clock::instant()));
     }
 }
 

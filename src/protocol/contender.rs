@@ -113,8 +113,8 @@ pub(crate) struct Contender {
     waited: bool,
     /// It may be in the queues on the nodes.
     knocks: bool,
-    /// A release in this process has told nobody else, for its sake.
-    owes: bool,
+    /// It may be the only one who knows that the lock is free: nobody else was told.
+    knows: bool,
     /// Who has told since the last try began.
     told: NodeSet,
     grace: Option<Instant>,
@@ -141,7 +141,7 @@ impl Contender {
             local,
             waited: false,
             knocks: false,
-            owes: false,
+            knows: false,
             told: NodeSet::EMPTY,
             grace: None,
             again: false,
@@ -169,14 +169,9 @@ impl Contender {
         self.knocks
     }
 
-    /// If it gives up, others must be told that the lock may be free.
-    pub(crate) fn must_pass_on(&self) -> bool {
-        self.knocks || self.owes
-    }
-
-    /// The lock was left to it: nobody else was told.
-    pub(crate) fn owes(&mut self) {
-        self.owes = true;
+    /// Others are to be told when it goes.
+    pub(crate) fn owes(&self) -> bool {
+        self.knocks || self.knows
     }
 
     /// `here`: a thread of this process seems to have the lock.
@@ -259,8 +254,8 @@ impl Contender {
         if mutant(30) {
             self.told = NodeSet::EMPTY;
         }
-        // Whoever has it will tell.
-        self.owes = false;
+        // Whoever had it then tells the next one.
+        self.knows = self.again || !self.told.is_empty();
         if !self.knocks {
             self.phase = Phase::Begins;
             return;
@@ -317,25 +312,35 @@ impl Contender {
     /// A node says that the lock may be free.
     pub(crate) fn told(&mut self, node: usize) {
         self.told.add(node);
+        self.knows = true;
     }
 
     /// It hears a node from now on, and may have missed something before.
     pub(crate) fn hears(&mut self, noise: &mut Noise, now: Instant) {
         if let Phase::Sleeps(_) = self.phase
             && self.knocks
+            && !mutant(38)
         {
             self.grace.get_or_insert_with(|| now + noise.between(GRACE));
         }
     }
 
+    /// The lock was left to its process, and nobody else was told.
+    pub(crate) fn knows(&mut self) {
+        self.knows = true;
+    }
+
     /// The lock was released in this process, or given up by who was at the front before.
     pub(crate) fn free(&mut self) {
         self.again = true;
+        self.knows = true;
     }
 
     /// It was, and another process was told: that one goes first.
     pub(crate) fn yields(&mut self, noise: &mut Noise, now: Instant) {
         self.local = false;
+        // It may have been this process that was told.
+        self.knows = true;
         if !self.is_trying() {
             self.again = false;
             self.told = NodeSet::EMPTY;

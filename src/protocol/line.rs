@@ -62,10 +62,8 @@ pub(crate) enum Step {
 /// What a release does about those who wait here.
 #[derive(Debug)]
 pub(crate) enum Handover<W> {
-    /// None: the release tells another process.
+    /// Nothing: the release tells another process, and the thread at the front goes on by itself.
     Tell,
-    /// None: the release tells nobody, and the thread at the front goes on by itself.
-    Front,
     /// It goes together with the first try for this one.
     Serve { place: u64, who: W, ttl: Ttl },
 }
@@ -230,7 +228,7 @@ impl<W: Clone> Lines<W> {
 
     /// What the thread in a place should do. `here`: a thread of this process seems to have the lock.
     pub(crate) fn step(&mut self, at: u64, here: bool, now: Point) -> Step {
-        let needs = self.channel.filter(|_| !mutant(32));
+        let needs = self.channel;
         let Some(place) = self.places.get_mut(&at) else {
             return Step::Over(Failure::Busy);
         };
@@ -274,7 +272,13 @@ impl<W: Clone> Lines<W> {
                 let failed = !matches!(place.last, None | Some(Failure::Busy));
                 // Nobody pauses for nothing.
                 match end.filter(|end| *end <= until) {
-                    Some(_) if failed && !here => Step::Over(self.failure(at)),
+                    Some(_) if failed && !here => {
+                        // Until it has left nobody else makes a try for it.
+                        if let Some(place) = self.places.get_mut(&at) {
+                            place.wish.asks = true;
+                        }
+                        Step::Over(self.failure(at))
+                    }
                     end => Step::Park(end.unwrap_or(until)),
                 }
             }
@@ -297,7 +301,9 @@ impl<W: Clone> Lines<W> {
         denial: &Denial,
         now: Instant,
     ) {
-        self.back(at, now);
+        if !mutant(37) {
+            self.back(at, now);
+        }
         let (ears, noise) = (&self.ears, &mut self.noise);
         let Some(place) = self.places.get_mut(&at) else {
             return;
@@ -347,12 +353,31 @@ impl<W: Clone> Lines<W> {
             .into_iter()
             .for_each(|front| set(front, State::Queued));
         let mut contender = Contender::new(retry_delay, false, now);
-        contender.owes();
+        // Its release has told nobody else.
+        contender.knows();
         set(at, State::Front(contender));
     }
 
-    /// A thread leaves: with the lock, or without.
-    pub(crate) fn leave(&mut self, at: u64, got: bool, now: Instant) {
+    /// A thread leaves: with the lock, or without. With a channel it stays until its process has left the
+    /// queues on the nodes (`left`), so that this is written before the next thread's knock.
+    pub(crate) fn leave(
+        &mut self,
+        at: u64,
+        got: bool,
+        left: bool,
+        now: Instant,
+    ) -> Option<Channel> {
+        if !got
+            && !left
+            && let Some(channel) = self.leaves_queue(at)
+        {
+            return Some(channel);
+        }
+        self.vacate(at, got, now);
+        None
+    }
+
+    fn vacate(&mut self, at: u64, got: bool, now: Instant) {
         let Some(place) = self.places.remove(&at) else {
             return;
         };
@@ -370,7 +395,8 @@ impl<W: Clone> Lines<W> {
         if line.queue.front() == Some(&at) {
             line.queue.pop_front();
         }
-        if contender.listens() {
+        let (knocks, owes) = (contender.listens(), contender.owes());
+        if knocks {
             line.warm = Some(now);
             self.needed_until = Some(now + WARM);
         }
@@ -380,7 +406,7 @@ impl<W: Clone> Lines<W> {
         self.promote(&place.resource, now);
         if let Some(next) = self.contender(&place.resource)
             && !got
-            && contender.must_pass_on()
+            && owes
         {
             // What was told to the one before counts for this one.
             next.free();
@@ -390,20 +416,20 @@ impl<W: Clone> Lines<W> {
         self.tidy(&place.resource, now);
     }
 
-    /// Whether the place on the nodes should be given up with the one in the line: nobody here goes on waiting.
-    pub(crate) fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
-        let place = self.places.get(&at)?;
+    /// Whether the place on the nodes is given up with the one in the line: nobody here goes on waiting.
+    fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
+        let place = self.places.get_mut(&at)?;
         let State::Front(contender) = &place.state else {
             return None;
         };
+        let owes = contender.owes() && !mutant(33);
+        // Nobody else makes a try for it any more.
+        place.wish.asks = true;
         let resource = place.resource.clone();
-        let passes_on = contender.must_pass_on() && !mutant(33);
         let line = self.lines.get(&resource)?;
-        let others = line.queue.iter().filter(|other| **other != at);
-        let alone = !others
-            .into_iter()
-            .any(|other| self.places.contains_key(other));
-        self.channel.filter(|_| passes_on && alone)
+        let mut others = line.queue.iter().filter(|other| **other != at);
+        let alone = !others.any(|other| self.places.contains_key(other));
+        self.channel.filter(|_| owes && alone)
     }
 
     fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {
@@ -468,18 +494,14 @@ impl<W: Clone> Lines<W> {
         let (most, longest) = LONGEST_RUN;
         let (count, since) = *line.run.get_or_insert((0, now));
         let trying = matches!(&place.state, State::Front(contender) if contender.is_trying());
+        // Who may go without a try must not be the only one who knows that the lock is free.
         let over = place.wish.end.is_some_and(|end| end <= now);
-        if trying || over || line.passed.is_some() || count >= most || now >= since + longest {
+        let goes = place.wish.asks || over;
+        if goes || trying || line.passed.is_some() || count >= most || now >= since + longest {
             line.run = None;
             return Handover::Tell;
         }
         line.run = Some((count + 1, since));
-        if place.wish.asks {
-            if let State::Front(contender) = &mut place.state {
-                contender.owes();
-            }
-            return Handover::Front;
-        }
         let (who, ttl) = (place.who.clone(), place.wish.ttl);
         place.state = State::Served(None);
         line.queue.pop_front();
@@ -557,7 +579,9 @@ impl<W: Clone> Lines<W> {
     pub(crate) fn hears(&mut self, node: usize, now: Instant) {
         self.ears.open.add(node);
         self.ears.failed.remove(node);
-        let resources: Vec<Arc<[u8]>> = self.lines.keys().cloned().collect();
+        let mut resources: Vec<Arc<[u8]>> = self.lines.keys().cloned().collect();
+        // So that the same happens in each run of the simulation.
+        resources.sort_unstable();
         let mut noise = self.noise.clone();
         for resource in resources {
             if let Some(contender) = self.contender(&resource)
@@ -602,6 +626,19 @@ impl<W: Clone> Lines<W> {
 
     pub(crate) fn channel(&self) -> Option<Channel> {
         self.channel
+    }
+}
+
+#[cfg(test)]
+impl<W: Clone> Lines<W> {
+    /// So many have a place.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether somebody is at the front of a line, or about to be served.
+    pub(crate) fn is_contended_for(&mut self, resource: &[u8]) -> bool {
+        self.front(resource).is_none() || self.contender(resource).is_some()
     }
 }
 
@@ -651,12 +688,21 @@ mod tests {
             self.lines.step(place, here, self.now)
         }
 
+        /// Whether its process leaves the queues on the nodes, too.
+        fn leave(&mut self, place: u64, got: bool) -> bool {
+            let now = self.now.mono;
+            let leaves = self.lines.leave(place, got, false, now).is_some();
+            if leaves {
+                self.lines.leave(place, got, true, now);
+            }
+            leaves
+        }
+
         /// Who is served by a release; `None`: it tells another process.
         fn release(&mut self) -> Option<(u64, u32)> {
             match self.lines.hand_over(NAME, self.now.mono) {
                 Handover::Serve { place, who, .. } => Some((place, who)),
                 Handover::Tell => None,
-                Handover::Front => panic!("somebody asks"),
             }
         }
     }
@@ -665,11 +711,11 @@ mod tests {
     fn a_release_serves_in_the_order_of_arrival_and_passes_over_those_who_left() {
         let mut world = world();
         let places: Vec<u64> = (0..5).map(|who| world.join(who, None)).collect();
-        world.lines.leave(places[2], false, world.now.mono);
+        world.leave(places[2], false);
         let mut served = Vec::new();
         while let Some((place, who)) = world.release() {
             served.push(who);
-            world.lines.leave(place, true, world.now.mono);
+            world.leave(place, true);
         }
         assert_eq!(served, [0, 1, 3, 4]);
         assert_eq!(world.lines.len(), 0, "nothing is kept of it");
@@ -678,7 +724,9 @@ mod tests {
     #[test]
     fn another_process_has_its_turn_after_some_hand_overs_or_some_time() {
         let mut world = world();
-        (0..100).for_each(|who| drop(world.join(who, None)));
+        for who in 0..100 {
+            world.join(who, None);
+        }
         let run = |world: &mut World| std::iter::from_fn(|| world.release()).count();
         assert_eq!([run(&mut world), run(&mut world)], [16, 16]);
         assert!(world.release().is_some());
@@ -705,25 +753,33 @@ mod tests {
 
     #[test]
     fn who_asks_is_not_served_and_passes_on_when_it_gives_up() {
+        for others in [false, true] {
+            let mut world = world();
+            let wish = Wish {
+                asks: true,
+                ..world.wish(None)
+            };
+            let (name, now) = (Arc::from(NAME), world.now);
+            let tried = Some((Failure::Busy, MS, true));
+            let front = world.lines.join(&name, 0, wish, tried, now);
+            assert_eq!(world.release(), None);
+            world.lines.released(&name, false, now.mono);
+            assert_eq!(world.lines.woken, [0]);
+            let next = others.then(|| world.join(1, None));
+            // The next in the line does it in its place.
+            assert_eq!(world.leave(front, false), !others);
+            if let Some(next) = next {
+                assert!(matches!(world.step(next, false), Step::Try(None)));
+            }
+        }
+    }
+
+    #[test]
+    fn who_never_knew_that_it_was_free_has_nothing_to_pass_on() {
         let mut world = world();
-        let wish = Wish {
-            asks: true,
-            ..world.wish(None)
-        };
-        let (name, now) = (Arc::from(NAME), world.now);
-        let tried = Some((Failure::Busy, MS, true));
-        let front = world.lines.join(&name, 0, wish, tried, now);
-        assert!(world.lines.leaves_queue(front).is_none());
-        let handover = world.lines.hand_over(NAME, now.mono);
-        assert!(matches!(handover, Handover::Front));
-        world.lines.released(&name, false, now.mono);
-        assert_eq!(world.lines.woken, [0]);
-        assert!(world.lines.leaves_queue(front).is_some());
-        // The next in the line does it in its place.
-        let next = world.join(1, None);
-        assert!(world.lines.leaves_queue(front).is_none());
-        world.lines.leave(front, false, now.mono);
-        assert!(matches!(world.step(next, false), Step::Try(None)));
+        let front = world.join(0, None);
+        assert!(matches!(world.step(front, true), Step::Park(_)));
+        assert!(!world.leave(front, false));
     }
 
     #[test]
@@ -754,7 +810,7 @@ mod tests {
         assert!(world.lines.told(NAME, 0, world.now.mono));
         world.pass(5000 * MS);
         assert!(world.lines.listens(0, world.now.mono), "it still waits");
-        world.lines.leave(place, true, world.now.mono);
+        world.leave(place, true);
         assert!(
             world.lines.is_waited_for(NAME, world.now.mono),
             "it is warm"

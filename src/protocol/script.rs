@@ -20,14 +20,14 @@ pub(crate) struct Script {
 }
 
 /// Compare-and-delete (REL).
-const RELEASE: Script = Script {
+pub(crate) const RELEASE: Script = Script {
     text:
         b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
     hash: b"5c714dd8ed5b943a1f472132e06290c53ab22693",
 };
 
 /// Compare-and-pexpire-if-longer: never creates a key (rule R11), never shortens one (rule R12).
-const EXTEND: Script = Script {
+pub(crate) const EXTEND: Script = Script {
     text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end \
     if redis.call('PTTL',KEYS[1])<tonumber(ARGV[2]) then redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 1",
     hash: b"c1230f830fe0653f1187d6f298581b35d996fb43",
@@ -35,7 +35,7 @@ const EXTEND: Script = Script {
 
 /// Compare-and-count (rule R20): above what was given out, what is asked for, and the time of day in steps of
 /// 0.1 s, in microseconds. Numbers leave Lua as integers, or they would be rounded.
-const FENCE: Script = Script {
+pub(crate) const FENCE: Script = Script {
     text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end \
     local t=redis.call('TIME') \
     local n=math.max((redis.call('GET',KEYS[2]) or 0)+1,tonumber(ARGV[2]),t[1]*1000000+t[2]-t[2]%100000) \

@@ -4,29 +4,35 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::ear::Listener;
 use super::network::Connection;
 use super::server::commands;
+use super::waiting::{After, Wait};
 use super::{
     Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, Trail,
     World, mutant, trace,
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
-use crate::protocol::attempt::{Attempt, Extended, Extension, Tried, refill};
+use crate::protocol::attempt::{Attempt, Denial, Extended, Extension, Tried, refill};
 use crate::protocol::core::{Core, Event as CoreEvent, Next};
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
+use crate::protocol::line::{Failure, Lines};
 use crate::protocol::node::{Errand, Greeting, Link};
+use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
-use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::script::Key;
 use crate::token::Token;
 
 /// So many resources are locked; the last one is for when all is quiet.
-const RESOURCES: u8 = 2;
+pub(super) const RESOURCES: u8 = 2;
 const PROBED: u8 = 9;
 /// Whose operation it is that no thread waits for.
-const NOBODY: usize = usize::MAX;
+pub(super) const NOBODY: usize = usize::MAX;
+/// From here on: the threads for which others have submitted something.
+pub(super) const SERVED: usize = 1000;
 
 pub(super) struct Client {
     core: Core<usize>,
@@ -35,7 +41,13 @@ pub(super) struct Client {
     fresh: Vec<Option<usize>>,
     attendants: Vec<Attendant>,
     leader: Leader,
-    threads: Vec<Thread>,
+    pub(super) threads: Vec<Thread>,
+    /// Those who wait, and so many locks that are held here, by resource.
+    pub(super) lines: Lines<usize>,
+    pub(super) here: [u32; 16],
+    pub(super) listeners: Vec<Listener>,
+    /// It was killed.
+    pub(super) dead: bool,
     /// Its clocks: they gain so many parts in ten thousand; one of them stands still while it is
     /// suspended.
     base: Point,
@@ -66,14 +78,16 @@ enum Leader {
     Waits(Instant),
 }
 
-struct Thread {
-    doing: Doing,
+pub(super) struct Thread {
+    pub(super) doing: Doing,
     acts: u32,
     /// When its operation was submitted.
     since: u64,
+    /// It waits for a lock.
+    pub(super) wait: Option<Wait>,
 }
 
-enum Doing {
+pub(super) enum Doing {
     Idle(u64),
     Acquires(Attempt, u8, usize),
     /// Between two tries.
@@ -82,29 +96,50 @@ enum Doing {
     Extends(Held, Extension),
     /// Asks for a fencing token, since then.
     Fences(Held, Fencing, u64),
-    /// Which token; and whether nobody reads the answer.
-    Releases(usize, bool),
+    /// Which token; whether nobody reads the answer; and what follows.
+    Releases(usize, bool, After),
+    /// In a line: looks what to do, then; or sleeps until then.
+    Stands(u64),
+    Parks(u64),
+    /// Gives up its place in a line: then, or when the nodes were told.
+    Leaves(Option<u64>),
     Stopped,
 }
 
-struct Held {
+pub(super) struct Held {
     key: Key,
-    token: usize,
+    pub(super) token: usize,
     deadline: Deadline,
 }
 
 impl Client {
-    pub(super) fn new(nodes: usize, guarded: bool, random: &mut Random) -> Client {
+    /// The one of this number. `waits`: its threads wait for locks.
+    pub(super) fn new(
+        number: usize,
+        nodes: usize,
+        guarded: bool,
+        waits: bool,
+        random: &mut Random,
+    ) -> Client {
+        // Wall clocks differ, if they do, by less or more than queues take from them.
+        let ahead = if random.chance(50) { 2000 } else { 1 };
         let base = Point {
             mono: clock::instant(),
-            wall: SystemTime::UNIX_EPOCH,
+            wall: SystemTime::UNIX_EPOCH + Duration::from_millis(random.below(ahead)),
         };
+        let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
+        let node_timeout = Duration::from_micros(NODE_TIMEOUT);
+        let noise = random.next();
         let addresses = (0..nodes).map(|_| Arc::from("x"));
         let [longest, resolution] = [LONGEST, RESOLUTION].map(Duration::from_micros);
         let guard = guarded.then(|| Guard::with_resolution(longest, resolution));
         let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
-        let threads = 1 + random.pick(3);
+        let threads = 1 + random.pick(if waits { 4 } else { 3 });
         Client {
+            lines: Lines::new(nodes, NodeSet::ALL, Some(channel), node_timeout, noise),
+            here: [0; 16],
+            listeners: Vec::new(),
+            dead: false,
             core: Core::new(addresses, timeouts.into(), guard, random.next(), base.mono),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
@@ -115,6 +150,7 @@ impl Client {
                     doing: Doing::Idle(random.below(30 * MS)),
                     acts: 0,
                     since: 0,
+                    wait: None,
                 })
                 .collect(),
             base,
@@ -126,7 +162,7 @@ impl Client {
     }
 
     /// Its clocks at time `t`.
-    fn point(&self, t: u64) -> Point {
+    pub(super) fn point(&self, t: u64) -> Point {
         let runs = |t: u64| Duration::from_micros(t * self.rate / 10_000);
         Point {
             mono: self.base.mono + runs(t.saturating_sub(self.suspended)),
@@ -135,7 +171,7 @@ impl Client {
     }
 
     /// The time at which its monotonic clock shows `at`.
-    fn time(&self, at: Instant) -> u64 {
+    pub(super) fn time(&self, at: Instant) -> u64 {
         let runs = at.saturating_duration_since(self.base.mono).as_micros();
         let runs = u64::try_from(runs).unwrap_or(u64::MAX / 20_000);
         runs.min(u64::MAX / 20_000) * 10_000 / self.rate + self.suspended + 1
@@ -143,6 +179,22 @@ impl Client {
 
     pub(super) fn freeze(&mut self, until: u64) {
         self.stands_until = self.stands_until.max(until);
+    }
+
+    /// Whether all its threads stand still.
+    pub(super) fn stands(&self, t: u64) -> bool {
+        self.stands_until > t
+    }
+
+    /// It is killed.
+    pub(super) fn die(&mut self) {
+        self.dead = true;
+        self.attendants.fill(Attendant::None);
+        self.leader = Leader::None;
+        self.listeners.clear();
+        for thread in &mut self.threads {
+            (thread.doing, thread.wait) = (Doing::Stopped, None);
+        }
     }
 
     pub(super) fn suspend(&mut self, t: u64, until: u64) {
@@ -154,6 +206,9 @@ impl Client {
 
     /// What is not as it is when all is quiet.
     pub(super) fn unrest(&self) -> Option<String> {
+        if self.dead {
+            return None;
+        }
         self.core.unrest().or_else(|| self.running())
     }
 
@@ -169,6 +224,9 @@ impl Client {
 impl World {
     /// Everything that a client can do at this moment.
     pub(super) fn pump(&mut self, c: usize) {
+        if self.clients[c].dead {
+            return;
+        }
         if self.clients[c].wake_at <= self.t {
             self.clients[c].wake_at = u64::MAX;
         }
@@ -181,6 +239,7 @@ impl World {
             for node in 0..self.servers.len() {
                 busy |= self.attend(c, node);
             }
+            busy |= self.listen_all(c);
             for thread in 0..self.clients[c].threads.len() {
                 busy |= self.act(c, thread);
             }
@@ -191,7 +250,7 @@ impl World {
         self.violated(format!("client {c} spins"));
     }
 
-    fn wake(&mut self, c: usize, at: u64) {
+    pub(super) fn wake(&mut self, c: usize, at: u64) {
         let at = at.max(self.t + 1);
         if at < self.clients[c].wake_at {
             self.clients[c].wake_at = at;
@@ -199,7 +258,7 @@ impl World {
         }
     }
 
-    fn now(&self, c: usize) -> Instant {
+    pub(super) fn now(&self, c: usize) -> Instant {
         self.clients[c].point(self.t).mono
     }
 
@@ -435,6 +494,9 @@ impl World {
     }
 
     pub(super) fn connected(&mut self, c: usize, node: usize, well: bool) {
+        if self.clients[c].dead {
+            return;
+        }
         let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
         let later = paused.max(self.clients[c].stands_until);
         if well && later > self.t {
@@ -489,11 +551,16 @@ impl World {
 
     // ---- threads
 
-    fn submit(&mut self, c: usize, thread: usize, op: Op) {
+    /// Submits an operation, and another one right behind it before anybody leads.
+    pub(super) fn add(&mut self, c: usize, thread: usize, op: Op) {
         trace!(self, "client {c} thread {thread}: {:?}", op.action);
         let now = self.now(c);
+        self.clients[c].core.submit(op, thread, now);
+    }
+
+    pub(super) fn submit(&mut self, c: usize, thread: usize, op: Op) {
+        self.add(c, thread, op);
         let client = &mut self.clients[c];
-        client.core.submit(op, thread, now);
         // It does not let what is submitted wait.
         if let Leader::None | Leader::Waits(_) = client.leader {
             client.leader = Leader::Runs;
@@ -501,11 +568,11 @@ impl World {
         self.announce(c);
     }
 
-    fn begin(&mut self, c: usize, thread: usize) {
+    pub(super) fn begin(&mut self, c: usize, thread: usize) {
         self.clients[c].threads[thread].since = self.t;
     }
 
-    fn draw(&mut self, c: usize, resource: u8) -> (Token, usize) {
+    pub(super) fn draw(&mut self, c: usize, resource: u8) -> (Token, usize) {
         let id = self.trails.len();
         self.order += 1;
         self.trails.push(Trail {
@@ -529,7 +596,13 @@ impl World {
         (Token::from_bytes(bytes), id)
     }
 
-    fn try_to_acquire(&mut self, c: usize, thread: usize, mut attempt: Attempt, resource: u8) {
+    pub(super) fn try_to_acquire(
+        &mut self,
+        c: usize,
+        thread: usize,
+        mut attempt: Attempt,
+        resource: u8,
+    ) {
         let (token, _) = self.draw(c, resource);
         let op = attempt.op(token, self.clients[c].point(self.t));
         let id = u64::from_le_bytes(op.key.token.as_bytes()[..8].try_into().unwrap());
@@ -538,7 +611,7 @@ impl World {
         self.submit(c, thread, op);
     }
 
-    fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
+    pub(super) fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         self.begin(c, thread);
         let name = Arc::from(&[resource][..]);
         let attempt = Attempt::new(name, ttl, None, Duration::from_micros(NODE_TIMEOUT));
@@ -549,6 +622,7 @@ impl World {
     fn act(&mut self, c: usize, thread: usize) -> bool {
         let due = match self.clients[c].threads[thread].doing {
             Doing::Idle(until) | Doing::Holds(_, until) => until,
+            Doing::Stands(until) | Doing::Parks(until) | Doing::Leaves(Some(until)) => until,
             Doing::Pauses(_, _, until) => self.clients[c].time(until),
             _ => return false,
         };
@@ -558,26 +632,75 @@ impl World {
         }
         let stopped = Doing::Stopped;
         match std::mem::replace(&mut self.clients[c].threads[thread].doing, stopped) {
+            Doing::Stands(_) => self.stand(c, thread),
+            Doing::Parks(_) => self.woken(c, thread),
+            Doing::Leaves(_) => self.gone(c, thread, false),
             Doing::Pauses(attempt, resource, _) => {
+                if self.is_told_to_go(c, thread) {
+                    return true;
+                }
                 self.try_to_acquire(c, thread, attempt, resource);
             }
             Doing::Holds(held, _) => self.use_lock(c, thread, held),
             _ => {
                 self.clients[c].threads[thread].acts += 1;
-                if self.quiet || self.clients[c].threads[thread].acts > 4 {
+                let most = match self.waits {
+                    true if self.sluggish => 20,
+                    true => 6,
+                    false => 4,
+                };
+                if self.quiet || self.clients[c].threads[thread].acts > most {
                     return false;
                 }
-                let resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
+                let mut resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
+                if self.sluggish || self.waits && self.random.chance(60) {
+                    // So that there are lines.
+                    resource = 0;
+                }
                 let ttl = self.ttl(60);
-                self.acquire(c, thread, resource, ttl);
+                if self.waits && self.random.chance(80) {
+                    self.wait(c, thread, resource, ttl);
+                } else {
+                    self.acquire(c, thread, resource, ttl);
+                }
             }
         }
         true
     }
 
+    /// How long a thread has a lock before it does something.
+    fn hold(&mut self) -> u64 {
+        let long = if self.sluggish || self.waits && self.random.chance(50) {
+            3
+        } else {
+            40
+        };
+        self.random.below(long * MS)
+    }
+
+    /// How long a thread wants nothing.
+    pub(super) fn rest(&mut self) -> u64 {
+        let long = if self.lazy && self.random.chance(40) {
+            2200
+        } else {
+            20
+        };
+        let pause = self.random.below(long * MS);
+        // Several begin at once.
+        let beat = 80 * MS;
+        if self.sluggish {
+            beat - self.t % beat
+        } else {
+            pause
+        }
+    }
+
     /// A long one, in so many cases of a hundred.
     fn ttl(&mut self, long: u64) -> Ttl {
         let ms = match !self.guarded && self.random.chance(long) {
+            _ if self.prompt => 60_000,
+            // Whoever waits for a lock that was left to its ttl should get it.
+            true if self.waits => 2_000,
             true => 60_000,
             false if self.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
@@ -604,9 +727,10 @@ impl World {
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
-        if choice != 5 {
+        if choice != 5 || self.prompt {
             return self.release(c, thread, held);
         }
+        self.ends(c, self.trails[held.token].resource);
         // From here on it believes in nothing.
         self.beliefs.retain(|belief| belief.token != held.token);
         self.trails[held.token].leaked = true;
@@ -650,32 +774,20 @@ impl World {
     fn release(&mut self, c: usize, thread: usize, held: Held) {
         let now = self.clients[c].point(self.t);
         let valid = !held.deadline.remaining(now).is_zero();
-        self.begin(c, thread);
         self.beliefs.retain(|belief| belief.token != held.token);
         let only_write = self.random.chance(40) || !valid;
-        self.clients[c].threads[thread].doing = Doing::Releases(held.token, only_write);
-        self.free(c, thread, held.key, only_write);
-    }
-
-    fn free(&mut self, c: usize, thread: usize, key: Key, only_write: bool) {
-        let id = u64::from_le_bytes(key.token.as_bytes()[..8].try_into().unwrap());
-        self.order += 1;
-        self.trails[usize::try_from(id).unwrap()].freed = Some(self.order);
-        let op = Op {
-            action: Action::Release(Tell::One),
-            key,
-            until: None,
-            only_write,
-            nodes: NodeSet::ALL,
-        };
-        self.submit(c, thread, op);
+        self.ends(c, self.trails[held.token].resource);
+        self.give_back(c, thread, held.key, held.token, only_write);
     }
 
     // ---- answers
 
-    fn answered(&mut self, c: usize, thread: usize, answer: Answer) {
+    pub(super) fn answered(&mut self, c: usize, thread: usize, answer: Answer) {
         if thread == NOBODY {
             return;
+        }
+        if thread >= SERVED {
+            return self.served(c, thread - SERVED, answer);
         }
         let idle = Doing::Stopped;
         let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
@@ -697,13 +809,20 @@ impl World {
                     Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
                     Fenced::Unavailable(_) => {}
                 }
-                let until = self.t + self.random.below(40 * MS);
+                let until = self.t + self.hold();
                 self.clients[c].threads[thread].doing = Doing::Holds(held, until);
             }
-            Doing::Releases(token, only_write) => {
+            Doing::Leaves(_) => self.gone(c, thread, true),
+            Doing::Releases(token, only_write, after) => {
                 self.in_time(c, thread, NODE_TIMEOUT);
                 self.released(c, token, only_write, &answer.outcome);
-                let pause = self.random.below(20 * MS);
+                let resource = self.trails[token].resource;
+                self.after_release(c, resource, after, answer.has_told());
+                if self.clients[c].threads[thread].wait.is_some() {
+                    let denial = Denial::default();
+                    return self.in_vain(c, thread, Failure::TooSlow, &denial);
+                }
+                let pause = self.rest();
                 self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
             }
             _ => self.violated(format!("client {c}: an answer for nobody")),
@@ -741,6 +860,9 @@ impl World {
         answer: Answer,
     ) {
         let now = self.clients[c].point(self.t);
+        if answer.passed {
+            self.passed(c, resource);
+        }
         let (votes, quorum) = (answer.tally, self.quorum());
         let no = matches!(answer.outcome, Outcome::No);
         self.check(
@@ -750,13 +872,15 @@ impl World {
         if !matches!(answer.outcome, Outcome::Yes(_)) {
             self.undone(c, token, no);
         }
-        let soon = now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
+        let soon =
+            !self.sluggish && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
         let tried = attempt.answered(answer, now);
         let next = match tried {
             Tried::Granted(key, deadline) => {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.granted(c, thread, token, &key, deadline);
-                let until = self.t + self.random.below(40 * MS);
+                self.holds(c, thread, resource);
+                let until = self.t + self.hold();
                 let held = Held {
                     key,
                     token,
@@ -767,9 +891,7 @@ impl World {
             Tried::TooSlow(key, _) => {
                 self.counts.too_slow += 1;
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
-                self.begin(c, thread);
-                self.clients[c].threads[thread].doing = Doing::Releases(token, true);
-                return self.free(c, thread, key, true);
+                return self.give_back(c, thread, key, token, true);
             }
             Tried::Denied(_) | Tried::Unavailable(_) => {
                 if let Tried::Denied(_) = tried {
@@ -789,7 +911,19 @@ impl World {
                 // Nobody else wants it.
                 self.probes_failed += u32::from(resource >= PROBED);
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
-                let pause = self.random.below(20 * MS);
+                if self.clients[c].threads[thread].wait.is_some() {
+                    return match tried {
+                        Tried::Denied(denial) => {
+                            self.in_vain(c, thread, Failure::Busy, &denial);
+                        }
+                        Tried::Unavailable(errors) => {
+                            let failure = Failure::Unavailable(errors);
+                            self.in_vain(c, thread, failure, &Denial::default());
+                        }
+                        _ => {}
+                    };
+                }
+                let pause = self.rest();
                 Doing::Idle(self.t + pause)
             }
             Tried::Again(within) => {
@@ -843,6 +977,10 @@ impl World {
 
     fn granted(&mut self, c: usize, thread: usize, token: usize, key: &Key, deadline: Deadline) {
         self.counts.granted += 1;
+        let resource = self.trails[token].resource;
+        if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
+            *excused = false;
+        }
         trace!(self, "client {c} thread {thread} holds {token}");
         let (quorum, all) = (self.quorum(), self.servers.len());
         let granted = self.trails[token].granted.len();
@@ -942,7 +1080,7 @@ impl World {
             }
             Extended::Unavailable(_) => {}
         }
-        let until = self.t + self.random.below(40 * MS);
+        let until = self.t + self.hold();
         self.clients[c].threads[thread].doing = Doing::Holds(held, until);
     }
 
@@ -958,6 +1096,9 @@ impl World {
 
     /// One thread that has nothing to do takes and releases a lock that nobody else wants.
     pub(super) fn probe(&mut self, c: usize) {
+        if self.clients[c].dead {
+            return;
+        }
         let stopped = |thread: &Thread| matches!(thread.doing, Doing::Stopped | Doing::Idle(_));
         let Some(thread) = self.clients[c].threads.iter().position(stopped) else {
             return;
@@ -971,6 +1112,9 @@ impl World {
 
     /// Nobody needs a client any more.
     pub(super) fn close_client(&mut self, c: usize) {
+        if self.clients[c].dead {
+            return;
+        }
         let now = self.now(c);
         self.clients[c].core.close(now);
         self.clients[c].leader = Leader::Runs;

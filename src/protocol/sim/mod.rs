@@ -16,15 +16,18 @@
 //! tests, and must be found.
 
 mod client;
+mod ear;
 mod network;
 mod server;
 mod tests;
+mod waiting;
 
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use client::Client;
+use client::{Client, RESOURCES};
+use ear::{Ear, Sound};
 use network::Connection;
 use server::Server;
 
@@ -87,6 +90,10 @@ enum Event {
         well: bool,
     },
     Wake(usize),
+    /// On a subscription.
+    Ear(usize, Sound),
+    /// A knock comes into the queue after its denial.
+    Late(usize),
     Fault,
 }
 
@@ -140,6 +147,15 @@ pub(super) struct Counts {
     refills: u64,
     sat_out: u64,
     fenced: u64,
+    knocks: u64,
+    told: u64,
+    forwards: u64,
+    served: u64,
+    waited: u64,
+    gave_up: u64,
+    killed: u64,
+    /// The longest time for which a lock was free, and somebody waited for it, where all is prompt.
+    slept: u64,
 }
 
 pub(super) struct World {
@@ -154,6 +170,23 @@ pub(super) struct World {
     beliefs: Vec<Belief>,
     /// The fencing tokens that were given out: resource, token, number, and when.
     fences: Vec<(u8, usize, u64, u64)>,
+    ears: Vec<Ear>,
+    /// Knocks that come into the queue after their denials, and to which node.
+    late: Vec<(usize, u8, server::Knock)>,
+    /// Since when a resource has been free, and somebody waits for it; and who was told is dead.
+    idle: [Option<u64>; RESOURCES as usize],
+    excused: [bool; RESOURCES as usize],
+    /// Threads wait for locks.
+    waits: bool,
+    /// Polls are so long that nobody who waits for a poll goes unnoticed. Nothing goes wrong but that waiters
+    /// are killed, and that subscriptions are cut.
+    prompt: bool,
+    /// Everything takes its time there, so that contenders give up before one of them has the lock.
+    sluggish: bool,
+    /// Threads pause for so long that nobody is listened to any more.
+    lazy: bool,
+    /// Locks on other resources make one seem held that is not.
+    collides: bool,
     /// Nothing ever goes wrong here.
     faultless: bool,
     /// All clients have the restart guard.
@@ -191,6 +224,14 @@ impl Counts {
         self.refills += other.refills;
         self.sat_out += other.sat_out;
         self.fenced += other.fenced;
+        self.knocks += other.knocks;
+        self.told += other.told;
+        self.forwards += other.forwards;
+        self.served += other.served;
+        self.waited += other.waited;
+        self.gave_up += other.gave_up;
+        self.killed += other.killed;
+        self.slept = self.slept.max(other.slept);
     }
 }
 
@@ -208,8 +249,13 @@ impl World {
         let mut random = Random(seed);
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
-        let faultless = random.chance(5);
-        let guarded = random.chance(30);
+        let waits = random.chance(40);
+        let prompt = waits && random.chance(30);
+        let sluggish = prompt && random.chance(25);
+        let lazy = waits && random.chance(12);
+        let collides = waits && !prompt && random.chance(30);
+        let faultless = prompt || random.chance(5);
+        let guarded = random.chance(30) && !prompt;
         let mut world = World {
             t: 0,
             order: 0,
@@ -218,13 +264,22 @@ impl World {
                 .map(|_| Server::new(guarded, &mut random))
                 .collect(),
             clients: (0..clients)
-                .map(|_| Client::new(nodes, guarded, &mut random))
+                .map(|number| Client::new(number, nodes, guarded, waits, &mut random))
                 .collect(),
             random,
             connections: Vec::new(),
             trails: Vec::new(),
             beliefs: Vec::new(),
             fences: Vec::new(),
+            ears: Vec::new(),
+            late: Vec::new(),
+            idle: [None; RESOURCES as usize],
+            excused: [false; RESOURCES as usize],
+            waits,
+            prompt,
+            sluggish,
+            lazy,
+            collides,
             faultless,
             guarded,
             lossy: false,
@@ -236,11 +291,16 @@ impl World {
             counts: Counts::default(),
             traced,
         };
+        if sluggish {
+            // They meet on the nodes.
+            let threads = world.clients.iter_mut().map(|client| &mut client.threads);
+            threads.for_each(|threads| threads.truncate(1));
+        }
         for client in 0..clients {
             let at = world.random.below(10 * MS);
             world.at(at, Event::Wake(client));
         }
-        if !faultless {
+        if !faultless || prompt {
             let at = world.random.below(20 * MS);
             world.at(at, Event::Fault);
         }
@@ -269,6 +329,11 @@ impl World {
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
         let long = if self.guarded { 500 } else { 200 };
+        let long = match (self.lazy, self.sluggish) {
+            (true, _) => 4000,
+            (_, true) => 2000,
+            _ => long,
+        };
         let busy = 60 * MS + self.random.below(long * MS);
         self.until(busy);
         self.quiet = true;
@@ -280,7 +345,8 @@ impl World {
         }
         // Attendants pause for up to 0.7 s; what was refused is tried again with later operations.
         let mut left = None;
-        for _ in 0..8 {
+        let rounds = if self.waits { 40 } else { 8 };
+        for _ in 0..rounds {
             (self.probes, self.probes_failed) = (0, 0);
             for client in 0..self.clients.len() {
                 self.probe(client);
@@ -327,7 +393,8 @@ impl World {
         }
         let unrest =
             |(at, client): (usize, &Client)| Some(format!("client {at}: {}", client.unrest()?));
-        self.clients.iter().enumerate().find_map(unrest)
+        let unrest = self.clients.iter().enumerate().find_map(unrest);
+        unrest.or_else(|| self.still_waits())
     }
 
     fn until(&mut self, end: u64) {
@@ -344,8 +411,11 @@ impl World {
                 Event::Leftover(connection) => self.leftover(connection),
                 Event::Connected { client, node, well } => self.connected(client, node, well),
                 Event::Wake(client) => self.pump(client),
+                Event::Ear(ear, sound) => self.sound(ear, sound),
+                Event::Late(at) => self.enqueue_late(at),
                 Event::Fault => self.fault(),
             }
+            self.watch();
             if self.wrong.is_some() {
                 return;
             }
@@ -359,9 +429,18 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
+        if self.prompt {
+            match self.random.below(6) {
+                0 if !self.sluggish => self.kill(client),
+                1..3 => self.cut_some_ear(),
+                _ => {}
+            }
+            let next = self.t + self.random.below(120 * MS);
+            return self.at(next, Event::Fault);
+        }
         let longest = if self.random.chance(20) { 300 } else { 80 };
         let long = self.random.below(longest) * MS;
-        let what = self.random.below(13);
+        let what = self.random.below(if self.waits { 16 } else { 13 });
         trace!(
             self,
             "fault {what}: node {node}, client {client}, {long} us"
@@ -387,6 +466,7 @@ impl World {
                 }
                 self.servers[node].refuse_connections(until);
                 self.restart(node);
+                self.cut_ears(true, |_, of| of == node);
                 self.servers[node].start(self.t);
             }
             4 | 5 => {
@@ -397,13 +477,21 @@ impl World {
                         connection.hold(until, ways != 1, ways != 2);
                     }
                 }
+                if ways != 1 {
+                    self.hold_ears(until, |of, at| at == node && (what == 4 || of == client));
+                }
             }
             6 => self.servers[node].run_out_of_memory(until),
             7 => self.servers[node].refuse_writes(until),
             8 => self.clients[client].freeze(until),
             9 => self.clients[client].suspend(self.t, until),
             11 => self.servers[node].flush_scripts(),
-            10 => self.cut_all(|connection| connection.client == client),
+            10 => {
+                self.cut_all(|connection| connection.client == client);
+                self.cut_ears(false, |of, _| of == client);
+            }
+            13 | 14 => self.cut_some_ear(),
+            15 if self.random.chance(30) => self.kill(client),
             _ => self.servers[node].slow_down(until),
         }
         let next = self.t + self.random.below(60 * MS);

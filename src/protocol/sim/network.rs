@@ -98,6 +98,7 @@ impl World {
         let slow = self.servers[node].is_slow(self.t);
         match self.random.below(20) {
             _ if slow => 20 * MS + self.random.below(60 * MS),
+            _ if self.sluggish => 9 * MS + self.random.below(2 * MS),
             0 if !self.faultless && !self.quiet => self.random.below(60 * MS),
             1..4 if !self.faultless && !self.quiet => self.random.below(5 * MS),
             _ => 20 + self.random.below(100),

@@ -1,8 +1,10 @@
-//! A virtual server: keys that expire by its own clock, three commands, and moods.
+//! A virtual server: keys that expire by its own clock, queues beside them, some commands, and moods.
 
 use std::borrow::Cow;
 
-use super::{Event, MS, RESOLUTION, Random, World, trace};
+use super::{Event, MS, RESOLUTION, Random, World, mutant, trace};
+use crate::protocol::queue::{KNOCK, LEAVE, TELL};
+use crate::protocol::script::{EXTEND, FENCE, RELEASE, Script};
 
 /// The time of day when the world begins, how far clocks differ, and the steps in which fencing tokens see it:
 /// as much smaller as everything here.
@@ -15,6 +17,7 @@ pub(super) struct Server {
     keys: Vec<(u8, usize, u64)>,
     /// Of fencing tokens, by resource.
     counters: Vec<(u8, u64)>,
+    queues: Vec<Queue>,
     /// Its time of day is so much ahead of the slowest server's.
     ahead: u64,
     /// Its clock gains so many parts in ten thousand.
@@ -31,15 +34,32 @@ pub(super) struct Server {
     run: u64,
 }
 
+/// Who waits for a resource: channels, in the order of a number.
+struct Queue {
+    resource: u8,
+    waiters: Vec<(u64, usize)>,
+    expires: u64,
+}
+
+/// What a knock asks, but for the lock.
+pub(super) struct Knock {
+    channel: usize,
+    /// In milliseconds.
+    arrived: u64,
+    waited: u64,
+    lease: u64,
+}
+
 /// What a command asks.
 enum Command {
     Ping,
-    /// A script by its hash, whichever it is.
-    Unknown,
+    /// A script by its hash, whichever it is; if that is a knock, with its token.
+    Unknown(Option<usize>),
     Set {
         resource: u8,
         token: usize,
         px: u64,
+        knock: Option<Knock>,
     },
     Extend {
         resource: u8,
@@ -49,6 +69,11 @@ enum Command {
     Release {
         resource: u8,
         token: usize,
+        tells: bool,
+    },
+    Leave {
+        resource: u8,
+        channel: usize,
     },
     Fence {
         resource: u8,
@@ -64,6 +89,7 @@ impl Server {
         Server {
             keys: Vec::new(),
             counters: Vec::new(),
+            queues: Vec::new(),
             ahead: random.below(skew),
             rate: 9_950 + random.below(101),
             paused_until: 0,
@@ -144,11 +170,61 @@ impl Server {
         self.loaded = false;
     }
 
-    /// It loses its keys and counters; whether there were any.
+    /// It loses its keys, counters and queues; whether there were any of the first two.
     pub(super) fn forget(&mut self, t: u64) -> (bool, bool) {
         let any = self.keys.iter().any(|key| key.2 > t);
         self.keys.clear();
+        self.queues.clear();
         (any, !std::mem::take(&mut self.counters).is_empty())
+    }
+
+    /// Into the queue; it is kept for so many milliseconds.
+    fn enqueue(&mut self, t: u64, resource: u8, knock: &Knock) {
+        let time = (self.ahead + t * self.rate / 10_000) / MS;
+        let by_own = time.saturating_sub(knock.waited);
+        let score = match by_own.abs_diff(knock.arrived) {
+            0..=1000 => knock.arrived,
+            _ => by_own,
+        };
+        let expires = self.expires(t, knock.lease);
+        let is = |queue: &Queue| queue.resource == resource;
+        let at = self.queues.iter().position(is);
+        let at = at.unwrap_or_else(|| {
+            self.queues.push(Queue {
+                resource,
+                waiters: Vec::new(),
+                expires,
+            });
+            self.queues.len() - 1
+        });
+        let queue = &mut self.queues[at];
+        if queue.expires <= t {
+            queue.waiters.clear();
+        }
+        queue.expires = expires;
+        queue.waiters.retain(|waiter| waiter.1 != knock.channel);
+        queue.waiters.push((score, knock.channel));
+        queue.waiters.sort_unstable();
+    }
+
+    fn dequeue(&mut self, resource: u8, channel: usize) {
+        let queue = self.queues.iter_mut().find(|one| one.resource == resource);
+        if let Some(queue) = queue {
+            queue.waiters.retain(|waiter| waiter.1 != channel);
+        }
+    }
+
+    /// Takes the first out of the queue.
+    fn pop(&mut self, t: u64, resource: u8) -> Option<usize> {
+        let is = |queue: &&mut Queue| queue.resource == resource && queue.expires > t;
+        let queue = self.queues.iter_mut().find(is)?;
+        (!queue.waiters.is_empty()).then(|| queue.waiters.remove(0).1)
+    }
+
+    /// Whether a resource is locked, by whoever it is.
+    pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
+        let is = |key: &(u8, usize, u64)| key.0 == resource && key.2 > t;
+        self.keys.iter().any(is)
     }
 
     /// Well again, from now on.
@@ -170,7 +246,7 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
         (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
     };
     let (count, mut at) = line(0)?;
-    let mut args: [&[u8]; 7] = [&[]; 7];
+    let mut args: [&[u8]; 10] = [&[]; 10];
     for arg in args.iter_mut().take(count) {
         let (length, start) = line(at)?;
         *arg = bytes.get(start..start + length)?;
@@ -184,28 +260,55 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
         usize::try_from(id).unwrap()
     };
     let number = |arg: &[u8]| str::from_utf8(arg).unwrap().parse().unwrap();
-    let command = match (args[0], count) {
-        (b"PING", _) => Command::Ping,
-        (b"EVALSHA", _) if !loaded => Command::Unknown,
-        (b"SET", _) => Command::Set {
+    // "redlock:", and the same two digits sixteen times.
+    let channel = |arg: &[u8]| {
+        let digits = str::from_utf8(&arg[8..10]).unwrap();
+        usize::from_str_radix(digits, 16).unwrap()
+    };
+    let is = |script: Script| {
+        let by_hash = args[0] == b"EVALSHA";
+        args[1] == if by_hash { script.hash } else { script.text }
+    };
+    let command = match args[0] {
+        b"PING" => Command::Ping,
+        b"SET" => Command::Set {
             resource: args[1][0],
             token: token(args[2]),
             px: number(args[5]),
+            knock: None,
         },
-        (_, 7) => Command::Fence {
+        b"EVALSHA" if !loaded => Command::Unknown(is(KNOCK).then(|| token(args[4]))),
+        _ if is(TELL) || is(RELEASE) => Command::Release {
+            resource: args[3][0],
+            token: token(args[4]),
+            tells: is(TELL),
+        },
+        _ if is(KNOCK) => Command::Set {
+            resource: args[3][0],
+            token: token(args[4]),
+            px: number(args[5]),
+            knock: Some(Knock {
+                channel: channel(args[6]),
+                arrived: number(args[7]),
+                waited: number(args[8]),
+                lease: number(args[9]),
+            }),
+        },
+        _ if is(LEAVE) => Command::Leave {
+            resource: args[3][0],
+            channel: channel(args[4]),
+        },
+        _ if is(EXTEND) => Command::Extend {
+            resource: args[3][0],
+            token: token(args[4]),
+            px: number(args[5]),
+        },
+        _ if is(FENCE) => Command::Fence {
             resource: args[3][0],
             token: token(args[5]),
             at_least: number(args[6]),
         },
-        (_, 6) => Command::Extend {
-            resource: args[3][0],
-            token: token(args[4]),
-            px: number(args[5]),
-        },
-        _ => Command::Release {
-            resource: args[3][0],
-            token: token(args[4]),
-        },
+        _ => panic!("an unknown script"),
     };
     Some((command, at))
 }
@@ -217,7 +320,11 @@ pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
         match command {
             Command::Set { token, .. } => each(true, token),
             Command::Release { token, .. } => each(false, token),
-            Command::Ping | Command::Unknown | Command::Extend { .. } | Command::Fence { .. } => {}
+            Command::Ping
+            | Command::Unknown(_)
+            | Command::Leave { .. }
+            | Command::Extend { .. }
+            | Command::Fence { .. } => {}
         }
     }
 }
@@ -242,25 +349,31 @@ impl World {
     }
 
     fn command(&mut self, node: usize, connection: usize, command: Command) -> Cow<'static, [u8]> {
-        if let Command::Fence {
-            resource,
-            token,
-            at_least,
-        } = command
-        {
-            return self
-                .count(node, resource, token, at_least)
-                .into_bytes()
-                .into();
+        let t = self.t;
+        self.servers[node].keys.retain(|key| key.2 > t);
+        match command {
+            Command::Fence {
+                resource,
+                token,
+                at_least,
+            } => {
+                let reply = self.count(node, resource, token, at_least);
+                reply.into_bytes().into()
+            }
+            Command::Set {
+                resource,
+                token,
+                px,
+                knock,
+            } => self.set(node, resource, token, px, knock),
+            command => self.plain_command(node, connection, command).into(),
         }
-        self.plain_command(node, connection, command).into()
     }
 
     /// What the script for fencing tokens does.
     fn count(&mut self, node: usize, resource: u8, token: usize, at_least: u64) -> String {
         let t = self.t;
         let server = &mut self.servers[node];
-        server.keys.retain(|key| key.2 > t);
         let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
         if !server.keys.iter().any(held) {
             self.trails[token].not_held.add(node);
@@ -283,13 +396,16 @@ impl World {
     fn plain_command(&mut self, node: usize, connection: usize, command: Command) -> &'static [u8] {
         let t = self.t;
         let server = &mut self.servers[node];
-        server.keys.retain(|key| key.2 > t);
         let refuses = server.refuses_writes_until > t;
         match command {
             // Above.
-            Command::Fence { .. } => b"",
-            Command::Unknown => {
+            Command::Fence { .. } | Command::Set { .. } => b"",
+            Command::Unknown(knock) => {
                 self.counts.refused += 1;
+                if let Some(token) = knock {
+                    // There is nothing to undo.
+                    self.trails[token].set_sent[node] = None;
+                }
                 b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
             }
             Command::Ping => {
@@ -298,11 +414,6 @@ impl World {
                 self.read_leftovers(node, self.connections[connection].client);
                 b"+PONG\r\n"
             }
-            Command::Set {
-                resource,
-                token,
-                px,
-            } => self.set(node, resource, token, px),
             Command::Extend {
                 resource,
                 token,
@@ -323,7 +434,26 @@ impl World {
                     }
                 }
             }
-            Command::Release { resource, token } => {
+            Command::Leave { resource, channel } => {
+                trace!(self, "    node {node}: {channel} leaves {resource}");
+                if refuses {
+                    // What it does to the queue fails, and nothing else.
+                    return b":0\r\n";
+                }
+                self.servers[node].dequeue(resource, channel);
+                if self.servers[node].has_key(t, resource) {
+                    return b":0\r\n";
+                }
+                match self.tell(node, resource) {
+                    true => b":2\r\n",
+                    false => b":1\r\n",
+                }
+            }
+            Command::Release {
+                resource,
+                token,
+                tells,
+            } => {
                 let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
                 let found = server.keys.iter().position(held);
                 trace!(
@@ -340,6 +470,9 @@ impl World {
                     Some(at) => {
                         server.keys.swap_remove(at);
                         self.trails[token].rel.add(node);
+                        if tells && self.tell(node, resource) {
+                            return b":2\r\n";
+                        }
                         b":1\r\n"
                     }
                     None => {
@@ -352,7 +485,29 @@ impl World {
         }
     }
 
-    fn set(&mut self, node: usize, resource: u8, token: usize, px: u64) -> &'static [u8] {
+    pub(super) fn enqueue_late(&mut self, at: usize) {
+        let (node, resource, knock) = &self.late[at];
+        self.servers[*node].enqueue(self.t, *resource, knock);
+    }
+
+    /// The first who waits and hears it is told that a lock is free; whether there is one.
+    fn tell(&mut self, node: usize, resource: u8) -> bool {
+        while let Some(channel) = self.servers[node].pop(self.t, resource) {
+            if self.publish(node, channel, resource) || mutant(34) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn set(
+        &mut self,
+        node: usize,
+        resource: u8,
+        token: usize,
+        px: u64,
+        knock: Option<Knock>,
+    ) -> Cow<'static, [u8]> {
         let (t, server) = (self.t, &mut self.servers[node]);
         let holder = server.keys.iter().find(|key| key.0 == resource);
         let holder = holder.map(|key| key.1);
@@ -370,16 +525,19 @@ impl World {
         });
         let server = &mut self.servers[node];
         if server.out_of_memory_until > t {
-            return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+            return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n".into();
         }
         if server.refuses_writes_until > t {
-            return b"-READONLY You can't write against a read only replica.\r\n";
+            return b"-READONLY You can't write against a read only replica.\r\n".into();
         }
         let Some(holder) = holder else {
             let expires = server.expires(t, px);
             server.keys.push((resource, token, expires));
+            if let Some(knock) = knock {
+                server.dequeue(resource, knock.channel);
+            }
             self.trails[token].granted.add(node);
-            return b"+OK\r\n";
+            return b"+OK\r\n".into();
         };
         self.trails[token].denied.add(node);
         let (mine, other) = (&self.trails[token], &self.trails[holder]);
@@ -389,7 +547,24 @@ impl World {
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });
-        b"$-1\r\n"
+        let Some(knock) = knock else {
+            return b"$-1\r\n".into();
+        };
+        self.counts.knocks += 1;
+        let server = &mut self.servers[node];
+        if mutant(32) {
+            let later = t + self.delay(node) + self.delay(node);
+            self.late.push((node, resource, knock));
+            self.at(later, Event::Late(self.late.len() - 1));
+        } else {
+            server.enqueue(t, resource, &knock);
+        }
+        let server = &self.servers[node];
+        let expires = server.keys.iter().find(|key| key.1 == holder);
+        let left = expires.map_or(0, |key| key.2.saturating_sub(t));
+        let left = left * server.rate / 10_000 / MS;
+        let seen = format!("{left} {:06x}", holder & 0xFF_FFFF);
+        format!("${}\r\n{seen}\r\n", seen.len()).into_bytes().into()
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {

@@ -120,6 +120,13 @@ const MUTANTS: &[(u32, &str)] = &[
     (29, "a fencing token is given out after the deadline"),
     (22, "a second try has all the time of a first one"),
     (21, "\"no\" before it is known whether anybody granted it"),
+    (30, "a message during a try is forgotten"),
+    (32, "the queue is joined after the denial"),
+    (33, "who gives up does not pass on what it was told"),
+    (34, "the dead are told, and not skipped"),
+    (36, "a hand-over uses the token again"),
+    (37, "who was served in vain does not contend"),
+    (38, "a subscription that is confirmed anew wakes nobody"),
 ];
 
 #[test]

@@ -1,0 +1,336 @@
+//! Virtual subscriptions, and the threads that listen: what a process does to be told of releases.
+//!
+//! A subscription is a connection of its own. It is confirmed some time after the server has it, its messages
+//! keep their order, and both sides learn at different times that it is cut.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{CONNECT_TIMEOUT, Event, MS, World, trace};
+use crate::protocol::entry::Op;
+use crate::protocol::quorum::NodeSet;
+use crate::protocol::script::{Action, Key};
+use crate::token::Token;
+
+/// After so long in which nothing was said it is looked whether it is still of use.
+const QUIET: u64 = 1000 * MS;
+
+pub(super) struct Ear {
+    client: usize,
+    node: usize,
+    /// The server publishes to it.
+    subscribed: bool,
+    /// The client knows that.
+    confirmed: bool,
+    /// Nothing passes any more; and the client knows that.
+    cut: bool,
+    broken: bool,
+    inbox: VecDeque<u8>,
+    /// Messages keep their order; nothing passes before.
+    at: u64,
+    held: u64,
+}
+
+/// What happens to a subscription.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Sound {
+    /// The server has read that it is wanted.
+    Subscribes,
+    /// The client reads that it has.
+    Confirms,
+    Tells(u8),
+    /// The server learns that it is over.
+    Ends,
+    /// The client learns that.
+    Breaks,
+}
+
+/// A thread that listens to a node.
+pub(super) struct Listener {
+    node: usize,
+    state: State,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Runs,
+    Opens(usize, u64),
+    Hears(usize, u64),
+    /// Nobody needs it; it has not yet said so.
+    Ends(u64),
+    Pauses(u64),
+}
+
+impl Listener {
+    pub(super) fn new(node: usize) -> Listener {
+        Listener {
+            node,
+            state: State::Runs,
+        }
+    }
+}
+
+impl World {
+    // ---- the server's side
+
+    /// A message for a channel; whether anybody is there to hear it.
+    pub(super) fn publish(&mut self, node: usize, channel: usize, resource: u8) -> bool {
+        let is = |ear: &Ear| ear.subscribed && ear.client == channel && ear.node == node;
+        let ears: Vec<usize> = (0..self.ears.len())
+            .filter(|at| is(&self.ears[*at]))
+            .collect();
+        trace!(self, "    node {node} tells {channel}: {}", ears.len());
+        for at in ears.iter().copied() {
+            let later = self.t + self.delay(node);
+            let ear = &mut self.ears[at];
+            ear.at = ear.at.max(later).max(ear.held);
+            let later = ear.at;
+            self.at(later, Event::Ear(at, Sound::Tells(resource)));
+        }
+        if !ears.is_empty() {
+            self.counts.told += 1;
+        }
+        !ears.is_empty()
+    }
+
+    pub(super) fn sound(&mut self, at: usize, sound: Sound) {
+        let node = self.ears[at].node;
+        let paused = self.servers[node].is_paused(self.t);
+        let held = Some(self.ears[at].held).filter(|held| *held > self.t);
+        let later = self.t + self.delay(node);
+        let ear = &mut self.ears[at];
+        match sound {
+            Sound::Ends => ear.subscribed = false,
+            Sound::Breaks => (ear.cut, ear.broken) = (true, true),
+            Sound::Tells(resource) if ear.cut => {
+                // Who waits for it tries when the subscription is confirmed anew. Who does not, and would have
+                // passed it on, cannot.
+                let client = ear.client;
+                self.excused[usize::from(resource)] |= !self.waits_for(client, resource);
+                return;
+            }
+            _ if ear.cut => return,
+            Sound::Subscribes => match paused.or(held) {
+                Some(later) => return self.at(later, Event::Ear(at, Sound::Subscribes)),
+                None => {
+                    ear.subscribed = true;
+                    ear.at = later;
+                    return self.at(later, Event::Ear(at, Sound::Confirms));
+                }
+            },
+            Sound::Confirms => ear.confirmed = true,
+            Sound::Tells(resource) => ear.inbox.push_back(resource),
+        }
+        let client = ear.client;
+        self.pump(client);
+    }
+
+    /// Something on the way ends subscriptions. `gone`: the server's side is gone at once.
+    pub(super) fn cut_ears(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
+        for at in 0..self.ears.len() {
+            let ear = &self.ears[at];
+            if !ear.cut && which(ear.client, ear.node) {
+                self.cut_ear(at, gone);
+            }
+        }
+    }
+
+    pub(super) fn cut_some_ear(&mut self) {
+        let open = |at: &usize| !self.ears[*at].cut;
+        let open: Vec<usize> = (0..self.ears.len()).filter(open).collect();
+        if !open.is_empty() {
+            let at = open[self.random.pick(open.len())];
+            self.cut_ear(at, false);
+        }
+    }
+
+    fn cut_ear(&mut self, at: usize, gone: bool) {
+        trace!(self, "ear {at} is cut");
+        self.ears[at].cut = true;
+        self.ears[at].subscribed &= !gone;
+        for sound in [Sound::Ends, Sound::Breaks] {
+            let later = if self.random.chance(50) {
+                self.random.below(400 * MS)
+            } else {
+                0
+            };
+            self.at(self.t + later, Event::Ear(at, sound));
+        }
+    }
+
+    pub(super) fn hold_ears(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
+        for ear in &mut self.ears {
+            if which(ear.client, ear.node) {
+                ear.held = ear.held.max(until);
+            }
+        }
+    }
+
+    // ---- the threads
+
+    /// Threads are started for nodes that are to be listened to.
+    pub(super) fn listen(&mut self, c: usize) {
+        let lines = &mut self.clients[c].lines;
+        let nodes = std::mem::take(&mut lines.listen);
+        for node in nodes.iter() {
+            let listeners = &mut self.clients[c].listeners;
+            let twice = listeners.iter().any(|one| one.node == node);
+            listeners.push(Listener::new(node));
+            self.check(!twice, || {
+                format!("client {c}: two threads listen to node {node}")
+            });
+        }
+    }
+
+    pub(super) fn listen_all(&mut self, c: usize) -> bool {
+        let mut busy = false;
+        let mut at = 0;
+        while at < self.clients[c].listeners.len() {
+            busy |= self.listen_on(c, at);
+            if let State::Pauses(u64::MAX) = self.clients[c].listeners[at].state {
+                self.clients[c].listeners.remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        busy
+    }
+
+    fn listen_on(&mut self, c: usize, at: usize) -> bool {
+        let Listener { node, state } = self.clients[c].listeners[at];
+        let state = match state {
+            State::Pauses(until) | State::Ends(until) if until > self.t => {
+                self.wake(c, until);
+                return false;
+            }
+            State::Ends(_) => self.is_deaf(c, node),
+            State::Runs | State::Pauses(_) => match self.needs(c, node) {
+                true => self.open(c, node),
+                false => State::Pauses(u64::MAX),
+            },
+            State::Opens(ear, until) => {
+                if self.ears[ear].confirmed {
+                    trace!(self, "client {c} hears node {node}");
+                    let now = self.now(c);
+                    self.clients[c].lines.hears(node, now);
+                    self.wake_all(c);
+                    State::Hears(ear, self.t)
+                } else if self.ears[ear].broken || until <= self.t {
+                    self.close_ear(ear);
+                    self.is_deaf(c, node)
+                } else {
+                    self.wake(c, until);
+                    return false;
+                }
+            }
+            State::Hears(ear, until) => {
+                let told = self.ears[ear].inbox.pop_front();
+                let broken = told.is_none() && self.ears[ear].broken;
+                if let Some(resource) = told {
+                    self.hear(c, node, resource);
+                } else if !broken && until > self.t {
+                    self.wake(c, until);
+                    return false;
+                }
+                if broken {
+                    self.close_ear(ear);
+                    self.is_deaf(c, node)
+                } else if self.needs(c, node) {
+                    State::Hears(ear, self.t + QUIET)
+                } else {
+                    self.close_ear(ear);
+                    State::Ends(self.t + self.lag())
+                }
+            }
+        };
+        self.clients[c].listeners[at].state = state;
+        true
+    }
+
+    fn needs(&mut self, c: usize, node: usize) -> bool {
+        let now = self.now(c);
+        self.clients[c].lines.listens(node, now)
+    }
+
+    fn is_deaf(&mut self, c: usize, node: usize) -> State {
+        self.clients[c].lines.is_deaf(node);
+        self.wake_all(c);
+        if !self.needs(c, node) {
+            return State::Pauses(u64::MAX);
+        }
+        State::Pauses(self.t + 100 * MS + self.random.below(600 * MS))
+    }
+
+    fn open(&mut self, c: usize, node: usize) -> State {
+        let luck = self.faultless || self.quiet || !self.random.chance(10);
+        let well = luck && !self.servers[node].refuses_connections(self.t);
+        let ear = self.ears.len();
+        self.ears.push(Ear {
+            client: c,
+            node,
+            subscribed: false,
+            confirmed: false,
+            cut: false,
+            broken: false,
+            inbox: VecDeque::new(),
+            at: 0,
+            held: 0,
+        });
+        let later = self.t + self.delay(node) + self.delay(node) + self.delay(node);
+        let sound = if well {
+            Sound::Subscribes
+        } else {
+            Sound::Breaks
+        };
+        self.at(later, Event::Ear(ear, sound));
+        State::Opens(ear, self.t + CONNECT_TIMEOUT)
+    }
+
+    fn close_ear(&mut self, ear: usize) {
+        self.ears[ear].cut = true;
+        let later = self.t + self.delay(self.ears[ear].node);
+        self.at(later, Event::Ear(ear, Sound::Ends));
+    }
+
+    fn hear(&mut self, c: usize, node: usize, resource: u8) {
+        let now = self.now(c);
+        let waited_for = self.clients[c].lines.told(&[resource], node, now);
+        trace!(
+            self,
+            "client {c} is told of {resource} by {node}: {waited_for}"
+        );
+        self.wake_all(c);
+        if !waited_for {
+            self.counts.forwards += 1;
+            if let Some(channel) = self.clients[c].lines.channel() {
+                let op = leave(resource, Action::Leave(Arc::new(channel)));
+                self.submit(c, super::client::NOBODY, op);
+            }
+        }
+    }
+
+    /// Whether everybody who listens hears.
+    pub(super) fn hears_all(&self) -> bool {
+        let hears = |one: &Listener| match one.state {
+            State::Hears(ear, _) => !self.ears[ear].cut,
+            _ => false,
+        };
+        let alive = self.clients.iter().filter(|client| !client.dead);
+        alive.flat_map(|client| &client.listeners).all(hears)
+    }
+}
+
+/// A process waits for a resource no more.
+pub(super) fn leave(resource: u8, action: Action) -> Op {
+    Op {
+        action,
+        key: Key {
+            resource: Arc::from(&[resource][..]),
+            token: Token::from_bytes([0; 20]),
+            asked: NodeSet::EMPTY,
+        },
+        until: None,
+        only_write: true,
+        nodes: NodeSet::ALL,
+    }
+}

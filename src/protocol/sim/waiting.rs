@@ -1,0 +1,604 @@
+//! Virtual threads that wait for a lock in their process's line, as those of the driver do.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::client::{Doing, RESOURCES, SERVED};
+use super::ear::leave;
+use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
+use crate::protocol::attempt::{Attempt, Denial};
+use crate::protocol::entry::{Answer, Op};
+use crate::protocol::line::{Failure, Handover, Step, Wish};
+use crate::protocol::queue::Channel;
+use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::script::{Action, Key, Tell};
+use crate::token::Token;
+
+/// How often who is to be asked is asked.
+const ASK: u64 = 50 * MS;
+/// A lock that is free, and that somebody waits for, is tried for within this, where no message was lost: the
+/// pause for a holder in the same process, or the one until ears open, and the short ones. The shortest poll
+/// there is much longer.
+const PROMPT: u64 = 90 * MS;
+/// The same where everything takes its time: pauses after split votes grow with it.
+const SLUGGISH: u64 = 2000 * MS;
+/// Who polls may have other pauses besides.
+const BESIDES: u64 = 150 * MS;
+
+/// What a thread waits for.
+pub(super) struct Wait {
+    pub(super) resource: u8,
+    wish: Wish,
+    place: Option<u64>,
+    was_here: bool,
+    /// When it is told to wait no more.
+    gives_up: u64,
+    /// The first try that another thread has made for it, and the answer.
+    served: Option<usize>,
+    mail: Option<Answer>,
+    /// It was served, and got nothing.
+    vain: bool,
+}
+
+/// What follows a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// The lines know nothing of it.
+    Nothing,
+    Tell,
+    Serve,
+}
+
+impl World {
+    // ---- what threads and lines tell each other
+
+    /// Wakes those whom the lines want to look again.
+    pub(super) fn wake_all(&mut self, c: usize) {
+        let mut woken = std::mem::take(&mut self.clients[c].lines.woken);
+        woken.sort_unstable();
+        woken.dedup();
+        for thread in woken {
+            if let Doing::Parks(_) = self.clients[c].threads[thread].doing {
+                let at = self.t + self.lag();
+                self.clients[c].threads[thread].doing = Doing::Stands(at);
+            }
+        }
+    }
+
+    /// How long a thread takes until it runs.
+    pub(super) fn lag(&mut self) -> u64 {
+        match self.random.below(20) {
+            0 if !self.faultless => self.random.below(20 * MS),
+            0..8 => self.random.below(200),
+            _ => 0,
+        }
+    }
+
+    fn is_here(&mut self, c: usize, resource: u8) -> bool {
+        let collides = self.collides && self.random.chance(20);
+        self.clients[c].here[usize::from(resource)] > 0 || collides
+    }
+
+    /// A thread has a lock from now on.
+    pub(super) fn holds(&mut self, c: usize, thread: usize, resource: u8) {
+        if !self.waits {
+            return;
+        }
+        self.clients[c].here[usize::from(resource)] += 1;
+        if let Some(wait) = self.clients[c].threads[thread].wait.take()
+            && let Some(place) = wait.place
+        {
+            self.counts.waited += 1;
+            self.leaves(c, place, true, false);
+        }
+    }
+
+    pub(super) fn ends(&mut self, c: usize, resource: u8) {
+        if self.waits {
+            self.clients[c].here[usize::from(resource)] -= 1;
+        }
+    }
+
+    pub(super) fn passed(&mut self, c: usize, resource: u8) {
+        if self.waits {
+            let now = self.now(c);
+            let name = Arc::from(&[resource][..]);
+            self.clients[c].lines.passed(&name, now);
+        }
+    }
+
+    // ---- releases
+
+    /// The release of a lock, and what it means to those who wait here.
+    pub(super) fn give_back(
+        &mut self,
+        c: usize,
+        thread: usize,
+        key: Key,
+        token: usize,
+        quiet: bool,
+    ) {
+        self.begin(c, thread);
+        let resource = self.trails[token].resource;
+        self.order += 1;
+        self.trails[token].freed = Some(self.order);
+        let now = self.now(c);
+        let mut after = After::Nothing;
+        let mut next = None;
+        if self.waits {
+            after = After::Tell;
+            if self.clients[c].lines.len() > 0 {
+                let handover = self.clients[c].lines.hand_over(&key.resource, now);
+                trace!(self, "client {c} thread {thread}: {handover:?}");
+                match handover {
+                    Handover::Tell => {}
+                    Handover::Serve { place, who, ttl } => {
+                        after = After::Serve;
+                        next = Some(self.serve(c, place, who, ttl, resource, token));
+                    }
+                }
+                self.wake_all(c);
+            }
+        }
+        let tell = match after {
+            After::Nothing | After::Tell => Tell::One,
+            After::Serve => Tell::Nobody,
+        };
+        let op = Op {
+            action: Action::Release(tell),
+            key,
+            until: None,
+            only_write: quiet,
+            nodes: NodeSet::ALL,
+        };
+        self.clients[c].threads[thread].doing = Doing::Releases(token, quiet, after);
+        // Both under one lock: nobody leads in between.
+        if let Some((who, next)) = next {
+            self.add(c, thread, op);
+            return self.submit(c, SERVED + who, next);
+        }
+        self.submit(c, thread, op);
+    }
+
+    /// The first try for a thread that waits.
+    fn serve(
+        &mut self,
+        c: usize,
+        place: u64,
+        who: usize,
+        ttl: Ttl,
+        resource: u8,
+        old: usize,
+    ) -> (usize, Op) {
+        self.counts.served += 1;
+        self.in_turn(c, who, place, resource);
+        let (mut token, mut id) = self.draw(c, resource);
+        if mutant(36) {
+            let mut bytes = [0; 20];
+            bytes[..8].copy_from_slice(&(old as u64).to_le_bytes());
+            (token, id) = (Token::from_bytes(bytes), old);
+        }
+        let name = Arc::from(&[resource][..]);
+        let mut attempt = Attempt::new(name, ttl, None, Duration::from_micros(NODE_TIMEOUT));
+        let op = attempt.op(token, self.clients[c].point(self.t));
+        self.clients[c].lines.serve(place, attempt);
+        self.begin(c, who);
+        if let Some(wait) = &mut self.clients[c].threads[who].wait {
+            wait.served = Some(id);
+        }
+        (who, op)
+    }
+
+    /// Threads are served in the order in which they came, each once, and none that is to be asked, or whose
+    /// time is over, or that is about to go.
+    fn in_turn(&mut self, c: usize, who: usize, place: u64, resource: u8) {
+        let now = self.now(c);
+        let over = |wait: &Wait| wait.wish.end.is_some_and(|end| end <= now);
+        let mut wrong = None;
+        for (at, thread) in self.clients[c].threads.iter().enumerate() {
+            let stands = matches!(thread.doing, Doing::Parks(_) | Doing::Stands(_));
+            let Some(wait) = thread.wait.as_ref().filter(|wait| wait.place.is_some()) else {
+                if at == who {
+                    wrong = Some("waits for nothing");
+                }
+                continue;
+            };
+            if at != who {
+                let same = wait.resource == resource && stands && wait.served.is_none();
+                let before = wait.place < Some(place) && !wait.wish.asks && !wait.vain;
+                if same && before && !over(wait) {
+                    wrong = Some("was not the first");
+                }
+            } else if wait.place != Some(place) || wait.resource != resource {
+                wrong = Some("waits for something else");
+            } else if wait.served.is_some() {
+                wrong = Some("is served twice");
+            } else if wait.wish.asks || over(wait) {
+                wrong = Some("is not to be served");
+            } else if !stands {
+                wrong = Some("does not wait");
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violated(format!("client {c}: thread {who} is served, but {wrong}"));
+        }
+    }
+
+    pub(super) fn after_release(&mut self, c: usize, resource: u8, after: After, told: bool) {
+        let now = self.now(c);
+        let name = Arc::from(&[resource][..]);
+        let lines = &mut self.clients[c].lines;
+        match after {
+            After::Nothing => {}
+            After::Tell if told || lines.len() > 0 => lines.released(&name, told, now),
+            After::Tell => {}
+            After::Serve => lines.wake(&name),
+        }
+        self.wake_all(c);
+    }
+
+    // ---- threads
+
+    /// Waits for a lock.
+    pub(super) fn wait(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
+        let now = self.now(c);
+        let long = match self.random.below(10) {
+            0..3 => Some(self.random.below(50 * MS)),
+            3..6 => Some(self.random.below(2000 * MS)),
+            6 if !self.prompt => None,
+            _ => Some(20_000 * MS),
+        };
+        let asks = self.random.chance(20);
+        let soon = self.random.chance(70);
+        let gives_up = match asks {
+            true if soon => self.t + self.random.below(150 * MS),
+            _ => u64::MAX,
+        };
+        let delays = [(5, 20), (1, 200), (100, 200)][self.random.pick(3)];
+        let (min, max) = match self.prompt {
+            true if self.sluggish => (4000, 8000),
+            true => (300, 1000),
+            false => delays,
+        };
+        let wish = Wish {
+            ttl,
+            end: long.map(|long| now + Duration::from_micros(long)),
+            asks,
+            retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
+        };
+        let lines = &mut self.clients[c].lines;
+        let joins = lines.len() > 0 && lines.is_waited_for(&[resource], now);
+        let was_here = !joins && self.is_here(c, resource);
+        self.clients[c].threads[thread].wait = Some(Wait {
+            resource,
+            wish,
+            place: None,
+            was_here,
+            gives_up,
+            served: None,
+            mail: None,
+            vain: false,
+        });
+        if joins {
+            return self.join(c, thread, None);
+        }
+        self.acquire(c, thread, resource, ttl);
+    }
+
+    fn join(&mut self, c: usize, thread: usize, tried: Option<(Failure, Duration, bool)>) {
+        let now = self.clients[c].point(self.t);
+        let client = &mut self.clients[c];
+        let Some(wait) = &mut client.threads[thread].wait else {
+            return;
+        };
+        let name = Arc::from(&[wait.resource][..]);
+        let place = client.lines.join(&name, thread, wait.wish, tried, now);
+        wait.place = Some(place);
+        trace!(
+            self,
+            "client {c} thread {thread} waits for {} in place {place}", name[0]
+        );
+        self.clients[c].threads[thread].doing = Doing::Stands(self.t);
+    }
+
+    /// An attempt of a thread that waits gave no lock.
+    pub(super) fn in_vain(&mut self, c: usize, thread: usize, failure: Failure, denial: &Denial) {
+        let now = self.now(c);
+        let Some(wait) = &self.clients[c].threads[thread].wait else {
+            return;
+        };
+        let (wish, resource, was_here) = (wait.wish, wait.resource, wait.was_here);
+        let pause = self.pause(wish, &failure);
+        if let Some(place) = wait_place(&self.clients[c].threads[thread].wait) {
+            self.clients[c]
+                .lines
+                .failed(place, (failure, pause), denial, now);
+            self.wake_all(c);
+            self.clients[c].threads[thread].doing = Doing::Stands(self.t);
+            return;
+        }
+        let here = self.is_here(c, resource) || was_here;
+        let over = |at: Instant| wish.end.is_some_and(|end| at >= end);
+        let for_nothing = !matches!(failure, Failure::Busy) && over(now + pause);
+        if over(now) || for_nothing {
+            self.clients[c].threads[thread].wait = None;
+            let pause = self.rest();
+            self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
+            return;
+        }
+        self.join(c, thread, Some((failure, pause, here)));
+    }
+
+    fn pause(&mut self, wish: Wish, failure: &Failure) -> Duration {
+        let (min, max) = wish.retry_delay;
+        let mut between = |min: Duration, max: Duration| {
+            min + (max - min) / 1024 * u32::try_from(self.random.below(1025)).unwrap()
+        };
+        let pause = between(min, max);
+        match failure {
+            Failure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
+                pause.min(wait.saturating_add(between(Duration::ZERO, min)))
+            }),
+            _ => pause,
+        }
+    }
+
+    /// What the thread in a place does next.
+    pub(super) fn stand(&mut self, c: usize, thread: usize) {
+        let Some(wait) = &self.clients[c].threads[thread].wait else {
+            return self.violated(format!("client {c}: thread {thread} stands in no line"));
+        };
+        let (resource, wish) = (wait.resource, wait.wish);
+        let gives_up = wait.gives_up <= self.t;
+        let Some(place) = wait.place else {
+            return self.violated(format!("client {c}: thread {thread} has no place"));
+        };
+        let here = self.is_here(c, resource);
+        let now = self.clients[c].point(self.t);
+        let step = self.clients[c].lines.step(place, here, now);
+        trace!(self, "client {c} thread {thread}: {step:?}");
+        self.wake_all(c);
+        match step {
+            Step::Park(until) => {
+                self.listen(c);
+                let contends = self.clients[c].lines.is_contended_for(&[resource]);
+                self.check(contends, || {
+                    format!("client {c}: nobody asks for {resource}")
+                });
+                let mut until = self.clients[c].time(until).max(self.t + 1);
+                if wish.asks {
+                    until = until.min(self.t + ASK);
+                }
+                if !self.prompt && self.random.chance(5) {
+                    // A sleep may end for no reason.
+                    until = until.min(self.t + self.random.below(5 * MS));
+                }
+                self.clients[c].threads[thread].doing = Doing::Parks(until);
+            }
+            Step::Try(_) if wish.asks && gives_up => self.go(c, thread),
+            Step::Try(knock) => {
+                let over = wish.end.is_some_and(|end| end <= now.mono);
+                self.check(!over, || {
+                    format!("client {c}: thread {thread} tries after its time")
+                });
+                self.begin(c, thread);
+                let name = Arc::from(&[resource][..]);
+                let long = Duration::from_micros(NODE_TIMEOUT);
+                let attempt = Attempt::new(name, wish.ttl, knock, long);
+                self.try_to_acquire(c, thread, attempt, resource);
+            }
+            Step::Served(attempt) => {
+                let wait = self.clients[c].threads[thread].wait.as_mut();
+                let (token, mail) = wait.map_or((None, None), |wait| {
+                    wait.vain = true;
+                    (wait.served.take(), wait.mail.take())
+                });
+                let Some(token) = token else {
+                    return self.violated(format!("client {c}: nobody has served {thread}"));
+                };
+                self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, token);
+                if let Some(answer) = mail {
+                    self.answered(c, thread, answer);
+                }
+            }
+            Step::Over(_) => self.go(c, thread),
+        }
+    }
+
+    /// The sleep is over.
+    pub(super) fn woken(&mut self, c: usize, thread: usize) {
+        let wait = self.clients[c].threads[thread].wait.as_ref();
+        let gives_up = wait.is_some_and(|wait| wait.wish.asks && wait.gives_up <= self.t);
+        if gives_up {
+            return self.go(c, thread);
+        }
+        self.stand(c, thread);
+    }
+
+    /// Whether a thread that pauses between two tries is told to go; then it does.
+    pub(super) fn is_told_to_go(&mut self, c: usize, thread: usize) -> bool {
+        let wait = self.clients[c].threads[thread].wait.as_ref();
+        let gives_up = wait.is_some_and(|wait| wait.wish.asks && wait.gives_up <= self.t);
+        if gives_up {
+            self.go(c, thread);
+        }
+        gives_up
+    }
+
+    /// Gives up its place, without the lock.
+    fn go(&mut self, c: usize, thread: usize) {
+        self.counts.gave_up += 1;
+        let at = self.t + self.lag();
+        self.clients[c].threads[thread].doing = Doing::Leaves(Some(at));
+    }
+
+    /// `left`: its process has left the queues.
+    pub(super) fn gone(&mut self, c: usize, thread: usize, left: bool) {
+        let wait = self.clients[c].threads[thread].wait.as_ref();
+        if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
+            let channel = self.leaves(c, place, false, left);
+            trace!(self, "client {c} thread {thread} goes: {channel:?}");
+            if let Some(channel) = channel {
+                self.begin(c, thread);
+                self.clients[c].threads[thread].doing = Doing::Leaves(None);
+                return self.submit(c, thread, leave(resource, Action::Leave(Arc::new(channel))));
+            }
+        }
+        self.clients[c].threads[thread].wait = None;
+        let pause = self.rest();
+        self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
+    }
+
+    fn leaves(&mut self, c: usize, place: u64, got: bool, left: bool) -> Option<Channel> {
+        let now = self.now(c);
+        let channel = self.clients[c].lines.leave(place, got, left, now);
+        self.wake_all(c);
+        channel
+    }
+
+    /// The answer to a try that another thread has made for this one.
+    pub(super) fn served(&mut self, c: usize, thread: usize, answer: Answer) {
+        let one = &mut self.clients[c].threads[thread];
+        let waits = one.wait.as_mut().filter(|wait| wait.served.is_some());
+        match (&one.doing, waits) {
+            (Doing::Stands(_) | Doing::Parks(_), Some(wait)) => {
+                wait.mail = Some(answer);
+                let at = self.t + self.lag();
+                self.clients[c].threads[thread].doing = Doing::Stands(at);
+            }
+            (Doing::Acquires(..), None) => self.answered(c, thread, answer),
+            _ => self.violated(format!(
+                "client {c}: thread {thread} was served, and is gone"
+            )),
+        }
+    }
+
+    // ---- nobody sleeps while a lock is free
+
+    /// Whether any thread of a client that is alive does something about a resource, but sleep.
+    fn is_at_work(&self, resource: u8) -> bool {
+        let of = |token: usize| self.trails[token].resource;
+        let clients = self.clients.iter().filter(|client| !client.dead);
+        let mut threads = clients.flat_map(|client| &client.threads);
+        threads.any(|thread| match &thread.doing {
+            Doing::Acquires(_, what, _) | Doing::Pauses(_, what, _) => *what == resource,
+            Doing::Holds(held, _) | Doing::Extends(held, _) | Doing::Fences(held, ..) => {
+                of(held.token) == resource
+            }
+            Doing::Releases(token, ..) => of(*token) == resource,
+            Doing::Leaves(_) => wait_for(&thread.wait) == Some(resource),
+            Doing::Parks(_) | Doing::Stands(_) => {
+                let wait = thread.wait.as_ref();
+                wait.is_some_and(|wait| wait.resource == resource && wait.served.is_some())
+            }
+            Doing::Idle(_) | Doing::Stopped => false,
+        })
+    }
+
+    /// Whether a thread of a client is in the line for a resource.
+    pub(super) fn waits_for(&self, c: usize, resource: u8) -> bool {
+        let waits = |wait: &Wait| wait.resource == resource && wait.place.is_some();
+        let mut threads = self.clients[c].threads.iter();
+        threads.any(|thread| thread.wait.as_ref().is_some_and(waits))
+    }
+
+    /// How long the longest poll of those who wait is. `None`: nobody waits.
+    fn longest_poll(&self, resource: u8) -> Option<u64> {
+        let clients = self.clients.iter().filter(|client| !client.dead);
+        let threads = clients.flat_map(|client| &client.threads);
+        let waits = threads.filter_map(|thread| thread.wait.as_ref());
+        let waits = waits.filter(|wait| wait.resource == resource && wait.place.is_some());
+        let poll = |wait: &Wait| wait.wish.retry_delay.1 * 8;
+        let longest = waits.map(poll).max()?.max(Duration::from_secs(1));
+        u64::try_from(longest.as_micros()).ok()
+    }
+
+    /// A lock that is free, and that somebody waits for, is not so for long.
+    pub(super) fn watch(&mut self) {
+        if !self.waits || !self.prompt && !self.quiet {
+            return;
+        }
+        for resource in 0..RESOURCES {
+            let at = usize::from(resource);
+            let stands = |client: &super::Client| !client.dead && client.stands(self.t);
+            let stands = self.clients.iter().any(stands);
+            let locked = |server: &super::Server| server.has_key(self.t, resource);
+            let told = !self.prompt || self.hears_all() && !self.excused[at];
+            let poll = self.longest_poll(resource);
+            let poll = poll.filter(|_| {
+                told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
+            });
+            let Some(poll) = poll else {
+                self.idle[at] = None;
+                continue;
+            };
+            let since = *self.idle[at].get_or_insert(self.t);
+            let most = match self.prompt {
+                true if self.sluggish => SLUGGISH,
+                true => PROMPT,
+                false => poll + BESIDES,
+            };
+            let time = self.t - since;
+            if self.prompt && !self.sluggish {
+                self.counts.slept = self.counts.slept.max(time);
+            }
+            self.check(time <= most + SLACK, || {
+                format!("{resource} has been free for {time} us, and somebody waits for it")
+            });
+        }
+    }
+
+    /// Who waits when all is quiet, and what is left of lines and ears.
+    pub(super) fn still_waits(&self) -> Option<String> {
+        for (c, client) in self.clients.iter().enumerate() {
+            if client.dead {
+                continue;
+            }
+            if client.threads.iter().any(|thread| thread.wait.is_some()) {
+                return Some(format!("client {c}: somebody still waits"));
+            }
+            if client.lines.places() > 0 {
+                return Some(format!("client {c}: a place is left"));
+            }
+            if !client.listeners.is_empty() {
+                return Some(format!("client {c}: somebody still listens"));
+            }
+        }
+        None
+    }
+
+    // ---- processes that are killed
+
+    pub(super) fn kill(&mut self, c: usize) {
+        let alive = self.clients.iter().filter(|client| !client.dead);
+        if alive.count() < 2 || self.clients[c].dead {
+            return;
+        }
+        trace!(self, "client {c} is killed");
+        self.counts.killed += 1;
+        self.clients[c].die();
+        self.beliefs.retain(|belief| belief.client != c);
+        let left = |trail: &&mut super::Trail| trail.client == c;
+        self.trails
+            .iter_mut()
+            .filter(left)
+            .for_each(|trail| trail.leaked = true);
+        self.cut_all(|connection| connection.client == c);
+        let gone = self.prompt || self.random.chance(50);
+        self.cut_ears(gone, |client, _| client == c);
+        // Who was told, and cannot act on it, is passed over by the next release, or by the poll.
+        for resource in 0..RESOURCES {
+            let locked = |server: &super::Server| server.has_key(self.t, resource);
+            let free = !self.servers.iter().all(locked);
+            self.excused[usize::from(resource)] |= free;
+        }
+    }
+}
+
+pub(super) fn wait_for(wait: &Option<Wait>) -> Option<u8> {
+    wait.as_ref().map(|wait| wait.resource)
+}
+
+fn wait_place(wait: &Option<Wait>) -> Option<u64> {
+    wait.as_ref().and_then(|wait| wait.place)
+}
