@@ -134,6 +134,8 @@ impl Waiting {
                     return self.tell(lane, op(Tell::One), key).outcome;
                 };
                 let next = attempt.op(token, Point::now());
+                // It has the lock before its thread knows: who is at the front then need not ask.
+                self.holds(&key.resource);
                 self.with(|lines| lines.serve(place, attempt));
                 let answer = lane.run_before(op(Tell::Nobody), next, who);
                 self.with(|lines| lines.wake(&key.resource));
@@ -328,7 +330,10 @@ impl Acquirer<'_> {
                 }
                 Step::Served(attempt) => {
                     let answer = self.shared.lane.run_by_another(&seat.waiter);
-                    self.carry_out(attempt, Some(answer))?
+                    let tried = self.carry_out(attempt, Some(answer));
+                    // If it has the lock, that counts by itself now.
+                    waiting.ends(self.resource);
+                    tried?
                 }
                 Step::Over(failure) => return Err(error(failure)),
             };
