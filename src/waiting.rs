@@ -123,7 +123,11 @@ impl Waiting {
             Handover::Front => {
                 let answer = lane.run(op(Tell::Nobody));
                 let now = clock::instant();
-                self.with(|lines| lines.released(&key.resource, false, now));
+                let heeded = self.with(|lines| lines.released(&key.resource, false, now));
+                // Where that one has left meanwhile, nobody has been told.
+                if !heeded && let Some(channel) = self.with(|lines| lines.channel()) {
+                    leave(lane, &key.resource, channel);
+                }
                 answer.outcome
             }
             Handover::Serve { place, who, ttl } => {

@@ -318,6 +318,11 @@ impl Contender {
         self.again = true;
     }
 
+    /// That was so, and it has not tried since.
+    pub(crate) fn is_free(&self) -> bool {
+        self.again
+    }
+
     /// It was, and another process was told: that one goes first.
     pub(crate) fn yields(&mut self, noise: &mut Noise, now: Instant) {
         self.local = false;

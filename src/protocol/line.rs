@@ -387,13 +387,14 @@ impl<W: Clone> Lines<W> {
     }
 
     /// Whether the place on the nodes should be given up with the one in the line: nobody here goes on waiting.
+    /// Also if it has none, but knows alone that the lock was released.
     pub(crate) fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
         let place = self.places.get(&at)?;
         let State::Front(contender) = &place.state else {
             return None;
         };
         let resource = place.resource.clone();
-        let knocks = contender.listens() && !mutant(33);
+        let knocks = (contender.listens() || contender.is_free()) && !mutant(33);
         let line = self.lines.get(&resource)?;
         let others = line.queue.iter().filter(|other| **other != at);
         let alone = !others
@@ -499,13 +500,13 @@ impl<W: Clone> Lines<W> {
         }
     }
 
-    /// The lock was released, without a hand-over. `told`: another process was told.
-    pub(crate) fn released(&mut self, resource: &Arc<[u8]>, told: bool, now: Instant) {
+    /// The lock was released, without a hand-over. `told`: another process was told. False: nobody waits here.
+    pub(crate) fn released(&mut self, resource: &Arc<[u8]>, told: bool, now: Instant) -> bool {
         if told {
             self.passed(resource, now);
         }
         if self.front(resource).is_none() {
-            return;
+            return false;
         }
         let passed = self
             .lines
@@ -520,6 +521,7 @@ impl<W: Clone> Lines<W> {
         }
         self.noise = noise;
         self.wake(resource);
+        true
     }
 
     /// Another process was told that a lock is free, as is known now: the next one here gives it a start.
