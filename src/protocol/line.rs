@@ -456,6 +456,10 @@ impl<W: Clone> Lines<W> {
     pub(crate) fn hand_over(&mut self, resource: &[u8], now: Instant) -> Handover<W> {
         self.sweep(now);
         let Some(at) = self.front(resource) else {
+            // The next who waits here begins a run of its own.
+            if let Some(line) = self.lines.get_mut(resource) {
+                line.run = None;
+            }
             return Handover::Tell;
         };
         let (Some(line), Some(place)) = (self.lines.get_mut(resource), self.places.get_mut(&at))
