@@ -105,7 +105,7 @@ impl Waiting {
 
     // ---- releases
 
-    /// Carries out the release of a lock that was held here, and sees to it that the next one gets the lock.
+    /// Carries out the release of a lock that is held here until that is done, and sees to it that the next one gets the lock.
     pub(crate) fn release(&self, lane: &Lane, key: &Key, only_write: bool) -> Outcome {
         let op = |tell| Op {
             action: Action::Release(tell),
@@ -122,6 +122,7 @@ impl Waiting {
             Handover::Tell => self.tell(lane, op(Tell::One), key).outcome,
             Handover::Front => {
                 let answer = lane.run(op(Tell::Nobody));
+                self.ends(&key.resource);
                 let now = clock::instant();
                 let heeded = self.with(|lines| lines.released(&key.resource, false, now));
                 // Where that one has left meanwhile, nobody has been told.
@@ -142,6 +143,7 @@ impl Waiting {
                 self.holds(&key.resource);
                 self.with(|lines| lines.serve(place, attempt));
                 let answer = lane.run_before(op(Tell::Nobody), next, who);
+                self.ends(&key.resource);
                 self.with(|lines| lines.wake(&key.resource));
                 answer.outcome
             }
@@ -150,6 +152,8 @@ impl Waiting {
 
     fn tell(&self, lane: &Lane, op: Op, key: &Key) -> Answer {
         let answer = lane.run(op);
+        // Who comes now sees that the lock is not here any more, or is seen in the line.
+        self.ends(&key.resource);
         let told = answer.has_told();
         if told || !self.is_quiet() {
             let now = clock::instant();
