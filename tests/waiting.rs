@@ -159,6 +159,9 @@ fn another_process_gets_the_lock_within_two_runs_of_hand_overs() {
             eventually("they are at it", || holds.load(Ordering::Relaxed) > 100);
             let mut waits: Vec<u64> = (0..30)
                 .map(|_| {
+                    // They are in the middle of it again.
+                    let before = holds.load(Ordering::Relaxed) + 40;
+                    eventually("they go on", || holds.load(Ordering::Relaxed) > before);
                     let before = holds.load(Ordering::Relaxed);
                     let lock = other.acquire("a", TTL).unwrap();
                     let wait = holds.load(Ordering::Relaxed) - before;
@@ -328,6 +331,30 @@ fn a_dropped_lock_is_handed_over_like_a_released_one() {
         }
         nothing_is_left(&servers);
     }
+}
+
+#[test]
+fn a_lock_that_was_kept_alive_is_handed_over_too() {
+    let servers = Server::several(3);
+    let (redlock, other) = (patient(&servers), patient(&servers));
+    for next in [&redlock, &other] {
+        for dropped in [false, true] {
+            let lock = take(&redlock, "a").keep_alive(TTL).unwrap();
+            let released = std::thread::scope(|scope| {
+                waiter(scope, || {
+                    next.acquire("a", TTL).unwrap().release().unwrap();
+                });
+                std::thread::sleep(ms(100));
+                match dropped {
+                    true => drop(lock),
+                    false => lock.release().unwrap(),
+                }
+                Instant::now()
+            });
+            assert!(released.elapsed() < PROMPT, "{:?}", released.elapsed());
+        }
+    }
+    nothing_is_left(&servers);
 }
 
 /// Their stacks are small, so that many have room.
