@@ -276,16 +276,14 @@ impl Lock {
     /// Gives the lock up without releasing it: nobody can take it until its ttl ends. That is a
     /// throttle: "at most once in 5 seconds".
     pub fn leak(mut self) {
-        self.end();
+        if self.end() {
+            self.shared.waiting.ends(&self.key.resource);
+        }
     }
 
     /// Nobody relies on it any more. Whether it was this process's.
     fn end(&mut self) -> bool {
-        let first = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
-        if first {
-            self.shared.waiting.ends(&self.key.resource);
-        }
-        first
+        !std::mem::replace(&mut self.ended, true) && self.shared.is_ours()
     }
 
     fn run_release(&self, only_write: bool) -> Outcome {

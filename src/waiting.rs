@@ -109,7 +109,7 @@ impl Waiting {
 
     // ---- releases
 
-    /// Carries out the release of a lock that was held here, and sees to it that the next one gets the lock.
+    /// Carries out the release of a lock that is held here until that is done, and sees to it that the next one gets the lock.
     pub(crate) fn release(&self, lane: &Lane, key: &Key, only_write: bool) -> Outcome {
         let op = |tell| Op {
             action: Action::Release(tell),
@@ -132,10 +132,11 @@ impl Waiting {
                     return self.tell(lane, op(Tell::One), key).outcome;
                 };
                 let next = attempt.op(token, Point::now());
-                // Whoever is at the front now sees that somebody here has it.
+                // It has the lock before its thread knows: who is at the front then need not ask.
                 self.holds(&key.resource);
                 self.with(|lines| lines.serve(place, attempt));
                 let answer = lane.run_before(op(Tell::Nobody), next, who);
+                self.ends(&key.resource);
                 self.with(|lines| lines.wake(&key.resource));
                 answer.outcome
             }
@@ -144,6 +145,8 @@ impl Waiting {
 
     fn tell(&self, lane: &Lane, op: Op, key: &Key) -> Answer {
         let answer = lane.run(op);
+        // Who comes now sees that the lock is not here any more, or is seen in the line.
+        self.ends(&key.resource);
         let told = answer.has_told();
         if told || !self.is_quiet() {
             let now = clock::instant();
@@ -205,7 +208,10 @@ impl Waiting {
             if !self.with(|lines| lines.told(&resource, node, now))
                 && let Some(lane) = lane.upgrade()
             {
-                leave(&lane, &resource.into(), channel);
+                std::thread::sleep(Duration::from_millis(30));
+                leave(&lane, &resource.clone().into(), channel);
+                // Who has knocked since may not be in the queue any more.
+                self.with(|lines| lines.hint(&resource, node));
             }
         }
         Ok(())
@@ -336,6 +342,7 @@ impl Acquirer<'_> {
                 Step::Served(attempt) => {
                     let answer = self.shared.lane.run_by_another(&seat.waiter);
                     let tried = self.carry_out(attempt, Some(answer));
+                    // If it has the lock, that counts by itself now.
                     waiting.ends(self.resource);
                     tried?
                 }

@@ -289,3 +289,82 @@ fn the_restart_guard_goes_on_in_a_child() {
         assert_well(child, "guarded");
     });
 }
+
+/// The child has lines of its own. What it inherits of the parent's wakes nobody, and nobody waits for it.
+#[test]
+fn parent_and_child_wait_for_the_same_lock() {
+    in_own_process("parent_and_child_wait_for_the_same_lock", || {
+        let servers = Server::several(3);
+        // Who is not woken sleeps for five seconds.
+        let poll = Duration::from_secs(5);
+        let redlock = connected(&servers)
+            .with_options(options().retry_delay(poll, poll))
+            .unwrap();
+        let entries = |count: u64| {
+            eventually("they are in the queue", || {
+                servers.iter().all(|server| server.queued("a") == count)
+            });
+        };
+        let take_turn = || redlock.acquire("a", TTL).unwrap().release().unwrap();
+        for parent_is_last in [false, true] {
+            let lock = take(&redlock, "a");
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    waiter(scope, take_turn);
+                }
+                entries(1);
+                let child = forked(|| {
+                    std::thread::scope(|scope| {
+                        let clone = &redlock;
+                        scope.spawn(move || clone.acquire("a", TTL).unwrap().release().unwrap());
+                        let since = Instant::now();
+                        let lock = clone.acquire("a", TTL).unwrap();
+                        if parent_is_last {
+                            std::thread::sleep(ms(200));
+                        }
+                        assert!(since.elapsed() < poll);
+                        lock.release().unwrap();
+                    });
+                });
+                entries(2);
+                let released = Instant::now();
+                lock.release().unwrap();
+                if parent_is_last {
+                    take_turn();
+                }
+                assert_well(child, "waits");
+                assert!(released.elapsed() < poll, "{:?}", released.elapsed());
+            });
+        }
+        eventually("nothing is left", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+        // A child that lives on does not keep the parent's subscriptions up.
+        let lock = take(&redlock, "a");
+        std::thread::scope(|scope| {
+            let waits = waiter(scope, take_turn);
+            eventually("each node is listened to", || ears() == 3);
+            let child = forked(|| {
+                // SAFETY: plain system call.
+                unsafe { libc::alarm(60) };
+                std::thread::sleep(Duration::from_secs(60));
+            });
+            lock.release().unwrap();
+            waits.join().unwrap();
+            let none = redis::Value::Array(Vec::new());
+            let silent = |server: &Server| server.command(&["PUBSUB", "CHANNELS"]) == none;
+            let end = Instant::now() + Duration::from_secs(10);
+            let mut listens = true;
+            while listens && Instant::now() < end {
+                std::thread::sleep(ms(10));
+                listens = ears() > 0 || !servers.iter().all(silent);
+            }
+            // SAFETY: a plain system call on a child of ours that was not waited for.
+            assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+            // SAFETY: the same.
+            let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            assert_eq!(waited, child);
+            assert!(!listens, "somebody listens after ten seconds");
+        });
+    });
+}

@@ -81,6 +81,13 @@ impl Connection {
         }
     }
 
+    /// Ends it also where forked children have copies. (Over TLS that cannot be had.)
+    pub(crate) fn shutdown(&self) {
+        if let Connection::Plain(plain) = self {
+            plain.shutdown();
+        }
+    }
+
     /// Nothing of what it still holds shall be delivered. (Over TLS that cannot be had.)
     pub(crate) fn reset(self) {
         match self {

@@ -89,3 +89,10 @@ impl Ear {
         Ok(Some(reply))
     }
 }
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        // A node tells as long as anybody has the connection.
+        self.connection.shutdown();
+    }
+}

@@ -6,7 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::TcpSettings;
@@ -146,6 +146,11 @@ impl Plain {
             0 => Ok(0),
             _ => self.stream.read(buffer),
         }
+    }
+
+    /// Ends the connection for forked children too, which have copies of it.
+    pub(crate) fn shutdown(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Ends the connection so that nothing of what the kernel still holds is delivered any more: a

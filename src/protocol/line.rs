@@ -485,6 +485,10 @@ impl<W: Clone> Lines<W> {
     pub(crate) fn hand_over(&mut self, resource: &[u8], now: Instant) -> Handover<W> {
         self.sweep(now);
         let Some(at) = self.front(resource) else {
+            // The next who waits here begins a run of its own.
+            if let Some(line) = self.lines.get_mut(resource) {
+                line.run = None;
+            }
             return Handover::Tell;
         };
         let (Some(line), Some(place)) = (self.lines.get_mut(resource), self.places.get_mut(&at))
@@ -561,9 +565,7 @@ impl<W: Clone> Lines<W> {
 
     /// A node says that a lock may be free. False: nobody here waits for it, and another is to be told.
     pub(crate) fn told(&mut self, resource: &[u8], node: usize, now: Instant) -> bool {
-        if let Some(contender) = self.contender(resource) {
-            contender.told(node);
-            self.wake(resource);
+        if self.hint(resource, node) {
             return true;
         }
         let (most, time) = MAX_FORWARDS;
@@ -573,6 +575,16 @@ impl<W: Clone> Lines<W> {
             .unwrap_or((0, now));
         self.forwards = Some((count + 1, since));
         count >= most
+    }
+
+    /// Whoever is at the front is to look again. False: nobody is.
+    pub(crate) fn hint(&mut self, resource: &[u8], node: usize) -> bool {
+        let Some(contender) = self.contender(resource) else {
+            return false;
+        };
+        contender.told(node);
+        self.wake(resource);
+        true
     }
 
     /// What is said on a node is heard from now on.

@@ -22,17 +22,18 @@ pub(crate) const TELL: Script = Script {
 };
 
 /// Acquire, or wait in the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree,
-/// unless that is more than a second off the node's. The last argument is how long the queue is kept.
+/// unless that is more than a second off the node's. The last argument is how long the queue is kept; a foreign
+/// value in its place, which may be another lock, keeps its time.
 pub(crate) const KNOCK: Script = Script {
     text: b"local c,k=redis.pcall,KEYS[1] local q=k..':w' \
     if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) return redis.status_reply('OK') end \
     local s,t=tonumber(ARGV[4]),c('TIME') \
     if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>1000 then s=n end end \
-    c('ZADD',q,string.format('%.0f',s),ARGV[3]) c('PEXPIRE',q,ARGV[6]) \
+    if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) end \
     local v,p=c('GET',k),c('PTTL',k) \
     if type(v)~='string' or type(p)~='number' then return '-1 -' end \
     return p..' '..string.sub(redis.sha1hex(v),1,6)",
-    hash: b"c55b864ba3c10db30b70bfe5c4f1b0785d4a6d0f",
+    hash: b"41b22e5111d3d564d33e21de60136a92fab8d9a5",
 };
 
 /// Leave the queue; if the lock is free, whoever is first now is told.

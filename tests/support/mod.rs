@@ -273,6 +273,23 @@ impl Server {
             .to_owned()
     }
 
+    /// How often a command was carried out, also by scripts.
+    pub fn calls(&self, command: &str) -> u64 {
+        let text = self.command(&["INFO", "commandstats"]);
+        let text: String = redis::from_redis_value(text).unwrap();
+        let stats = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        let calls = stats.and_then(|stats| stats.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    }
+
+    /// How many processes are in the queue for a lock.
+    pub fn queued(&self, resource: &str) -> u64 {
+        let queue = format!("{resource}:w");
+        redis::from_redis_value(self.command(&["ZCARD", &queue])).unwrap()
+    }
+
     /// Connections of others than this one.
     pub fn clients(&self) -> usize {
         self.info("clients", "connected_clients")
@@ -429,14 +446,46 @@ impl Drop for OnDrop<'_> {
 
 /// Threads of this process that attend to nodes.
 pub fn attendants() -> usize {
+    named("redlock-node")
+}
+
+/// Threads of this process that listen to nodes.
+pub fn ears() -> usize {
+    named("redlock-ear")
+}
+
+fn named(start: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |task: std::io::Result<std::fs::DirEntry>| {
         std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default()
     };
     tasks
         .map(name)
-        .filter(|name| name.starts_with("redlock-node"))
+        .filter(|name| name.starts_with(start))
         .count()
+}
+
+/// Starts a thread that waits for a lock; it does so when this returns.
+pub fn waiter<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::thread::ScopedJoinHandle<'scope, T> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = scope.spawn(move || {
+        // SAFETY: plain system call.
+        sender.send(unsafe { libc::gettid() }).unwrap();
+        work()
+    });
+    let stat = format!("/proc/self/task/{}/stat", receiver.recv().unwrap());
+    let sleeps = || {
+        std::thread::sleep(ms(2));
+        let text = std::fs::read_to_string(&stat).unwrap_or_default();
+        let state = text.rsplit(')').next();
+        state.is_some_and(|state| state.trim_start().starts_with('S'))
+    };
+    // What it may do before takes less than a millisecond.
+    eventually("it waits", || (0..3).all(|_| sleeps()));
+    thread
 }
 
 pub fn open_files() -> usize {
