@@ -208,7 +208,6 @@ impl Waiting {
             if !self.with(|lines| lines.told(&resource, node, now))
                 && let Some(lane) = lane.upgrade()
             {
-                std::thread::sleep(Duration::from_millis(30));
                 leave(&lane, &resource.clone().into(), channel);
                 // Who has knocked since may not be in the queue any more.
                 self.with(|lines| lines.hint(&resource, node));
