@@ -113,6 +113,8 @@ pub(crate) struct Contender {
     waited: bool,
     /// It may be in the queues on the nodes.
     knocks: bool,
+    /// It was denied by another process, for all that is known.
+    denied: bool,
     /// It may be the only one who knows that the lock is free: nobody else was told.
     knows: bool,
     /// Who has told since the last try began.
@@ -141,6 +143,7 @@ impl Contender {
             local,
             waited: false,
             knocks: false,
+            denied: false,
             knows: false,
             told: NodeSet::EMPTY,
             grace: None,
@@ -162,6 +165,11 @@ impl Contender {
 
     pub(crate) fn is_trying(&self) -> bool {
         matches!(self.phase, Phase::Tries(_))
+    }
+
+    /// It has waited for another process.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.denied
     }
 
     /// Needs to be told by other processes.
@@ -191,7 +199,7 @@ impl Contender {
                     self.waited = true;
                     self.phase = Phase::Local(now + pause);
                 }
-                Phase::Begins if (self.local || self.again) && !self.knocks && !ears.suffice() => {
+                Phase::Begins if !self.knocks && (self.local || self.again && !ears.suffice()) => {
                     self.local = false;
                     return self.tries(false, now);
                 }
@@ -260,6 +268,7 @@ impl Contender {
             self.phase = Phase::Begins;
             return;
         }
+        self.denied = true;
         let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
         let quorum = majority(ears.nodes);
         let holder = denial.holder(quorum);

@@ -93,15 +93,20 @@ struct Line {
     run: Option<(u32, Instant)>,
     /// Another process was told that the lock is free, and is to have a start.
     passed: Option<Instant>,
-    /// Threads of this process have waited for others until lately.
+    /// When a thread of this process has last waited for another one.
     warm: Option<Instant>,
     last: Option<Failure>,
 }
 
 impl Line {
+    /// Whether a thread of this process has waited for another one until lately.
+    fn is_warm(&self, now: Instant) -> bool {
+        self.warm.is_some_and(|at| now < at + WARM)
+    }
+
     fn is_remembered(&self, now: Instant) -> bool {
-        let lately = |at: &Instant| now < *at + WARM;
-        !self.queue.is_empty() || self.passed.iter().chain(&self.warm).any(lately)
+        let passed = self.passed.is_some_and(|at| now < at + WARM);
+        !self.queue.is_empty() || passed || self.is_warm(now)
     }
 }
 
@@ -201,7 +206,8 @@ impl<W: Clone> Lines<W> {
         line.queue.push_back(place);
         let mut state = State::Queued;
         if is_front {
-            let local = tried.as_ref().is_none_or(|(_, _, local)| *local) && line.warm.is_none();
+            let local = tried.as_ref().is_none_or(|(_, _, local)| *local);
+            let local = local && !line.is_warm(now.mono);
             let mut contender = Contender::new(wish.retry_delay, local, now.mono);
             if line.passed.take().is_some() {
                 contender.yields(&mut self.noise, now.mono);
@@ -254,7 +260,9 @@ impl<W: Clone> Lines<W> {
         let waited = place.arrived.elapsed_at(now);
         let arrived = place.arrived.wall.duration_since(std::time::UNIX_EPOCH);
         let end = place.wish.end;
-        if contender.listens() {
+        // A knock on a warm line needs no ears if it is granted.
+        let parks = matches!(step, Move::Park(_));
+        if contender.listens() && (parks || !self.ears.suffice()) {
             self.needed_until = Some(now.mono + WARM);
             self.listen = self.listen.or(self.audible.without(self.listened));
             self.listened = self.listened.or(self.listen);
@@ -395,8 +403,8 @@ impl<W: Clone> Lines<W> {
         if line.queue.front() == Some(&at) {
             line.queue.pop_front();
         }
-        let (knocks, owes) = (contender.listens(), contender.owes());
-        if knocks {
+        let owes = contender.owes();
+        if contender.has_waited() {
             line.warm = Some(now);
             self.needed_until = Some(now + WARM);
         }
@@ -465,7 +473,9 @@ impl<W: Clone> Lines<W> {
             && let Some(place) = self.places.get_mut(&front)
             && let State::Queued = place.state
         {
-            let contender = Contender::new(place.wish.retry_delay, true, now);
+            let line = self.lines.get(resource);
+            let local = line.is_none_or(|line| !line.is_warm(now));
+            let contender = Contender::new(place.wish.retry_delay, local, now);
             place.state = State::Front(contender);
         }
     }
@@ -820,6 +830,9 @@ mod tests {
         world.lines.hears(0, world.now.mono);
         assert!(matches!(world.step(place, true), Step::Try(Some(_))));
         assert!(world.lines.told(NAME, 0, world.now.mono));
+        let denial = Denial::default();
+        let failure = (Failure::Busy, MS);
+        world.lines.failed(place, failure, &denial, world.now.mono);
         world.pass(5000 * MS);
         assert!(world.lines.listens(0, world.now.mono), "it still waits");
         world.leave(place, true);
