@@ -250,9 +250,9 @@ impl World {
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
         let waits = random.chance(40);
-        let prompt = waits && random.chance(30);
-        let sluggish = prompt && random.chance(25);
-        let lazy = waits && random.chance(12);
+        let prompt = waits && random.chance(45);
+        let sluggish = prompt && random.chance(12);
+        let lazy = waits && random.chance(6);
         let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
