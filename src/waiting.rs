@@ -166,8 +166,11 @@ impl Waiting {
     fn hear_all(&self, lane: &Weak<Lane>, node: usize) {
         let needed = || self.with(|lines| lines.listens(node, clock::instant()));
         while needed() {
-            if let Err(cause) = self.hear(lane, node) {
-                say!(debug, "node {node} is not listened to: {cause}");
+            match self.hear(lane, node) {
+                // From then on another thread may listen to it.
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(cause) => say!(debug, "node {node} is not listened to: {cause}"),
             }
             self.with(|lines| lines.is_deaf(node));
             // Whoever drops the nodes meanwhile is not kept waiting by this.
@@ -178,15 +181,16 @@ impl Waiting {
         }
     }
 
-    fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<(), crate::error::Cause> {
+    /// True: nobody needs it any more, and the lines know that this thread ends.
+    fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<bool, crate::error::Cause> {
         let Some((info, timeout)) = lane.upgrade().and_then(|lane| {
             let nodes = lane.nodes();
             Some((nodes.infos().get(node)?.clone(), nodes.connect_timeout))
         }) else {
-            return Ok(());
+            return Ok(false);
         };
         let Some(channel) = self.with(|lines| lines.channel()) else {
-            return Ok(());
+            return Ok(false);
         };
         let mut ear = Ear::open(&info, &channel.name(), timeout)?;
         self.with(|lines| lines.hears(node, clock::instant()));
@@ -201,7 +205,7 @@ impl Waiting {
                 leave(&lane, &resource.into(), channel);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
