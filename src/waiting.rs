@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionAddr;
 
 use crate::clock::{self, Point};
-use crate::error::Error;
+use crate::error::{Cause, Error};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
 use crate::net::ear::Ear;
@@ -176,6 +176,7 @@ impl Waiting {
         let needed = || self.with(|lines| lines.listens(node, clock::instant()));
         while needed() {
             let Err(cause) = self.hear(lane, node) else {
+                // Another thread may listen to it already.
                 return;
             };
             say!(debug, "node {node} is not listened to: {cause}");
@@ -188,7 +189,8 @@ impl Waiting {
         }
     }
 
-    fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<(), crate::error::Cause> {
+    /// Listens to a node until nobody needs it any more, which the lines know then.
+    fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<(), Cause> {
         let Some((info, timeout)) = lane.upgrade().and_then(|lane| {
             let nodes = lane.nodes();
             Some((nodes.infos().get(node)?.clone(), nodes.connect_timeout))

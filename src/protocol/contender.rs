@@ -286,7 +286,7 @@ impl Contender {
         }
         self.hinted = false;
         self.same = if changed { 0 } else { self.same + 1 };
-        let sleep = if holder.is_none() && !denial.is_unknown() && !mutant(31) {
+        let sleep = if holder.is_none() && !denial.is_unknown() {
             // Others were met, and none has it: it may be free at any moment.
             self.splits += 1;
             let most = took.saturating_mul(grows(self.splits));

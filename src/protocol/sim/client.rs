@@ -646,7 +646,7 @@ impl World {
                 self.clients[c].threads[thread].acts += 1;
                 let most = match self.waits {
                     true if self.sluggish => 20,
-                    true => 6,
+                    true => 5,
                     false => 4,
                 };
                 if self.quiet || self.clients[c].threads[thread].acts > most {

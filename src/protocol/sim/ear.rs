@@ -56,8 +56,7 @@ enum State {
     Runs,
     Opens(usize, u64),
     Hears(usize, u64),
-    /// Nobody needs it; it has not yet said so.
-    Ends(u64),
+    /// Until then; for good, it has ended.
     Pauses(u64),
 }
 
@@ -199,11 +198,10 @@ impl World {
     fn listen_on(&mut self, c: usize, at: usize) -> bool {
         let Listener { node, state } = self.clients[c].listeners[at];
         let state = match state {
-            State::Pauses(until) | State::Ends(until) if until > self.t => {
+            State::Pauses(until) if until > self.t => {
                 self.wake(c, until);
                 return false;
             }
-            State::Ends(_) => self.is_deaf(c, node),
             State::Runs | State::Pauses(_) => match self.needs(c, node) {
                 true => self.open(c, node),
                 false => State::Pauses(u64::MAX),
@@ -239,7 +237,7 @@ impl World {
                     State::Hears(ear, self.t + QUIET)
                 } else {
                     self.close_ear(ear);
-                    State::Ends(self.t + self.lag())
+                    State::Pauses(u64::MAX)
                 }
             }
         };

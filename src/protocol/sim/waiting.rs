@@ -16,14 +16,13 @@ use crate::token::Token;
 
 /// How often who is to be asked is asked.
 const ASK: u64 = 50 * MS;
-/// A lock that is free, and that somebody waits for, is tried for within this, where no message was lost: the
-/// pause for a holder in the same process, or the one until ears open, and the short ones. The shortest poll
-/// there is much longer.
-const PROMPT: u64 = 90 * MS;
+/// A lock that is free, and that somebody waits for, is tried for within this, where all is heard: the longest
+/// grace (3 ms), the longest start (2 ms), and some ways of up to 2 ms.
+const PROMPT: u64 = 12 * MS;
 /// The same where everything takes its time: pauses after split votes grow with it.
 const SLUGGISH: u64 = 2000 * MS;
 /// Who polls may have other pauses besides.
-const BESIDES: u64 = 150 * MS;
+const BESIDES: u64 = 150 * MS + SLACK;
 
 /// What a thread waits for.
 pub(super) struct Wait {
@@ -542,7 +541,7 @@ impl World {
             if self.prompt && !self.sluggish {
                 self.counts.slept = self.counts.slept.max(time);
             }
-            self.check(time <= most + SLACK, || {
+            self.check(time <= most, || {
                 format!("{resource} has been free for {time} us, and somebody waits for it")
             });
         }
