@@ -392,6 +392,9 @@ impl<W: Clone> Lines<W> {
         let Some(line) = self.lines.get_mut(&place.resource) else {
             return;
         };
+        if got {
+            line.last = None;
+        }
         let State::Front(contender) = place.state else {
             // Where it stood is passed over when its turn comes.
             if line.queue.len() > 2 * self.places.len() + 16 {
@@ -418,7 +421,6 @@ impl<W: Clone> Lines<W> {
         {
             // What was told to the one before counts for this one.
             next.free();
-            next.owes();
         }
         self.wake(&place.resource);
         self.tidy(&place.resource, now);
