@@ -180,6 +180,13 @@ impl Reentrant {
 /// One entry of a lock that its thread can enter again. Dropping the last one releases the lock.
 ///
 /// It stays in its thread. Entries may end in any order.
+///
+/// ```compile_fail
+/// fn sent(_: impl Send) {}
+/// fn entry(entry: redlock_sync::ReentrantLock) {
+///     sent(entry); // Rust refuses it
+/// }
+/// ```
 #[must_use = "a lock is released when its last entry is dropped"]
 pub struct ReentrantLock {
     held: Rc<Held>,
