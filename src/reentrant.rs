@@ -238,6 +238,11 @@ impl ReentrantLock {
         Rc::strong_count(&self.held)
     }
 
+    /// As [`Lock::extensions_left`].
+    pub fn extensions_left(&self) -> u32 {
+        self.held.with(Lock::extensions_left).unwrap_or_default()
+    }
+
     /// As [`Lock::extend`], for all entries.
     ///
     /// # Errors
