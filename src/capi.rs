@@ -6,14 +6,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::{MaybeUninit, replace};
+use std::mem::{ManuallyDrop, MaybeUninit, replace};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use crate::clock;
 use crate::sync::lock;
-use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, Token};
+use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, ReentrantLock, Token};
 
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;
@@ -422,7 +423,8 @@ extern "C" fn redlock_free(client: Option<Box<Client>>) {
 struct Handle {
     process: u32,
     resource: Box<[u8]>,
-    token: Token,
+    /// `None`: an entry of a reentrant lock, which nobody is to resume.
+    token: Option<Token>,
     held: RwLock<Held>,
     callbacks: Mutex<Vec<Arc<Callback>>>,
 }
@@ -430,6 +432,7 @@ struct Handle {
 enum Held {
     Plain(Lock),
     Kept(KeptLock),
+    Entry(Entry),
     /// It was lost or released in an attempt to keep it alive; or is being released.
     Ended,
 }
@@ -439,8 +442,21 @@ impl Handle {
         Handle {
             process: std::process::id(),
             resource: lock.resource().into(),
-            token: *lock.token(),
+            token: Some(*lock.token()),
             held: RwLock::new(Held::Plain(lock)),
+            callbacks: Mutex::default(),
+        }
+    }
+
+    fn of_entry(lock: ReentrantLock) -> Handle {
+        Handle {
+            process: std::process::id(),
+            resource: lock.resource().into(),
+            token: None,
+            held: RwLock::new(Held::Entry(Entry {
+                thread: std::thread::current().id(),
+                lock: ManuallyDrop::new(lock),
+            })),
             callbacks: Mutex::default(),
         }
     }
@@ -475,6 +491,44 @@ impl Handle {
     fn take_callbacks(&self) -> Vec<Arc<Callback>> {
         std::mem::take(&mut *lock(&self.callbacks))
     }
+}
+
+/// One entry of a reentrant lock, for the thread that made it alone.
+struct Entry {
+    thread: ThreadId,
+    lock: ManuallyDrop<ReentrantLock>,
+}
+
+// SAFETY: `lock` is touched by its own thread only, which `check` makes sure of.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    fn check(&self) -> Result<(), Failure> {
+        if self.thread == std::thread::current().id() {
+            return Ok(());
+        }
+        let text = "the lock is reentrant: it belongs to the thread that acquired it";
+        Err(Failure::config(text))
+    }
+
+    fn lock(&self) -> Result<&ReentrantLock, Failure> {
+        self.check().map(|()| &*self.lock)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.check().is_ok() {
+            // SAFETY: it is dropped once, and not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.lock) };
+        }
+    }
+}
+
+fn is_reentrant() -> Failure {
+    Failure::config("the lock is reentrant: that is not possible with it")
 }
 
 /// When this returns, none of them is running nor will be.
@@ -596,6 +650,24 @@ extern "C" fn redlock_resume(
     unsafe { acquire(client, resource, len, out, work) }
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn redlock_acquire_reentrant(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    ttl: u64,
+    wait: u64,
+    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+) -> c_int {
+    make(out, || {
+        let locks = redlock_of(client)?.reentrant();
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        let lock = locks.acquire_within(resource, ms(ttl), ms(wait))?;
+        Ok(Handle::of_entry(lock))
+    })
+}
+
 // ---- asking -----------------------------------------------------------------------------------
 
 #[unsafe(no_mangle)]
@@ -604,6 +676,7 @@ extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => to_ms(lock.remaining()),
             Held::Kept(lock) => to_ms(lock.remaining()),
+            Held::Entry(entry) => to_ms(entry.lock()?.remaining()),
             Held::Ended => 0,
         })
     })
@@ -615,6 +688,7 @@ extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.is_valid().into(),
             Held::Kept(lock) => lock.is_valid().into(),
+            Held::Entry(entry) => entry.lock()?.is_valid().into(),
             Held::Ended => 0,
         })
     })
@@ -626,6 +700,7 @@ extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int
         match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.ensure(ms(at_least))?,
             Held::Kept(lock) => lock.ensure(ms(at_least))?,
+            Held::Entry(entry) => entry.lock()?.ensure(ms(at_least))?,
             Held::Ended => return Err(Error::Lost.into()),
         }
         Ok(())
@@ -637,6 +712,7 @@ extern "C" fn redlock_lock_extensions_left(lock: Option<&Handle>) -> u32 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.extensions_left(),
+            Held::Entry(entry) => entry.lock()?.extensions_left(),
             Held::Kept(_) | Held::Ended => 0,
         })
     })
@@ -655,6 +731,7 @@ extern "C" fn redlock_lock_fencing_token(
         token = match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.fencing_token()?,
             Held::Kept(lock) => lock.fencing_token()?,
+            Held::Entry(entry) => entry.lock()?.fencing_token()?,
             Held::Ended => return Err(Error::Lost.into()),
         };
         Ok(())
@@ -666,9 +743,21 @@ extern "C" fn redlock_lock_fencing_token(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn redlock_lock_depth(lock: Option<&Handle>) -> usize {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Plain(_) | Held::Kept(_) => 1,
+            Held::Entry(entry) => entry.lock()?.depth(),
+            Held::Ended => 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn redlock_lock_token(lock: Option<&Handle>, buf: *mut u8, cap: usize) -> usize {
     value(|| {
-        let token = handle(lock)?.token.as_bytes();
+        let token = handle(lock)?.token.as_ref().ok_or_else(is_reentrant)?;
+        let token = token.as_bytes();
         // SAFETY: the header demands room for `cap` bytes.
         unsafe { copy(token, buf, cap) };
         Ok(token.len())
@@ -692,6 +781,7 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
     status(|| {
         match &mut *handle(lock)?.change()? {
             Held::Plain(lock) => lock.extend(ms(ttl))?,
+            Held::Entry(entry) => entry.lock()?.extend(ms(ttl))?,
             Held::Kept(_) => {
                 let text = "the lock is kept alive: it is renewed by itself";
                 return Err(Failure::config(text));
@@ -709,6 +799,7 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
 /// `lock` is NULL or a live handle that nobody else uses but its callbacks.
 unsafe fn end(
     lock: *mut Handle,
+    can: impl FnOnce(&Held) -> Result<(), Failure>,
     work: impl FnOnce(Held) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // SAFETY: alive until it is made a box again below; callbacks share it until then.
@@ -722,10 +813,11 @@ unsafe fn end(
     // In a forked child what it holds is inert, and its locks are not to be touched.
     if handle.process == std::process::id() {
         let held = handle.held.write();
-        let held = replace(
-            &mut *held.unwrap_or_else(PoisonError::into_inner),
-            Held::Ended,
-        );
+        let mut held = held.unwrap_or_else(PoisonError::into_inner);
+        can(&held)?;
+        let old = replace(&mut *held, Held::Ended);
+        drop(held);
+        let held = old;
         result = catch_unwind(AssertUnwindSafe(|| work(held)));
         end_callbacks(handle.take_callbacks());
     }
@@ -739,10 +831,21 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
     let work = |held| match held {
         Held::Plain(lock) => lock.release().map_err(Into::into),
         Held::Kept(lock) => lock.release().map_err(Into::into),
+        Held::Entry(mut entry) => {
+            entry.check()?;
+            // SAFETY: it is taken out once: what is left of the entry is forgotten.
+            let lock = unsafe { ManuallyDrop::take(&mut entry.lock) };
+            std::mem::forget(entry);
+            lock.release().map_err(Into::into)
+        }
         Held::Ended => Err(Error::Lost.into()),
     };
+    let can = |held: &Held| match held {
+        Held::Entry(entry) => entry.check(),
+        _ => Ok(()),
+    };
     // SAFETY: the header demands it.
-    status(|| unsafe { end(lock, work) })
+    status(|| unsafe { end(lock, can, work) })
 }
 
 #[unsafe(no_mangle)]
@@ -751,12 +854,16 @@ extern "C" fn redlock_lock_leak(lock: *mut Handle) {
         match held {
             Held::Plain(lock) => lock.leak(),
             Held::Kept(lock) => lock.stop().leak(),
-            Held::Ended => {}
+            Held::Entry(_) | Held::Ended => {}
         }
         Ok(())
     };
+    let can = |held: &Held| match held {
+        Held::Entry(_) => Err(is_reentrant()),
+        _ => Ok(()),
+    };
     // SAFETY: the header demands it.
-    status(|| unsafe { end(lock, work) });
+    status(|| unsafe { end(lock, can, work) });
 }
 
 // ---- kept alive -------------------------------------------------------------------------------
@@ -765,12 +872,14 @@ extern "C" fn redlock_lock_leak(lock: *mut Handle) {
 extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c_int {
     status(|| {
         let mut held = handle(lock)?.change()?;
-        if matches!(*held, Held::Kept(_)) {
-            return Err(Failure::config("the lock is kept alive already"));
+        match *held {
+            Held::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
+            Held::Entry(_) => return Err(is_reentrant()),
+            _ => {}
         }
         *held = match replace(&mut *held, Held::Ended) {
             Held::Plain(lock) => Held::Kept(lock.keep_alive(ms(max_hold))?),
-            Held::Kept(_) | Held::Ended => return Err(Error::Lost.into()),
+            Held::Kept(_) | Held::Entry(_) | Held::Ended => return Err(Error::Lost.into()),
         };
         Ok(())
     })
@@ -782,7 +891,7 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
         let handle = handle(lock)?;
         let mut held = handle.change()?;
         match &*held {
-            Held::Plain(_) => return Err(not_kept()),
+            Held::Plain(_) | Held::Entry(_) => return Err(not_kept()),
             Held::Ended => return Err(Error::Lost.into()),
             Held::Kept(_) => {}
         }
@@ -802,7 +911,7 @@ extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Kept(lock) => to_ms(lock.hold_left()),
-            Held::Plain(_) | Held::Ended => 0,
+            Held::Plain(_) | Held::Entry(_) | Held::Ended => 0,
         })
     })
 }
@@ -818,7 +927,7 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
             let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
             let lost = match &*handle.read()? {
                 Held::Kept(lock) => lock.wait_lost(slice),
-                Held::Plain(_) => return Err(not_kept()),
+                Held::Plain(_) | Held::Entry(_) => return Err(not_kept()),
                 Held::Ended => true,
             };
             if lost {
@@ -836,7 +945,7 @@ extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
-            Held::Plain(_) | Held::Ended => REDLOCK_REASON_NONE,
+            Held::Plain(_) | Held::Entry(_) | Held::Ended => REDLOCK_REASON_NONE,
         })
     })
 }
@@ -910,7 +1019,7 @@ extern "C" fn redlock_lock_on_lost(
         let held = handle.read()?;
         let kept = match &*held {
             Held::Kept(kept) => kept,
-            Held::Plain(_) => return Err(not_kept()),
+            Held::Plain(_) | Held::Entry(_) => return Err(not_kept()),
             Held::Ended => return Err(Error::Lost.into()),
         };
         let callback = Arc::new(Callback {

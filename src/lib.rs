@@ -208,7 +208,7 @@ macro_rules! say {
 }
 
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, keeper,
-// keep_alive, fence, capi.
+// keep_alive, fence, reentrant, capi.
 
 /// The C interface.
 #[cfg(feature = "capi")]
@@ -234,6 +234,8 @@ mod options;
 mod protocol;
 /// The client object.
 mod redlock;
+/// Locks that a thread can lock again.
+mod reentrant;
 /// Poisoned mutexes, in one place.
 mod sync;
 /// The random value that signs an acquisition.
@@ -249,6 +251,7 @@ pub use options::Options;
 /// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.
 pub use redis;
 pub use redlock::Redlock;
+pub use reentrant::{Reentrant, ReentrantLock};
 pub use token::Token;
 
 /// Compiles the code in the README.

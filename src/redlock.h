@@ -237,6 +237,17 @@ int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resou
                           uint64_t ttl_ms, int (*keep_trying)(void *user), void *user,
                           redlock_lock_t **out);
 
+/* Takes a lock that this thread can take again: if it holds the lock already, a handle more for it. Nothing
+   is asked of the nodes then if at least half of the validity that ttl_ms gives is left; otherwise the lock is
+   extended for all of its handles, which counts as one extension. Each handle is ended once, in any order;
+   the last one releases the lock, and the others ask nobody. wait_ms as above.
+   The handle belongs to its thread: calls with it in another one fail with CONFIG (or give 0) and do nothing. So
+   do, in any thread, redlock_lock_keep_alive(), redlock_lock_leak() and redlock_lock_token().
+   If the thread holds the lock: LOST if that is over (it is not taken anew before all its handles have ended),
+   and what redlock_lock_extend() fails with. Otherwise as redlock_acquire(). */
+int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t resource_len,
+                              uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
+
 /* The length of a token: the random value that signs one lock. */
 #define REDLOCK_TOKEN_SIZE 20
 
@@ -265,6 +276,10 @@ int redlock_lock_ensure(const redlock_lock_t *lock, uint64_t at_least_ms);
 
 /* How often redlock_lock_extend() can still succeed. 0 for a lock that is kept alive. */
 uint32_t redlock_lock_extensions_left(const redlock_lock_t *lock);
+
+/* How many handles this thread has of a reentrant lock, this one included. 1 for any other, 0 for NULL and for
+   one that has ended. */
+size_t redlock_lock_depth(const redlock_lock_t *lock);
 
 /* The token's REDLOCK_TOKEN_SIZE bytes (no string: no NUL is added), for redlock_resume(). Copies at
    most cap of them and returns how many there are. Whoever knows the token can extend and release the

@@ -315,7 +315,11 @@ impl Redlock {
         ))
     }
 
-    fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn shared(&self) -> Arc<Shared> {
         let mut family = self.family.clone();
         while !family.shared.is_ours() {
             family = family.child(&self.options);

@@ -219,6 +219,10 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_acquire_within(NULL, "a", 1, TTL, 1, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_within(redlock, NULL, 1, TTL, 1, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_within(redlock, "a", 1, TTL, 1, NULL));
+    IS(REDLOCK_CONFIG, redlock_acquire_reentrant(NULL, "a", 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_reentrant(redlock, NULL, 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_reentrant(redlock, "a", 1, TTL, 1, NULL));
+    CHECK(redlock_lock_depth(NULL) == 0);
     IS(REDLOCK_CONFIG, redlock_acquire_while(NULL, "a", 1, TTL, always, NULL, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, NULL, 1, TTL, always, NULL, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, "a", 1, TTL, NULL, NULL, &lock));
@@ -881,6 +885,68 @@ static void restarted_nodes_do_not_vote(const char *const *urls)
     redlock_free(redlock);
 }
 
+/* Each call with a handle of another thread does nothing. */
+static void *has_no_right(void *user)
+{
+    redlock_lock_t *lock = (redlock_lock_t *)user;
+    uint64_t fence = 1;
+
+    CHECK(redlock_lock_depth(lock) == 0 && last_error_has("belongs to the thread"));
+    CHECK(redlock_lock_remaining_ms(lock) == 0 && redlock_lock_is_valid(lock) == 0);
+    CHECK(redlock_lock_extensions_left(lock) == 0);
+    IS(REDLOCK_CONFIG, redlock_lock_ensure(lock, 1));
+    IS(REDLOCK_CONFIG, redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_CONFIG, redlock_lock_fencing_token(lock, &fence));
+    IS(REDLOCK_CONFIG, redlock_lock_release(lock));
+    CHECK(fence == 0);
+    return NULL;
+}
+
+static void reentrant(redlock_t *redlock)
+{
+    uint8_t token[REDLOCK_TOKEN_SIZE];
+    redlock_lock_t *outer, *inner, *other;
+    pthread_t thread;
+    uint64_t fence = 0, again = 0;
+    uint32_t left;
+    char resource[1];
+
+    OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, TWENTY_SECONDS, &outer));
+    CHECK(redlock_lock_depth(outer) == 1 && redlock_lock_is_valid(outer));
+    OK(redlock_acquire_reentrant(redlock, "r", 1, TTL, 0, &inner));
+    CHECK(redlock_lock_depth(outer) == 2 && redlock_lock_depth(inner) == 2);
+    CHECK(redlock_lock_resource(inner, resource, 1) == 1 && resource[0] == 'r');
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "r", 1, TTL, &other));
+
+    left = redlock_lock_extensions_left(outer);
+    OK(redlock_acquire_reentrant(redlock, "r", 1, 10 * TTL, 0, &other));
+    CHECK(redlock_lock_extensions_left(inner) == left - 1);
+    CHECK(redlock_lock_remaining_ms(outer) > 5 * TTL);
+    OK(redlock_lock_ensure(other, 5 * TTL));
+    OK(redlock_lock_extend(other, TTL));
+    OK(redlock_lock_fencing_token(outer, &fence));
+    OK(redlock_lock_fencing_token(inner, &again));
+    CHECK(fence == again && fence > 0);
+    OK(redlock_lock_release(other));
+
+    IS(REDLOCK_CONFIG, redlock_lock_keep_alive(inner, TTL));
+    IS(REDLOCK_CONFIG, redlock_lock_stop(inner));
+    CHECK(redlock_lock_token(inner, token, sizeof token) == 0 && last_error_has("reentrant"));
+    redlock_lock_leak(inner);
+    CHECK(last_error_has("reentrant"));
+    CHECK(pthread_create(&thread, NULL, has_no_right, inner) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+
+    CHECK(redlock_lock_depth(outer) == 2);
+    OK(redlock_lock_release(outer));
+    CHECK(redlock_lock_depth(inner) == 1 && redlock_lock_is_valid(inner));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "r", 1, TTL, &other));
+    OK(redlock_lock_release(inner));
+    OK(redlock_try_acquire(redlock, "r", 1, TTL, &other));
+    CHECK(redlock_lock_depth(other) == 1);
+    OK(redlock_lock_release(other));
+}
+
 int main(int argc, char **argv)
 {
     const char *urls[3];
@@ -910,6 +976,7 @@ int main(int argc, char **argv)
     restarted_nodes_do_not_vote(urls);
     acquire_ask_extend_release(redlock);
     kept_alive(urls);
+    reentrant(redlock);
     a_lock_outlives_its_client(urls);
     errors_name_the_nodes_and_belong_to_the_thread();
     one_lock_in_eight_threads(redlock);

@@ -1,0 +1,295 @@
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::lock::{Lock, Shared};
+use crate::protocol::quorum::Ttl;
+use crate::redlock::Redlock;
+
+thread_local! {
+    /// What this thread holds reentrantly; some of it may have ended.
+    static HELD: RefCell<Vec<Weak<Held>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One lock, for all its entries.
+struct Held {
+    shared: Arc<Shared>,
+    resource: Arc<[u8]>,
+    /// `None`: it was released. Borrowed while the nodes are asked.
+    lock: RefCell<Option<Lock>>,
+}
+
+impl Held {
+    /// `None`: it is over, or was released.
+    fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Option<T> {
+        self.lock.try_borrow().ok()?.as_ref().map(ask)
+    }
+}
+
+/// A view of a [`Redlock`] in which a thread can lock again what it holds: made by [`Redlock::reentrant`].
+///
+/// A function that needs a lock can then be called by one that has it, in the same thread:
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use redlock_sync::{Error, Redlock, Reentrant};
+///
+/// const TTL: Duration = Duration::from_secs(10);
+///
+/// fn withdraw(locks: &Reentrant, account: &str) -> Result<(), Error> {
+///     locks.with_lock(account, TTL, |_| { /* … */ })
+/// }
+///
+/// fn transfer(locks: &Reentrant, from: &str, to: &str) -> Result<(), Error> {
+///     let (first, second) = (from.min(to), from.max(to)); // the same order everywhere: no deadlock
+///     locks.with_lock(first, TTL, |_| {
+///         locks.with_lock(second, TTL, |_| withdraw(locks, from)) // the thread has it already
+///     })??
+/// }
+///
+/// let locks = Redlock::new(["redis://127.0.0.1"])?.reentrant();
+/// transfer(&locks, "alice", "bob")?;
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// It belongs to the thread: another one, also one that is started inside, contends like any other. It
+/// follows the connections: clones of one `Redlock` know of each other's locks in the same thread, and so does
+/// [`Redlock::with_options`] unless a timeout or the restart guard changes. Plain
+/// [`Redlock::acquire`] knows nothing of it, and would wait for the thread's own lock. Nothing of it is
+/// on the nodes. After a fork the child acquires anew.
+#[derive(Clone, Debug)]
+pub struct Reentrant {
+    redlock: Redlock,
+}
+
+impl Redlock {
+    /// A view in which a thread can lock again what it holds.
+    pub fn reentrant(&self) -> Reentrant {
+        Reentrant {
+            redlock: self.clone(),
+        }
+    }
+}
+
+impl Reentrant {
+    /// As [`Redlock::try_acquire`]; if this thread holds the lock, as [`acquire`](Reentrant::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_acquire(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Option<ReentrantLock>, Error> {
+        let resource = resource.as_ref();
+        if let Some(entry) = self.enter(resource, ttl)? {
+            return Ok(Some(entry));
+        }
+        let lock = self.redlock.try_acquire(resource, ttl)?;
+        Ok(lock.map(ReentrantLock::first))
+    }
+
+    /// As [`Redlock::acquire`]. If this thread holds the lock, it is entered once more: nothing is asked of
+    /// the nodes if at least half of the validity that `ttl` gives is left; otherwise the lock is extended, which
+    /// counts as [one extension](crate::Options::max_extensions). A shorter ttl changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::acquire`]. Where the thread holds the lock: [`Error::Lost`] if it is over (it is never taken
+    /// anew before all entries have ended: the outer ones rely on it), and the errors of [`Lock::extend`]. The
+    /// outer entries stay as they are.
+    pub fn acquire(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<ReentrantLock, Error> {
+        self.acquire_within(resource, ttl, self.redlock.options().wait)
+    }
+
+    /// [`acquire`](Reentrant::acquire) with a wait of its own, as [`Redlock::acquire_within`].
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Reentrant::acquire).
+    pub fn acquire_within(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<ReentrantLock, Error> {
+        let resource = resource.as_ref();
+        match self.enter(resource, ttl)? {
+            Some(entry) => Ok(entry),
+            None => {
+                let lock = self.redlock.acquire_within(resource, ttl, wait)?;
+                Ok(ReentrantLock::first(lock))
+            }
+        }
+    }
+
+    /// [Acquires](Reentrant::acquire) the lock, does the work, ends the entry: on every way out, also by a
+    /// panic.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::with_lock`].
+    pub fn with_lock<T>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        work: impl FnOnce(&ReentrantLock) -> T,
+    ) -> Result<T, Error> {
+        let entry = self.acquire(resource, ttl)?;
+        let result = work(&entry);
+        match entry.take_last() {
+            Some(lock) => lock.release_after(result),
+            None => entry.release().map(|()| result),
+        }
+    }
+
+    /// One entry more, if this thread holds the lock.
+    fn enter(&self, resource: &[u8], ttl: Duration) -> Result<Option<ReentrantLock>, Error> {
+        let shared = self.redlock.shared();
+        let is =
+            |held: &Rc<Held>| Arc::ptr_eq(&held.shared, &shared) && *held.resource == *resource;
+        let find = |all: &RefCell<Vec<Weak<Held>>>| {
+            let all = all.try_borrow().ok()?;
+            all.iter().filter_map(Weak::upgrade).find(is)
+        };
+        // While a thread ends there may be nothing to look it up in.
+        let Some(held) = HELD.try_with(find).ok().flatten() else {
+            return Ok(None);
+        };
+        let ttl = Ttl::within(ttl, self.redlock.options().restart_guard)?;
+        let entry = ReentrantLock { held };
+        let left = entry.remaining();
+        if left.is_zero() {
+            return Err(Error::Lost);
+        }
+        if left < ttl.validity() / 2 {
+            entry.extend(ttl.duration())?;
+        }
+        Ok(Some(entry))
+    }
+}
+
+/// One entry of a lock that its thread can enter again. Dropping the last one releases the lock.
+///
+/// It stays in its thread. Entries may end in any order.
+///
+/// ```compile_fail
+/// fn sent(_: impl Send) {}
+/// fn entry(entry: redlock_sync::ReentrantLock) {
+///     sent(entry); // Rust refuses it
+/// }
+/// ```
+#[must_use = "a lock is released when its last entry is dropped"]
+pub struct ReentrantLock {
+    held: Rc<Held>,
+}
+
+impl ReentrantLock {
+    fn first(lock: Lock) -> ReentrantLock {
+        let held = Rc::new(Held {
+            shared: lock.shared.clone(),
+            resource: lock.key.resource.clone(),
+            lock: RefCell::new(Some(lock)),
+        });
+        let _ = HELD.try_with(|all| {
+            if let Ok(mut all) = all.try_borrow_mut() {
+                all.retain(|held| held.strong_count() > 0);
+                all.push(Rc::downgrade(&held));
+            }
+        });
+        ReentrantLock { held }
+    }
+
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.held.resource
+    }
+
+    /// How long the lock is still valid, for all its entries. As [`Lock::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.held.with(Lock::remaining).unwrap_or_default()
+    }
+
+    /// As [`Lock::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// As [`Lock::ensure`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
+        let ensure = |lock: &Lock| lock.ensure(at_least);
+        self.held.with(ensure).unwrap_or(Err(Error::Lost))
+    }
+
+    /// How many entries this thread has, this one included.
+    pub fn depth(&self) -> usize {
+        Rc::strong_count(&self.held)
+    }
+
+    /// As [`Lock::extensions_left`].
+    pub fn extensions_left(&self) -> u32 {
+        self.held.with(Lock::extensions_left).unwrap_or_default()
+    }
+
+    /// As [`Lock::extend`], for all entries.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        match self.held.lock.try_borrow_mut().as_deref_mut() {
+            Ok(Some(lock)) => lock.extend(ttl),
+            // A logger that uses the lock which it is told of.
+            Err(_) => Err(Error::Busy),
+            Ok(None) => Err(Error::Lost),
+        }
+    }
+
+    /// As [`Lock::fencing_token`]: that of the lock, whichever entry asks.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn fencing_token(&self) -> Result<u64, Error> {
+        let token = |lock: &Lock| lock.fencing_token();
+        self.held.with(token).unwrap_or(Err(Error::Lost))
+    }
+
+    /// Ends this entry. The last one releases the lock, as [`Lock::release`]; others ask nobody.
+    ///
+    /// # Errors
+    ///
+    /// Of the last one as [`Lock::release`]; of others [`Error::Lost`] if the lock is over.
+    pub fn release(self) -> Result<(), Error> {
+        match self.take_last() {
+            Some(lock) => lock.release(),
+            None if self.is_valid() => Ok(()),
+            None => Err(Error::Lost),
+        }
+    }
+
+    /// The lock, if this is its last entry.
+    fn take_last(&self) -> Option<Lock> {
+        let last = self.depth() == 1;
+        let mut lock = self.held.lock.try_borrow_mut().ok().filter(|_| last)?;
+        lock.take()
+    }
+}
+
+impl fmt::Debug for ReentrantLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReentrantLock(\"{}\")", self.resource().escape_ascii())
+    }
+}
