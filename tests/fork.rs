@@ -368,3 +368,28 @@ fn parent_and_child_wait_for_the_same_lock() {
         });
     });
 }
+
+#[test]
+fn a_child_does_not_enter_what_its_parent_holds() {
+    let name = "a_child_does_not_enter_what_its_parent_holds";
+    in_own_process(name, || {
+        let servers = Server::several(3);
+        let locks = connected(&servers).reentrant();
+        let outer = locks.acquire("a", TTL).unwrap();
+        let inherited = locks.acquire("b", TTL).unwrap();
+        let mut inherited = Some(inherited);
+        let child = forked(|| {
+            assert!(!outer.is_valid());
+            assert!(matches!(outer.extend(TTL), Err(Error::Lost)));
+            assert!(locks.try_acquire("a", TTL).unwrap().is_none());
+            drop(inherited.take());
+            let own = locks.acquire("c", TTL).unwrap();
+            assert_eq!(locks.acquire("c", TTL).unwrap().depth(), 2);
+            own.release().unwrap();
+        });
+        assert_well(child, "reentrant");
+        assert!(outer.is_valid() && inherited.as_ref().unwrap().is_valid());
+        assert!(servers.iter().all(|server| server.exists("b")));
+        assert_eq!(locks.acquire("a", TTL).unwrap().depth(), 2);
+    });
+}
