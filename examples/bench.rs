@@ -6,8 +6,7 @@
 //! cargo run --release --example bench [-- [--quick] [--json] [scenario…]]
 //!     uncontended   one thread
 //!     threads       8 and 64 threads, each with a key of its own
-//!     contended     8 threads want one key
-//!     handoff       8 threads, and 8 processes: how fast one key goes from hand to hand
+//!     contended     8 threads, and 8 processes, want one key: how fast it goes from hand to hand
 //!     rtt           1.2 ms of round trip; one node 40 ms away and listed first
 //!     faults        a minority of the nodes stopped
 //! ```
@@ -16,8 +15,8 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
-#[path = "bench/handoff.rs"]
-mod handoff;
+#[path = "bench/contended.rs"]
+mod contended;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -31,20 +30,17 @@ use support::relay::Relay;
 use support::{Server, TTL, eventually, ms, urls};
 
 type Scenario = (&'static str, fn(&mut Bench));
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 5] = [
     ("uncontended", uncontended),
     ("threads", threads),
-    ("contended", contended),
-    ("handoff", handoff::run),
+    ("contended", contended::run),
     ("rtt", rtt),
     ("faults", faults),
 ];
 const NODES: [usize; 3] = [1, 3, 5];
-/// The pause of contenders between two tries.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 
 fn main() {
-    if handoff::worker() {
+    if contended::worker() {
         return;
     }
     let (flags, chosen): (Vec<String>, Vec<String>) = std::env::args()
@@ -53,9 +49,7 @@ fn main() {
     let known = |name: &String| SCENARIOS.iter().any(|(known, _)| known == name);
     let flag_known = |flag: &String| ["--quick", "--json"].contains(&flag.as_str());
     if !chosen.iter().all(known) || !flags.iter().all(flag_known) {
-        eprintln!(
-            "usage: bench [--quick] [--json] [uncontended|threads|contended|handoff|rtt|faults]…"
-        );
+        eprintln!("usage: bench [--quick] [--json] [uncontended|threads|contended|rtt|faults]…");
         std::process::exit(2);
     }
     let has = |flag: &str| flags.iter().any(|given| given == flag);
@@ -123,31 +117,6 @@ fn threads(bench: &mut Bench) {
     }
 }
 
-fn contended(bench: &mut Bench) {
-    bench.title("8 threads want one key, 1–5 ms of pause between tries");
-    for nodes in NODES {
-        let servers = Server::several(nodes);
-        let options = support::options().retry_delay(PAUSE.0, PAUSE.1);
-        let redlock = patient(urls(&servers)).with_options(options).unwrap();
-        let mut users = vec![(); 8];
-        let mut bares: Vec<Bare> = (0..8).map(|_| Bare::new(&ports(&servers))).collect();
-        let head = Head::new("one key", nodes, Unit::Rate).threads(8);
-        bench.compare(
-            head,
-            &mut together(&mut users, |()| {
-                redlock.acquire("a", TTL).unwrap().release().unwrap();
-            }),
-            &mut together(&mut bares, |bare| {
-                while !bare.acquire("b") {
-                    bare.release("b");
-                    std::thread::sleep(bare.pause());
-                }
-                bare.release("b");
-            }),
-        );
-    }
-}
-
 fn rtt(bench: &mut Bench) {
     bench.title("at a distance, one thread");
     for nodes in NODES {
@@ -199,7 +168,7 @@ fn faults(bench: &mut Bench) {
     bench.title("one thread, node_timeout 50 ms; max: the pair that met it");
     for nodes in [3, 5] {
         let servers = Server::several(nodes);
-        let options = Options::new().retry_delay(PAUSE.0, PAUSE.1);
+        let options = Options::new().retry_delay(ms(1), ms(5));
         let redlock = Redlock::new(urls(&servers)).unwrap();
         let redlock = redlock.with_options(options).unwrap();
         // A busy machine can make a third node look stopped: that pair takes longer, and counts.
@@ -325,11 +294,6 @@ impl Bare {
             usize::from(reply.starts_with(b"+OK") || reply.starts_with(b":1"))
         };
         self.nodes.iter_mut().map(yes).sum()
-    }
-
-    fn pause(&self) -> Duration {
-        let share = f64::from(self.token[0]) / 256.0;
-        PAUSE.0 + (PAUSE.1 - PAUSE.0).mul_f64(share)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn run(bench: &mut Bench) {
     let time = if bench.rounds > 5 { ms(5000) } else { ms(1000) };
     if !bench.json {
         println!(
-            "\nhandoff: {CONTENDERS} want one key, hold it for {HOLD:?} and pause for {PAUSE:?}; {time:?} each"
+            "\ncontended: {CONTENDERS} want one key, hold it for {HOLD:?} and pause for {PAUSE:?}; {time:?} each"
         );
         println!(
             "{:<16}{:>3}  {:>10}{:>10}{:>10}  {:>12}  {:>12}",
@@ -150,7 +150,7 @@ fn report(bench: &mut Bench, who: &str, nodes: usize, reads: u64, turns: &[Vec<T
     if bench.json {
         let comma = if bench.rows > 0 { "," } else { "" };
         println!(
-            "{comma}{{\"scenario\":\"handoff\",\"case\":{who:?},\"nodes\":{nodes},\"mean_gap_us\":{mean:.1},\
+            "{comma}{{\"scenario\":\"contended\",\"case\":{who:?},\"nodes\":{nodes},\"mean_gap_us\":{mean:.1},\
              \"p50_us\":{p50:.1},\"p99_us\":{p99:.1},\"requests\":{requests:.2},\"most\":{most},\"fewest\":{fewest}}}"
         );
     } else {
