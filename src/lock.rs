@@ -74,6 +74,8 @@ pub struct Lock {
     pub(crate) fencing_token: OnceLock<u64>,
     /// Once lost, always lost: also if a clock is set back.
     lost: AtomicBool,
+    /// When it was acquired, another process had been told that it is free.
+    pub(crate) passed: bool,
     /// Released, leaked, or handed on: nothing is left to do in `Drop`.
     ended: bool,
 }
@@ -98,6 +100,7 @@ impl Lock {
             restart_guard: options.restart_guard,
             fencing_token: OnceLock::new(),
             lost: AtomicBool::new(false),
+            passed: false,
             ended: false,
         }
     }
@@ -288,7 +291,9 @@ impl Lock {
 
     fn run_release(&self, only_write: bool) -> Outcome {
         let shared = &self.shared;
-        shared.waiting.release(&shared.lane, &self.key, only_write)
+        shared
+            .waiting
+            .release(&shared.lane, &self.key, self.passed, only_write)
     }
 
     /// Writes the release and does not wait for the answers.

@@ -61,14 +61,11 @@ impl Waiting {
     }
 
     fn part(&self, resource: &[u8]) -> Option<&AtomicU32> {
-        // Names often differ in their first or last characters only. That two meet costs little.
-        let number = |bytes: Option<&[u8; 8]>| bytes.copied().map_or(0, u64::from_le_bytes);
-        let ends = number(resource.first_chunk()) ^ number(resource.last_chunk()).rotate_left(32);
-        let short = resource
-            .iter()
-            .take(8)
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        let mixed = (ends ^ short).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        // FNV-1a, mixed once more, since its upper bits are the poorer ones.
+        let hash = resource.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        let mixed = (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.here.get(usize::try_from(mixed >> 54).unwrap_or(0))
     }
 
@@ -110,7 +107,15 @@ impl Waiting {
     // ---- releases
 
     /// Carries out the release of a lock that is held here until that is done, and sees to it that the next one gets the lock.
-    pub(crate) fn release(&self, lane: &Lane, key: &Key, only_write: bool) -> Outcome {
+    ///
+    /// `passed`: when the lock was acquired, another process had been told that it is free.
+    pub(crate) fn release(
+        &self,
+        lane: &Lane,
+        key: &Key,
+        passed: bool,
+        only_write: bool,
+    ) -> Outcome {
         let op = |tell| Op {
             action: Action::Release(tell),
             key: key.clone(),
@@ -118,6 +123,10 @@ impl Waiting {
             only_write,
             nodes: NodeSet::ALL,
         };
+        if passed {
+            // However long it was held: this time that one has a start.
+            self.with(|lines| lines.passed(&key.resource, clock::instant()));
+        }
         if self.is_quiet() {
             return self.tell(lane, op(Tell::One), key).outcome;
         }
@@ -164,8 +173,8 @@ impl Waiting {
             let (waiting, lane) = (self.clone(), Arc::downgrade(lane));
             let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
             let started = thread.spawn(move || waiting.hear_all(&lane, node));
-            if let Err(error) = started {
-                say!(debug, "node {node} is not listened to: {error}");
+            // (Not logged: a release may just have made this thread the one that leads.)
+            if started.is_err() {
                 self.with(|lines| lines.unattended(node));
             }
         }
@@ -173,19 +182,22 @@ impl Waiting {
 
     /// The life of such a thread: until nobody waits for other processes any more.
     fn hear_all(&self, lane: &Weak<Lane>, node: usize) {
-        let needed = || self.with(|lines| lines.listens(node, clock::instant()));
-        while needed() {
+        let _ears = Listening {
+            waiting: self,
+            node,
+        };
+        while self.with(|lines| lines.still_listens(node, clock::instant())) {
             let Err(cause) = self.hear(lane, node) else {
                 // Another thread may listen to it already.
                 return;
             };
             say!(debug, "node {node} is not listened to: {cause}");
             self.with(|lines| lines.is_deaf(node));
-            // Whoever drops the nodes meanwhile is not kept waiting by this.
-            if lane.strong_count() > 0 && needed() {
-                let (min, max) = LISTEN_AGAIN;
-                std::thread::sleep(jitter(min, max));
+            if lane.strong_count() == 0 {
+                return;
             }
+            let (min, max) = LISTEN_AGAIN;
+            std::thread::sleep(jitter(min, max));
         }
     }
 
@@ -202,7 +214,7 @@ impl Waiting {
         };
         let mut ear = Ear::open(&info, &channel.name(), timeout)?;
         self.with(|lines| lines.hears(node, clock::instant()));
-        while self.with(|lines| lines.listens(node, clock::instant())) {
+        while self.with(|lines| lines.still_listens(node, clock::instant())) {
             let Some(resource) = ear.hear()? else {
                 continue;
             };
@@ -210,7 +222,9 @@ impl Waiting {
             if !self.with(|lines| lines.told(&resource, node, now))
                 && let Some(lane) = lane.upgrade()
             {
-                leave(&lane, &resource.clone().into(), channel);
+                // Each node has told one by itself.
+                let here = std::iter::once(node).collect();
+                leave(&lane, &resource.clone().into(), channel, here);
                 // Who has knocked since may not be in the queue any more.
                 self.with(|lines| lines.hint(&resource, node));
             }
@@ -219,8 +233,22 @@ impl Waiting {
     }
 }
 
+/// A thread that listens. If it panics, which only a bug can be, another one may.
+struct Listening<'a> {
+    waiting: &'a Waiting,
+    node: usize,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.waiting.with(|lines| lines.unattended(self.node));
+        }
+    }
+}
+
 /// This process does not wait for a lock any more: if that is free, the next is told.
-fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel) {
+fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, nodes: NodeSet) {
     let answer = lane.run(Op {
         action: Action::Leave(Arc::new(channel)),
         key: Key {
@@ -230,7 +258,7 @@ fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel) {
         },
         until: None,
         only_write: true,
-        nodes: NodeSet::ALL,
+        nodes,
     });
     drop(answer);
 }
@@ -246,13 +274,17 @@ struct Seat<'a> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
+        if !self.shared.is_ours() {
+            // A child that was forked by `keep_trying`: this is its parent's.
+            return;
+        }
         let waiting = &self.shared.waiting;
         let go = |left| {
             let now = clock::instant();
             waiting.with(|lines| lines.leave(self.place, self.got, left, now))
         };
         if let Some(channel) = go(false) {
-            leave(&self.shared.lane, self.resource, channel);
+            leave(&self.shared.lane, self.resource, channel, NodeSet::ALL);
             go(true);
         }
     }
@@ -372,7 +404,11 @@ impl Acquirer<'_> {
 
     fn ask(&mut self) -> Result<(), Error> {
         let keep_trying = self.keep_trying.as_mut();
-        match keep_trying.is_none_or(|keep_trying| keep_trying()) {
+        let Some(keep_trying) = keep_trying else {
+            return Ok(());
+        };
+        // It may have forked: then only the parent goes on waiting.
+        match keep_trying() && self.shared.is_ours() {
             true => Ok(()),
             false => Err(Error::Cancelled),
         }
@@ -411,13 +447,12 @@ impl Acquirer<'_> {
             };
             let now = Point::now();
             report(self.resource, &answer, attempt.took(now));
-            if answer.passed {
-                let waiting = &self.shared.waiting;
-                waiting.with(|lines| lines.passed(self.resource, now.mono));
-            }
+            let passed = answer.passed;
             let lock = |key: Key, deadline: Deadline| {
                 let ttl = self.ttl.duration();
-                Lock::new(self.shared.clone(), key, ttl, deadline, self.options)
+                let mut lock = Lock::new(self.shared.clone(), key, ttl, deadline, self.options);
+                lock.passed = passed;
+                lock
             };
             let failed = |failure| Ok(Err((failure, Denial::default())));
             match attempt.answered(answer, now) {

@@ -68,6 +68,12 @@ impl Denial {
         self.granted == 0 && self.seen.iter().all(|seen| seen.holder.is_none())
     }
 
+    /// Whether so many nodes will tell, or have granted it.
+    pub(crate) fn is_queued(&self, quorum: usize) -> bool {
+        let queued = self.seen.iter().filter(|seen| seen.queued).count();
+        queued + self.granted >= quorum
+    }
+
     /// When so many nodes are free, if nobody does anything before.
     pub(crate) fn free_in(&self, quorum: usize) -> Option<Duration> {
         let mut left: Vec<Duration> = self.seen.iter().filter_map(|seen| seen.left).collect();

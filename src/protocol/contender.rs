@@ -178,7 +178,7 @@ impl Contender {
     }
 
     /// Others are to be told when it goes.
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn must_pass_on(&self) -> bool {
         self.knocks || self.knows
     }
 
@@ -294,7 +294,7 @@ impl Contender {
             noise.between((took.min(most), most))
         } else {
             self.splits = 0;
-            let poll = self.poll(ears, noise);
+            let poll = self.poll(denial.is_queued(quorum), ears, noise);
             let free = denial.free_in(quorum);
             free.map_or(poll, |free| {
                 poll.min(free.saturating_add(noise.between(EXPIRED)))
@@ -303,9 +303,10 @@ impl Contender {
         self.phase = Phase::Sleeps(now + sleep);
     }
 
-    fn poll(&self, ears: &Ears, noise: &mut Noise) -> Duration {
+    fn poll(&self, queued: bool, ears: &Ears, noise: &mut Noise) -> Duration {
         let poll = noise.between(self.retry_delay).max(SHORTEST_POLL);
-        if !ears.suffice() {
+        // Who is not told soon finds out by itself.
+        if !ears.suffice() || !queued {
             return poll;
         }
         let longer = poll.saturating_mul(1 << self.same.min(MAX_DOUBLINGS));
@@ -335,7 +336,7 @@ impl Contender {
     }
 
     /// The lock was left to its process, and nobody else was told.
-    pub(crate) fn knows(&mut self) {
+    pub(crate) fn will_pass_on(&mut self) {
         self.knows = true;
     }
 
@@ -412,7 +413,13 @@ mod tests {
         /// All nodes say that this one has it, for so long.
         fn denied(&mut self, holder: u32, left: Option<Duration>) {
             let holder = Some(holder);
-            let seen = vec![Seen { left, holder }; self.ears.nodes];
+            let queued = true;
+            let one = Seen {
+                left,
+                holder,
+                queued,
+            };
+            let seen = vec![one; self.ears.nodes];
             let denial = Denial { seen, granted: 0 };
             let (ears, noise) = (&self.ears, &mut self.noise);
             self.contender.denied(&denial, ears, noise, self.now);
@@ -504,13 +511,12 @@ mod tests {
     fn who_meets_other_contenders_tries_again_soon() {
         let mut world = world(3);
         world.knocks();
-        let mut seen = vec![
-            Seen {
-                left: None,
-                holder: Some(1)
-            };
-            3
-        ];
+        let one = Seen {
+            left: None,
+            holder: Some(1),
+            queued: true,
+        };
+        let mut seen = vec![one; 3];
         for (seen, holder) in seen.iter_mut().zip(1..) {
             seen.holder = Some(holder);
         }

@@ -89,7 +89,7 @@ struct Place<W> {
 struct Line {
     /// Those who have left may still be in it.
     queue: VecDeque<u64>,
-    /// Hand-overs since a thread of this line got the lock by itself, and when that was.
+    /// Hand-overs in a row, and when the first one was.
     run: Option<(u32, Instant)>,
     /// Another process was told that the lock is free, and is to have a start.
     passed: Option<Instant>,
@@ -143,7 +143,8 @@ impl<W: Clone> Lines<W> {
         noise: u64,
     ) -> Lines<W> {
         let mut ears = Ears::new(nodes);
-        let audible = audible.and(NodeSet::first(nodes));
+        // Without a channel nobody can tell this process anything.
+        let audible = channel.map_or(NodeSet::EMPTY, |_| audible.and(NodeSet::first(nodes)));
         ears.failed = NodeSet::first(nodes).without(audible);
         Lines {
             lines: HashMap::new(),
@@ -234,7 +235,6 @@ impl<W: Clone> Lines<W> {
 
     /// What the thread in a place should do. `here`: a thread of this process seems to have the lock.
     pub(crate) fn step(&mut self, at: u64, here: bool, now: Point) -> Step {
-        let needs = self.channel;
         let Some(place) = self.places.get_mut(&at) else {
             return Step::Over(Failure::Busy);
         };
@@ -268,7 +268,7 @@ impl<W: Clone> Lines<W> {
             self.listened = self.listened.or(self.listen);
         }
         match step {
-            Move::Try(knocks) => Step::Try(needs.filter(|_| knocks).map(|channel| {
+            Move::Try(knocks) => Step::Try(self.channel.filter(|_| knocks).map(|channel| {
                 Arc::new(Knock {
                     channel,
                     arrived: arrived.map_or(0, queue::millis),
@@ -362,7 +362,7 @@ impl<W: Clone> Lines<W> {
             .for_each(|front| set(front, State::Queued));
         let mut contender = Contender::new(retry_delay, false, now);
         // Its release has told nobody else.
-        contender.knows();
+        contender.will_pass_on();
         set(at, State::Front(contender));
     }
 
@@ -406,18 +406,18 @@ impl<W: Clone> Lines<W> {
         if line.queue.front() == Some(&at) {
             line.queue.pop_front();
         }
-        let owes = contender.owes();
+        let passes_on = contender.must_pass_on();
         if contender.has_waited() {
             line.warm = Some(now);
             self.needed_until = Some(now + WARM);
         }
         if got {
-            line.run = Some((0, now));
+            line.run = None;
         }
         self.promote(&place.resource, now);
         if let Some(next) = self.contender(&place.resource)
             && !got
-            && owes
+            && passes_on
         {
             // What was told to the one before counts for this one.
             next.free();
@@ -432,14 +432,14 @@ impl<W: Clone> Lines<W> {
         let State::Front(contender) = &place.state else {
             return None;
         };
-        let owes = contender.owes() && !mutant(33);
+        let passes_on = contender.must_pass_on() && !mutant(33);
         // Nobody else makes a try for it any more.
         place.wish.asks = true;
         let resource = place.resource.clone();
         let line = self.lines.get(&resource)?;
         let mut others = line.queue.iter().filter(|other| **other != at);
         let alone = !others.any(|other| self.places.contains_key(other));
-        self.channel.filter(|_| owes && alone)
+        self.channel.filter(|_| passes_on && alone)
     }
 
     fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {
@@ -636,7 +636,7 @@ impl<W: Clone> Lines<W> {
     }
 
     /// Whether anybody needs to hear the nodes. If not, the thread that listens to `node` ends.
-    pub(crate) fn listens(&mut self, node: usize, now: Instant) -> bool {
+    pub(crate) fn still_listens(&mut self, node: usize, now: Instant) -> bool {
         let lately = self.needed_until.is_some_and(|until| now < until);
         let contends = |place: &Place<W>| matches!(&place.state, State::Front(contender) if contender.listens());
         if lately || self.places.values().any(contends) {
@@ -836,16 +836,19 @@ mod tests {
         let failure = (Failure::Busy, MS);
         world.lines.failed(place, failure, &denial, world.now.mono);
         world.pass(5000 * MS);
-        assert!(world.lines.listens(0, world.now.mono), "it still waits");
+        assert!(
+            world.lines.still_listens(0, world.now.mono),
+            "it still waits"
+        );
         world.leave(place, true);
         assert!(
             world.lines.is_waited_for(NAME, world.now.mono),
             "it is warm"
         );
         world.pass(999 * MS);
-        assert!(world.lines.listens(0, world.now.mono));
+        assert!(world.lines.still_listens(0, world.now.mono));
         world.pass(MS);
-        assert!(!world.lines.listens(0, world.now.mono));
+        assert!(!world.lines.still_listens(0, world.now.mono));
         assert!(!world.lines.is_waited_for(NAME, world.now.mono));
         assert!(
             !world.lines.told(NAME, 0, world.now.mono),

@@ -17,8 +17,8 @@ pub(crate) const TELL: Script = Script {
     text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end redis.call('DEL',KEYS[1]) \
     local c=redis.pcall for i=1,99 do \
     local w=c('ZPOPMIN',KEYS[1]..':w')[1] if not w then return 1 end \
-    if c('PUBLISH',w,KEYS[1])~=0 then return 2 end end return 1",
-    hash: b"b0e82e5d8490d6be3db9bb9d469ac7cf3f6a220a",
+    local n=c('PUBLISH',w,KEYS[1]) if n~=0 then return type(n)=='number' and 2 or 1 end end return 1",
+    hash: b"97a902d38b01d4fd5030a66cad2ada36aa164fe2",
 };
 
 /// Acquire, or wait in the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree,
@@ -29,11 +29,11 @@ pub(crate) const KNOCK: Script = Script {
     if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) return redis.status_reply('OK') end \
     local s,t=tonumber(ARGV[4]),c('TIME') \
     if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>1000 then s=n end end \
-    if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) end \
+    local w=' -' if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) w=' w' end \
     local v,p=c('GET',k),c('PTTL',k) \
-    if type(v)~='string' or type(p)~='number' then return '-1 -' end \
-    return p..' '..string.sub(redis.sha1hex(v),1,6)",
-    hash: b"41b22e5111d3d564d33e21de60136a92fab8d9a5",
+    if type(v)~='string' or type(p)~='number' then return '-1 -'..w end \
+    return p..' '..string.sub(redis.sha1hex(v),1,6)..w",
+    hash: b"7b76353d885524167782d5f4637dabe748629293",
 };
 
 /// Leave the queue; if the lock is free, whoever is first now is told.
@@ -41,8 +41,8 @@ pub(crate) const LEAVE: Script = Script {
     text: b"local c,k=redis.pcall,KEYS[1] local q=k..':w' c('ZREM',q,ARGV[1]) \
     if c('EXISTS',k)~=0 then return 0 end for i=1,99 do \
     local w=c('ZPOPMIN',q)[1] if not w then return 1 end \
-    if c('PUBLISH',w,k)~=0 then return 2 end end return 1",
-    hash: b"ab3ca5faf7614327118b36ad992e815409b59b12",
+    local n=c('PUBLISH',w,k) if n~=0 then return type(n)=='number' and 2 or 1 end end return 1",
+    hash: b"cfe287f1cc518ce981f6521a1a4f54d4e0847187",
 };
 
 /// On which a process is told. One for all its resources.
@@ -103,6 +103,8 @@ pub(crate) struct Seen {
     pub(crate) left: Option<Duration>,
     /// A part of the token's hash.
     pub(crate) holder: Option<u32>,
+    /// This process is in the queue there.
+    pub(crate) queued: bool,
 }
 
 impl Seen {
@@ -111,9 +113,11 @@ impl Seen {
         let Reply::Bulk(bulk) = reply else {
             return None;
         };
-        let (left, holder) = str::from_utf8(bulk).ok()?.split_once(' ')?;
-        let left: i64 = left.parse().ok()?;
+        let mut words = str::from_utf8(bulk).ok()?.split(' ');
+        let left: i64 = words.next()?.parse().ok()?;
+        let (holder, queued) = (words.next()?, words.next()? == "w");
         Some(Seen {
+            queued,
             left: u64::try_from(left).ok().map(Duration::from_millis),
             holder: u32::from_str_radix(holder, 16).ok(),
         })
@@ -139,16 +143,20 @@ mod tests {
     #[test]
     fn what_a_denied_knock_says() {
         let seen = |text: &str| Seen::parse(&Reply::Bulk(text.into()));
-        let known = |left, holder| Some(Seen { left, holder });
+        let known = |left, holder, queued| {
+            Some(Seen {
+                left,
+                holder,
+                queued,
+            })
+        };
         let ms = Duration::from_millis;
-        assert_eq!(
-            seen("1500 00a1ff"),
-            known(Some(ms(1500)), Some(0x0000_a1ff))
-        );
-        assert_eq!(seen("0 000000"), known(Some(ms(0)), Some(0)));
-        assert_eq!(seen("-1 00a1ff"), known(None, Some(0x0000_a1ff)));
-        assert_eq!(seen("-1 -"), known(None, None));
-        for bad in ["", "1500", "x 00a1ff", " "] {
+        let holder = Some(0x0000_a1ff);
+        assert_eq!(seen("1500 00a1ff w"), known(Some(ms(1500)), holder, true));
+        assert_eq!(seen("0 000000 -"), known(Some(ms(0)), Some(0), false));
+        assert_eq!(seen("-1 00a1ff w"), known(None, holder, true));
+        assert_eq!(seen("-1 - -"), known(None, None, false));
+        for bad in ["", "1500", "x 00a1ff w", "1500 00a1ff", "  "] {
             assert_eq!(seen(bad), None, "{bad}");
         }
         assert_eq!(Seen::parse(&Reply::Int(1)), None);

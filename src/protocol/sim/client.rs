@@ -590,6 +590,7 @@ impl World {
             drawn: self.order,
             freed: None,
             leaked: false,
+            passed: false,
         });
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
@@ -860,9 +861,7 @@ impl World {
         answer: Answer,
     ) {
         let now = self.clients[c].point(self.t);
-        if answer.passed {
-            self.passed(c, resource);
-        }
+        self.trails[token].passed = answer.passed;
         let (votes, quorum) = (answer.tally, self.quorum());
         let no = matches!(answer.outcome, Outcome::No);
         self.check(

@@ -247,7 +247,7 @@ impl World {
 
     fn needs(&mut self, c: usize, node: usize) -> bool {
         let now = self.now(c);
-        self.clients[c].lines.listens(node, now)
+        self.clients[c].lines.still_listens(node, now)
     }
 
     fn is_deaf(&mut self, c: usize, node: usize) -> State {
@@ -301,8 +301,13 @@ impl World {
         if !waited_for {
             self.counts.forwards += 1;
             if let Some(channel) = self.clients[c].lines.channel() {
-                let op = leave(resource, Action::Leave(Arc::new(channel)));
+                let op = Op {
+                    nodes: std::iter::once(node).collect(),
+                    ..leave(resource, Action::Leave(Arc::new(channel)))
+                };
                 self.submit(c, super::client::NOBODY, op);
+                self.clients[c].lines.hint(&[resource], node);
+                self.wake_all(c);
             }
         }
     }

@@ -122,6 +122,8 @@ struct Trail {
     freed: Option<u64>,
     /// Left to its ttl.
     leaked: bool,
+    /// When it was acquired, another process had been told.
+    passed: bool,
 }
 
 /// What a client believes to hold.

@@ -563,7 +563,7 @@ impl World {
         let expires = server.keys.iter().find(|key| key.1 == holder);
         let left = expires.map_or(0, |key| key.2.saturating_sub(t));
         let left = left * server.rate / 10_000 / MS;
-        let seen = format!("{left} {:06x}", holder & 0xFF_FFFF);
+        let seen = format!("{left} {:06x} w", holder & 0xFF_FFFF);
         format!("${}\r\n{seen}\r\n", seen.len()).into_bytes().into()
     }
 

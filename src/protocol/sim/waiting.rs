@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    pub(super) fn passed(&mut self, c: usize, resource: u8) {
+    fn passed(&mut self, c: usize, resource: u8) {
         if self.waits {
             let now = self.now(c);
             let name = Arc::from(&[resource][..]);
@@ -126,6 +126,9 @@ impl World {
         let mut next = None;
         if self.waits {
             after = After::Tell;
+            if self.trails[token].passed {
+                self.passed(c, resource);
+            }
             if self.clients[c].lines.len() > 0 {
                 let handover = self.clients[c].lines.hand_over(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
