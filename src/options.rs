@@ -64,9 +64,9 @@ impl Options {
     ///
     /// A release wakes whoever waits for the lock in the same process, and one that waits in another; and all
     /// try when the lock's ttl ends. So these pauses matter for locks of other libraries, for nodes that are
-    /// away or do not permit messages, and for a message that was lost. As long as enough nodes can tell, the
-    /// pause doubles while the same holder is met, up to 8 × `max` and 1 s at least: with long pauses, what was
-    /// told to a process that hangs is taken up only then, or by the next release.
+    /// away or do not permit messages, and for a message that was lost, or went to a process that hangs. Where a
+    /// majority of the nodes tells its waiters, the pause doubles while the same holder is met, up to 8 × `max` and
+    /// 1 s at least: long pauses are noticed then.
     ///
     /// Defaults to 50 ms and 250 ms.
     #[must_use]

@@ -12,6 +12,7 @@ use redlock_sync::{Error, Lock, Redlock};
 use support::relay::Relay;
 use support::*;
 
+const S: Duration = Duration::from_secs(1);
 /// Who is not woken sleeps for at least so long.
 const POLL: Duration = Duration::from_secs(5);
 /// Who is woken has the lock long before that.
@@ -864,5 +865,66 @@ fn the_entry_of_a_killed_waiter_ends_by_itself() {
         servers.iter().all(|server| server.keys() == ["a"])
     });
     lock.release().unwrap();
+    nothing_is_left(&servers);
+}
+
+/// Who is told while a lock goes on to be held must have its chance, however long that is.
+#[test]
+fn who_drops_and_takes_a_lock_at_once_lets_others_in_also_after_long_holds() {
+    let servers = Server::several(3);
+    let [first, other] = two(&servers);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = OnDrop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let lock = first.acquire_within("a", TTL, TTL).unwrap();
+                std::thread::sleep(ms(1200));
+                drop(lock);
+            }
+        });
+        eventually("it is held", || servers[0].exists("a"));
+        // One release tells it in vain, and the next gives it a start.
+        let lock = other.acquire_within("a", TTL, Duration::from_secs(20));
+        lock.unwrap().release().unwrap();
+    });
+}
+
+/// A message for a process in which nobody waits any more is passed on by each node once, not by each to all.
+#[test]
+fn a_message_that_nobody_needs_wakes_one_other_and_not_one_for_each_node() {
+    let servers = Server::several(5);
+    let [redlock, _] = two(&servers);
+    let others: Vec<Redlock> = (0..3).flat_map(|_| two(&servers)).collect();
+    let lock = redlock.acquire("a", TTL).unwrap();
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
+        in_queue(&servers, 1);
+        let wait = |other: &Redlock| {
+            let lock = other.acquire_within("a", TTL, TTL).unwrap();
+            std::thread::sleep(S);
+            lock.release().unwrap();
+        };
+        let waiters: Vec<_> = others
+            .iter()
+            .map(|other| scope.spawn(move || wait(other)))
+            .collect();
+        in_queue(&servers, 7);
+        lock.release().unwrap();
+        // Its process is in the queue still, as the first one.
+        let lock = next.join().unwrap();
+        lock.release().unwrap();
+        std::thread::sleep(S / 2);
+        for server in &servers {
+            assert!(
+                (1..=3).contains(&server.calls("publish")),
+                "{}",
+                server.calls("publish")
+            );
+        }
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
     nothing_is_left(&servers);
 }
