@@ -172,7 +172,8 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 
 /* How long redlock_acquire() may try in all. 0 is one attempt, UINT64_MAX for ever. Default 10000. */
 #define REDLOCK_OPTION_WAIT_MS 1
-/* The bounds of the random pause between two attempts. Default 50 and 250. Setting one of them past
+/* The bounds of the random pause between two attempts where no release wakes sooner (see the README under
+   "Waiting"). Default 50 and 250. Setting one of them past
    the other moves the other along, so that the order of the two calls does not matter. */
 #define REDLOCK_OPTION_RETRY_DELAY_MIN_MS 2
 #define REDLOCK_OPTION_RETRY_DELAY_MAX_MS 3
@@ -220,8 +221,8 @@ void redlock_free(redlock_t *redlock);
 int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                         uint64_t ttl_ms, redlock_lock_t **out);
 
-/* Tries again while others have it or too few nodes answer, for as long as REDLOCK_OPTION_WAIT_MS
-   says. Fails as the last attempt did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait
+/* Waits while others have it or too few nodes answer, for as long as REDLOCK_OPTION_WAIT_MS
+   says. Threads of this process are served in the order in which they came. Fails as the last attempt did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait
    is over. */
 int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                     uint64_t ttl_ms, redlock_lock_t **out);

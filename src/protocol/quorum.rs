@@ -36,8 +36,15 @@
 //! - R22 The first and the last step of asking for one is "now < deadline".
 //! - R28 A lost counter goes on above all that was given out: its node votes later than 0.1 s, the lead that
 //!   was asked for, and what clocks differ by.
+//! - R30 Before the try after which a process sleeps, it listens to N − q + 1 nodes, or has tried to; when it hears
+//!   another one it tries again.
+//! - R31 What is told during a try causes another try.
 //! - R32 Who was granted any vote but no quorum has met other contenders, not a holder: undone, and tried
 //!   again with a new token after a random pause of a few round trips that grows.
+//! - R33 Each sleep ends when the waiter's time is over, when q nodes are free by their ttls, or with the poll.
+//! - R34 A release tells one waiter by name, and passes over those who are dead; an undo tells nobody. Who is
+//!   denied joins the queue in the same script; who gives up, or is told and does not wait, passes on.
+//! - R35 One thread of a process asks for a lock. The queue decides no grant.
 
 use std::time::Duration;
 
