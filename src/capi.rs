@@ -8,8 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit, replace};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use crate::clock;
@@ -454,7 +454,7 @@ impl Handle {
             resource: lock.resource().into(),
             token: None,
             held: RwLock::new(Held::Entry(Entry {
-                thread: std::thread::current().id(),
+                thread: this_thread(),
                 lock: ManuallyDrop::new(lock),
             })),
             callbacks: Mutex::default(),
@@ -495,8 +495,22 @@ impl Handle {
 
 /// One entry of a reentrant lock, for the thread that made it alone.
 struct Entry {
-    thread: ThreadId,
+    thread: u64,
     lock: ManuallyDrop<ReentrantLock>,
+}
+
+/// A number that no other thread has or had. (That of the standard library cannot be had at a thread's very end.)
+fn this_thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
 }
 
 // SAFETY: `lock` is touched by its own thread only, which `check` makes sure of.
@@ -506,7 +520,7 @@ unsafe impl Sync for Entry {}
 
 impl Entry {
     fn check(&self) -> Result<(), Failure> {
-        if self.thread == std::thread::current().id() {
+        if self.thread == this_thread() {
             return Ok(());
         }
         let text = "the lock is reentrant: it belongs to the thread that acquired it";

@@ -242,8 +242,10 @@ int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resou
    is asked of the nodes then if at least half of the validity that ttl_ms gives is left; otherwise the lock is
    extended for all of its handles, which counts as one extension. Each handle is ended once, in any order;
    the last one releases the lock, and the others ask nobody. wait_ms as above.
-   The handle belongs to its thread: calls with it in another one fail with CONFIG (or give 0) and do nothing. So
-   do, in any thread, redlock_lock_keep_alive(), redlock_lock_leak() and redlock_lock_token().
+   The handle belongs to its thread: calls with it in another one fail with CONFIG (or give 0), and do nothing: it
+   is not freed either; end it before its thread ends. (redlock_lock_resource() can be called from
+   anywhere.) redlock_lock_keep_alive(), redlock_lock_leak() and redlock_lock_token() do the same in any thread.
+   After redlock_set() of a timeout or the restart guard, locks that were taken before are not seen.
    If the thread holds the lock: LOST if that is over (it is not taken anew before all its handles have ended),
    and what redlock_lock_extend() fails with. Otherwise as redlock_acquire(). */
 int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t resource_len,
@@ -313,12 +315,12 @@ size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);
 int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
 
 /* Releases the lock, waits until a majority has confirmed it, and frees the handle, whatever it
-   returns. Blocks for at most a node timeout.
+   returns (but for a reentrant lock of another thread). Blocks for at most a node timeout.
    LOST: it had been lost before; what it protected may have been touched by another.
    UNAVAILABLE: too few nodes confirmed; the ttl ends the lock on the others. */
 int redlock_lock_release(redlock_lock_t *lock);
 
-/* Frees the handle and does not release the lock: nobody can take it until its ttl ends. For
+/* Frees the handle (unless the lock is reentrant) and does not release the lock: nobody can take it until its ttl ends. For
    a throttle ("at most once in 5 seconds"), and after handing the lock over. */
 void redlock_lock_leak(redlock_lock_t *lock);
 

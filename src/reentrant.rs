@@ -1,5 +1,6 @@
 use std::cell::RefCell;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +11,10 @@ use crate::protocol::quorum::Ttl;
 use crate::redlock::Redlock;
 
 thread_local! {
-    /// What this thread holds reentrantly; some of it may have ended.
-    static HELD: RefCell<Vec<Weak<Held>>> = const { RefCell::new(Vec::new()) };
+    /// What this thread holds reentrantly. It has no destructor, so that it is here to the thread's last
+    /// moment; the last lock that ends leaves it empty.
+    static HELD: RefCell<ManuallyDrop<Vec<Weak<Held>>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// One lock, for all its entries.
@@ -23,9 +26,25 @@ struct Held {
 }
 
 impl Held {
-    /// `None`: it is over, or was released.
-    fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Option<T> {
-        self.lock.try_borrow().ok()?.as_ref().map(ask)
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended (this is a logger's call).
+    fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Result<T, Error> {
+        let lock = self.lock.try_borrow().map_err(|_| Error::Busy)?;
+        lock.as_ref().map(ask).ok_or(Error::Lost)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.with(|all| {
+            if let Ok(mut all) = all.try_borrow_mut() {
+                all.retain(|held| held.strong_count() > 0);
+                if all.is_empty() {
+                    **all = Vec::new();
+                }
+            }
+        });
     }
 }
 
@@ -136,7 +155,9 @@ impl Reentrant {
     ///
     /// # Errors
     ///
-    /// As [`Redlock::with_lock`].
+    /// As [`Redlock::with_lock`], and, if this thread holds the lock, as an inner
+    /// [`acquire`](Reentrant::acquire): after an [`Error::ExtensionLimit`] the work was not begun, and after an
+    /// [`Error::Lost`] it may have run or not.
     pub fn with_lock<T>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -156,17 +177,16 @@ impl Reentrant {
         let shared = self.redlock.shared();
         let is =
             |held: &Rc<Held>| Arc::ptr_eq(&held.shared, &shared) && *held.resource == *resource;
-        let find = |all: &RefCell<Vec<Weak<Held>>>| {
+        let found = HELD.with(|all| {
             let all = all.try_borrow().ok()?;
             all.iter().filter_map(Weak::upgrade).find(is)
-        };
-        // While a thread ends there may be nothing to look it up in.
-        let Some(held) = HELD.try_with(find).ok().flatten() else {
+        });
+        let Some(held) = found else {
             return Ok(None);
         };
         let ttl = Ttl::within(ttl, self.redlock.options().restart_guard)?;
         let entry = ReentrantLock { held };
-        let left = entry.remaining();
+        let left = entry.held.with(Lock::remaining)?;
         if left.is_zero() {
             return Err(Error::Lost);
         }
@@ -179,7 +199,8 @@ impl Reentrant {
 
 /// One entry of a lock that its thread can enter again. Dropping the last one releases the lock.
 ///
-/// It stays in its thread. Entries may end in any order.
+/// It stays in its thread. Entries may end in any order. (One that is forgotten, by `std::mem::forget`, keeps the
+/// thread from ever taking that lock again.)
 ///
 /// ```compile_fail
 /// fn sent(_: impl Send) {}
@@ -199,9 +220,8 @@ impl ReentrantLock {
             resource: lock.key.resource.clone(),
             lock: RefCell::new(Some(lock)),
         });
-        let _ = HELD.try_with(|all| {
+        HELD.with(|all| {
             if let Ok(mut all) = all.try_borrow_mut() {
-                all.retain(|held| held.strong_count() > 0);
                 all.push(Rc::downgrade(&held));
             }
         });
@@ -230,7 +250,7 @@ impl ReentrantLock {
     /// As there.
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         let ensure = |lock: &Lock| lock.ensure(at_least);
-        self.held.with(ensure).unwrap_or(Err(Error::Lost))
+        self.held.with(ensure)?
     }
 
     /// How many entries this thread has, this one included.
@@ -264,7 +284,7 @@ impl ReentrantLock {
     /// As there.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = |lock: &Lock| lock.fencing_token();
-        self.held.with(token).unwrap_or(Err(Error::Lost))
+        self.held.with(token)?
     }
 
     /// Ends this entry. The last one releases the lock, as [`Lock::release`]; others ask nobody.
@@ -275,8 +295,11 @@ impl ReentrantLock {
     pub fn release(self) -> Result<(), Error> {
         match self.take_last() {
             Some(lock) => lock.release(),
-            None if self.is_valid() => Ok(()),
-            None => Err(Error::Lost),
+            None => match self.held.with(Lock::is_valid) {
+                Ok(false) | Err(Error::Lost) => Err(Error::Lost),
+                // It is being extended.
+                _ => Ok(()),
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 mod support;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redlock_sync::{Error, Redlock, Reentrant, ReentrantLock};
@@ -173,14 +174,16 @@ fn an_entry_may_end_with_its_thread() {
     thread_local! {
         static KEPT: RefCell<Option<(Reentrant, ReentrantLock)>> = const { RefCell::new(None) };
     }
+    static SURE: AtomicU32 = AtomicU32::new(0);
     struct Last(Reentrant);
     thread_local! {
         static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
     }
     impl Drop for Last {
         fn drop(&mut self) {
-            // Whatever it knows of by now: no panic, and no deadlock.
-            let _ = self.0.try_acquire("a", TTL);
+            // The thread's own lock, or a free one: never that of another.
+            let own = self.0.try_acquire("a", TTL);
+            SURE.fetch_add(u32::from(matches!(own, Ok(Some(_)))), Ordering::Relaxed);
         }
     }
     let server = Server::start();
@@ -196,6 +199,7 @@ fn an_entry_may_end_with_its_thread() {
         });
         eventually("it is released", || !server.exists("a"));
     }
+    assert_eq!(SURE.load(Ordering::Relaxed), 3);
 }
 
 /// Held locks are found again only while they are held, and many of them are no burden.
