@@ -106,7 +106,8 @@ impl Waiting {
 
     // ---- releases
 
-    /// Carries out the release of a lock that is held here until that is done, and sees to it that the next one gets the lock.
+    /// Carries out the release of a lock, and sees to it that the next one gets it. Until that is done the lock is
+    /// held here.
     ///
     /// `passed`: when the lock was acquired, another process had been told that it is free.
     pub(crate) fn release(
@@ -249,7 +250,8 @@ impl Drop for Listening<'_> {
 
 /// This process does not wait for a lock any more: if that is free, the next is told.
 fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, nodes: NodeSet) {
-    let answer = lane.run(Op {
+    // Nobody reads the answer.
+    lane.run(Op {
         action: Action::Leave(Arc::new(channel)),
         key: Key {
             resource: resource.clone(),
@@ -260,7 +262,6 @@ fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, nodes: NodeSet) {
         only_write: true,
         nodes,
     });
-    drop(answer);
 }
 
 /// A place in a line. However the thread goes, it leaves the place.
@@ -319,13 +320,10 @@ impl Acquirer<'_> {
                 Err((failure, _)) => failure,
             };
             let here = was_here || waiting.is_here(self.resource);
-            let pause = self.pause(&failure);
-            let over = |at: Option<Instant>| end.is_some_and(|end| at.is_none_or(|at| at >= end));
-            let now = clock::instant();
-            let for_nothing = !matches!(failure, Failure::Busy) && over(now.checked_add(pause));
-            if over(Some(now)) || for_nothing {
+            if is_over(end) {
                 return Err(error(failure));
             }
+            let pause = self.pause(&failure);
             tried = Some((failure, pause, here));
         }
         let wish = Wish {
@@ -337,11 +335,9 @@ impl Acquirer<'_> {
         let waiter = Waiter::new();
         let (who, now) = (waiter.clone(), Point::now());
         let place = waiting.with(|lines| lines.join(self.resource, who, wish, tried, now));
-        let shared = self.shared.clone();
-        let resource = self.resource.clone();
         let mut seat = Seat {
-            shared: &shared,
-            resource: &resource,
+            shared: self.shared,
+            resource: self.resource,
             place,
             waiter,
             got: false,
@@ -366,7 +362,7 @@ impl Acquirer<'_> {
                 Step::Try(knock) => {
                     self.ask()?;
                     // Asking may have taken longer than it should.
-                    if end.is_some_and(|end| clock::instant() >= end) {
+                    if is_over(end) {
                         continue;
                     }
                     let attempt = self.attempt(knock);
@@ -485,6 +481,10 @@ impl Acquirer<'_> {
             self.ask()?;
         }
     }
+}
+
+fn is_over(end: Option<Instant>) -> bool {
+    end.is_some_and(|end| clock::instant() >= end)
 }
 
 pub(crate) fn error(failure: Failure) -> Error {

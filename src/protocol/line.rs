@@ -443,8 +443,8 @@ impl<W: Clone> Lines<W> {
     }
 
     fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {
-        let empty = |line: &Line| line.queue.is_empty() && !line.is_remembered(now);
-        if self.lines.get(resource).is_some_and(empty) {
+        let line = self.lines.get(resource);
+        if line.is_some_and(|line| !line.is_remembered(now)) {
             self.lines.remove(resource);
         }
     }
