@@ -76,6 +76,8 @@ pub struct Lock {
     lost: AtomicBool,
     /// When it was acquired, another process had been told that it is free.
     pub(crate) passed: bool,
+    /// Those who wait for it get it in the order in which they came.
+    fair: bool,
     /// Released, leaked, or handed on: nothing is left to do in `Drop`.
     ended: bool,
 }
@@ -101,6 +103,7 @@ impl Lock {
             fencing_token: OnceLock::new(),
             lost: AtomicBool::new(false),
             passed: false,
+            fair: options.fair,
             ended: false,
         }
     }
@@ -291,9 +294,10 @@ impl Lock {
 
     fn run_release(&self, only_write: bool) -> Outcome {
         let shared = &self.shared;
+        let how = (self.passed, self.fair);
         shared
             .waiting
-            .release(&shared.lane, &self.key, self.passed, only_write)
+            .release(&shared.lane, &self.key, how, only_write)
     }
 
     /// Writes the release and does not wait for the answers.

@@ -28,6 +28,7 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_extensions: u32,
     pub(crate) restart_guard: Option<Duration>,
+    pub(crate) fair: bool,
 }
 
 impl Default for Options {
@@ -39,6 +40,7 @@ impl Default for Options {
             connect_timeout: Duration::from_millis(500),
             max_extensions: 10,
             restart_guard: None,
+            fair: false,
         }
     }
 }

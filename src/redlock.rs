@@ -148,6 +148,13 @@ impl Redlock {
             ttl,
             keep_trying: None,
         };
+        if self.options.fair {
+            return match acquirer.wait(Duration::ZERO) {
+                Ok(lock) => Ok(Some(lock)),
+                Err(Error::Busy) => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
         let attempt = acquirer.attempt(None);
         match acquirer.carry_out(attempt, None)? {
             Ok(lock) => Ok(Some(lock)),

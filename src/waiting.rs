@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Denial, Tried};
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::line::{Failure, Handover, Lines, Step, Wish};
-use crate::protocol::queue::{Channel, Knock};
+use crate::protocol::queue::{Channel, Knock, Turn};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Tell};
 use crate::sync::lock;
@@ -109,14 +109,19 @@ impl Waiting {
     /// Carries out the release of a lock, and sees to it that the next one gets it. Until that is done the lock is
     /// held here.
     ///
-    /// `passed`: when the lock was acquired, another process had been told that it is free.
+    /// `passed`: when the lock was acquired, another process had been told that it is free. `fair`: whoever is next,
+    /// here or elsewhere, the nodes decide.
     pub(crate) fn release(
         &self,
         lane: &Lane,
         key: &Key,
-        passed: bool,
+        (passed, fair): (bool, bool),
         only_write: bool,
     ) -> Outcome {
+        let tell = match fair {
+            true => Tell::InTurn(Turn::new(lane.nodes().node_timeout)),
+            false => Tell::One,
+        };
         let op = |tell| Op {
             action: Action::Release(tell),
             key: key.clone(),
@@ -128,18 +133,18 @@ impl Waiting {
             // However long it was held: this time that one has a start.
             self.with(|lines| lines.passed(&key.resource, clock::instant()));
         }
-        if self.is_quiet() {
-            return self.tell(lane, op(Tell::One), key).outcome;
+        if fair || self.is_quiet() {
+            return self.tell(lane, op(tell), key).outcome;
         }
         let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
         match handover {
-            Handover::Tell => self.tell(lane, op(Tell::One), key).outcome,
+            Handover::Tell => self.tell(lane, op(tell), key).outcome,
             Handover::Serve { place, who, ttl } => {
                 let node_timeout = lane.nodes().node_timeout;
                 let mut attempt = Attempt::new(key.resource.clone(), ttl, None, node_timeout);
                 let Ok(token) = Token::random() else {
                     self.with(|lines| lines.unserved(place, clock::instant()));
-                    return self.tell(lane, op(Tell::One), key).outcome;
+                    return self.tell(lane, op(tell), key).outcome;
                 };
                 let next = attempt.op(token, Point::now());
                 // It has the lock before its thread knows: who is at the front then need not ask.
@@ -252,7 +257,7 @@ impl Drop for Listening<'_> {
 fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, nodes: NodeSet) {
     // Nobody reads the answer.
     lane.run(Op {
-        action: Action::Leave(Arc::new(channel)),
+        action: Action::Leave(Arc::new(channel), Turn::new(lane.nodes().node_timeout)),
         key: Key {
             resource: resource.clone(),
             token: Token::from_bytes([0; 20]),
@@ -307,10 +312,12 @@ impl Acquirer<'_> {
         let end = clock::instant().checked_add(wait);
         self.ask()?;
         let waiting = &self.shared.waiting;
+        let node_timeout = self.shared.lane.nodes().node_timeout;
+        let turn = self.options.fair.then(|| Turn::new(node_timeout));
         let now = clock::instant();
-        let joins = !wait.is_zero()
-            && !waiting.is_quiet()
-            && waiting.with(|lines| lines.is_waited_for(self.resource, now));
+        let waits = !wait.is_zero() && !waiting.is_quiet();
+        let joins = turn.is_some()
+            || waits && waiting.with(|lines| lines.is_waited_for(self.resource, now));
         let mut tried = None;
         if !joins {
             let was_here = waiting.is_here(self.resource);
@@ -331,6 +338,7 @@ impl Acquirer<'_> {
             end,
             asks: self.keep_trying.is_some(),
             retry_delay: self.options.retry_delay,
+            turn,
         };
         let waiter = Waiter::new();
         let (who, now) = (waiter.clone(), Point::now());
@@ -342,29 +350,25 @@ impl Acquirer<'_> {
             waiter,
             got: false,
         };
-        let lock = self.stand(&mut seat, end)?;
+        let lock = self.stand(&seat)?;
         seat.got = true;
         Ok(lock)
     }
 
     /// Waits in the line.
-    fn stand(&mut self, seat: &mut Seat<'_>, end: Option<Instant>) -> Result<Lock, Error> {
+    fn stand(&mut self, seat: &Seat<'_>) -> Result<Lock, Error> {
         let waiting = &self.shared.waiting;
         loop {
+            self.ask()?;
             let here = waiting.is_here(self.resource);
             let step = waiting.with(|lines| lines.step(seat.place, here, Point::now()));
             let tried = match step {
                 Step::Park(until) => {
                     waiting.listen(&self.shared.lane);
-                    self.park(until)?;
+                    self.park(until);
                     continue;
                 }
                 Step::Try(knock) => {
-                    self.ask()?;
-                    // Asking may have taken longer than it should.
-                    if is_over(end) {
-                        continue;
-                    }
                     let attempt = self.attempt(knock);
                     self.carry_out(attempt, None)?
                 }
@@ -387,15 +391,13 @@ impl Acquirer<'_> {
         }
     }
 
-    /// Sleeps until then, or until it is woken.
-    fn park(&mut self, until: Instant) -> Result<(), Error> {
+    /// Sleeps until then, or until it is woken, or is to ask.
+    fn park(&self, until: Instant) {
         let rest = until.saturating_duration_since(clock::instant());
-        if self.keep_trying.is_none() {
-            std::thread::park_timeout(rest);
-            return Ok(());
-        }
-        std::thread::park_timeout(rest.min(ASK));
-        self.ask()
+        std::thread::park_timeout(match self.keep_trying {
+            None => rest,
+            Some(_) => rest.min(ASK),
+        });
     }
 
     fn ask(&mut self) -> Result<(), Error> {

@@ -19,7 +19,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const MAX_SPLITS: u32 = 8;
 
 /// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
-/// token of its own (rule R2), within one node timeout and some hundred round trips; and one more where connections turned out closed.
+/// token of its own (rule R2), within one node timeout and some hundred round trips; and one more where
+/// connections turned out closed. A knock is one try: the [contender](super::contender) sees to the rest.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
@@ -63,9 +64,15 @@ impl Denial {
         known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
     }
 
-    /// Nobody says who has it: the nodes were not asked, or do not permit it.
+    /// Nobody says who has it: the nodes were not asked, or do not permit it; or it is kept for others who wait.
     pub(crate) fn is_unknown(&self) -> bool {
         self.granted == 0 && self.seen.iter().all(|seen| seen.holder.is_none())
+    }
+
+    /// So many nodes would have granted it, but for those who wait and come first.
+    pub(crate) fn is_kept(&self, quorum: usize) -> bool {
+        let kept = self.seen.iter().filter(|seen| seen.is_kept()).count();
+        kept > 0 && kept + self.granted >= quorum
     }
 
     /// Whether so many nodes will tell, or have granted it.
@@ -162,9 +169,9 @@ impl Attempt {
                 }
                 Tried::Granted(key, deadline)
             }
-            // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told
-            // the same.
-            Outcome::No if denial.granted == 0 => Tried::Denied(denial),
+            // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told the same. Who
+            // knocks sees what it is, and may be told meanwhile.
+            Outcome::No if denial.granted == 0 || self.knock.is_some() => Tried::Denied(denial),
             Outcome::No => {
                 let took = now.mono.saturating_duration_since(answer.begun);
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
@@ -195,9 +202,9 @@ impl Extension {
 
 #[cfg(test)]
 impl Attempt {
-    /// Whether this was its first try.
+    /// Whether this was its first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
-        self.splits == 0 && !self.closed
+        self.splits == 0 && !self.closed && self.knock.is_none()
     }
 }
 

@@ -10,11 +10,15 @@
 //! ```
 //!
 //! A hint is never more than that: each sleep has a bound of its own.
+//!
+//! A *fair* one knocks from the beginning, and takes a free lock only if it has waited longest. It sleeps no longer
+//! than the turn of another may last, and after some turns that nobody used it takes the lock all the same.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::attempt::Denial;
 use crate::protocol::mutant;
+use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, majority};
 
 /// A holder that seems to be in this process is given so long to hand over before other processes are asked to tell.
@@ -56,7 +60,7 @@ impl Noise {
 /// On which nodes this process hears what it is told.
 #[derive(Clone, Debug)]
 pub(crate) struct Ears {
-    nodes: usize,
+    pub(crate) nodes: usize,
     pub(crate) open: NodeSet,
     /// The last try to listen there failed.
     pub(crate) failed: NodeSet,
@@ -85,11 +89,21 @@ impl Ears {
     }
 }
 
+/// How the nodes are asked for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bid {
+    Plain,
+    /// They tell when it is free.
+    Knock,
+    /// The same; but it is taken only in turn.
+    InTurn,
+}
+
 /// What the thread should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Move {
-    /// One attempt; whether by a knock.
-    Try(bool),
+    /// One attempt.
+    Try(Bid),
     Park(Instant),
 }
 
@@ -107,6 +121,10 @@ enum Phase {
 pub(crate) struct Contender {
     phase: Phase,
     retry_delay: (Duration, Duration),
+    /// It is fair.
+    turn: Option<Turn>,
+    /// Since when the lock has been kept for others, as far as is known.
+    kept_since: Option<Instant>,
     /// A thread of this process may have it: a plain try comes before other processes are asked to tell.
     local: bool,
     /// It was left to such a thread already.
@@ -134,14 +152,22 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// `local`: a thread of this process may have the lock.
-    pub(crate) fn new(retry_delay: (Duration, Duration), local: bool, now: Instant) -> Contender {
+    /// With a `turn` it is fair. `local`: a thread of this process may have the lock.
+    pub(crate) fn new(
+        retry_delay: (Duration, Duration),
+        turn: Option<Turn>,
+        local: bool,
+        now: Instant,
+    ) -> Contender {
         let (min, max) = retry_delay;
         Contender {
             phase: Phase::Begins,
             retry_delay: (min.min(LONGEST_PAUSE), max.min(LONGEST_PAUSE)),
+            turn,
+            kept_since: None,
             local,
-            waited: false,
+            // Where order counts, everybody is to be in the queues.
+            waited: turn.is_some(),
             knocks: false,
             denied: false,
             knows: false,
@@ -179,7 +205,11 @@ impl Contender {
 
     /// Others are to be told when it goes.
     pub(crate) fn must_pass_on(&self) -> bool {
-        self.knocks || self.knows
+        self.knocks || self.knows || self.is_fair()
+    }
+
+    pub(crate) fn is_fair(&self) -> bool {
+        self.turn.is_some()
     }
 
     /// `here`: a thread of this process seems to have the lock.
@@ -246,12 +276,22 @@ impl Contender {
         Some(end.max(self.follows_from))
     }
 
-    fn tries(&mut self, knock: bool, now: Instant) -> Move {
+    fn tries(&mut self, knocks: bool, now: Instant) -> Move {
         self.told = NodeSet::EMPTY;
         self.grace = None;
         self.again = false;
         self.phase = Phase::Tries(now);
-        Move::Try(knock)
+        Move::Try(match self.turn {
+            Some(turn) if !self.is_kept_from(turn, now) => Bid::InTurn,
+            None if !knocks => Bid::Plain,
+            _ => Bid::Knock,
+        })
+    }
+
+    /// Whether it has let others go first for long enough.
+    fn is_kept_from(&self, turn: Turn, now: Instant) -> bool {
+        self.kept_since
+            .is_some_and(|since| now >= since + turn.patience())
     }
 
     /// Denied, by a quorum or for want of one.
@@ -262,6 +302,8 @@ impl Contender {
         if mutant(30) {
             self.told = NodeSet::EMPTY;
         }
+        let kept = denial.is_kept(majority(ears.nodes));
+        self.kept_since = kept.then(|| self.kept_since.unwrap_or(now));
         // Whoever had it then tells the next one.
         self.knows = self.again || !self.told.is_empty();
         if !self.knocks {
@@ -286,7 +328,7 @@ impl Contender {
         }
         self.hinted = false;
         self.same = if changed { 0 } else { self.same + 1 };
-        let sleep = if holder.is_none() && !denial.is_unknown() {
+        let sleep = if holder.is_none() && !denial.is_unknown() && !kept {
             // Others were met, and none has it: it may be free at any moment.
             self.splits += 1;
             let most = took.saturating_mul(grows(self.splits));
@@ -305,12 +347,17 @@ impl Contender {
 
     fn poll(&self, queued: bool, ears: &Ears, noise: &mut Noise) -> Duration {
         let poll = noise.between(self.retry_delay).max(SHORTEST_POLL);
-        // Who is not told soon finds out by itself.
-        if !ears.suffice() || !queued {
-            return poll;
-        }
         let longer = poll.saturating_mul(1 << self.same.min(MAX_DOUBLINGS));
-        longer.min(self.longest_poll()).max(poll)
+        let longer = longer.min(self.longest_poll()).max(poll);
+        // Who is not told soon finds out by itself.
+        let poll = if ears.suffice() && queued {
+            longer
+        } else {
+            poll
+        };
+        // Whose turn it is may be gone.
+        let turn = self.turn.filter(|_| !mutant(40));
+        turn.map_or(poll, |turn| poll.min(turn.duration()))
     }
 
     /// Too few nodes answered, or it came too late.
@@ -383,7 +430,7 @@ mod tests {
         let mut ears = Ears::new(nodes);
         ears.open = NodeSet::first(nodes);
         World {
-            contender: Contender::new(DELAY, false, now),
+            contender: Contender::new(DELAY, None, false, now),
             ears,
             noise: Noise::new(17),
             now,
@@ -407,7 +454,7 @@ mod tests {
         }
 
         fn knocks(&mut self) {
-            assert_eq!(self.next(), Move::Try(true));
+            assert_eq!(self.next(), Move::Try(Bid::Knock));
         }
 
         /// All nodes say that this one has it, for so long.
@@ -531,7 +578,7 @@ mod tests {
     fn a_thread_of_this_process_has_the_first_chance_to_hand_over() {
         let mut world = world(1);
         world.ears = Ears::new(1);
-        world.contender = Contender::new(DELAY, true, world.now);
+        world.contender = Contender::new(DELAY, None, true, world.now);
         world.here = true;
         let slept = world.sleeps();
         assert!(slept <= LONGEST_LOCAL && !world.contender.listens());
@@ -547,12 +594,12 @@ mod tests {
     fn a_lock_that_is_free_again_here_is_tried_for_without_a_knock() {
         let mut world = world(1);
         world.ears = Ears::new(1);
-        world.contender = Contender::new(DELAY, true, world.now);
+        world.contender = Contender::new(DELAY, None, true, world.now);
         world.here = true;
         world.sleeps();
         world.here = false;
         world.contender.free();
-        assert_eq!(world.next(), Move::Try(false));
+        assert_eq!(world.next(), Move::Try(Bid::Plain));
     }
 
     #[test]

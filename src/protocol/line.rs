@@ -3,6 +3,8 @@
 //! Only the thread at the front asks the nodes (rule R35). A release in this process hands over to it: the
 //! release and its acquire go in one write to each node, so that waiting costs one round trip. After some such
 //! hand-overs other processes have their turn.
+//!
+//! Fair waiters are never served so: whose turn it is, the nodes decide.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,10 +13,10 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::protocol::attempt::{Attempt, Denial};
-use crate::protocol::contender::{Contender, Ears, Move, Noise};
+use crate::protocol::contender::{Bid, Contender, Ears, Move, Noise};
 use crate::protocol::mutant;
-use crate::protocol::queue::{self, Channel, Knock};
-use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::queue::{self, Channel, Knock, Turn};
+use crate::protocol::quorum::{NodeSet, Ttl, majority};
 
 /// After so many hand-overs, or so long, another process that waits has its turn.
 const LONGEST_RUN: (u32, Duration) = (16, Duration::from_millis(20));
@@ -44,6 +46,8 @@ pub(crate) struct Wish {
     /// The thread is to be asked before each attempt, so nobody else makes one for it.
     pub(crate) asks: bool,
     pub(crate) retry_delay: (Duration, Duration),
+    /// It is fair: it takes the lock only in turn.
+    pub(crate) turn: Option<Turn>,
 }
 
 /// What a thread that waits should do.
@@ -83,6 +87,8 @@ struct Place<W> {
     arrived: Point,
     state: State,
     last: Option<Failure>,
+    /// It has made no attempt, and makes one however short its wait is.
+    owed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -205,12 +211,19 @@ impl<W: Clone> Lines<W> {
         }
         let is_front = line.queue.is_empty();
         line.queue.push_back(place);
+        let owed = is_front && wish.turn.is_some();
         let mut state = State::Queued;
         if is_front {
             let local = tried.as_ref().is_none_or(|(_, _, local)| *local);
-            let local = local && !line.is_warm(now.mono);
-            let mut contender = Contender::new(wish.retry_delay, local, now.mono);
-            if line.passed.take().is_some() {
+            // Who has little time does not wait until it is told.
+            let soon = now.mono + self.node_timeout;
+            let hasty = owed && wish.end.is_some_and(|end| end <= soon);
+            let local = local && (hasty || !line.is_warm(now.mono));
+            let mut contender = Contender::new(wish.retry_delay, wish.turn, local, now.mono);
+            if owed {
+                // Whose turn it is, the nodes know.
+                line.passed = None;
+            } else if line.passed.take().is_some() {
                 contender.yields(&mut self.noise, now.mono);
             } else if let Some((Failure::Unavailable(_) | Failure::TooSlow, pause, _)) = &tried {
                 contender.failed(*pause, now.mono);
@@ -228,6 +241,7 @@ impl<W: Clone> Lines<W> {
                 arrived: now,
                 state,
                 last,
+                owed,
             },
         );
         place
@@ -246,7 +260,7 @@ impl<W: Clone> Lines<W> {
                 // It is being submitted.
                 None => return Step::Park(far()),
             },
-            _ if over => return Step::Over(self.failure(at)),
+            _ if over && !place.owed => return Step::Over(self.failure(at)),
             State::Queued => return Step::Park(place.wish.end.unwrap_or_else(far)),
             State::Front(contender) => {
                 let (ears, noise) = (&self.ears, &mut self.noise);
@@ -259,7 +273,8 @@ impl<W: Clone> Lines<W> {
         let lease = LEASE + contender.longest_poll().saturating_mul(3);
         let waited = place.arrived.elapsed_at(now);
         let arrived = place.arrived.wall.duration_since(std::time::UNIX_EPOCH);
-        let end = place.wish.end;
+        let (end, turn) = (place.wish.end, place.wish.turn);
+        let owed = place.owed;
         // A knock on a warm line needs no ears if it is granted.
         let parks = matches!(step, Move::Park(_));
         if contender.listens() && (parks || !self.ears.suffice()) {
@@ -268,14 +283,19 @@ impl<W: Clone> Lines<W> {
             self.listened = self.listened.or(self.listen);
         }
         match step {
-            Move::Try(knocks) => Step::Try(self.channel.filter(|_| knocks).map(|channel| {
+            Move::Try(Bid::Plain) => Step::Try(None),
+            Move::Try(bid) => Step::Try(self.channel.map(|channel| {
+                // The clock of a single node is the only one that counts.
+                let arrived = arrived.ok().filter(|_| self.ears.nodes > 1);
                 Arc::new(Knock {
                     channel,
                     arrived: arrived.map_or(0, queue::millis),
                     waited: queue::millis(waited),
                     lease: queue::millis(lease),
+                    turn: turn.filter(|_| bid == Bid::InTurn),
                 })
             })),
+            Move::Park(until) if owed => Step::Park(until),
             Move::Park(until) => {
                 let failed = !matches!(place.last, None | Some(Failure::Busy));
                 // Nobody pauses for nothing.
@@ -326,6 +346,13 @@ impl<W: Clone> Lines<W> {
             line.last = Some(failure.clone());
         }
         place.last = Some(failure);
+        let quorum = majority(self.ears.nodes);
+        let split = denial.granted > 0 && !denial.is_kept(1) && denial.holder(quorum).is_none();
+        if std::mem::take(&mut place.owed) && split {
+            // That is still the same attempt.
+            let soon = place.arrived.mono + self.node_timeout;
+            place.wish.end = place.wish.end.map(|end| end.max(soon));
+        }
     }
 
     /// Who was served in vain is at the front again.
@@ -336,7 +363,7 @@ impl<W: Clone> Lines<W> {
         let State::Served(_) = place.state else {
             return;
         };
-        let (resource, retry_delay) = (place.resource.clone(), place.wish.retry_delay);
+        let (resource, wish) = (place.resource.clone(), place.wish);
         let front = self.front(&resource);
         let trying = |front: u64| match &self.places.get(&front)?.state {
             State::Front(contender) if contender.is_trying() => Some(()),
@@ -360,7 +387,7 @@ impl<W: Clone> Lines<W> {
         front
             .into_iter()
             .for_each(|front| set(front, State::Queued));
-        let mut contender = Contender::new(retry_delay, false, now);
+        let mut contender = Contender::new(wish.retry_delay, wish.turn, false, now);
         // Its release has told nobody else.
         contender.will_pass_on();
         set(at, State::Front(contender));
@@ -426,20 +453,24 @@ impl<W: Clone> Lines<W> {
         self.tidy(&place.resource, now);
     }
 
-    /// Whether the place on the nodes is given up with the one in the line: nobody here goes on waiting.
+    /// Whether the place on the nodes is given up with the one in the line: nobody here goes on waiting, or not
+    /// with the same right.
     fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
         let place = self.places.get_mut(&at)?;
         let State::Front(contender) = &place.state else {
             return None;
         };
         let passes_on = contender.must_pass_on() && !mutant(33);
+        let fair = contender.is_fair();
         // Nobody else makes a try for it any more.
         place.wish.asks = true;
         let resource = place.resource.clone();
         let line = self.lines.get(&resource)?;
         let mut others = line.queue.iter().filter(|other| **other != at);
         let alone = !others.any(|other| self.places.contains_key(other));
-        self.channel.filter(|_| passes_on && alone)
+        // The next one here may have come later than those in other processes.
+        let leaves = alone || fair;
+        self.channel.filter(|_| passes_on && leaves)
     }
 
     fn tidy(&mut self, resource: &Arc<[u8]>, now: Instant) {
@@ -477,7 +508,8 @@ impl<W: Clone> Lines<W> {
         {
             let line = self.lines.get(resource);
             let local = line.is_none_or(|line| !line.is_warm(now));
-            let contender = Contender::new(place.wish.retry_delay, local, now);
+            let wish = place.wish;
+            let contender = Contender::new(wish.retry_delay, wish.turn, local, now);
             place.state = State::Front(contender);
         }
     }
@@ -513,7 +545,14 @@ impl<W: Clone> Lines<W> {
         // Who may go without a try must not be the only one who knows that the lock is free.
         let over = place.wish.end.is_some_and(|end| end <= now);
         let goes = place.wish.asks || over;
-        if goes || trying || line.passed.is_some() || count >= most || now >= since + longest {
+        let fair = place.wish.turn.is_some();
+        if goes
+            || fair
+            || trying
+            || line.passed.is_some()
+            || count >= most
+            || now >= since + longest
+        {
             line.run = None;
             return Handover::Tell;
         }
@@ -559,6 +598,8 @@ impl<W: Clone> Lines<W> {
         let mut noise = self.noise.clone();
         if let Some(contender) = self.contender(resource) {
             match passed {
+                // If it is this one's turn, it is told.
+                Some(_) if contender.is_fair() => {}
                 Some(_) => contender.yields(&mut noise, now),
                 None => contender.free(),
             }
@@ -693,6 +734,7 @@ mod tests {
                 end: wait.map(|wait| self.now.mono + wait),
                 asks: false,
                 retry_delay: (50 * MS, 250 * MS),
+                turn: None,
             }
         }
 

@@ -4,45 +4,96 @@
 //! into the queue and tells who has the lock and for how long. A release takes the first name out of the queue
 //! and publishes the resource on that channel; where nobody listens, the next name's turn has come.
 //!
-//! The queue is a hint. It decides no grant; all that concerns it is called so that its failure does no
+//! The queue is a hint. It gives nobody a lock; all that concerns it is called so that its failure does no
 //! harm, and who waits tries again by itself in any case.
+//!
+//! *Fair* waiters leave a free lock to whoever has waited longest. A release keeps it for the one that it told:
+//! that one's [turn](Turn). Turns end by themselves, so that no one who has gone or hangs, and no two nodes that
+//! see different waiters first, keep a lock from all others.
 
 use std::time::Duration;
 
 use crate::protocol::resp::Reply;
 use crate::protocol::script::Script;
 
-/// Compare-and-delete, and tell the first who listens: 0 not held, 1 deleted, 2 and somebody was told.
+/// Compare-and-delete, and tell the first who listens: 0 not held, 1 deleted, 2 and somebody was told. A fair
+/// holder says for how long the lock is kept for that one then.
 pub(crate) const TELL: Script = Script {
     text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end redis.call('DEL',KEYS[1]) \
     local c=redis.pcall for i=1,99 do \
     local w=c('ZPOPMIN',KEYS[1]..':w')[1] if not w then return 1 end \
-    local n=c('PUBLISH',w,KEYS[1]) if n~=0 then return type(n)=='number' and 2 or 1 end end return 1",
-    hash: b"97a902d38b01d4fd5030a66cad2ada36aa164fe2",
+    local n=c('PUBLISH',w,KEYS[1]) if n~=0 then \
+    if ARGV[2] then local u=KEYS[1]..':wt' local o=c('GET',u) \
+    if type(o)=='string' and string.sub(o,1,8)=='redlock:' then c('DEL',u) end c('SET',u,w,'NX','PX',ARGV[2]) end \
+    return type(n)=='number' and 2 or 1 end end return 1",
+    hash: b"7db902430dcebec4c23b12025bd863a9b1424fd7",
 };
 
-/// Acquire, or wait in the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree,
-/// unless that is more than a second off the node's. The last argument is how long the queue is kept; a foreign
-/// value in its place, which may be another lock, keeps its time.
+/// Into the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree, unless that is
+/// more than a second off the node's. One of the arguments is how long the queue is kept; a foreign value in its
+/// place, which may be another lock, keeps its time.
+macro_rules! join {
+    () => {
+        "local s,t=tonumber(ARGV[4]),c('TIME') \
+        if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>1000 then s=n end end \
+        local w=' -' if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) w=' w' end "
+    };
+}
+
+/// What is seen of the lock.
+macro_rules! see {
+    () => {
+        "local v,p=c('GET',k),c('PTTL',k) \
+        if type(v)~='string' or type(p)~='number' then return '-1 -'..w end \
+        return p..' '..string.sub(redis.sha1hex(v),1,6)..w"
+    };
+}
+
+/// Acquire, or wait in the queue.
 pub(crate) const KNOCK: Script = Script {
-    text: b"local c,k=redis.pcall,KEYS[1] local q=k..':w' \
-    if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) return redis.status_reply('OK') end \
-    local s,t=tonumber(ARGV[4]),c('TIME') \
-    if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>1000 then s=n end end \
-    local w=' -' if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) w=' w' end \
-    local v,p=c('GET',k),c('PTTL',k) \
-    if type(v)~='string' or type(p)~='number' then return '-1 -'..w end \
-    return p..' '..string.sub(redis.sha1hex(v),1,6)..w",
+    text: concat!(
+        "local c,k=redis.pcall,KEYS[1] local q=k..':w' \
+        if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) return redis.status_reply('OK') end ",
+        join!(),
+        see!()
+    )
+    .as_bytes(),
     hash: b"7b76353d885524167782d5f4637dabe748629293",
 };
 
-/// Leave the queue; if the lock is free, whoever is first now is told.
+/// Wait in the queue, and acquire only in turn: who was told last has the turn, for so long (the last argument).
+/// If that is over, or nobody was told, it is the first in the queue. Who finds it to be another one tells that
+/// one, and what is seen is how long the lock is kept for it.
+///
+/// Where the queue cannot be used, it is everybody's turn. A foreign value in place of the turn, which may be
+/// another lock, is neither believed nor touched.
+pub(crate) const WAIT_IN_TURN: Script = Script {
+    text: concat!(
+        "local c,k,me=redis.pcall,KEYS[1],ARGV[3] local q,u=k..':w',k..':wt' ",
+        join!(),
+        "if c('GET',k)==false then local o=c('GET',u) \
+        if type(o)~='string' or string.sub(o,1,8)~='redlock:' then for i=1,99 do \
+        o=c('ZRANGE',q,0,0)[1] or me if o==me then break end \
+        c('ZREM',q,o) if c('PUBLISH',o,k)~=0 then c('SET',u,o,'NX','PX',ARGV[7]) break end end end \
+        if o~=me then local p=c('PTTL',u) return (type(p)=='number' and math.max(p,0) or 0)..' -'..w end \
+        if c('GET',u)==me then c('DEL',u) end c('ZREM',q,me) \
+        if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then return redis.status_reply('OK') end end ",
+        see!()
+    )
+    .as_bytes(),
+    hash: b"c424d5bb7aad63bba7e4a12a5da3383b0c7f0831",
+};
+
+/// Leave the queue; if the lock is free, whoever is first now is told. A turn goes over to that one.
 pub(crate) const LEAVE: Script = Script {
-    text: b"local c,k=redis.pcall,KEYS[1] local q=k..':w' c('ZREM',q,ARGV[1]) \
+    text: b"local c,k,me=redis.pcall,KEYS[1],ARGV[1] local q,u=k..':w',k..':wt' c('ZREM',q,me) \
+    local o=c('GET',u) if o==me then c('DEL',u) \
+    elseif type(o)=='string' and string.sub(o,1,8)=='redlock:' then return 0 end \
     if c('EXISTS',k)~=0 then return 0 end for i=1,99 do \
     local w=c('ZPOPMIN',q)[1] if not w then return 1 end \
-    local n=c('PUBLISH',w,k) if n~=0 then return type(n)=='number' and 2 or 1 end end return 1",
-    hash: b"cfe287f1cc518ce981f6521a1a4f54d4e0847187",
+    local n=c('PUBLISH',w,k) if n~=0 then if o==me then c('SET',u,w,'NX','PX',ARGV[2]) end \
+    return type(n)=='number' and 2 or 1 end end return 1",
+    hash: b"09cb7dec62411d1f536157e6a6a5c2a6a81fe398",
 };
 
 /// On which a process is told. One for all its resources.
@@ -65,6 +116,32 @@ impl Channel {
     }
 }
 
+/// How long a node keeps a free lock for the one that it has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn(Duration);
+
+impl Turn {
+    /// Long enough to be woken, and to knock on all nodes.
+    pub(crate) fn new(node_timeout: Duration) -> Turn {
+        let (shortest, longest) = (Duration::from_millis(250), Duration::from_secs(1));
+        Turn(node_timeout.saturating_mul(4).clamp(shortest, longest))
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+
+    /// Who has found the lock free for so long, and always kept for others, takes it out of turn: nodes may
+    /// never agree whose turn it is.
+    pub(crate) fn patience(self) -> Duration {
+        self.0 * 4
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        millis(self.0)
+    }
+}
+
 /// What a knock says of who knocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Knock {
@@ -75,6 +152,8 @@ pub(crate) struct Knock {
     pub(crate) waited: u64,
     /// In milliseconds: how long the queue is kept after the last knock of anybody.
     pub(crate) lease: u64,
+    /// It takes the lock only in turn; the one whose turn it is instead has so long.
+    pub(crate) turn: Option<Turn>,
 }
 
 /// Whole milliseconds; at most so many that a server can add them to its time of day.
@@ -99,15 +178,21 @@ impl Knock {
 /// What a node that denied a knock says of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// How long its key still lives. Unknown where that may not be asked, or it has no end.
+    /// How long its key still lives, or how long it is kept for another. Unknown where that may not be asked, or
+    /// it has no end.
     pub(crate) left: Option<Duration>,
-    /// A part of the token's hash.
+    /// A part of the token's hash. Unknown where that may not be asked, or nobody has the lock.
     pub(crate) holder: Option<u32>,
     /// This process is in the queue there.
     pub(crate) queued: bool,
 }
 
 impl Seen {
+    /// Nobody has the lock: it is kept for another who waits.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.holder.is_none() && self.left.is_some()
+    }
+
     /// `None`: that is no answer to a knock.
     pub(crate) fn parse(reply: &Reply) -> Option<Seen> {
         let Reply::Bulk(bulk) = reply else {
@@ -156,6 +241,9 @@ mod tests {
         assert_eq!(seen("0 000000 -"), known(Some(ms(0)), Some(0), false));
         assert_eq!(seen("-1 00a1ff w"), known(None, holder, true));
         assert_eq!(seen("-1 - -"), known(None, None, false));
+        assert_eq!(seen("250 - w"), known(Some(ms(250)), None, true));
+        let kept = |text| seen(text).unwrap().is_kept();
+        assert!(kept("250 - w") && !kept("-1 - -") && !kept("250 00a1ff w"));
         for bad in ["", "1500", "x 00a1ff w", "1500 00a1ff", "  "] {
             assert_eq!(seen(bad), None, "{bad}");
         }
@@ -169,6 +257,18 @@ mod tests {
         assert_eq!(of(told), Some(b"a\r\n".to_vec()));
         assert_eq!(of(b"*3\r\n$9\r\nsubscribe\r\n$2\r\nch\r\n:1\r\n"), None);
         assert_eq!(of(b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn a_turn_is_four_node_timeouts_and_neither_very_short_nor_very_long() {
+        let ms = Duration::from_millis;
+        let turn = |timeout| Turn::new(timeout).millis();
+        assert_eq!(
+            [1, 100, 250, 9000].map(|t| turn(ms(t))),
+            [250, 400, 1000, 1000]
+        );
+        assert_eq!(turn(Duration::MAX), 1000);
+        assert_eq!(Turn::new(ms(50)).patience(), ms(1000));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::Cause;
-use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL};
+use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL, Turn, WAIT_IN_TURN};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::token::Token;
@@ -48,7 +48,7 @@ pub(crate) const FENCE: Script = Script {
 const COUNTER: &[u8] = b":fence";
 
 /// What a server is to know.
-pub(crate) const SCRIPTS: [Script; 6] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE];
+pub(crate) const SCRIPTS: [Script; 7] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE, WAIT_IN_TURN];
 
 /// What is done to a lock on every node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,14 +62,16 @@ pub(crate) enum Action {
     Refill(Ttl),
     /// A number of at least so much (rule R20).
     Fence(u64),
-    /// Be told no more.
-    Leave(Arc<Channel>),
+    /// Be told no more. If it was this one's turn, the next one has so long.
+    Leave(Arc<Channel>, Turn),
 }
 
 /// Whether a release tells the first of those that wait in other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
     One,
+    /// And for so long the lock is kept for that one.
+    InTurn(Turn),
     /// The lock was never held, or goes to a thread of this process.
     Nobody,
 }
@@ -114,6 +116,9 @@ impl Action {
             Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
             Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
             Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
+            Action::Release(Tell::InTurn(turn)) => {
+                call(TELL, b"1", &[token], Some(turn.millis()));
+            }
             Action::Fence(at_least) => {
                 let counter = [resource, COUNTER].concat();
                 call(FENCE, b"2", &[&counter, token], Some(*at_least));
@@ -122,9 +127,15 @@ impl Action {
                 let (ttl, more) = (ttl.millis().to_string(), knock.arguments());
                 let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
                 let args = [token, ttl.as_bytes(), channel, arrived, waited, lease];
-                call(KNOCK, b"1", &args, None);
+                match knock.turn {
+                    Some(turn) => call(WAIT_IN_TURN, b"1", &args, Some(turn.millis())),
+                    None => call(KNOCK, b"1", &args, None),
+                }
             }
-            Action::Leave(channel) => call(LEAVE, b"1", &[channel.name().as_bytes()], None),
+            Action::Leave(channel, turn) => {
+                let channel = channel.name();
+                call(LEAVE, b"1", &[channel.as_bytes()], Some(turn.millis()));
+            }
         }
     }
 
@@ -138,7 +149,7 @@ impl Action {
             (Action::Extend(_), Reply::Int(1)) => Vote::Granted(0),
             (Action::Release(_), Reply::Int(told @ 1..=2)) => Vote::Granted(told.unsigned_abs()),
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
-            (Action::Leave(_), Reply::Int(_)) => Vote::Granted(0),
+            (Action::Leave(..), Reply::Int(_)) => Vote::Granted(0),
             (Action::Extend(_) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
                 Vote::Refused(None)
             }
@@ -242,6 +253,12 @@ mod tests {
             arrived: 1_700_000_000_123,
             waited: 17,
             lease: 8000,
+            turn: None,
+        });
+        let turn = Turn::new(Duration::from_millis(100));
+        let in_turn = Arc::new(Knock {
+            turn: Some(turn),
+            ..*knock
         });
         let mut set = redis::cmd("SET");
         set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
@@ -261,7 +278,13 @@ mod tests {
         let leave = |by_hash| {
             let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
             call.arg(if by_hash { LEAVE.hash } else { LEAVE.text });
-            call.arg(1).arg(resource).arg(knock.channel.name());
+            call.arg(1).arg(resource).arg(knock.channel.name()).arg(400);
+            call
+        };
+        let knocks = |by_script, by_hash| {
+            let mut call = script(by_script, by_hash);
+            call.arg(30_000).arg(knock.channel.name());
+            call.arg(1_700_000_000_123_u64).arg(17).arg(8000);
             call
         };
         for by_hash in [false, true] {
@@ -270,16 +293,15 @@ mod tests {
                 (Action::Release(Tell::Nobody), script(RELEASE, by_hash)),
                 (Action::Release(Tell::One), script(TELL, by_hash)),
                 (
-                    Action::Knock(ttl, knock.clone()),
-                    script(KNOCK, by_hash)
-                        .arg(30_000)
-                        .arg(knock.channel.name())
-                        .arg(1_700_000_000_123_u64)
-                        .arg(17)
-                        .arg(8000)
-                        .clone(),
+                    Action::Release(Tell::InTurn(turn)),
+                    script(TELL, by_hash).arg(400).clone(),
                 ),
-                (Action::Leave(Arc::new(knock.channel)), leave(by_hash)),
+                (Action::Knock(ttl, knock.clone()), knocks(KNOCK, by_hash)),
+                (
+                    Action::Knock(ttl, in_turn.clone()),
+                    knocks(WAIT_IN_TURN, by_hash).arg(400).clone(),
+                ),
+                (Action::Leave(Arc::new(knock.channel), turn), leave(by_hash)),
                 (
                     Action::Extend(ttl),
                     script(EXTEND, by_hash).arg(30_000).clone(),

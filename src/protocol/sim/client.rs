@@ -9,8 +9,8 @@ use super::network::Connection;
 use super::server::commands;
 use super::waiting::{After, Wait};
 use super::{
-    Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, Trail,
-    World, mutant, trace,
+    Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, TODAY,
+    Trail, World, mutant, trace,
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
@@ -125,7 +125,9 @@ impl Client {
         let ahead = if random.chance(50) { 2000 } else { 1 };
         let base = Point {
             mono: clock::instant(),
-            wall: SystemTime::UNIX_EPOCH + Duration::from_millis(random.below(ahead)),
+            wall: SystemTime::UNIX_EPOCH
+                + Duration::from_micros(TODAY)
+                + Duration::from_millis(random.below(ahead)),
         };
         let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
@@ -168,6 +170,16 @@ impl Client {
             mono: self.base.mono + runs(t.saturating_sub(self.suspended)),
             wall: self.base.wall + runs(t),
         }
+    }
+
+    /// Its wall clock at time `t`, and whether all nodes take its word for it.
+    pub(super) fn wall(&self, t: u64) -> u64 {
+        let wall = self.point(t).wall.duration_since(SystemTime::UNIX_EPOCH);
+        u64::try_from(wall.unwrap().as_micros()).unwrap()
+    }
+
+    pub(super) fn is_punctual(&self) -> bool {
+        self.wall(0) < TODAY + 700 * MS
     }
 
     /// The time at which its monotonic clock shows `at`.
@@ -878,6 +890,7 @@ impl World {
             Tried::Granted(key, deadline) => {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.granted(c, thread, token, &key, deadline);
+                self.in_order(c, thread);
                 self.holds(c, thread, resource);
                 let until = self.t + self.hold();
                 let held = Held {

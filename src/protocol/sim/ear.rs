@@ -6,8 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::waiting::turn;
 use super::{CONNECT_TIMEOUT, Event, MS, World, trace};
 use crate::protocol::entry::Op;
+use crate::protocol::queue::Channel;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
@@ -303,13 +305,22 @@ impl World {
             if let Some(channel) = self.clients[c].lines.channel() {
                 let op = Op {
                     nodes: std::iter::once(node).collect(),
-                    ..leave(resource, Action::Leave(Arc::new(channel)))
+                    ..leave(resource, channel)
                 };
                 self.submit(c, super::client::NOBODY, op);
                 self.clients[c].lines.hint(&[resource], node);
                 self.wake_all(c);
             }
         }
+    }
+
+    /// Whether a client hears all nodes.
+    pub(super) fn client_hears_all(&self, c: usize) -> bool {
+        let hears = |one: &&Listener| match one.state {
+            State::Hears(ear, _) => !self.ears[ear].cut,
+            _ => false,
+        };
+        self.clients[c].listeners.iter().filter(hears).count() == self.servers.len()
     }
 
     /// Whether everybody who listens hears.
@@ -324,9 +335,9 @@ impl World {
 }
 
 /// A process waits for a resource no more.
-pub(super) fn leave(resource: u8, action: Action) -> Op {
+pub(super) fn leave(resource: u8, channel: Channel) -> Op {
     Op {
-        action,
+        action: Action::Leave(Arc::new(channel), turn()),
         key: Key {
             resource: Arc::from(&[resource][..]),
             token: Token::from_bytes([0; 20]),

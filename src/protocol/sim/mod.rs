@@ -53,6 +53,8 @@ const CONNECT_TIMEOUT: u64 = 500 * MS;
 /// are shorter than in this world, so that restarts fit in.
 const LONGEST: u64 = 100 * MS;
 const RESOLUTION: u64 = 10 * MS;
+/// What wall clocks and the servers' clocks show when the world begins: not about nothing.
+const TODAY: u64 = 100_000 * MS;
 /// For writes that take their time, and whatever a virtual clock's rate and rounding add.
 const SLACK: u64 = 20 * MS;
 
@@ -154,6 +156,8 @@ pub(super) struct Counts {
     sat_out: u64,
     fenced: u64,
     knocks: u64,
+    kept: u64,
+    in_order: u64,
     told: u64,
     forwards: u64,
     served: u64,
@@ -187,6 +191,10 @@ pub(super) struct World {
     /// Polls are so long that nobody who waits for a poll goes unnoticed. Nothing goes wrong but that waiters
     /// are killed, and that subscriptions are cut.
     prompt: bool,
+    /// Those who wait are fair.
+    fair: bool,
+    /// Nobody was killed, and no subscription cut.
+    undisturbed: bool,
     /// Everything takes its time there, so that contenders give up before one of them has the lock.
     sluggish: bool,
     /// Threads pause for so long that nobody is listened to any more.
@@ -231,6 +239,8 @@ impl Counts {
         self.sat_out += other.sat_out;
         self.fenced += other.fenced;
         self.knocks += other.knocks;
+        self.kept += other.kept;
+        self.in_order += other.in_order;
         self.told += other.told;
         self.forwards += other.forwards;
         self.served += other.served;
@@ -259,6 +269,7 @@ impl World {
         let prompt = waits && random.chance(45);
         let sluggish = prompt && random.chance(12);
         let lazy = waits && random.chance(4);
+        let fair = waits && random.chance(35);
         let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
@@ -283,6 +294,8 @@ impl World {
             excused: [false; RESOURCES as usize],
             waits,
             prompt,
+            fair,
+            undisturbed: true,
             sluggish,
             lazy,
             collides,
@@ -437,6 +450,11 @@ impl World {
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
         if self.prompt {
+            // Among fair ones the order counts, if all is well.
+            if self.fair && self.undisturbed && self.random.chance(70) {
+                return;
+            }
+            self.undisturbed = false;
             match self.random.below(6) {
                 0 if !self.sluggish => self.kill(client),
                 1..3 => self.cut_some_ear(),

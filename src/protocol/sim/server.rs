@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{Event, MS, RESOLUTION, Random, World, mutant, trace};
-use crate::protocol::queue::{KNOCK, LEAVE, TELL};
+use super::{Event, MS, RESOLUTION, Random, TODAY, World, mutant, trace};
+use crate::protocol::queue::{KNOCK, LEAVE, TELL, WAIT_IN_TURN};
 use crate::protocol::script::{EXTEND, FENCE, RELEASE, Script};
 
 /// The time of day when the world begins, how far clocks differ, and the steps in which fencing tokens see it:
@@ -18,6 +18,8 @@ pub(super) struct Server {
     /// Of fencing tokens, by resource.
     counters: Vec<(u8, u64)>,
     queues: Vec<Queue>,
+    /// For whom a resource is kept, and until when.
+    turns: Vec<(u8, usize, u64)>,
     /// Its time of day is so much ahead of the slowest server's.
     ahead: u64,
     /// Its clock gains so many parts in ten thousand.
@@ -48,6 +50,8 @@ pub(super) struct Knock {
     arrived: u64,
     waited: u64,
     lease: u64,
+    /// It takes the lock only in turn.
+    turn: Option<u64>,
 }
 
 /// What a command asks.
@@ -70,10 +74,12 @@ enum Command {
         resource: u8,
         token: usize,
         tells: bool,
+        turn: Option<u64>,
     },
     Leave {
         resource: u8,
         channel: usize,
+        turn: u64,
     },
     Fence {
         resource: u8,
@@ -90,6 +96,7 @@ impl Server {
             keys: Vec::new(),
             counters: Vec::new(),
             queues: Vec::new(),
+            turns: Vec::new(),
             ahead: random.below(skew),
             rate: 9_950 + random.below(101),
             paused_until: 0,
@@ -175,12 +182,13 @@ impl Server {
         let any = self.keys.iter().any(|key| key.2 > t);
         self.keys.clear();
         self.queues.clear();
+        self.turns.clear();
         (any, !std::mem::take(&mut self.counters).is_empty())
     }
 
     /// Into the queue; it is kept for so many milliseconds.
     fn enqueue(&mut self, t: u64, resource: u8, knock: &Knock) {
-        let time = (self.ahead + t * self.rate / 10_000) / MS;
+        let time = (TODAY + self.ahead + t * self.rate / 10_000) / MS;
         let by_own = time.saturating_sub(knock.waited);
         let score = match by_own.abs_diff(knock.arrived) {
             0..=1000 => knock.arrived,
@@ -221,6 +229,33 @@ impl Server {
         (!queue.waiters.is_empty()).then(|| queue.waiters.remove(0).1)
     }
 
+    fn first(&self, t: u64, resource: u8) -> Option<usize> {
+        let is = |queue: &&Queue| queue.resource == resource && queue.expires > t;
+        let queue = self.queues.iter().find(is)?;
+        queue.waiters.first().map(|waiter| waiter.1)
+    }
+
+    /// For whom a resource is kept, and until when.
+    fn turn(&self, t: u64, resource: u8) -> Option<(usize, u64)> {
+        let is = |turn: &&(u8, usize, u64)| turn.0 == resource && (turn.2 > t || mutant(39));
+        self.turns.iter().find(is).map(|turn| (turn.1, turn.2))
+    }
+
+    /// It is kept, if for nobody else, for so many milliseconds.
+    fn keep(&mut self, t: u64, resource: u8, channel: usize, turn: u64) {
+        if self.turn(t, resource).is_none() {
+            self.turns.retain(|turn| turn.0 != resource);
+            let expires = self.expires(t, turn);
+            self.turns.push((resource, channel, expires));
+        }
+    }
+
+    /// A turn is used, or given up.
+    fn end_turn(&mut self, resource: u8, channel: usize) {
+        self.turns
+            .retain(|turn| (turn.0, turn.1) != (resource, channel));
+    }
+
     /// Whether a resource is locked, by whoever it is.
     pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
         let is = |key: &(u8, usize, u64)| key.0 == resource && key.2 > t;
@@ -246,7 +281,7 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
         (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
     };
     let (count, mut at) = line(0)?;
-    let mut args: [&[u8]; 10] = [&[]; 10];
+    let mut args: [&[u8]; 11] = [&[]; 11];
     for arg in args.iter_mut().take(count) {
         let (length, start) = line(at)?;
         *arg = bytes.get(start..start + length)?;
@@ -277,13 +312,17 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
             px: number(args[5]),
             knock: None,
         },
-        b"EVALSHA" if !loaded => Command::Unknown(is(KNOCK).then(|| token(args[4]))),
+        b"EVALSHA" if !loaded => {
+            let knocks = is(KNOCK) || is(WAIT_IN_TURN);
+            Command::Unknown(knocks.then(|| token(args[4])))
+        }
         _ if is(TELL) || is(RELEASE) => Command::Release {
             resource: args[3][0],
             token: token(args[4]),
             tells: is(TELL),
+            turn: (count > 5).then(|| number(args[5])),
         },
-        _ if is(KNOCK) => Command::Set {
+        _ if is(KNOCK) || is(WAIT_IN_TURN) => Command::Set {
             resource: args[3][0],
             token: token(args[4]),
             px: number(args[5]),
@@ -292,11 +331,13 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
                 arrived: number(args[7]),
                 waited: number(args[8]),
                 lease: number(args[9]),
+                turn: is(WAIT_IN_TURN).then(|| number(args[10])),
             }),
         },
         _ if is(LEAVE) => Command::Leave {
             resource: args[3][0],
             channel: channel(args[4]),
+            turn: number(args[5]),
         },
         _ if is(EXTEND) => Command::Extend {
             resource: args[3][0],
@@ -434,17 +475,25 @@ impl World {
                     }
                 }
             }
-            Command::Leave { resource, channel } => {
+            Command::Leave {
+                resource,
+                channel,
+                turn,
+            } => {
                 trace!(self, "    node {node}: {channel} leaves {resource}");
                 if refuses {
                     // What it does to the queue fails, and nothing else.
                     return b":0\r\n";
                 }
-                self.servers[node].dequeue(resource, channel);
-                if self.servers[node].has_key(t, resource) {
+                let server = &mut self.servers[node];
+                server.dequeue(resource, channel);
+                let kept = server.turn(t, resource).map(|turn| turn.0);
+                server.end_turn(resource, channel);
+                let other = kept.is_some_and(|kept| kept != channel);
+                if other || self.servers[node].has_key(t, resource) {
                     return b":0\r\n";
                 }
-                match self.tell(node, resource) {
+                match self.tell(node, resource, kept.map(|_| turn)) {
                     true => b":2\r\n",
                     false => b":1\r\n",
                 }
@@ -453,6 +502,7 @@ impl World {
                 resource,
                 token,
                 tells,
+                turn,
             } => {
                 let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
                 let found = server.keys.iter().position(held);
@@ -470,7 +520,12 @@ impl World {
                     Some(at) => {
                         server.keys.swap_remove(at);
                         self.trails[token].rel.add(node);
-                        if tells && self.tell(node, resource) {
+                        // What a killed process has undone may be free later than others ask.
+                        let late = !tells && self.clients[self.trails[token].client].dead;
+                        if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
+                            *excused |= late;
+                        }
+                        if tells && self.tell(node, resource, turn) {
                             return b":2\r\n";
                         }
                         b":1\r\n"
@@ -491,9 +546,13 @@ impl World {
     }
 
     /// The first who waits and hears it is told that a lock is free; whether there is one.
-    fn tell(&mut self, node: usize, resource: u8) -> bool {
+    fn tell(&mut self, node: usize, resource: u8, turn: Option<u64>) -> bool {
         while let Some(channel) = self.servers[node].pop(self.t, resource) {
             if self.publish(node, channel, resource) || mutant(34) {
+                if let Some(turn) = turn.filter(|_| !mutant(42)) {
+                    self.servers[node].turns.retain(|turn| turn.0 != resource);
+                    self.servers[node].keep(self.t, resource, channel, turn);
+                }
                 return true;
             }
         }
@@ -531,6 +590,16 @@ impl World {
             return b"-READONLY You can't write against a read only replica.\r\n".into();
         }
         let Some(holder) = holder else {
+            if let Some(knock) = &knock
+                && let Some(kept) = self.is_kept(node, resource, knock)
+            {
+                self.counts.kept += 1;
+                self.trails[token].denied.add(node);
+                return format!("${}\r\n{kept} - w\r\n", kept.to_string().len() + 4)
+                    .into_bytes()
+                    .into();
+            }
+            let server = &mut self.servers[node];
             let expires = server.expires(t, px);
             server.keys.push((resource, token, expires));
             if let Some(knock) = knock {
@@ -565,6 +634,30 @@ impl World {
         let left = left * server.rate / 10_000 / MS;
         let seen = format!("{left} {:06x} w", holder & 0xFF_FFFF);
         format!("${}\r\n{seen}\r\n", seen.len()).into_bytes().into()
+    }
+
+    /// For how many milliseconds a free lock is kept for another. Who asks has its place in the queue.
+    fn is_kept(&mut self, node: usize, resource: u8, knock: &Knock) -> Option<u64> {
+        let (t, turn) = (self.t, knock.turn?);
+        self.servers[node].enqueue(t, resource, knock);
+        while self.servers[node].turn(t, resource).is_none() {
+            let first = self.servers[node].first(t, resource);
+            let Some(first) = first.filter(|first| *first != knock.channel && !mutant(41)) else {
+                break;
+            };
+            self.servers[node].dequeue(resource, first);
+            if self.publish(node, first, resource) {
+                self.servers[node].keep(t, resource, first, turn);
+            }
+        }
+        let server = &mut self.servers[node];
+        let other = server
+            .turn(t, resource)
+            .filter(|turn| turn.0 != knock.channel);
+        if other.is_none() {
+            server.end_turn(resource, knock.channel);
+        }
+        other.map(|other| other.1.saturating_sub(t) * server.rate / 10_000 / MS)
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {

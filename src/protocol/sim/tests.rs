@@ -127,6 +127,10 @@ const MUTANTS: &[(u32, &str)] = &[
     (36, "a hand-over uses the token again"),
     (37, "who was served in vain does not contend"),
     (38, "a subscription that is confirmed anew wakes nobody"),
+    (39, "a turn never ends"),
+    (40, "whose turn it is may be gone, and the others sleep"),
+    (41, "who knocks goes before the first in the queue"),
+    (42, "a lock is not kept for whom a release has told"),
 ];
 
 #[test]

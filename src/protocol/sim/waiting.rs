@@ -9,7 +9,7 @@ use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
 use crate::protocol::attempt::{Attempt, Denial};
 use crate::protocol::entry::{Answer, Op};
 use crate::protocol::line::{Failure, Handover, Step, Wish};
-use crate::protocol::queue::Channel;
+use crate::protocol::queue::{Channel, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Tell};
 use crate::token::Token;
@@ -21,6 +21,11 @@ const ASK: u64 = 50 * MS;
 const PROMPT: u64 = 12 * MS;
 /// The same where everything takes its time: pauses after split votes grow with it.
 const SLUGGISH: u64 = 2000 * MS;
+/// With fair waiters: one that was told may be gone, so its turn has to end; and the others' polls to come.
+const TWO_TURNS: u64 = 600 * MS;
+/// Who came so much later does not go first, as far as its round trips tell; and so long the others have been in
+/// the queues by then.
+const LATER: u64 = 20 * MS;
 /// Who polls may have other pauses besides.
 const BESIDES: u64 = 150 * MS + SLACK;
 
@@ -29,6 +34,12 @@ pub(super) struct Wait {
     pub(super) resource: u8,
     wish: Wish,
     place: Option<u64>,
+    /// When it came, and until when that is no longer than an attempt takes.
+    came: u64,
+    soon: Instant,
+    /// Since when it has been in the queues on the nodes, with all its subscriptions.
+    queued: Option<u64>,
+    tried: bool,
     was_here: bool,
     /// When it is told to wait no more.
     gives_up: u64,
@@ -129,7 +140,7 @@ impl World {
             if self.trails[token].passed {
                 self.passed(c, resource);
             }
-            if self.clients[c].lines.len() > 0 {
+            if self.clients[c].lines.len() > 0 && !self.fair {
                 let handover = self.clients[c].lines.hand_over(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
@@ -143,6 +154,7 @@ impl World {
             }
         }
         let tell = match after {
+            After::Nothing | After::Tell if self.fair => Tell::InTurn(turn()),
             After::Nothing | After::Tell => Tell::One,
             After::Serve => Tell::Nobody,
         };
@@ -245,6 +257,7 @@ impl World {
     pub(super) fn wait(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         let now = self.now(c);
         let long = match self.random.below(10) {
+            0 if self.fair => Some(0),
             0..3 => Some(self.random.below(50 * MS)),
             3..6 => Some(self.random.below(2000 * MS)),
             6 if !self.prompt => None,
@@ -267,14 +280,19 @@ impl World {
             end: long.map(|long| now + Duration::from_micros(long)),
             asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
+            turn: self.fair.then(turn),
         };
         let lines = &mut self.clients[c].lines;
-        let joins = lines.len() > 0 && lines.is_waited_for(&[resource], now);
+        let joins = self.fair || lines.len() > 0 && lines.is_waited_for(&[resource], now);
         let was_here = !joins && self.is_here(c, resource);
         self.clients[c].threads[thread].wait = Some(Wait {
             resource,
             wish,
             place: None,
+            came: self.t,
+            soon: now + Duration::from_micros(NODE_TIMEOUT),
+            queued: None,
+            tried: false,
             was_here,
             gives_up,
             served: None,
@@ -312,6 +330,7 @@ impl World {
         let (wish, resource, was_here) = (wait.wish, wait.resource, wait.was_here);
         let pause = self.pause(wish, &failure);
         if let Some(place) = wait_place(&self.clients[c].threads[thread].wait) {
+            self.is_queued(c, thread, denial);
             self.clients[c]
                 .lines
                 .failed(place, (failure, pause), denial, now);
@@ -380,7 +399,12 @@ impl World {
             Step::Try(_) if wish.asks && gives_up => self.go(c, thread),
             Step::Try(knock) => {
                 let over = wish.end.is_some_and(|end| end <= now.mono);
-                self.check(!over, || {
+                let wait = self.clients[c].threads[thread].wait.as_mut();
+                let owed = wait.is_some_and(|wait| {
+                    let first = !std::mem::replace(&mut wait.tried, true);
+                    first || now.mono < wait.soon
+                });
+                self.check(!over || owed && self.fair, || {
                     format!("client {c}: thread {thread} tries after its time")
                 });
                 self.begin(c, thread);
@@ -443,7 +467,7 @@ impl World {
             if let Some(channel) = channel {
                 self.begin(c, thread);
                 self.clients[c].threads[thread].doing = Doing::Leaves(None);
-                return self.submit(c, thread, leave(resource, Action::Leave(Arc::new(channel))));
+                return self.submit(c, thread, leave(resource, channel));
             }
         }
         self.clients[c].threads[thread].wait = None;
@@ -472,6 +496,59 @@ impl World {
             _ => self.violated(format!(
                 "client {c}: thread {thread} was served, and is gone"
             )),
+        }
+    }
+
+    // ---- order
+
+    /// Denied: it waits in the queues, if it hears all nodes.
+    fn is_queued(&mut self, c: usize, thread: usize, denial: &Denial) {
+        let all = self.servers.len();
+        let queued = denial.seen.iter().filter(|seen| seen.queued).count() == all;
+        let hears = self.client_hears_all(c);
+        let t = self.t;
+        if let Some(wait) = &mut self.clients[c].threads[thread].wait {
+            wait.queued = match queued && hears {
+                true => wait.queued.or(Some(t)),
+                false => None,
+            };
+        }
+    }
+
+    /// Nobody goes before one who came earlier, where nothing is wrong and all nodes agree when that was.
+    pub(super) fn in_order(&mut self, c: usize, thread: usize) {
+        let (t, one) = (self.t, self.servers.len() == 1);
+        let Some(wait) = &self.clients[c].threads[thread].wait else {
+            return;
+        };
+        if !self.fair || !self.prompt || self.sluggish || !self.undisturbed {
+            return;
+        }
+        let (resource, came) = (wait.resource, self.came(c, wait));
+        let mut before = None;
+        for (other, client) in self.clients.iter().enumerate() {
+            let agree = one || client.is_punctual() && self.clients[c].is_punctual();
+            for wait in client.threads.iter().filter_map(|one| one.wait.as_ref()) {
+                let queued = wait.queued.is_some_and(|since| since + LATER < t);
+                let earlier = self.came(other, wait) + LATER < came;
+                if other != c && wait.resource == resource && queued && earlier && agree {
+                    before = Some(other);
+                }
+            }
+        }
+        self.counts.in_order += 1;
+        if let Some(other) = before {
+            self.violated(format!(
+                "client {c} goes before client {other}, which came earlier"
+            ));
+        }
+    }
+
+    /// When a thread came: by its own clock, unless there is one node.
+    fn came(&self, c: usize, wait: &Wait) -> u64 {
+        match self.servers.len() {
+            1 => wait.came,
+            _ => self.clients[c].wall(wait.came),
         }
     }
 
@@ -525,7 +602,8 @@ impl World {
             let stands = |client: &super::Client| !client.dead && client.stands(self.t);
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
-            let told = !self.prompt || self.hears_all() && !self.excused[at];
+            let excused = self.excused[at] && !self.fair;
+            let told = !self.prompt || self.hears_all() && !excused;
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
@@ -537,6 +615,7 @@ impl World {
             let since = *self.idle[at].get_or_insert(self.t);
             let most = match self.prompt {
                 true if self.sluggish => SLUGGISH,
+                _ if self.fair => TWO_TURNS,
                 true => PROMPT,
                 false => poll + BESIDES,
             };
@@ -603,4 +682,8 @@ pub(super) fn wait_for(wait: &Option<Wait>) -> Option<u8> {
 
 fn wait_place(wait: &Option<Wait>) -> Option<u64> {
     wait.as_ref().and_then(|wait| wait.place)
+}
+
+pub(super) fn turn() -> Turn {
+    Turn::new(Duration::from_micros(NODE_TIMEOUT))
 }
