@@ -258,6 +258,10 @@ impl Contender {
                         return Move::Park(until);
                     }
                     self.hinted = !self.told.is_empty();
+                    if self.hinted {
+                        // Those who were met before may be gone.
+                        self.splits = 0;
+                    }
                     self.phase = Phase::Begins;
                 }
             }
@@ -374,7 +378,8 @@ impl Contender {
 
     /// It hears a node from now on, and may have missed something before.
     pub(crate) fn hears(&mut self, noise: &mut Noise, now: Instant) {
-        if let Phase::Sleeps(_) = self.phase
+        // Or during a try: the nodes may have found that it does not listen, and forgotten it.
+        if let Phase::Sleeps(_) | Phase::Tries(_) = self.phase
             && self.knocks
             && !mutant(38)
         {

@@ -198,6 +198,11 @@ impl Client {
         self.stands_until > t
     }
 
+    /// All its threads have stood still at some time.
+    pub(super) fn has_hung(&self) -> bool {
+        self.stands_until > 0
+    }
+
     /// It is killed.
     pub(super) fn die(&mut self) {
         self.dead = true;
@@ -671,7 +676,9 @@ impl World {
                     resource = 0;
                 }
                 let ttl = self.ttl(60);
-                if self.waits && self.random.chance(80) {
+                // Others may overtake fair ones.
+                let fair = self.fair && self.orderly;
+                if self.waits && (self.random.chance(80) || fair) {
                     self.wait(c, thread, resource, ttl);
                 } else {
                     self.acquire(c, thread, resource, ttl);
@@ -916,7 +923,7 @@ impl World {
                     });
                 } else {
                     self.counts.unavailable += 1;
-                    self.check(!self.faultless, || {
+                    self.check(!self.faultless || self.clients[c].has_hung(), || {
                         format!("client {c}: too few answers, and nothing is wrong")
                     });
                 }
@@ -956,7 +963,7 @@ impl World {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
             Outcome::No => gone.len() > all - quorum,
-            Outcome::Unavailable { .. } => !self.faultless,
+            Outcome::Unavailable { .. } => !self.faultless || self.clients[c].has_hung(),
         };
         self.check(right, || {
             format!("client {c}: the release of {token} met {told:?}, of which {gone:?} had none")

@@ -193,8 +193,8 @@ pub(super) struct World {
     prompt: bool,
     /// Those who wait are fair.
     fair: bool,
-    /// Nobody was killed, and no subscription cut.
-    undisturbed: bool,
+    /// Nobody is killed, and no subscription cut.
+    orderly: bool,
     /// Everything takes its time there, so that contenders give up before one of them has the lock.
     sluggish: bool,
     /// Threads pause for so long that nobody is listened to any more.
@@ -270,6 +270,7 @@ impl World {
         let sluggish = prompt && random.chance(12);
         let lazy = waits && random.chance(4);
         let fair = waits && random.chance(35);
+        let orderly = random.chance(70);
         let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
@@ -295,7 +296,7 @@ impl World {
             waits,
             prompt,
             fair,
-            undisturbed: true,
+            orderly,
             sluggish,
             lazy,
             collides,
@@ -450,12 +451,16 @@ impl World {
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
         if self.prompt {
-            // Among fair ones the order counts, if all is well.
-            if self.fair && self.undisturbed && self.random.chance(70) {
-                return;
-            }
-            self.undisturbed = false;
             match self.random.below(6) {
+                // Among fair ones the order counts, but for those that hang.
+                _ if self.fair && self.orderly => {
+                    let hangs = self.random.chance(30);
+                    let until = self.t + 1500 * MS;
+                    if hangs {
+                        trace!(self, "client {client} hangs");
+                        self.clients[client].freeze(until);
+                    }
+                }
                 0 if !self.sluggish => self.kill(client),
                 1..3 => self.cut_some_ear(),
                 _ => {}

@@ -521,12 +521,16 @@ impl World {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return;
         };
-        if !self.fair || !self.prompt || self.sluggish || !self.undisturbed {
+        let orderly = self.prompt && self.orderly && !self.sluggish;
+        if !self.fair || !orderly || self.clients[c].has_hung() {
             return;
         }
         let (resource, came) = (wait.resource, self.came(c, wait));
         let mut before = None;
         for (other, client) in self.clients.iter().enumerate() {
+            if client.has_hung() {
+                continue;
+            }
             let agree = one || client.is_punctual() && self.clients[c].is_punctual();
             for wait in client.threads.iter().filter_map(|one| one.wait.as_ref()) {
                 let queued = wait.queued.is_some_and(|since| since + LATER < t);
@@ -583,7 +587,9 @@ impl World {
 
     /// How long the longest poll of those who wait is. `None`: nobody waits.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
-        let clients = self.clients.iter().filter(|client| !client.dead);
+        let prompt = self.prompt;
+        let well = |client: &&super::Client| !client.dead && !(prompt && client.has_hung());
+        let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
         let waits = threads.filter_map(|thread| thread.wait.as_ref());
         let waits = waits.filter(|wait| wait.resource == resource && wait.place.is_some());
@@ -599,7 +605,10 @@ impl World {
         }
         for resource in 0..RESOURCES {
             let at = usize::from(resource);
-            let stands = |client: &super::Client| !client.dead && client.stands(self.t);
+            // Who hangs costs fair ones a turn.
+            let stands = |client: &super::Client| {
+                !client.dead && client.stands(self.t) && !(self.fair && self.prompt)
+            };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
             let excused = self.excused[at] && !self.fair;
