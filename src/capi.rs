@@ -52,6 +52,7 @@ constants! {
     REDLOCK_OPTION_CONNECT_TIMEOUT_MS = 5;
     REDLOCK_OPTION_MAX_EXTENSIONS = 6;
     REDLOCK_OPTION_RESTART_GUARD_MS = 7;
+    REDLOCK_OPTION_FAIR = 8;
 
     REDLOCK_REASON_NONE = 0;
     REDLOCK_REASON_TAKEN = 1;
@@ -336,6 +337,14 @@ impl Settings {
                 })?;
                 options.max_extensions(limit)
             }
+            REDLOCK_OPTION_FAIR => match value {
+                0 | 1 => options.fair(value == 1),
+                _ => {
+                    return Err(Failure::config(format!(
+                        "fair is {value}: it must be 0 or 1"
+                    )));
+                }
+            },
             _ => return Err(Failure::config(format!("there is no option {option}"))),
         };
         self.redlock = self.redlock.with_options(self.options.clone())?;

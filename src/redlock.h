@@ -194,6 +194,10 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how long. See the README.
    0: none, the default; 3 to 3153600000000. A new value means new connections. */
 #define REDLOCK_OPTION_RESTART_GUARD_MS 7
+/* Whether a lock goes to whoever has waited longest, across processes: 0, the default, or 1. Acquirers that
+   are not fair go before fair ones, so all who use the same resources should say the same. A waiter that hangs
+   costs the others four node timeouts (at least 250 ms, at most 1 s). It is slower; see the README. */
+#define REDLOCK_OPTION_FAIR 8
 
 /* Sets one option, for the calls that begin after it; locks that are held keep what they were
    acquired with. Best done before the first lock: a new timeout means new connections.
@@ -216,7 +220,7 @@ void redlock_free(redlock_t *redlock);
  * timeout and a node timeout more.
  * ------------------------------------------------------------------------------------------- */
 
-/* One attempt. BUSY: held by another; or others kept trying for it as well, and none of them got a
+/* One attempt. BUSY: held by another, or (REDLOCK_OPTION_FAIR) kept for one that waits; or others kept trying for it as well, and none of them got a
    majority. UNAVAILABLE, TOO_SLOW. */
 int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                         uint64_t ttl_ms, redlock_lock_t **out);

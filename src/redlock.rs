@@ -100,7 +100,8 @@ impl Redlock {
         Ok(Redlock { family, options })
     }
 
-    /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another.
+    /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another, or kept for one that waits
+    /// ([`Options::fair`]).
     ///
     /// Where several programs try for a free lock at the same moment, each may get some votes and nobody
     /// a majority. Who got any tries again after a random pause of a few round trips that grows, with a new

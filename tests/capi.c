@@ -341,6 +341,13 @@ static void options_work(const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 2));
     CHECK(redlock_last_retry_after_ms() == 0);
     OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 0));
+    IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_FAIR, 2));
+    CHECK(last_error_has("fair is 2"));
+    OK(redlock_set(redlock, REDLOCK_OPTION_FAIR, 1));
+    OK(redlock_try_acquire(redlock, "fair", 4, TTL, &other));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "fair", 4, TTL, &another));
+    OK(redlock_lock_release(other));
+    OK(redlock_set(redlock, REDLOCK_OPTION_FAIR, 0));
     CHECK(redlock_lock_extensions_left(lock) == 0);
 
     /* A number that the next holder's is larger than. */

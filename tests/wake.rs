@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::path::Path;
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, Lock, Redlock};
+use support::processes::{self, Process, contend};
 use support::relay::Relay;
 use support::*;
 
@@ -96,191 +95,10 @@ fn a_release_wakes_a_process_that_sleeps() {
 
 // ---- what other processes do
 
-/// Another process, killed with its value.
-struct Process(Child);
-
-impl Process {
-    /// `part`: what [`worker`] does. `name`: of the files that it writes.
-    fn start(servers: &[Server], dir: &Path, part: &str, name: &str) -> Process {
-        let process = another_process("worker", part)
-            .arg("--include-ignored")
-            .env("NODES", urls(servers).join(","))
-            .env("FILE", dir.join(name))
-            .spawn();
-        Process(process.unwrap())
-    }
-
-    fn signal(&self, signal: i32) {
-        let process = self.0.id().try_into().unwrap();
-        // SAFETY: a plain system call on a child of ours that was not waited for.
-        unsafe { libc::kill(process, signal) };
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-
-    fn succeeds(&mut self) {
-        assert!(self.0.wait().unwrap().success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Microseconds of a clock that all processes share.
-fn wall_clock() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap().as_micros().try_into().unwrap()
-}
-
 #[test]
 #[ignore = "a process of other tests, not a test"]
 fn worker() {
-    let Some(role) = role() else {
-        return;
-    };
-    let mut words = role.split(' ');
-    let mut word = || words.next().unwrap();
-    let file = std::env::var("FILE").unwrap();
-    let nodes = std::env::var("NODES").unwrap();
-    let nodes = nodes.split(',').map(str::to_owned).collect();
-    let micros = |word: &str| Duration::from_micros(word.parse().unwrap());
-    match word() {
-        // Holds the lock for a ttl of so many milliseconds, and does not end.
-        "hold" => {
-            let ttl = ms(word().parse().unwrap());
-            let _lock = patient(nodes).acquire("a", ttl).unwrap();
-            std::fs::write(file, "").unwrap();
-            std::thread::sleep(TTL);
-        }
-        // Waits for the lock, and releases it.
-        "wait" => {
-            let poll = ms(word().parse().unwrap());
-            let redlock = Redlock::new(nodes).unwrap();
-            let redlock = redlock.with_options(options().retry_delay(poll, poll));
-            let lock = redlock.unwrap().acquire("a", TTL).unwrap();
-            std::fs::write(file, "").unwrap();
-            lock.release().unwrap();
-        }
-        // Takes the lock again and again, until a file is there that ends it.
-        "loop" => {
-            let (poll, hold, pause) = (micros(word()), micros(word()), micros(word()));
-            let drops = word() == "drop";
-            let redlock = Redlock::new(nodes).unwrap();
-            let redlock = redlock.with_options(options().retry_delay(poll, poll));
-            let redlock = redlock.unwrap();
-            take(&redlock, &file).release().unwrap();
-            std::fs::write(&file, "").unwrap();
-            let dir = Path::new(&file).parent().unwrap();
-            let (begin, end) = (dir.join("begin"), dir.join("end"));
-            eventually("all begin", || begin.exists());
-            let over = AtomicBool::new(false);
-            let mut holds = Vec::new();
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    eventually_within(TTL, "the end", &mut || end.exists());
-                    over.store(true, Ordering::Relaxed);
-                });
-                while !over.load(Ordering::Relaxed) {
-                    let lock = redlock.acquire("a", TTL).unwrap();
-                    let since = wall_clock();
-                    if !hold.is_zero() {
-                        std::thread::sleep(hold);
-                    }
-                    holds.push(format!("{since} {}", wall_clock()));
-                    match drops {
-                        true => drop(lock),
-                        false => lock.release().unwrap(),
-                    }
-                    if !pause.is_zero() {
-                        std::thread::sleep(pause);
-                    }
-                }
-            });
-            std::fs::write(file, holds.join("\n")).unwrap();
-        }
-        other => panic!("unknown part: {other}"),
-    }
-}
-
-/// How often each of several processes has had the lock, the gaps between two that had it in microseconds,
-/// and what each node was sent.
-struct Shares {
-    holds: Vec<usize>,
-    gaps: Vec<u64>,
-    requests: Vec<u64>,
-}
-
-/// What a server was sent for locks. Each try sets the key, whether in a script or not. A release gets it; so
-/// does a knock that is denied, which alone adds to the queue. Who leaves the queue asks whether the key exists.
-fn requests(server: &Server) -> u64 {
-    let [set, get, zadd, exists] =
-        ["set", "get", "zadd", "exists"].map(|command| server.calls(command));
-    set + get - zadd + exists
-}
-
-fn contend(servers: &[Server], processes: usize, part: &str, time: Duration) -> Shares {
-    let dir = TempDir::new();
-    let names: Vec<String> = (0..processes).map(|i| format!("process {i}")).collect();
-    let start = |name: &String| Process::start(servers, dir.path(), part, name);
-    let mut processes: Vec<Process> = names.iter().map(start).collect();
-    let file = |name: &String| dir.path().join(name);
-    eventually("all are ready", || {
-        names.iter().all(|name| file(name).exists())
-    });
-    let before: Vec<u64> = servers.iter().map(requests).collect();
-    std::fs::write(dir.path().join("begin"), "").unwrap();
-    std::thread::sleep(time);
-    std::fs::write(dir.path().join("end"), "").unwrap();
-    processes.iter_mut().for_each(Process::succeeds);
-    let after = servers.iter().map(requests);
-    let requests = after.zip(before).map(|(after, before)| after - before);
-    let read = |name| std::fs::read_to_string(file(name)).unwrap();
-    let texts: Vec<String> = names.iter().map(read).collect();
-    let mut all: Vec<(u64, u64)> = texts
-        .iter()
-        .flat_map(|text| text.lines())
-        .map(|line| line.split_once(' ').unwrap())
-        .map(|(since, until)| (since.parse().unwrap(), until.parse().unwrap()))
-        .collect();
-    all.sort_unstable();
-    let mut gaps: Vec<u64> = all
-        .windows(2)
-        .map(|pair| {
-            assert!(pair[0].1 <= pair[1].0, "two held it at once: {pair:?}");
-            pair[1].0 - pair[0].1
-        })
-        .collect();
-    gaps.sort_unstable();
-    nothing_is_left(servers);
-    Shares {
-        holds: texts.iter().map(|text| text.lines().count()).collect(),
-        gaps,
-        requests: requests.collect(),
-    }
-}
-
-impl Shares {
-    fn least_and_most(&self) -> (usize, usize) {
-        let (least, most) = (self.holds.iter().min(), self.holds.iter().max());
-        (*least.unwrap(), *most.unwrap())
-    }
-
-    fn print(&self, what: &str) {
-        let total: usize = self.holds.iter().sum();
-        let each = self.requests.iter().sum::<u64>() as f64 / total as f64;
-        let (median, longest) = (self.gaps[self.gaps.len() / 2], self.gaps.last().unwrap());
-        println!(
-            "{what}: {:?}, gaps of {median} µs, at most {longest} µs, {each:.2} requests each",
-            self.holds
-        );
-    }
+    processes::worker();
 }
 
 #[test]

@@ -127,6 +127,8 @@ pub(crate) struct Contender {
     kept_since: Option<Instant>,
     /// A thread of this process may have it: a plain try comes before other processes are asked to tell.
     local: bool,
+    /// It has no time to be told, and only tries.
+    hasty: bool,
     /// It was left to such a thread already.
     waited: bool,
     /// It may be in the queues on the nodes.
@@ -166,6 +168,7 @@ impl Contender {
             turn,
             kept_since: None,
             local,
+            hasty: false,
             // Where order counts, everybody is to be in the queues.
             waited: turn.is_some(),
             knocks: false,
@@ -183,10 +186,18 @@ impl Contender {
         }
     }
 
+    /// It has so little time that it does not listen.
+    pub(crate) fn hurries(&mut self) {
+        self.hasty = true;
+    }
+
     /// The longest time for which it sleeps without a hint.
     pub(crate) fn longest_poll(&self) -> Duration {
         let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
-        longest.max(LONGEST_POLL)
+        let longest = longest.max(LONGEST_POLL);
+        // Whose turn it is may be gone.
+        let turn = self.turn.filter(|_| !mutant(40));
+        turn.map_or(longest, Turn::duration)
     }
 
     pub(crate) fn is_trying(&self) -> bool {
@@ -229,6 +240,7 @@ impl Contender {
                     self.waited = true;
                     self.phase = Phase::Local(now + pause);
                 }
+                Phase::Begins if self.hasty => return self.tries(false, now),
                 Phase::Begins if !self.knocks && (self.local || self.again && !ears.suffice()) => {
                     self.local = false;
                     return self.tries(false, now);
@@ -310,11 +322,11 @@ impl Contender {
         self.kept_since = kept.then(|| self.kept_since.unwrap_or(now));
         // Whoever had it then tells the next one.
         self.knows = self.again || !self.told.is_empty();
-        if !self.knocks {
+        if !self.knocks && !self.hasty {
             self.phase = Phase::Begins;
             return;
         }
-        self.denied = true;
+        self.denied |= self.knocks;
         let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
         let quorum = majority(ears.nodes);
         let holder = denial.holder(quorum);
@@ -352,16 +364,13 @@ impl Contender {
     fn poll(&self, queued: bool, ears: &Ears, noise: &mut Noise) -> Duration {
         let poll = noise.between(self.retry_delay).max(SHORTEST_POLL);
         let longer = poll.saturating_mul(1 << self.same.min(MAX_DOUBLINGS));
-        let longer = longer.min(self.longest_poll()).max(poll);
         // Who is not told soon finds out by itself.
         let poll = if ears.suffice() && queued {
             longer
         } else {
             poll
         };
-        // Whose turn it is may be gone.
-        let turn = self.turn.filter(|_| !mutant(40));
-        turn.map_or(poll, |turn| poll.min(turn.duration()))
+        poll.min(self.longest_poll())
     }
 
     /// Too few nodes answered, or it came too late.

@@ -218,8 +218,11 @@ impl<W: Clone> Lines<W> {
             // Who has little time does not wait until it is told.
             let soon = now.mono + self.node_timeout;
             let hasty = owed && wish.end.is_some_and(|end| end <= soon);
-            let local = local && (hasty || !line.is_warm(now.mono));
+            let local = local && !line.is_warm(now.mono);
             let mut contender = Contender::new(wish.retry_delay, wish.turn, local, now.mono);
+            if hasty {
+                contender.hurries();
+            }
             if owed {
                 // Whose turn it is, the nodes know.
                 line.passed = None;

@@ -20,6 +20,7 @@
     clippy::cast_lossless
 )]
 
+pub mod processes;
 pub mod relay;
 
 use std::path::{Path, PathBuf};
@@ -180,20 +181,7 @@ impl Server {
     /// Freezes the process: connections stay up, nothing answers.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
-        // The signal is on its way; wait until it has arrived.
-        let stat = format!("/proc/{}/stat", self.pid());
-        let end = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < end {
-            let text = std::fs::read_to_string(&stat).unwrap_or_default();
-            if text
-                .rsplit(')')
-                .next()
-                .is_some_and(|rest| rest.trim_start().starts_with('T'))
-            {
-                return;
-            }
-            std::thread::sleep(ms(1));
-        }
+        is_stopped(self.pid());
     }
 
     pub fn resume(&self) {
@@ -486,6 +474,19 @@ pub fn waiter<'scope, T: Send + 'scope>(
     // What it may do before takes less than a millisecond.
     eventually("it waits", || (0..3).all(|_| sleeps()));
     thread
+}
+
+/// The signal is on its way; waits until it has arrived at all threads.
+pub fn is_stopped(process: i32) {
+    let stopped = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = text.rsplit(')').next();
+        state.is_some_and(|state| state.trim_start().starts_with('T'))
+    };
+    eventually("it stands still", || {
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+        tasks.flatten().all(stopped)
+    });
 }
 
 pub fn open_files() -> usize {

@@ -588,7 +588,7 @@ impl World {
     /// How long the longest poll of those who wait is. `None`: nobody waits.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
         let prompt = self.prompt;
-        let well = |client: &&super::Client| !client.dead && !(prompt && client.has_hung());
+        let well = |client: &&super::Client| !(client.dead || prompt && client.has_hung());
         let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
         let waits = threads.filter_map(|thread| thread.wait.as_ref());
