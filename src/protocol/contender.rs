@@ -635,4 +635,94 @@ mod tests {
         world.ears.failed = NodeSet::first(2);
         world.knocks();
     }
+
+    // ---- fair ones
+
+    fn fair(nodes: usize) -> World {
+        let mut world = world(nodes);
+        world.contender = Contender::new(DELAY, Some(Turn::new(NODE_TIMEOUT)), false, world.now);
+        world
+    }
+
+    impl World {
+        /// Nodes that keep the lock for another one for so long, and those that have granted it.
+        fn kept(&mut self, kept: usize, granted: usize, left: Duration) {
+            let one = Seen {
+                left: Some(left),
+                holder: None,
+                queued: true,
+            };
+            let denial = Denial {
+                seen: vec![one; kept],
+                granted,
+            };
+            let (ears, noise) = (&self.ears, &mut self.noise);
+            self.contender.denied(&denial, ears, noise, self.now);
+        }
+    }
+
+    #[test]
+    fn who_is_fair_takes_the_lock_in_turn_and_looks_when_another_turn_may_be_over() {
+        let mut world = fair(3);
+        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        world.denied(1, None);
+        for _ in 0..12 {
+            let slept = world.sleeps();
+            assert!(slept <= 250 * MS, "{slept:?}");
+            world.now += slept;
+            assert_eq!(world.next(), Move::Try(Bid::InTurn));
+            world.denied(1, None);
+        }
+        world.contender.told(0);
+        world.contender.told(1);
+        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        world.kept(2, 0, 30 * MS);
+        let slept = world.sleeps();
+        assert!((30 * MS..=40 * MS).contains(&slept), "{slept:?}");
+        // Some have granted it. It is no split either: the others are spoken for.
+        let mut world = fair(3);
+        world.next();
+        world.kept(2, 1, 30 * MS);
+        assert!(world.sleeps() >= 30 * MS);
+    }
+
+    #[test]
+    fn who_finds_the_lock_always_kept_for_others_takes_it_after_four_turns() {
+        let mut world = fair(3);
+        let since = world.now;
+        let bid = |world: &mut World| match world.next() {
+            Move::Try(bid) => bid,
+            Move::Park(until) => {
+                world.now = until;
+                match world.next() {
+                    Move::Try(bid) => bid,
+                    Move::Park(_) => panic!("it sleeps on"),
+                }
+            }
+        };
+        while bid(&mut world) == Bid::InTurn {
+            assert!(world.now <= since + 1300 * MS);
+            world.kept(3, 0, 250 * MS);
+        }
+        assert!(world.now >= since + 1000 * MS);
+        // In between somebody had it: that is another matter.
+        world.denied(1, None);
+        assert_eq!(bid(&mut world), Bid::InTurn);
+        world.kept(3, 0, 250 * MS);
+        assert_eq!(bid(&mut world), Bid::InTurn);
+    }
+
+    #[test]
+    fn who_has_no_time_tries_and_does_not_listen() {
+        let mut world = fair(3);
+        world.ears = Ears::new(3);
+        world.contender.hurries();
+        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        // Others were met: the next try is soon.
+        world.kept(0, 1, MS);
+        assert!(world.sleeps() <= 2 * MS);
+        world.now += 2 * MS;
+        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        assert!(!world.contender.listens());
+    }
 }

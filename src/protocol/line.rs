@@ -87,7 +87,7 @@ struct Place<W> {
     arrived: Point,
     state: State,
     last: Option<Failure>,
-    /// It has made no attempt, and makes one however short its wait is.
+    /// It has not finished its first attempt, which it makes however short its wait is.
     owed: bool,
 }
 
@@ -256,6 +256,8 @@ impl<W: Clone> Lines<W> {
             return Step::Over(Failure::Busy);
         };
         let over = place.wish.end.is_some_and(|end| end <= now.mono);
+        let soon = place.arrived.mono + self.node_timeout;
+        let owed = place.owed && (place.last.is_none() || now.mono < soon);
         let far = || now.mono + LONGEST_PARK;
         let step = match &mut place.state {
             State::Served(attempt) => match attempt.take() {
@@ -263,7 +265,7 @@ impl<W: Clone> Lines<W> {
                 // It is being submitted.
                 None => return Step::Park(far()),
             },
-            _ if over && !place.owed => return Step::Over(self.failure(at)),
+            _ if over && !owed => return Step::Over(self.failure(at)),
             State::Queued => return Step::Park(place.wish.end.unwrap_or_else(far)),
             State::Front(contender) => {
                 let (ears, noise) = (&self.ears, &mut self.noise);
@@ -273,11 +275,6 @@ impl<W: Clone> Lines<W> {
         let State::Front(contender) = &place.state else {
             return Step::Over(Failure::Busy);
         };
-        let lease = LEASE + contender.longest_poll().saturating_mul(3);
-        let waited = place.arrived.elapsed_at(now);
-        let arrived = place.arrived.wall.duration_since(std::time::UNIX_EPOCH);
-        let (end, turn) = (place.wish.end, place.wish.turn);
-        let owed = place.owed;
         // A knock on a warm line needs no ears if it is granted.
         let parks = matches!(step, Move::Park(_));
         if contender.listens() && (parks || !self.ears.suffice()) {
@@ -286,33 +283,45 @@ impl<W: Clone> Lines<W> {
             self.listened = self.listened.or(self.listen);
         }
         match step {
-            Move::Try(Bid::Plain) => Step::Try(None),
-            Move::Try(bid) => Step::Try(self.channel.map(|channel| {
-                // The clock of a single node is the only one that counts.
-                let arrived = arrived.ok().filter(|_| self.ears.nodes > 1);
-                Arc::new(Knock {
-                    channel,
-                    arrived: arrived.map_or(0, queue::millis),
-                    waited: queue::millis(waited),
-                    lease: queue::millis(lease),
-                    turn: turn.filter(|_| bid == Bid::InTurn),
-                })
-            })),
-            Move::Park(until) if owed => Step::Park(until),
-            Move::Park(until) => {
-                let failed = !matches!(place.last, None | Some(Failure::Busy));
-                // Nobody pauses for nothing.
-                match end.filter(|end| *end <= until) {
-                    Some(_) if failed && !here => {
-                        // Until it has left nobody else makes a try for it.
-                        if let Some(place) = self.places.get_mut(&at) {
-                            place.wish.asks = true;
-                        }
-                        Step::Over(self.failure(at))
-                    }
-                    end => Step::Park(end.unwrap_or(until)),
-                }
+            Move::Try(bid) => Step::Try(self.knock(at, bid, now)),
+            Move::Park(until) if owed && over && until < soon => Step::Park(until),
+            Move::Park(_) if over => Step::Over(self.failure(at)),
+            Move::Park(until) => self.park(at, until, here),
+        }
+    }
+
+    fn knock(&self, at: u64, bid: Bid, now: Point) -> Option<Arc<Knock>> {
+        let place = self.places.get(&at)?;
+        let State::Front(contender) = &place.state else {
+            return None;
+        };
+        let lease = LEASE + contender.longest_poll().saturating_mul(3);
+        let arrived = place.arrived.wall.duration_since(std::time::UNIX_EPOCH);
+        // The clock of a single node is the only one that counts.
+        let arrived = arrived.ok().filter(|_| self.ears.nodes > 1);
+        let channel = self.channel.filter(|_| bid != Bid::Plain)?;
+        Some(Arc::new(Knock {
+            channel,
+            arrived: arrived.map_or(0, queue::millis),
+            waited: queue::millis(place.arrived.elapsed_at(now)),
+            lease: queue::millis(lease),
+            turn: place.wish.turn.filter(|_| bid == Bid::InTurn),
+        }))
+    }
+
+    /// Sleeps until then, or until its end; but nobody pauses for nothing.
+    fn park(&mut self, at: u64, until: Instant, here: bool) -> Step {
+        let Some(place) = self.places.get_mut(&at) else {
+            return Step::Over(Failure::Busy);
+        };
+        let failed = !matches!(place.last, None | Some(Failure::Busy));
+        match place.wish.end.filter(|end| *end <= until) {
+            Some(_) if failed && !here => {
+                // Until it has left nobody else makes a try for it.
+                place.wish.asks = true;
+                Step::Over(self.failure(at))
             }
+            end => Step::Park(end.unwrap_or(until)),
         }
     }
 
@@ -351,11 +360,9 @@ impl<W: Clone> Lines<W> {
         place.last = Some(failure);
         let quorum = majority(self.ears.nodes);
         let split = denial.granted > 0 && !denial.is_kept(1) && denial.holder(quorum).is_none();
-        if std::mem::take(&mut place.owed) && split {
-            // That is still the same attempt.
-            let soon = place.arrived.mono + self.node_timeout;
-            place.wish.end = place.wish.end.map(|end| end.max(soon));
-        }
+        // Another try is part of the same attempt.
+        let soon = place.arrived.mono + self.node_timeout;
+        place.owed &= split && now < soon;
     }
 
     /// Who was served in vain is at the front again.
@@ -930,5 +937,79 @@ mod tests {
             matches!(world.step(second, false), Step::Over(Failure::Busy)),
             "it has tried"
         );
+    }
+
+    // ---- fair ones
+
+    impl World {
+        fn join_fair(&mut self, who: u32, wait: Option<Duration>) -> u64 {
+            let wish = Wish {
+                turn: Some(Turn::new(50 * MS)),
+                ..self.wish(wait)
+            };
+            self.lines.join(&Arc::from(NAME), who, wish, None, self.now)
+        }
+
+        fn denied(&mut self, place: u64, denial: &Denial) {
+            let failure = (Failure::Busy, 50 * MS);
+            self.lines.failed(place, failure, denial, self.now.mono);
+        }
+
+        fn knocks_in_turn(&mut self, place: u64) -> Arc<Knock> {
+            match self.step(place, false) {
+                Step::Try(Some(knock)) if knock.turn.is_some() => knock,
+                step => panic!("{step:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_fair_is_not_served_and_knocks_without_being_listened_to_first() {
+        let mut world = world();
+        let first = world.join_fair(1, None);
+        let second = world.join_fair(2, None);
+        assert_eq!(world.release(), None);
+        let knock = world.knocks_in_turn(first);
+        // The node's own clock counts.
+        assert_eq!((knock.arrived, knock.waited), (0, 0));
+        assert!(world.lines.listen.is_empty());
+        assert!(matches!(world.step(second, false), Step::Park(_)));
+        world.pass(30 * MS);
+        world.leave(first, true);
+        assert_eq!(world.knocks_in_turn(second).waited, 30);
+    }
+
+    #[test]
+    fn who_is_fair_tries_once_however_short_its_wait_is_and_again_where_nobody_got_it() {
+        let mut world = world();
+        let place = world.join_fair(1, Some(Duration::ZERO));
+        // Others of this process come first.
+        let late = world.join_fair(2, Some(Duration::ZERO));
+        assert!(matches!(world.step(late, false), Step::Over(Failure::Busy)));
+        world.leave(late, false);
+        world.pass(MS);
+        world.knocks_in_turn(place);
+        let split = Denial {
+            seen: Vec::new(),
+            granted: 1,
+        };
+        world.denied(place, &split);
+        assert!(matches!(world.step(place, false), Step::Park(_)));
+        world.pass(20 * MS);
+        world.knocks_in_turn(place);
+        world.denied(place, &Denial::default());
+        assert!(matches!(world.step(place, false), Step::Over(_)));
+        assert!(world.leave(place, false), "it was in the queue");
+    }
+
+    #[test]
+    fn a_fair_place_on_the_nodes_is_not_left_to_who_came_later() {
+        let mut world = world();
+        let first = world.join_fair(1, None);
+        let second = world.join_fair(2, None);
+        world.knocks_in_turn(first);
+        world.denied(first, &Denial::default());
+        assert!(world.leave(first, false), "though another waits");
+        world.knocks_in_turn(second);
     }
 }
