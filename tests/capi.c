@@ -325,7 +325,7 @@ static void wrong_values(redlock_t *redlock, const char *const *urls)
 static void options_work(const char *const *urls)
 {
     redlock_t *redlock = client(urls, 3);
-    redlock_lock_t *lock, *other;
+    redlock_lock_t *lock, *other, *none = NULL;
     uint64_t fence, again;
 
     OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, 1));
@@ -345,7 +345,8 @@ static void options_work(const char *const *urls)
     CHECK(last_error_has("fair is 2"));
     OK(redlock_set(redlock, REDLOCK_OPTION_FAIR, 1));
     OK(redlock_try_acquire(redlock, "fair", 4, TTL, &other));
-    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "fair", 4, TTL, &another));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "fair", 4, TTL, &none));
+    CHECK(none == NULL);
     OK(redlock_lock_release(other));
     OK(redlock_set(redlock, REDLOCK_OPTION_FAIR, 0));
     CHECK(redlock_lock_extensions_left(lock) == 0);
