@@ -1,0 +1,281 @@
+//! What can be given on the command line, and what is wrong with it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::{BUSY, CODES};
+
+/// What a lock can last.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * DAY);
+const DAY: u64 = 86_400;
+
+#[derive(Parser)]
+#[command(
+    name = "redlock",
+    version,
+    about = "One at a time, on all hosts: run commands under distributed locks on Redis",
+    disable_help_subcommand = true
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while holding a lock
+    Run(Run),
+    /// Let something happen at most once in a time
+    Throttle(Throttle),
+    /// Print the manual page, as roff
+    Man,
+    /// Print a shell's completions
+    Completions {
+        /// For which
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "redlock run [OPTIONS] NAME COMMAND [ARG]...",
+    allow_negative_numbers = true,
+    after_help = exit_codes()
+)]
+pub(crate) struct Run {
+    /// The lock's name, what to run, and its arguments
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "NAME COMMAND [ARG]")]
+    pub(crate) words: Vec<OsString>,
+    /// Do not wait if another has the lock
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait at most so long [default: for ever]; 0 is -n
+    #[arg(short, long, value_name = "TIME")]
+    pub(crate) wait: Option<Time>,
+    /// Exit code if another kept it
+    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
+    pub(crate) conflict_exit_code: u8,
+    /// How soon others go on if this host dies, 1s to 1d
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) ttl: Time,
+    /// End COMMAND after this time; or: forever
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = max_hold)]
+    pub(crate) max_hold: Time,
+    /// Keep the lock so long, even if COMMAND ends sooner
+    #[arg(long, value_name = "TIME")]
+    pub(crate) at_least: Option<Time>,
+    /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]
+    #[arg(short = 'k', long, value_name = "TIME")]
+    pub(crate) grace: Option<Time>,
+    /// Give COMMAND the lock's fencing token, in REDLOCK_FENCE
+    #[arg(long)]
+    pub(crate) fence: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "redlock throttle [OPTIONS] --every TIME NAME [COMMAND [ARG]...]",
+    allow_negative_numbers = true,
+    after_help = format!("{TIMES}\n\nWithout COMMAND exit code 0 means go.")
+)]
+pub(crate) struct Throttle {
+    /// Whose turn it is, what to run, and its arguments
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "NAME [COMMAND [ARG]]")]
+    pub(crate) words: Vec<OsString>,
+    /// Once in this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) every: Time,
+    /// Exit code if it is too soon
+    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
+    pub(crate) conflict_exit_code: u8,
+    /// Give COMMAND a fencing token, in REDLOCK_FENCE
+    #[arg(long)]
+    pub(crate) fence: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+pub(crate) struct Nodes {
+    /// A node; repeat it: 1, 3 or 5. No password here: ps shows it
+    #[arg(long, value_name = "URL")]
+    pub(crate) node: Vec<String>,
+    /// One URL a line, # comments [env: REDLOCK_NODES_FILE]. Neither: REDLOCK_NODES=URL,URL,URL
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nodes_file: Option<PathBuf>,
+    /// How long a node may take to answer
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    pub(crate) node_timeout: Time,
+    /// How long connecting may take
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub(crate) connect_timeout: Time,
+    /// A node gives no votes until it has been up for this time: the longest ttl that any client uses
+    #[arg(long, value_name = "TIME")]
+    pub(crate) restart_guard: Option<Time>,
+    /// Say what happens on standard error; -vv: all of it
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
+
+fn exit_codes() -> String {
+    let line = |(code, when): &(&str, &str)| format!("  {code:<12} {when}\n");
+    let lines: String = CODES.iter().map(line).collect();
+    format!("{TIMES}\n\nExit codes:\n{}", lines.trim_end())
+}
+
+/// What `redlock run` does, after all checks.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) name: OsString,
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    /// `None`: for ever. Zero: one attempt.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) conflict: u8,
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Duration,
+    pub(crate) at_least: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) fence: bool,
+}
+
+impl Run {
+    /// # Errors
+    ///
+    /// The option, its value and its limits.
+    pub(crate) fn job(&self) -> Result<Job, String> {
+        let (name, command) = words(&self.words)?;
+        let [program, arguments @ ..] = command else {
+            return Err("no COMMAND: redlock run [OPTIONS] NAME COMMAND [ARG]...".into());
+        };
+        let (ttl, max_hold) = (self.ttl.0, self.max_hold.0);
+        let second = Duration::from_secs(1);
+        within("--ttl", ttl, second, Duration::from_secs(DAY))?;
+        within("--max-hold", max_hold, second, Duration::MAX)?;
+        let at_least = self.at_least.map_or(Duration::ZERO, |time| time.0);
+        within(
+            "--at-least",
+            at_least,
+            Duration::ZERO,
+            max_hold.min(LONGEST),
+        )
+        .map_err(|error| format!("{error} (--max-hold)"))?;
+        if let Some(Time(longest)) = self.nodes.restart_guard {
+            // It is the ttl that the key is left with.
+            within("--at-least", at_least, Duration::ZERO, longest)
+                .map_err(|error| format!("{error} (--restart-guard)"))?;
+        }
+        let grace = self
+            .grace
+            .map_or(Duration::from_secs(5).min(ttl / 4), |time| time.0);
+        within("--grace", grace, Duration::ZERO, ttl / 2)
+            .map_err(|error| format!("{error} (half of --ttl)"))?;
+        Ok(Job {
+            name: name.to_owned(),
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+            wait: match self.nonblock {
+                true => Some(Duration::ZERO),
+                false => self.wait.map(|time| time.0),
+            },
+            conflict: self.conflict_exit_code,
+            ttl,
+            max_hold,
+            at_least,
+            grace,
+            fence: self.fence,
+        })
+    }
+}
+
+impl Throttle {
+    /// NAME, COMMAND and its arguments.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub(crate) fn words(&self) -> Result<(&OsStr, &[OsString]), String> {
+        let (name, command) = words(&self.words)?;
+        if self.fence && command.is_empty() {
+            return Err("--fence is for COMMAND, and there is none".into());
+        }
+        Ok((name, command))
+    }
+}
+
+/// NAME, and COMMAND with its arguments. `--` may stand before either.
+fn words(words: &[OsString]) -> Result<(&OsStr, &[OsString]), String> {
+    let [name, command @ ..] = words else {
+        return Err("no NAME".into());
+    };
+    let command = match command {
+        [dashes, command @ ..] if dashes == "--" => command,
+        command => command,
+    };
+    let starts_with_dash = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    if let Some(program) = command.first().filter(|program| starts_with_dash(program)) {
+        return Err(format!(
+            "COMMAND is {program:?}: it cannot begin with \"-\". Options go before NAME"
+        ));
+    }
+    Ok((name, command))
+}
+
+fn within(what: &str, time: Duration, min: Duration, max: Duration) -> Result<(), String> {
+    if time >= min && time <= max {
+        return Ok(());
+    }
+    let to = match max {
+        Duration::MAX => "more".into(),
+        max => format!("{max:?}"),
+    };
+    Err(format!("{what} is {time:?}: it must be {min:?} to {to}"))
+}
+
+/// A number of seconds, or with a unit: 500ms 30s 5m 1h 1d.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) Duration);
+
+impl std::str::FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Time, String> {
+        let end = text
+            .trim_end_matches(|c: char| c.is_ascii_alphabetic())
+            .len();
+        let (number, unit) = text.split_at(end);
+        let unit = match unit {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return Err("its unit must be ms, s, m, h or d".into()),
+        };
+        let digits = number
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number: Option<f64> = digits.then(|| number.parse().ok()).flatten();
+        let time = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
+        time.filter(|time| *time <= LONGEST)
+            .map(Time)
+            .ok_or_else(|| {
+                "it must be a number of seconds, or have a unit: 500ms 30s 5m 1h 1d; up to 36500d"
+                    .into()
+            })
+    }
+}
+
+fn max_hold(text: &str) -> Result<Time, String> {
+    match text {
+        "forever" => Ok(Time(Duration::MAX)),
+        text => text.parse(),
+    }
+}

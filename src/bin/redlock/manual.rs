@@ -1,0 +1,79 @@
+//! The manual page and the completions: from the same source as --help.
+
+use std::io::{self, Write, stdout};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::arguments::Arguments;
+use crate::{CODES, End, NO_PROCESS, say};
+
+const EXAMPLES: &str = include_str!("examples.roff");
+const NOTES: &str = include_str!("notes.roff");
+
+/// To standard output. A reader that has gone (`| head`) is no error.
+fn print(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> End {
+    let mut text = Vec::new();
+    let written = write(&mut text).and_then(|()| stdout().write_all(&text));
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            say(format_args!("{error}"));
+            End::Code(NO_PROCESS)
+        }
+        _ => End::Code(0),
+    }
+}
+
+pub(crate) fn completions(shell: Shell) -> End {
+    print(|text| {
+        clap_complete::generate(shell, &mut Arguments::command(), "redlock", text);
+        Ok(())
+    })
+}
+
+pub(crate) fn page() -> End {
+    print(|text| {
+        let mut command = Arguments::command();
+        command.build();
+        let page = Man::new(command.clone());
+        page.render_title(text)?;
+        page.render_name_section(text)?;
+        let commands = || {
+            command
+                .get_subcommands()
+                .filter(|one| one.get_arguments().count() > 3)
+        };
+        writeln!(text, ".SH SYNOPSIS\n.nf")?;
+        for one in commands() {
+            let usage = one.clone().render_usage().to_string();
+            writeln!(text, "{}", escaped(usage.trim_start_matches("Usage: ")))?;
+        }
+        writeln!(text, "redlock man\nredlock completions SHELL\n.fi")?;
+        text.write_all(EXAMPLES.as_bytes())?;
+        for one in commands() {
+            let mut options = Vec::new();
+            let about = one.get_about().map(ToString::to_string).unwrap_or_default();
+            writeln!(
+                text,
+                ".SH \"REDLOCK {}\"\n{about}.",
+                one.get_name().to_uppercase()
+            )?;
+            Man::new(one.clone()).render_options_section(&mut options)?;
+            let options = String::from_utf8_lossy(&options).replace(".SH OPTIONS", ".SS Options");
+            text.write_all(options.as_bytes())?;
+        }
+        writeln!(text, ".SH \"EXIT STATUS\"")?;
+        for (code, when) in CODES {
+            writeln!(text, ".TP\n{}\n{}", escaped(code), escaped(when))?;
+        }
+        text.write_all(NOTES.as_bytes())
+    })
+}
+
+/// As roff takes it literally.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e")
+        .replace('-', "\\-")
+        .replace('\'', "\\(aq")
+}

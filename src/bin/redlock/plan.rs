@@ -1,0 +1,536 @@
+//! What to do next, decided from the lease, the signals and the state of COMMAND alone: no I/O, no clock.
+
+use std::time::Duration;
+
+use signal_hook::consts::{
+    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU,
+};
+
+use crate::{End, LOST, TIMED_OUT};
+
+/// The wrapper kills COMMAND's group so long before the lease ends.
+pub(crate) const MARGIN: Duration = Duration::from_millis(100);
+/// The guard does, if the wrapper has not.
+pub(crate) const GUARD_MARGIN: Duration = Duration::from_millis(50);
+/// How far the guard's time may be off before it is told again: it still acts before the lease ends.
+const GUARD_SLACK: Duration = Duration::from_millis(50);
+/// A wait on the monotonic clock does not see a suspend, so none is longer.
+const TICK: Duration = Duration::from_millis(100);
+/// How soon to look again whether what COMMAND left behind is gone, at first; then half as often each time.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+
+/// What is known of the lock at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    /// On a clock that counts suspend.
+    pub(crate) now: Duration,
+    /// Zero once it is lost.
+    pub(crate) remaining: Duration,
+    /// How long it is renewed.
+    pub(crate) hold_left: Duration,
+}
+
+/// Why COMMAND, or what it left behind, is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The lock is lost.
+    Lost,
+    /// It is about to be lost.
+    RunsOut,
+    /// `--max-hold` is used up.
+    Hold,
+    /// COMMAND has ended, and processes of its group have not.
+    LeftOver,
+}
+
+/// What is to be done to COMMAND's group. Always done before it is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Nothing,
+    /// SIGTERM and SIGCONT.
+    Terminate(Why),
+    /// SIGKILL.
+    Kill(Why),
+}
+
+/// What follows when COMMAND was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnStop {
+    Nothing,
+    /// It waits where it begins: the guard is to know the lease, and lets it go on.
+    Arm,
+    /// It wants the terminal, which is ours to give.
+    GiveTerminal,
+    /// The user stopped it, so we stop too: with the rest of our group if the terminal's stop key would have
+    /// stopped that as well.
+    StopToo {
+        group: bool,
+    },
+}
+
+/// Where COMMAND is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Stopped before its first instruction, until the guard lets it go on.
+    Starting,
+    Running,
+    /// By this signal.
+    Stopped(i32),
+    Ended,
+}
+
+/// Where our group and COMMAND's stand with the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Terminal {
+    /// There is none.
+    None,
+    /// Others have it.
+    Others,
+    Ours,
+    Commands,
+}
+
+/// One run of COMMAND.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    grace: Duration,
+    state: State,
+    /// And when SIGKILL follows.
+    ending: Option<(Why, Duration)>,
+    /// By us; and since when.
+    killed: Option<Duration>,
+    /// Until when the guard leaves COMMAND alone.
+    guarded: Option<Duration>,
+    looks: u32,
+}
+
+impl Plan {
+    pub(crate) fn new(grace: Duration) -> Plan {
+        Plan {
+            grace,
+            state: State::Starting,
+            ending: None,
+            killed: None,
+            guarded: None,
+            looks: 0,
+        }
+    }
+
+    /// To be asked whenever something may have changed, and before anything else is done then.
+    pub(crate) fn look(&mut self, lease: Lease) -> Act {
+        if self.killed.is_some() {
+            return Act::Nothing;
+        }
+        if lease.remaining <= MARGIN {
+            return self.kill(Why::Lost, lease.now);
+        }
+        if let Some((why, kill_at)) = self.ending {
+            return match lease.now >= kill_at {
+                true => self.kill(why, lease.now),
+                false => Act::Nothing,
+            };
+        }
+        let why = if lease.remaining <= self.grace + MARGIN {
+            Why::RunsOut
+        } else if lease.hold_left.is_zero() && self.state != State::Ended {
+            Why::Hold
+        } else {
+            return Act::Nothing;
+        };
+        self.terminate(why, lease.now)
+    }
+
+    fn terminate(&mut self, why: Why, now: Duration) -> Act {
+        self.ending = Some((why, now.saturating_add(self.grace)));
+        Act::Terminate(why)
+    }
+
+    fn kill(&mut self, why: Why, now: Duration) -> Act {
+        // What was begun for another reason is a loss all the same, unless COMMAND had ended before.
+        if self.state != State::Ended || self.ending.is_none() {
+            self.ending = Some((why, now));
+        }
+        self.killed = Some(now);
+        Act::Kill(why)
+    }
+
+    /// The time to tell the guard, if it must be told another one.
+    pub(crate) fn guard_until(&mut self, lease: Lease) -> Option<Duration> {
+        // It lets COMMAND go on when it is told the first: not before COMMAND waits for that.
+        let told = self.guarded?;
+        let until = guard_time(lease);
+        if until.abs_diff(told) <= GUARD_SLACK {
+            return None;
+        }
+        self.guarded = Some(until);
+        Some(until)
+    }
+
+    /// COMMAND waits to begin: the first time to tell the guard.
+    pub(crate) fn arm(&mut self, lease: Lease) -> Duration {
+        let until = guard_time(lease);
+        self.guarded = Some(until);
+        until
+    }
+
+    pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal) -> OnStop {
+        if self.state == State::Starting {
+            return match self.guarded {
+                None => OnStop::Arm,
+                Some(_) => OnStop::Nothing,
+            };
+        }
+        self.state = State::Stopped(signal);
+        match (terminal, signal) {
+            // Renewed until --max-hold ends that.
+            (Terminal::None, _) => OnStop::Nothing,
+            (Terminal::Ours, SIGTTIN | SIGTTOU) => OnStop::GiveTerminal,
+            (Terminal::Commands, SIGTSTP) => OnStop::StopToo { group: true },
+            _ => OnStop::StopToo { group: false },
+        }
+    }
+
+    pub(crate) fn continued(&mut self) {
+        if self.state != State::Ended {
+            self.state = State::Running;
+        }
+    }
+
+    pub(crate) fn is_starting(&self) -> bool {
+        self.state == State::Starting
+    }
+
+    /// Whether we have told COMMAND, or its group, to end.
+    pub(crate) fn has_ended_it(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Whether SIGCONT goes behind a signal that is handed on. What the user stopped stays stopped.
+    pub(crate) fn wakes(&self, signal: i32) -> bool {
+        let ending = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal);
+        let by_user = matches!(self.state, State::Stopped(SIGSTOP | SIGTSTP));
+        ending && !by_user
+    }
+
+    /// COMMAND has ended: the verdict.
+    pub(crate) fn ended(&mut self, end: End, lease: Lease) -> End {
+        self.state = State::Ended;
+        let killed_by_guard = end == End::Signal(SIGKILL)
+            && self.killed.is_none()
+            && self.guarded.is_some_and(|until| lease.now >= until);
+        match self.ending {
+            _ if lease.remaining.is_zero() || killed_by_guard => End::Code(LOST),
+            Some((Why::Lost | Why::RunsOut, _)) => End::Code(LOST),
+            Some((Why::Hold, _)) => End::Code(TIMED_OUT),
+            Some((Why::LeftOver, _)) | None => end.to_shell(),
+        }
+    }
+
+    /// COMMAND has ended and processes of its group have not.
+    pub(crate) fn left_over(&mut self, lease: Lease) -> Act {
+        match (self.killed, self.ending) {
+            (None, None) => self.terminate(Why::LeftOver, lease.now),
+            _ => Act::Nothing,
+        }
+    }
+
+    /// SIGKILL was a grace ago and they are still there: they hang in the kernel, or are not ours to end.
+    pub(crate) fn gives_up(&self, lease: Lease) -> bool {
+        let since = |killed| lease.now.saturating_sub(killed);
+        self.killed
+            .is_some_and(|killed| since(killed) > self.grace.max(MARGIN))
+    }
+
+    /// How long nothing needs to be looked at, if nothing comes.
+    pub(crate) fn wait(&mut self, lease: Lease) -> Duration {
+        let mut wait = TICK;
+        if self.state == State::Ended {
+            wait = wait.min(FIRST_LOOK * 2_u32.pow(self.looks.min(5)));
+            self.looks += 1;
+        }
+        if self.killed.is_some() {
+            return wait;
+        }
+        wait = wait.min(lease.remaining.saturating_sub(MARGIN));
+        match self.ending {
+            Some((_, kill_at)) => wait.min(kill_at.saturating_sub(lease.now)),
+            None => wait
+                .min(lease.remaining.saturating_sub(self.grace + MARGIN))
+                .min(if self.state == State::Ended {
+                    wait
+                } else {
+                    lease.hold_left
+                }),
+        }
+    }
+}
+
+fn guard_time(lease: Lease) -> Duration {
+    let left = lease.remaining.saturating_sub(GUARD_MARGIN);
+    lease.now.saturating_add(left)
+}
+
+impl End {
+    /// As the exit code of a shell, where the table does not say that we die as COMMAND did.
+    fn to_shell(self) -> End {
+        match self {
+            End::Signal(SIGINT | SIGTERM | SIGHUP) | End::Code(_) => self,
+            End::Signal(signal) => End::Code(128 | u8::try_from(signal).unwrap_or(127)),
+        }
+    }
+}
+
+/// Whether the signal ends the wait for the lock.
+pub(crate) fn ends_the_wait(signal: i32) -> bool {
+    use signal_hook::consts::{SIGUSR1, SIGUSR2};
+    [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2].contains(&signal)
+}
+
+/// Whether the signal is handed on to COMMAND's group as it is.
+pub(crate) fn is_handed_on(signal: i32) -> bool {
+    use signal_hook::consts::{SIGTSTP, SIGWINCH};
+    ends_the_wait(signal) || signal == SIGWINCH || signal == SIGTSTP || signal == SIGCONT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signal_hook::consts::{SIGUSR1, SIGWINCH};
+
+    const S: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn lease(now: Duration, remaining: Duration) -> Lease {
+        Lease {
+            now,
+            remaining,
+            hold_left: 3600 * S,
+        }
+    }
+
+    /// COMMAND runs, under a lease of 30 s taken at 100 s.
+    fn running() -> Plan {
+        let mut plan = Plan::new(5 * S);
+        assert_eq!(plan.stopped(SIGSTOP, Terminal::None), OnStop::Arm);
+        plan.arm(lease(100 * S, 30 * S));
+        plan.continued();
+        plan
+    }
+
+    #[test]
+    fn nothing_is_done_while_the_lease_is_renewed() {
+        let mut plan = running();
+        for now in 100..10_000 {
+            assert_eq!(plan.look(lease(now * S, 20 * S)), Act::Nothing);
+        }
+    }
+
+    #[test]
+    fn the_lease_runs_out_term_a_grace_before_kill_before_the_end() {
+        let mut plan = running();
+        let (mut term, mut kill) = (None, None);
+        // The time that a wait takes is the time until something is to be done, to the millisecond.
+        let (mut now, end) = (100 * S, 130 * S);
+        while now < end {
+            let lease = lease(now, end - now);
+            match plan.look(lease) {
+                Act::Terminate(why) => {
+                    assert_eq!(why, Why::RunsOut);
+                    assert!(term.replace(end - now).is_none());
+                }
+                Act::Kill(_) => assert!(kill.replace(end - now).is_none()),
+                Act::Nothing => {}
+            }
+            let wait = plan.wait(lease);
+            assert!(wait <= TICK && wait > Duration::ZERO, "{wait:?} at {now:?}");
+            now += wait;
+        }
+        assert_eq!((term, kill), (Some(5 * S + MARGIN), Some(MARGIN)));
+        assert_eq!(
+            plan.ended(End::Signal(SIGKILL), lease(now, Duration::ZERO)),
+            End::Code(LOST)
+        );
+    }
+
+    #[test]
+    fn once_told_to_end_it_is_killed_renewed_or_not() {
+        let mut plan = running();
+        let told = Act::Terminate(Why::RunsOut);
+        assert_eq!(plan.look(lease(125 * S, 5 * S)), told);
+        assert_eq!(plan.look(lease(126 * S, 29 * S)), Act::Nothing);
+        assert_eq!(plan.look(lease(130 * S, 25 * S)), Act::Kill(Why::RunsOut));
+        assert_eq!(plan.look(lease(131 * S, 25 * S)), Act::Nothing);
+        let end = plan.ended(End::Code(0), lease(131 * S, 25 * S));
+        assert_eq!(end, End::Code(LOST));
+    }
+
+    #[test]
+    fn a_loss_kills_at_once() {
+        let mut plan = running();
+        let lost = lease(101 * S, Duration::ZERO);
+        assert_eq!(plan.look(lost), Act::Kill(Why::Lost));
+        assert_eq!(plan.look(lost), Act::Nothing);
+        // Also between SIGTERM and SIGKILL.
+        let mut plan = running();
+        plan.look(lease(125 * S, 5 * S));
+        assert_eq!(plan.look(lease(126 * S, MARGIN)), Act::Kill(Why::Lost));
+    }
+
+    #[test]
+    fn max_hold_terminates_then_kills() {
+        let mut plan = running();
+        let over = |now| Lease {
+            hold_left: Duration::ZERO,
+            ..lease(now, 20 * S)
+        };
+        let mut before = over(99 * S);
+        before.hold_left = 40 * MS;
+        assert_eq!(plan.look(before), Act::Nothing);
+        assert_eq!(plan.wait(before), 40 * MS);
+        assert_eq!(plan.look(over(100 * S)), Act::Terminate(Why::Hold));
+        assert_eq!(plan.look(over(104 * S)), Act::Nothing);
+        assert_eq!(plan.wait(over(105 * S - 7 * MS)), 7 * MS);
+        assert_eq!(plan.look(over(105 * S)), Act::Kill(Why::Hold));
+        let end = plan.ended(End::Signal(SIGKILL), over(105 * S));
+        assert_eq!(end, End::Code(TIMED_OUT));
+        // The loss goes before.
+        let mut plan = running();
+        plan.look(over(100 * S));
+        let end = plan.ended(End::Code(0), lease(101 * S, Duration::ZERO));
+        assert_eq!(end, End::Code(LOST));
+    }
+
+    #[test]
+    fn codes_are_those_of_the_table() {
+        let cases = [
+            (End::Code(0), End::Code(0)),
+            (End::Code(255), End::Code(255)),
+            (End::Signal(SIGINT), End::Signal(SIGINT)),
+            (End::Signal(SIGTERM), End::Signal(SIGTERM)),
+            (End::Signal(SIGHUP), End::Signal(SIGHUP)),
+            (End::Signal(SIGQUIT), End::Code(131)),
+            (End::Signal(SIGKILL), End::Code(137)),
+            (End::Signal(64), End::Code(192)),
+        ];
+        for (end, expected) in cases {
+            assert_eq!(running().ended(end, lease(101 * S, 29 * S)), expected);
+            let late = lease(131 * S, Duration::ZERO);
+            assert_eq!(running().ended(end, late), End::Code(LOST));
+        }
+    }
+
+    #[test]
+    fn a_kill_past_the_guards_time_was_the_guards() {
+        let renewed = |now| lease(now, 20 * S);
+        let kill = End::Signal(SIGKILL);
+        let (before, after) = (renewed(129 * S), renewed(130 * S));
+        assert_eq!(running().ended(kill, before), End::Code(137));
+        assert_eq!(running().ended(kill, after), End::Code(LOST));
+        assert_eq!(running().ended(End::Code(3), after), End::Code(3));
+    }
+
+    #[test]
+    fn the_guard_is_told_what_moved_and_before_the_lease_ends() {
+        let mut plan = Plan::new(S);
+        assert_eq!(plan.guard_until(lease(100 * S, 30 * S)), None);
+        assert_eq!(plan.arm(lease(100 * S, 30 * S)), 130 * S - GUARD_MARGIN);
+        assert_eq!(plan.guard_until(lease(110 * S, 20 * S)), None);
+        assert_eq!(plan.guard_until(lease(110 * S, 20 * S + 50 * MS)), None);
+        let renewed = plan.guard_until(lease(110 * S, 29 * S));
+        assert_eq!(renewed, Some(139 * S - GUARD_MARGIN));
+        // Somebody set the clock, or it was lost.
+        let lost = plan.guard_until(lease(111 * S, Duration::ZERO));
+        assert_eq!(lost, Some(111 * S));
+        assert!(GUARD_MARGIN < MARGIN && GUARD_SLACK <= GUARD_MARGIN);
+    }
+
+    #[test]
+    fn it_begins_only_behind_the_guard_and_is_armed_once() {
+        let mut plan = Plan::new(S);
+        assert!(plan.is_starting());
+        assert_eq!(plan.stopped(SIGSTOP, Terminal::Ours), OnStop::Arm);
+        plan.arm(lease(S, S));
+        assert_eq!(plan.stopped(SIGSTOP, Terminal::Ours), OnStop::Nothing);
+        plan.continued();
+        assert!(!plan.is_starting());
+    }
+
+    #[test]
+    fn what_the_user_stops_stops_us_and_what_wants_the_terminal_gets_it() {
+        let cases = [
+            (SIGTSTP, Terminal::None, OnStop::Nothing),
+            (SIGSTOP, Terminal::None, OnStop::Nothing),
+            (SIGTTIN, Terminal::None, OnStop::Nothing),
+            (SIGTTIN, Terminal::Ours, OnStop::GiveTerminal),
+            (SIGTTOU, Terminal::Ours, OnStop::GiveTerminal),
+            (SIGTTIN, Terminal::Others, OnStop::StopToo { group: false }),
+            (SIGTSTP, Terminal::Ours, OnStop::StopToo { group: false }),
+            (SIGTSTP, Terminal::Commands, OnStop::StopToo { group: true }),
+            (
+                SIGSTOP,
+                Terminal::Commands,
+                OnStop::StopToo { group: false },
+            ),
+        ];
+        for (signal, terminal, expected) in cases {
+            assert_eq!(running().stopped(signal, terminal), expected);
+        }
+    }
+
+    #[test]
+    fn a_signal_that_ends_wakes_what_the_user_did_not_stop() {
+        let mut plan = running();
+        assert!(plan.wakes(SIGTERM) && plan.wakes(SIGINT));
+        assert!(!plan.wakes(SIGUSR1) && !plan.wakes(SIGWINCH));
+        plan.stopped(SIGTTIN, Terminal::None);
+        assert!(plan.wakes(SIGTERM));
+        plan.stopped(SIGTSTP, Terminal::None);
+        assert!(!plan.wakes(SIGTERM));
+        plan.continued();
+        assert!(plan.wakes(SIGTERM));
+    }
+
+    #[test]
+    fn what_is_left_over_is_ended_and_the_code_stays() {
+        let mut plan = running();
+        let end = plan.ended(End::Code(3), lease(101 * S, 29 * S));
+        assert_eq!(end, End::Code(3));
+        let lease_at = |now| lease(now, 20 * S);
+        let told = plan.left_over(lease_at(101 * S));
+        assert_eq!(told, Act::Terminate(Why::LeftOver));
+        assert_eq!(plan.left_over(lease_at(102 * S)), Act::Nothing);
+        // Looked at often at first; max-hold is nothing to it.
+        assert_eq!(plan.wait(lease_at(101 * S)), FIRST_LOOK);
+        assert_eq!(plan.wait(lease_at(101 * S)), FIRST_LOOK * 2);
+        let mut over = lease_at(102 * S);
+        over.hold_left = Duration::ZERO;
+        assert_eq!(plan.look(over), Act::Nothing);
+        assert!(!plan.wait(over).is_zero());
+        assert_eq!(plan.look(lease_at(106 * S)), Act::Kill(Why::LeftOver));
+        assert!(!plan.gives_up(lease_at(107 * S)));
+        assert!(plan.gives_up(lease_at(112 * S)));
+        // A loss leaves them no time.
+        let mut plan = running();
+        plan.ended(End::Code(3), lease(101 * S, 29 * S));
+        plan.left_over(lease(101 * S, 29 * S));
+        let lost = plan.look(lease(102 * S, Duration::ZERO));
+        assert_eq!(lost, Act::Kill(Why::Lost));
+    }
+
+    #[test]
+    fn a_grace_of_zero_and_clocks_at_their_ends_do_no_harm() {
+        let mut plan = Plan::new(Duration::ZERO);
+        let at_end = lease(Duration::MAX, S);
+        assert_eq!(plan.look(at_end), Act::Nothing);
+        plan.arm(at_end);
+        let told = plan.look(lease(S, MARGIN));
+        assert_eq!(told, Act::Kill(Why::Lost));
+        let forever = Lease {
+            hold_left: Duration::MAX,
+            ..lease(S, Duration::MAX)
+        };
+        let mut plan = Plan::new(S);
+        assert_eq!(plan.look(forever), Act::Nothing);
+        assert_eq!(plan.wait(forever), TICK);
+    }
+}

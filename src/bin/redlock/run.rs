@@ -1,0 +1,533 @@
+//! `redlock run`: takes the lock, runs COMMAND, and ends it before the lock ends.
+//!
+//! Three processes. This one, the *wrapper*, renews the lock. *COMMAND* leads a group of its own, so that all that
+//! it starts can be ended with it. The *guard* ends that group should the wrapper be gone or stand still. What is
+//! done when is decided in plan.rs.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+use log::info;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg, raise};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::Pid;
+use redlock_sync::{Error, KeptLock, Lock, Options, Redlock};
+use signal_hook::consts::{
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::Job;
+use crate::child::{self, boot_time};
+use crate::plan::{Act, Lease, OnStop, Plan, Why, ends_the_wait, is_handed_on};
+use crate::terminal::Terminal;
+use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
+
+/// How long one wait for the lock is, so that an outage is said while it lasts.
+const SLICE: Duration = Duration::from_secs(10);
+/// Between two tries to extend the lock for `--at-least`.
+const PAUSE: Duration = Duration::from_millis(100);
+const SELF: &str = "/proc/self/exe";
+
+pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
+    // Without these nothing could be started once there is a lock.
+    let signals = fs::metadata(SELF).and_then(|_| signals());
+    let signals = match signals {
+        Ok(signals) => signals,
+        Err(error) => return no_process("the signals, or /proc", &error),
+    };
+    let lock = match acquire(job, redlock, options, &signals) {
+        Ok(lock) => lock,
+        Err(end) => return end,
+    };
+    let started = boot_time();
+    let kept = match lock.keep_alive(job.max_hold) {
+        Ok(kept) => kept,
+        Err(Error::Config(error)) => return no_process("a thread", &error),
+        Err(error) => return failed(&error),
+    };
+    let fence = match job.fence.then(|| kept.fencing_token()).transpose() {
+        Ok(fence) => fence,
+        Err(error) => {
+            say(format_args!("no fencing token: {error}"));
+            return End::Code(UNAVAILABLE);
+        }
+    };
+    let (end, kept) = match Run::start(job, kept, fence, signals) {
+        Ok(run) => run.to_its_end(),
+        Err(error) => return no_process("a process", &error),
+    };
+    match end {
+        End::Code(LOST) => end,
+        end => give_up(job, kept, boot_time().saturating_sub(started), end),
+    }
+}
+
+fn no_process(what: &str, error: &dyn std::error::Error) -> End {
+    say(format_args!("the system does not give {what}: {error}"));
+    End::Code(NO_PROCESS)
+}
+
+/// The signals that are handled, as they come. What was to be ignored from the start (nohup) stays ignored.
+fn signals() -> io::Result<Receiver<i32>> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let ignored = ignored.ok_or_else(|| io::Error::other("no SigIgn in /proc/self/status"))?;
+    let handled = [
+        SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
+    ];
+    let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
+    // Where that is ignored, nobody could be waited for.
+    let handled = handled.into_iter().filter(|signal| !is_ignored(signal));
+    let mut signals = Signals::new(handled.chain([SIGCHLD]))?;
+    let (sender, receiver) = channel();
+    let forward = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("redlock-signals".into());
+    thread.spawn(forward)?;
+    Ok(receiver)
+}
+
+/// Waits for the lock as long as the job says.
+fn acquire(
+    job: &Job,
+    redlock: &Redlock,
+    options: &Options,
+    signals: &Receiver<i32>,
+) -> Result<Lock, End> {
+    let end = job.wait.map(|wait| Instant::now().checked_add(wait));
+    let mut ended_by = None;
+    let mut outage = false;
+    info!(
+        "waiting for \"{}\"",
+        job.name.as_encoded_bytes().escape_ascii()
+    );
+    loop {
+        let left = match end {
+            Some(Some(end)) => end.saturating_duration_since(Instant::now()),
+            _ => Duration::MAX,
+        };
+        let options = options.clone().wait(left.min(SLICE));
+        let redlock = redlock
+            .clone()
+            .with_options(options)
+            .map_err(|error| failed(&error))?;
+        let keep_trying = || {
+            ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
+            ended_by.is_none()
+        };
+        let name = job.name.as_encoded_bytes();
+        let result = redlock.acquire_while(name, job.ttl, keep_trying);
+        ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
+        if let Some(signal) = ended_by {
+            return Err(End::Signal(signal));
+        }
+        let error = match result {
+            Ok(lock) => return Ok(lock),
+            Err(error) => error,
+        };
+        match error {
+            Error::Busy if left <= SLICE => {
+                info!("another has the lock");
+                return Err(End::Code(job.conflict));
+            }
+            Error::Busy => outage = false,
+            Error::Unavailable(_) | Error::TooSlow if left > SLICE => {
+                if !outage {
+                    say(format_args!("{error}; waiting goes on"));
+                }
+                outage = true;
+            }
+            error => return Err(failed(&error)),
+        }
+    }
+}
+
+/// A signal that came while we wait: whether it ends that.
+fn while_waiting(signal: i32) -> Option<i32> {
+    if signal == SIGTSTP {
+        let _ = raise(Signal::SIGSTOP);
+    }
+    ends_the_wait(signal).then_some(signal)
+}
+
+/// Ends the lock behind COMMAND: releases it, or leaves it until `--at-least` is over.
+fn give_up(job: &Job, kept: KeptLock, held: Duration, end: End) -> End {
+    let rest = job.at_least.saturating_sub(held);
+    let result = if rest.is_zero() {
+        kept.release()
+    } else {
+        leave(kept.stop(), rest)
+    };
+    match result {
+        Ok(()) => end,
+        Err(Error::Lost) => {
+            say(format_args!("the lock was lost before COMMAND had ended"));
+            End::Code(LOST)
+        }
+        Err(error) => {
+            say(format_args!(
+                "COMMAND has ended, and the lock is not as it should be until its ttl ends: {error}"
+            ));
+            end
+        }
+    }
+}
+
+/// Leaves the lock to others in `rest`, or up to a ttl later.
+fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
+    let until = boot_time().saturating_add(rest);
+    loop {
+        let rest = until.saturating_sub(boot_time());
+        let result = if lock.remaining() >= rest {
+            Ok(())
+        } else {
+            lock.extend(rest)
+        };
+        match result {
+            Err(Error::Unavailable(_)) if lock.remaining() > 2 * PAUSE => thread::sleep(PAUSE),
+            Err(Error::Lost) => return Err(Error::Lost),
+            result => {
+                lock.leak();
+                return result;
+            }
+        }
+    }
+}
+
+/// COMMAND, the guard, and what is between them and us.
+struct Run {
+    plan: Plan,
+    kept: KeptLock,
+    command: Child,
+    /// COMMAND's.
+    group: Pid,
+    guard: Option<Child>,
+    to_guard: UnixStream,
+    terminal: Terminal,
+    signals: Receiver<i32>,
+    /// An interrupt or quit came by way of us, not from the keyboard straight to COMMAND.
+    handed_on_key: bool,
+    /// Signals did not reach COMMAND, and that was said.
+    refused: bool,
+    /// COMMAND never began: there was no guard.
+    unguarded: bool,
+}
+
+impl Run {
+    /// Starts the two, on the main thread: COMMAND dies with the thread that started it.
+    fn start(
+        job: &Job,
+        kept: KeptLock,
+        fence: Option<u64>,
+        signals: Receiver<i32>,
+    ) -> io::Result<Run> {
+        let (to_guard, from_us) = UnixStream::pair()?;
+        to_guard.set_nonblocking(true)?;
+        let mut command = Command::new(SELF);
+        command
+            .arg0("redlock")
+            .arg(child::COMMAND)
+            .arg(std::process::id().to_string())
+            .arg(&job.program)
+            .args(&job.arguments)
+            .process_group(0);
+        environment(&mut command, &job.name, fence);
+        let mut command = command.spawn()?;
+        let group = Pid::from_raw(i32::try_from(command.id()).unwrap_or(i32::MAX));
+        let guard = Command::new(SELF)
+            .arg0("redlock: guard")
+            .args([child::GUARD, &group.to_string()])
+            .process_group(0)
+            .stdin(Stdio::from(OwnedFd::from(from_us)))
+            .stdout(Stdio::null())
+            .spawn();
+        let guard = guard.inspect_err(|_| {
+            // It waits to begin.
+            let _ = command.kill().and_then(|()| command.wait());
+        })?;
+        Ok(Run {
+            plan: Plan::new(job.grace),
+            kept,
+            command,
+            group,
+            guard: Some(guard),
+            to_guard,
+            terminal: Terminal::new(group),
+            signals,
+            handed_on_key: false,
+            refused: false,
+            unguarded: false,
+        })
+    }
+
+    /// COMMAND's end, or ours where the lock was lost; nothing of its group is left.
+    fn to_its_end(mut self) -> (End, KeptLock) {
+        let end = loop {
+            self.look();
+            let wait = self.plan.wait(self.lease());
+            let signal = self.signals.recv_timeout(wait).ok();
+            // We may have stood still meanwhile: first what is due.
+            self.look();
+            if let Some(signal) = signal {
+                self.signal(signal);
+            }
+            self.stops();
+            match self.command.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => break self.ended(ending(status)),
+                // Somebody else has waited for it; that cannot be.
+                Err(error) => break no_process("COMMAND's end", &error),
+            }
+            self.guard();
+            self.adopted();
+        };
+        self.leftovers();
+        // The group is empty: it must not kill whoever gets its number.
+        if let Some(mut guard) = self.guard.take() {
+            let _ = guard.kill().and_then(|()| guard.wait());
+        }
+        (end, self.kept)
+    }
+
+    fn lease(&self) -> Lease {
+        Lease {
+            // In this order: what passes in between makes it shorter.
+            now: boot_time(),
+            remaining: self.kept.remaining(),
+            hold_left: self.kept.hold_left(),
+        }
+    }
+
+    /// Does what is due.
+    fn look(&mut self) {
+        let lease = self.lease();
+        let act = self.plan.look(lease);
+        self.act(act);
+        if let Some(until) = self.plan.guard_until(lease) {
+            self.tell_guard(until);
+        }
+    }
+
+    fn act(&mut self, act: Act) {
+        let why = match act {
+            Act::Nothing => return,
+            Act::Terminate(why) => {
+                self.send(Signal::SIGTERM);
+                self.send(Signal::SIGCONT);
+                why
+            }
+            Act::Kill(why) => {
+                self.send(Signal::SIGKILL);
+                why
+            }
+        };
+        match (act, why) {
+            (_, Why::LeftOver) => info!("ending the processes that COMMAND left behind"),
+            (Act::Kill(_), Why::Lost) => say(format_args!(
+                "the lock is lost ({}): COMMAND was killed",
+                self.kept
+                    .lost()
+                    .map_or("no node renewed it".into(), |why| format!("{why:?}"))
+            )),
+            (Act::Kill(_), _) => say(format_args!(
+                "COMMAND did not end by SIGTERM: it was killed"
+            )),
+            (_, Why::Hold) => say(format_args!("--max-hold is used up: COMMAND is to end")),
+            _ => say(format_args!(
+                "the lock cannot be renewed and is about to end: COMMAND is to end"
+            )),
+        }
+    }
+
+    /// To COMMAND's group.
+    fn send(&mut self, signal: Signal) {
+        if let Err(Errno::EPERM) = killpg(self.group, signal)
+            && !self.refused
+        {
+            self.refused = true;
+            say(format_args!(
+                "COMMAND runs as another user and cannot be sent {signal}: run redlock as that user"
+            ));
+        }
+    }
+
+    /// A message that does not fit, or that nobody reads, is not missed: the guard's time only comes earlier.
+    fn tell_guard(&mut self, until: Duration) {
+        let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        let _ = self.to_guard.write_all(&nanos.to_le_bytes());
+    }
+
+    /// Hands a signal on.
+    fn signal(&mut self, signal: i32) {
+        if signal == SIGCONT {
+            self.terminal.offer();
+        }
+        let known = Signal::try_from(signal)
+            .ok()
+            .filter(|_| is_handed_on(signal));
+        let Some(known) = known else {
+            return;
+        };
+        self.handed_on_key |= [SIGINT, SIGQUIT].contains(&signal);
+        self.send(known);
+        if self.plan.wakes(signal) {
+            self.send(Signal::SIGCONT);
+        }
+    }
+
+    /// COMMAND's stops, and that it goes on again. Its end is not taken from here.
+    fn stops(&mut self) {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WSTOPPED | WaitPidFlag::WCONTINUED;
+        loop {
+            match waitid(Id::Pid(self.group), flags) {
+                Ok(WaitStatus::Stopped(_, signal)) => self.stopped(signal),
+                Ok(WaitStatus::Continued(_)) => self.plan.continued(),
+                _ => return,
+            }
+        }
+    }
+
+    fn stopped(&mut self, signal: Signal) {
+        self.terminal.stopped_by(signal);
+        match self.plan.stopped(signal as i32, self.terminal.state()) {
+            OnStop::Nothing => {}
+            OnStop::Arm => {
+                self.terminal.offer();
+                let until = self.plan.arm(self.lease());
+                self.tell_guard(until);
+            }
+            OnStop::GiveTerminal => {
+                self.terminal.offer();
+                self.send(Signal::SIGCONT);
+            }
+            OnStop::StopToo { group } => {
+                self.terminal.stop_too(group);
+                // Whoever let us go on sent SIGCONT, which is handed on.
+            }
+        }
+    }
+
+    fn ended(&mut self, end: End) -> End {
+        let verdict = self.plan.ended(end, self.lease());
+        let had_terminal = self.terminal.take_back();
+        if let End::Signal(signal @ (SIGINT | SIGQUIT)) = end
+            && had_terminal
+            && !self.handed_on_key
+            && let Ok(signal) = Signal::try_from(signal)
+        {
+            self.terminal.pass_on_key(signal);
+        }
+        if self.unguarded {
+            return no_process(
+                "a guard",
+                &io::Error::other("it ended before COMMAND began"),
+            );
+        }
+        if verdict == End::Code(LOST) && !self.plan.has_ended_it() {
+            say(format_args!("the lock was lost before COMMAND had ended"));
+        }
+        verdict
+    }
+
+    /// Ends what COMMAND left behind in its group.
+    fn leftovers(&mut self) {
+        while is_alive(self.group) {
+            let lease = self.lease();
+            let act = self.plan.left_over(lease);
+            self.act(act);
+            self.look();
+            if self.plan.gives_up(lease) {
+                say(format_args!(
+                    "processes that COMMAND left behind do not end: group {}",
+                    self.group
+                ));
+                return;
+            }
+            let wait = self.plan.wait(lease);
+            if let Ok(signal) = self.signals.recv_timeout(wait) {
+                self.look();
+                self.signal(signal);
+            }
+            self.guard();
+            self.adopted();
+        }
+    }
+
+    /// Without a guard we go on; but nothing begins without one.
+    fn guard(&mut self) {
+        let gone = match &mut self.guard {
+            Some(guard) => !matches!(guard.try_wait(), Ok(None)),
+            None => return,
+        };
+        if !gone {
+            return;
+        }
+        self.guard = None;
+        info!("the guard is gone");
+        // It may have been about to let COMMAND begin.
+        self.stops();
+        if self.plan.is_starting() {
+            self.unguarded = true;
+            self.send(Signal::SIGKILL);
+        }
+    }
+
+    /// Process 1 waits for everybody's children.
+    fn adopted(&self) {
+        if std::process::id() != 1 {
+            return;
+        }
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(status) = waitid(Id::All, peek)
+            && let Some(process) = status.pid()
+        {
+            let guard = self.guard.as_ref().map(Child::id);
+            let ours = [Some(self.command.id()), guard];
+            if ours.contains(&u32::try_from(process.as_raw()).ok()) {
+                return;
+            }
+            let _ = waitpid(process, Some(WaitPidFlag::WNOHANG));
+        }
+    }
+}
+
+fn ending(status: ExitStatus) -> End {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    match code {
+        Some(code) => End::Code(code),
+        None => End::Signal(status.signal().unwrap_or_default()),
+    }
+}
+
+/// Whether any process of a group still runs. One that only waits to be waited for does not.
+fn is_alive(group: Pid) -> bool {
+    if killpg(group, None) == Err(Errno::ESRCH) {
+        return false;
+    }
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    let number = group.to_string();
+    let runs = |process: io::Result<fs::DirEntry>| {
+        let stat = fs::read_to_string(process.ok()?.path().join("stat")).ok()?;
+        // pid (name) state parent group …
+        let mut fields = stat.rsplit(')').next()?.split_whitespace();
+        let (state, group) = (fields.next()?, fields.nth(1)?);
+        (group == number && !["Z", "X"].contains(&state)).then_some(())
+    };
+    processes.filter_map(runs).next().is_some()
+}

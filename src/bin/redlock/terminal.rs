@@ -1,0 +1,88 @@
+//! Whose turn it is at the terminal: as a shell does it, COMMAND's group has it while it runs.
+
+use std::fs::File;
+use std::io::{IsTerminal, stdin, stdout};
+
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
+
+use crate::plan;
+
+/// The controlling terminal, if there is one.
+pub(crate) struct Terminal {
+    file: Option<File>,
+    /// COMMAND's.
+    group: Pid,
+    /// COMMAND is to have it when we have it: it reads from and writes to it, or has asked for it.
+    wanted: bool,
+}
+
+impl Terminal {
+    /// Called by the main thread when all processes are started: from here on it has SIGTTOU blocked, which would
+    /// stop us where we take the terminal back, or write to it.
+    pub(crate) fn new(group: Pid) -> Terminal {
+        let mut blocked = SigSet::empty();
+        blocked.add(Signal::SIGTTOU);
+        let _ = blocked.thread_block();
+        let file = File::options().read(true).write(true).open("/dev/tty");
+        Terminal {
+            file: file.ok(),
+            group,
+            // In a pipeline it belongs to who shows the result.
+            wanted: stdin().is_terminal() && stdout().is_terminal(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> plan::Terminal {
+        let Some(file) = &self.file else {
+            return plan::Terminal::None;
+        };
+        match tcgetpgrp(file) {
+            Err(_) => plan::Terminal::None,
+            Ok(group) if group == self.group => plan::Terminal::Commands,
+            Ok(group) if group == getpgrp() => plan::Terminal::Ours,
+            Ok(_) => plan::Terminal::Others,
+        }
+    }
+
+    /// COMMAND begins, or goes on: it gets the terminal if it is to have it and it is ours to give.
+    pub(crate) fn offer(&self) {
+        if self.wanted
+            && self.state() == plan::Terminal::Ours
+            && let Some(file) = &self.file
+        {
+            let _ = tcsetpgrp(file, self.group);
+        }
+    }
+
+    /// COMMAND was stopped by `signal`: which may mean that it has asked for it.
+    pub(crate) fn stopped_by(&mut self, signal: Signal) {
+        self.wanted |= [Signal::SIGTTIN, Signal::SIGTTOU].contains(&signal);
+    }
+
+    /// COMMAND has stopped or ended. Whether it had the terminal.
+    pub(crate) fn take_back(&self) -> bool {
+        let had = self.state() == plan::Terminal::Commands;
+        if had && let Some(file) = &self.file {
+            let _ = tcsetpgrp(file, getpgrp());
+        }
+        had
+    }
+
+    /// Stops this process until somebody lets it go on; or its whole group, which the terminal's stop key would
+    /// have stopped, had COMMAND been in it.
+    pub(crate) fn stop_too(&self, group: bool) {
+        self.take_back();
+        if group {
+            let _ = kill(Pid::from_raw(0), Signal::SIGSTOP);
+        } else {
+            let _ = raise(Signal::SIGSTOP);
+        }
+    }
+
+    /// COMMAND was ended from the keyboard, so whoever waits for us in our group (a script) is told, too, as if
+    /// COMMAND had been in it. We are as well, and end next.
+    pub(crate) fn pass_on_key(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(0), signal);
+    }
+}

@@ -1,0 +1,43 @@
+//! `redlock throttle`: at most once in a time, on all hosts. A lock that is left to its ttl.
+
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+
+use log::info;
+use redlock_sync::Redlock;
+
+use crate::arguments::Throttle;
+use crate::child;
+use crate::{End, UNAVAILABLE, environment, failed, say};
+
+/// COMMAND takes the place of this process: nothing stays to watch over it.
+pub(crate) fn throttle(
+    given: &Throttle,
+    (name, command): (&OsStr, &[OsString]),
+    redlock: &Redlock,
+) -> End {
+    let lock = match redlock.try_acquire(name.as_encoded_bytes(), given.every.0) {
+        Ok(Some(lock)) => lock,
+        Ok(None) => {
+            info!("too soon: it has been less than {:?}", given.every.0);
+            return End::Code(given.conflict_exit_code);
+        }
+        Err(error) => return failed(&error),
+    };
+    let fence = match given.fence.then(|| lock.fencing_token()).transpose() {
+        Ok(fence) => fence,
+        // It has not happened, so it may.
+        Err(error) => {
+            say(format_args!("no fencing token: {error}"));
+            return End::Code(UNAVAILABLE);
+        }
+    };
+    lock.leak();
+    let Some((program, arguments)) = command.split_first() else {
+        return End::Code(0);
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    environment(&mut command, name, fence);
+    End::Code(child::exec(&mut command))
+}
