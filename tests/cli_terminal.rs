@@ -1,1 +1,284 @@
+//! `redlock run` at a terminal, as a user of an interactive shell sees it.
 
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rexpect::session::{PtySession, spawn_command};
+use support::*;
+
+const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
+const SHELLS: [&str; 2] = ["bash", "dash"];
+
+/// An interactive shell at a terminal of its own. `$r` is `redlock run`.
+struct Terminal {
+    session: PtySession,
+    servers: Vec<Server>,
+}
+
+impl Terminal {
+    fn new(shell: &str) -> Terminal {
+        let servers = Server::several(3);
+        let mut command = Command::new(shell);
+        if shell == "bash" {
+            command.args(["--norc", "--noprofile", "--noediting"]);
+        }
+        command
+            .arg("-i")
+            .env("PS1", "@@ ")
+            .env("TERM", "dumb")
+            .env_remove("REDLOCK_NODES_FILE")
+            .env("REDLOCK_NODES", urls(&servers).join(","))
+            .env("r", format!("{REDLOCK} run"));
+        let mut terminal = Terminal {
+            session: spawn_command(command, Some(30_000)).unwrap(),
+            servers,
+        };
+        terminal.session.process_mut().set_kill_timeout(Some(1_000));
+        terminal.prompt();
+        terminal
+    }
+
+    fn prompt(&mut self) -> String {
+        self.expect("@@ ")
+    }
+
+    /// What came before.
+    fn expect(&mut self, text: &str) -> String {
+        self.session
+            .exp_string(text)
+            .unwrap_or_else(|error| panic!("no {text:?}: {error}"))
+    }
+
+    fn line(&mut self, line: &str) {
+        self.session.send_line(line).unwrap();
+    }
+
+    fn key(&mut self, key: char) {
+        self.session.send_control(key).unwrap();
+    }
+
+    /// The last exit code, which shows that the shell has the terminal.
+    fn code(&mut self) -> String {
+        self.line("echo code=$?");
+        self.expect("code=");
+        let code = self.expect("\n");
+        self.prompt();
+        code.trim().to_owned()
+    }
+
+    fn is_held(&self, name: &str) -> bool {
+        let on = self.servers.iter().filter(|server| server.exists(name));
+        on.count() >= 2
+    }
+}
+
+/// Names of a shell's programs would be expanded too early.
+fn sh(script: &str) -> String {
+    format!("sh -c '{script}'")
+}
+
+#[test]
+fn the_command_reads_from_the_terminal_and_a_script_reads_after_it() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        terminal.line(&format!("$r x {}", sh("read a; echo \"<$a>\"; exit 4")));
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+        // Not interactive, so nobody gives the terminal but us.
+        let script = "$r x sh -c \"read a; echo first=\\$a\"; read b; echo second=$b";
+        terminal.line(&format!("{shell} -c '{script}'"));
+        terminal.line("one");
+        terminal.expect("first=one");
+        terminal.line("two");
+        terminal.expect("second=two");
+        terminal.prompt();
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_loop_around_it() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let say = sh("echo started; exec sleep 1000");
+        terminal.line(&format!("$r x {say}"));
+        terminal.expect("started");
+        terminal.key('c');
+        terminal.prompt();
+        assert_eq!(terminal.code(), "130", "{shell}");
+        eventually("released", || !terminal.is_held("x"));
+        // At the prompt, and in a script.
+        let rounds = format!("for i in 1 2 3; do echo round=$i; $r x {say}; done");
+        terminal.line(&rounds);
+        terminal.expect("started");
+        terminal.key('c');
+        let said = terminal.prompt();
+        assert!(!said.contains("round="), "{shell}: {said}");
+        let rounds =
+            "for i in 1 2 3; do echo round=$i; $r x sh -c \"echo started; exec sleep 1000\"; done";
+        terminal.line(&format!("{shell} -c '{rounds}'"));
+        terminal.expect("started");
+        terminal.key('c');
+        let said = terminal.prompt();
+        assert!(!said.contains("round="), "{shell}: {said}");
+        // One that handles it goes on.
+        let handles = sh("trap \"echo caught\" INT; echo started; sleep 1000; exit 4");
+        terminal.line(&format!("$r x {handles}"));
+        terminal.expect("started");
+        terminal.key('c');
+        terminal.expect("caught");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+    }
+}
+
+#[test]
+fn ctrl_z_stops_it_and_fg_goes_on() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        terminal.line(&format!(
+            "$r x {}",
+            sh("echo started; read a; echo \"<$a>\"; exit 4")
+        ));
+        terminal.expect("started");
+        terminal.key('z');
+        terminal.prompt();
+        terminal.line("jobs");
+        terminal.expect("Stopped");
+        terminal.prompt();
+        assert!(terminal.is_held("x"));
+        for _ in 0..3 {
+            terminal.line("fg");
+            terminal.expect("sh -c");
+            std::thread::sleep(ms(200));
+            terminal.key('z');
+            terminal.prompt();
+        }
+        terminal.line("fg");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+        eventually("released", || !terminal.is_held("x"));
+    }
+}
+
+#[test]
+fn stopped_past_the_lease_it_is_lost() {
+    let mut terminal = Terminal::new("bash");
+    terminal.line(&format!("$r --ttl 6s x {}", sh("echo started; sleep 1000")));
+    terminal.expect("started");
+    let start = Instant::now();
+    terminal.key('z');
+    terminal.prompt();
+    eventually("nothing is renewed", || !terminal.is_held("x"));
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+    terminal.line("fg");
+    terminal.prompt();
+    assert_eq!(terminal.code(), "76");
+}
+
+#[test]
+fn a_script_around_it_stops_and_goes_on_with_it() {
+    let mut terminal = Terminal::new("bash");
+    let script = "$r x sh -c \"echo started; read a; echo first=\\$a\"; read b; echo second=$b";
+    terminal.line(&format!("bash -c '{script}'"));
+    terminal.expect("started");
+    terminal.key('z');
+    terminal.prompt();
+    terminal.line("fg");
+    terminal.line("one");
+    terminal.expect("first=one");
+    terminal.line("two");
+    terminal.expect("second=two");
+    terminal.prompt();
+}
+
+#[test]
+fn in_the_background_it_runs_and_gets_the_terminal_when_it_is_brought_back() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        terminal.line(&format!("$r x {} &", sh("sleep 0.3; echo background")));
+        terminal.expect("background");
+        terminal.line("wait; echo waited");
+        terminal.expect("waited");
+        terminal.prompt();
+        // It reads, so it is stopped, and so are we.
+        terminal.line(&format!("$r x {} &", sh("read a; echo \"<$a>\"; exit 4")));
+        eventually("the shell sees that it is stopped", || {
+            std::thread::sleep(ms(100));
+            terminal.line("jobs; echo end-of-jobs");
+            let jobs = terminal.expect("end-of-jobs");
+            terminal.prompt();
+            jobs.contains("Stopped")
+        });
+        terminal.line("fg");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+    }
+}
+
+#[test]
+fn in_a_pipeline_the_terminal_stays_with_who_shows_the_result() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let mate = sh("read a </dev/tty; echo \"mate <$a>\"; cat");
+        terminal.line(&format!("$r x {} | {mate}", sh("sleep 0.5; echo data")));
+        terminal.line("word");
+        terminal.expect("mate <word>");
+        terminal.expect("data");
+        terminal.prompt();
+        // The keys reach both.
+        terminal.line(&format!("$r x {} | cat", sh("echo started; sleep 1000")));
+        terminal.expect("started");
+        assert!(terminal.is_held("x"));
+        terminal.key('z');
+        terminal.prompt();
+        terminal.line("fg");
+        terminal.expect("cat");
+        std::thread::sleep(ms(200));
+        terminal.key('c');
+        terminal.prompt();
+        eventually("released", || !terminal.is_held("x"));
+    }
+}
+
+#[test]
+fn with_its_input_from_elsewhere_it_gets_the_terminal_when_it_asks() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let asks = sh("cat; read a </dev/tty; echo \"<$a>\"; exit 4");
+        terminal.line(&format!("echo piped | $r x {asks}"));
+        terminal.expect("piped");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+    }
+}
+
+#[test]
+fn ctrl_z_and_ctrl_c_while_it_waits() {
+    let mut terminal = Terminal::new("bash");
+    let lock = take(&redlock(&terminal.servers), "x");
+    terminal.line("$r x echo ran");
+    eventually("it waits", || terminal.servers[0].queued("x") > 0);
+    terminal.key('z');
+    terminal.expect("Stopped");
+    terminal.prompt();
+    terminal.line("fg");
+    terminal.expect("echo ran");
+    terminal.key('c');
+    terminal.prompt();
+    assert_eq!(terminal.code(), "130");
+    lock.release().unwrap();
+}

@@ -78,8 +78,10 @@ fn main() -> ExitCode {
     match end {
         End::Code(code) => ExitCode::from(code),
         End::Signal(signal) => {
-            let _ = emulate_default_handler(signal);
             // Process 1 is not ended by its own signals.
+            if std::process::id() != 1 {
+                let _ = emulate_default_handler(signal);
+            }
             ExitCode::from(128 | u8::try_from(signal).unwrap_or(127))
         }
     }

@@ -121,7 +121,7 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
 fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<ConnectionInfo, String> {
     // The redis crate's text does not repeat it.
     let info = url.into_connection_info();
-    info.map_err(|error| format!("{place} is not a node's URL (redis://host:port): {error}"))
+    info.map_err(|error| format!("{place} cannot be a node's URL (redis://host:port): {error}"))
 }
 
 fn has_password(info: &ConnectionInfo) -> bool {

@@ -337,12 +337,12 @@ impl Run {
         };
         match (act, why) {
             (_, Why::LeftOver) => info!("ending the processes that COMMAND left behind"),
-            (Act::Kill(_), Why::Lost) => say(format_args!(
-                "the lock is lost ({}): COMMAND was killed",
-                self.kept
-                    .lost()
-                    .map_or("no node renewed it".into(), |why| format!("{why:?}"))
-            )),
+            (Act::Kill(_), Why::Lost) => match self.kept.lost() {
+                Some(reason) => say(format_args!(
+                    "the lock is lost ({reason:?}): COMMAND was killed"
+                )),
+                None => say(format_args!("the lock is about to end: COMMAND was killed")),
+            },
             (Act::Kill(_), _) => say(format_args!(
                 "COMMAND did not end by SIGTERM: it was killed"
             )),
