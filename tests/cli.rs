@@ -1258,6 +1258,26 @@ fn the_command_finds_what_it_would_find_without_us() {
 }
 
 #[test]
+fn input_and_output_are_the_commands_alone() {
+    let fleet = Fleet::new(3);
+    let mut command = fleet.command(&["run", "x", "sh", "-c", "echo $$; exec <&- >&-; sleep 1000"]);
+    let mut wrapper = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = wrapper.stdin.take().unwrap();
+    let mut job = Job::new(wrapper);
+    assert_eq!(
+        job.rest(),
+        "",
+        "the end of its output is seen while it runs"
+    );
+    eventually("nobody reads any more", || input.write_all(b"x").is_err());
+    assert!(!is_zombie(job.command));
+}
+
+#[test]
 fn a_parent_that_ignores_its_children_or_closes_stdin_does_no_harm() {
     let fleet = Fleet::new(3);
     let run = |script: &str| {

@@ -267,6 +267,28 @@ fn with_its_input_from_elsewhere_it_gets_the_terminal_when_it_asks() {
 }
 
 #[test]
+fn where_no_shell_could_let_it_go_on_ctrl_z_does_nothing() {
+    let servers = Server::several(3);
+    let mut command = Command::new(REDLOCK);
+    command
+        .args([
+            "run",
+            "x",
+            "sh",
+            "-c",
+            "echo started; read a; echo \"<$a>\"",
+        ])
+        .env("REDLOCK_NODES", urls(&servers).join(","));
+    let mut session = spawn_command(command, Some(30_000)).unwrap();
+    session.exp_string("started").unwrap();
+    session.send_control('z').unwrap();
+    std::thread::sleep(ms(300));
+    session.send_line("word").unwrap();
+    session.exp_string("<word>").unwrap();
+    session.exp_eof().unwrap();
+}
+
+#[test]
 fn ctrl_z_and_ctrl_c_while_it_waits() {
     let mut terminal = Terminal::new("bash");
     let lock = take(&redlock(&terminal.servers), "x");

@@ -2,9 +2,8 @@
 //! What belongs between fork and exec is done after an exec of ourselves, where it is safe.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, stdin};
+use std::io::stdin;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nix::time::clock_gettime;
 use nix::unistd::{Pid, getppid, read};
 
-use crate::{CANNOT_RUN, NO_PROCESS, NOT_FOUND, say};
+use crate::{NO_PROCESS, exec, say};
 
 pub(crate) const COMMAND: &str = "__child";
 pub(crate) const GUARD: &str = "__guard";
@@ -44,17 +43,6 @@ pub(crate) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
         return NO_PROCESS;
     }
     exec(Command::new(program).args(words))
-}
-
-/// Becomes the command; otherwise says why not.
-pub(crate) fn exec(command: &mut Command) -> u8 {
-    let error = command.exec();
-    let program = command.get_program().to_string_lossy();
-    say(format_args!("cannot run {program:?}: {error}"));
-    match error.kind() {
-        ErrorKind::NotFound => NOT_FOUND,
-        _ => CANNOT_RUN,
-    }
 }
 
 /// `__guard GROUP`: kills the group when the wrapper is gone, or when the time is over that the wrapper told

@@ -1,12 +1,13 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child and terminal),
+//! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child, processes and terminal),
 //! throttle, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{Write, stderr};
+use std::io::{ErrorKind, Write, stderr};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
@@ -17,11 +18,14 @@ use signal_hook::low_level::emulate_default_handler;
 use arguments::Arguments;
 
 mod arguments;
+#[cfg(target_os = "linux")]
 mod child;
 mod manual;
 mod nodes;
 #[cfg(target_os = "linux")]
 mod plan;
+#[cfg(target_os = "linux")]
+mod processes;
 #[cfg(target_os = "linux")]
 mod run;
 #[cfg(target_os = "linux")]
@@ -144,6 +148,17 @@ fn environment(command: &mut Command, name: &OsStr, fence: Option<u64>) {
         // An outer lock's number would be taken for this one's.
         None => command.env_remove("REDLOCK_FENCE"),
     };
+}
+
+/// Becomes the command; otherwise says why not.
+fn exec(command: &mut Command) -> u8 {
+    let error = command.exec();
+    let program = command.get_program().to_string_lossy();
+    say(format_args!("cannot run {program:?}: {error}"));
+    match error.kind() {
+        ErrorKind::NotFound => NOT_FOUND,
+        _ => CANNOT_RUN,
+    }
 }
 
 /// Says why there is no lock, and with which code that ends.

@@ -66,6 +66,8 @@ pub(crate) enum OnStop {
     StopToo {
         group: bool,
     },
+    /// Nobody could let us go on, so it goes on at once, as it would without us.
+    GoOn,
 }
 
 /// Where COMMAND is.
@@ -173,18 +175,19 @@ impl Plan {
         until
     }
 
-    pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal) -> OnStop {
-        if self.state == State::Starting {
-            return match self.guarded {
-                None => OnStop::Arm,
-                Some(_) => OnStop::Nothing,
-            };
+    /// COMMAND was stopped. `orphaned`: nobody could let us go on if we stopped.
+    pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal, orphaned: bool) -> OnStop {
+        // Its own stop comes first, and once. The next may be seen before that it went on.
+        if self.state == State::Starting && self.guarded.is_none() {
+            return OnStop::Arm;
         }
         self.state = State::Stopped(signal);
         match (terminal, signal) {
             // Renewed until --max-hold ends that.
             (Terminal::None, _) => OnStop::Nothing,
             (Terminal::Ours, SIGTTIN | SIGTTOU) => OnStop::GiveTerminal,
+            (_, SIGTSTP) if orphaned => OnStop::GoOn,
+            _ if orphaned => OnStop::Nothing,
             (Terminal::Commands, SIGTSTP) => OnStop::StopToo { group: true },
             _ => OnStop::StopToo { group: false },
         }
@@ -311,7 +314,7 @@ mod tests {
     /// COMMAND runs, under a lease of 30 s taken at 100 s.
     fn running() -> Plan {
         let mut plan = Plan::new(5 * S);
-        assert_eq!(plan.stopped(SIGSTOP, Terminal::None), OnStop::Arm);
+        assert_eq!(plan.stopped(SIGSTOP, Terminal::None, false), OnStop::Arm);
         plan.arm(lease(100 * S, 30 * S));
         plan.continued();
         plan
@@ -448,10 +451,13 @@ mod tests {
     fn it_begins_only_behind_the_guard_and_is_armed_once() {
         let mut plan = Plan::new(S);
         assert!(plan.is_starting());
-        assert_eq!(plan.stopped(SIGSTOP, Terminal::Ours), OnStop::Arm);
+        let arm = plan.stopped(SIGSTOP, Terminal::Ours, false);
+        assert_eq!(arm, OnStop::Arm);
         plan.arm(lease(S, S));
-        assert_eq!(plan.stopped(SIGSTOP, Terminal::Ours), OnStop::Nothing);
-        plan.continued();
+        // It began and asked for the terminal, and nobody has seen that it began.
+        assert!(plan.is_starting());
+        let asks = plan.stopped(SIGTTIN, Terminal::Ours, false);
+        assert_eq!(asks, OnStop::GiveTerminal);
         assert!(!plan.is_starting());
     }
 
@@ -473,8 +479,14 @@ mod tests {
             ),
         ];
         for (signal, terminal, expected) in cases {
-            assert_eq!(running().stopped(signal, terminal), expected);
+            assert_eq!(running().stopped(signal, terminal, false), expected);
         }
+        let orphaned = |signal, terminal| running().stopped(signal, terminal, true);
+        assert_eq!(orphaned(SIGTSTP, Terminal::Commands), OnStop::GoOn);
+        assert_eq!(orphaned(SIGTSTP, Terminal::None), OnStop::Nothing);
+        assert_eq!(orphaned(SIGTTIN, Terminal::Ours), OnStop::GiveTerminal);
+        assert_eq!(orphaned(SIGTTIN, Terminal::Others), OnStop::Nothing);
+        assert_eq!(orphaned(SIGSTOP, Terminal::Commands), OnStop::Nothing);
     }
 
     #[test]
@@ -482,9 +494,9 @@ mod tests {
         let mut plan = running();
         assert!(plan.wakes(SIGTERM) && plan.wakes(SIGINT));
         assert!(!plan.wakes(SIGUSR1) && !plan.wakes(SIGWINCH));
-        plan.stopped(SIGTTIN, Terminal::None);
+        plan.stopped(SIGTTIN, Terminal::None, false);
         assert!(plan.wakes(SIGTERM));
-        plan.stopped(SIGTSTP, Terminal::None);
+        plan.stopped(SIGTSTP, Terminal::None, false);
         assert!(!plan.wakes(SIGTERM));
         plan.continued();
         assert!(plan.wakes(SIGTERM));

@@ -17,7 +17,7 @@ use log::info;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg, raise};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
 use redlock_sync::{Error, KeptLock, Lock, Options, Redlock};
 use signal_hook::consts::{
     SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
@@ -27,6 +27,7 @@ use signal_hook::iterator::Signals;
 use crate::arguments::Job;
 use crate::child::{self, boot_time};
 use crate::plan::{Act, Lease, OnStop, Plan, Why, ends_the_wait, is_handed_on};
+use crate::processes;
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
 
@@ -61,7 +62,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         }
     };
     let (end, kept) = match Run::start(job, kept, fence, signals) {
-        Ok(run) => run.to_its_end(),
+        Ok(run) => run.finish(),
         Err(error) => return no_process("a process", &error),
     };
     match end {
@@ -158,7 +159,7 @@ fn acquire(
 
 /// A signal that came while we wait: whether it ends that.
 fn while_waiting(signal: i32) -> Option<i32> {
-    if signal == SIGTSTP {
+    if signal == SIGTSTP && !processes::is_orphaned() {
         let _ = raise(Signal::SIGSTOP);
     }
     ends_the_wait(signal).then_some(signal)
@@ -259,6 +260,8 @@ impl Run {
             // It waits to begin.
             let _ = command.kill().and_then(|()| command.wait());
         })?;
+        let terminal = Terminal::new(group);
+        hand_over_input_and_output();
         Ok(Run {
             plan: Plan::new(job.grace),
             kept,
@@ -266,7 +269,7 @@ impl Run {
             group,
             guard: Some(guard),
             to_guard,
-            terminal: Terminal::new(group),
+            terminal,
             signals,
             handed_on_key: false,
             refused: false,
@@ -275,7 +278,7 @@ impl Run {
     }
 
     /// COMMAND's end, or ours where the lock was lost; nothing of its group is left.
-    fn to_its_end(mut self) -> (End, KeptLock) {
+    fn finish(mut self) -> (End, KeptLock) {
         let end = loop {
             self.look();
             let wait = self.plan.wait(self.lease());
@@ -403,7 +406,11 @@ impl Run {
 
     fn stopped(&mut self, signal: Signal) {
         self.terminal.stopped_by(signal);
-        match self.plan.stopped(signal as i32, self.terminal.state()) {
+        let orphaned = processes::is_orphaned();
+        match self
+            .plan
+            .stopped(signal as i32, self.terminal.state(), orphaned)
+        {
             OnStop::Nothing => {}
             OnStop::Arm => {
                 self.terminal.offer();
@@ -414,10 +421,9 @@ impl Run {
                 self.terminal.offer();
                 self.send(Signal::SIGCONT);
             }
-            OnStop::StopToo { group } => {
-                self.terminal.stop_too(group);
-                // Whoever let us go on sent SIGCONT, which is handed on.
-            }
+            // Whoever lets us go on sends SIGCONT, which is handed on.
+            OnStop::StopToo { group } => self.terminal.stop_too(group),
+            OnStop::GoOn => self.send(Signal::SIGCONT),
         }
     }
 
@@ -445,7 +451,7 @@ impl Run {
 
     /// Ends what COMMAND left behind in its group.
     fn leftovers(&mut self) {
-        while is_alive(self.group) {
+        while processes::is_alive(self.group) {
             let lease = self.lease();
             let act = self.plan.left_over(lease);
             self.act(act);
@@ -505,29 +511,18 @@ impl Run {
     }
 }
 
+/// They are COMMAND's alone: who is at the other end of a pipe learns when it closes them.
+fn hand_over_input_and_output() {
+    if let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+    }
+}
+
 fn ending(status: ExitStatus) -> End {
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     match code {
         Some(code) => End::Code(code),
         None => End::Signal(status.signal().unwrap_or_default()),
     }
-}
-
-/// Whether any process of a group still runs. One that only waits to be waited for does not.
-fn is_alive(group: Pid) -> bool {
-    if killpg(group, None) == Err(Errno::ESRCH) {
-        return false;
-    }
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return true;
-    };
-    let number = group.to_string();
-    let runs = |process: io::Result<fs::DirEntry>| {
-        let stat = fs::read_to_string(process.ok()?.path().join("stat")).ok()?;
-        // pid (name) state parent group …
-        let mut fields = stat.rsplit(')').next()?.split_whitespace();
-        let (state, group) = (fields.next()?, fields.nth(1)?);
-        (group == number && !["Z", "X"].contains(&state)).then_some(())
-    };
-    processes.filter_map(runs).next().is_some()
 }

@@ -7,8 +7,7 @@ use log::info;
 use redlock_sync::Redlock;
 
 use crate::arguments::Throttle;
-use crate::child;
-use crate::{End, UNAVAILABLE, environment, failed, say};
+use crate::{End, UNAVAILABLE, environment, exec, failed, say};
 
 /// COMMAND takes the place of this process: nothing stays to watch over it.
 pub(crate) fn throttle(
@@ -39,5 +38,5 @@ pub(crate) fn throttle(
     let mut command = Command::new(program);
     command.args(arguments);
     environment(&mut command, name, fence);
-    End::Code(child::exec(&mut command))
+    End::Code(exec(&mut command))
 }
