@@ -156,6 +156,7 @@
 //!   Without one, such a node cannot be connected, and its cause says so.
 //! - `tls-native-tls`: `rediss://` with the operating system's TLS. If both are on, rustls is used.
 //! - `capi`: the C interface, for libraries built as the README says. Its manual is `src/redlock.h`.
+//! - `cli`: the command `redlock`, and nothing for the library. `redlock man` is its manual.
 //!
 //! The time limits of TLS connections are weaker: an answer that arrives piece by piece may take
 //! longer than [`node_timeout`](Options::node_timeout), and so may any in a thread whose signal handlers

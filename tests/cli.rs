@@ -1408,7 +1408,16 @@ fn secrets_are_in_no_argument_and_no_line() {
     let nodes: Vec<String> = servers.iter().map(with_password).collect();
     let mut command = redlock_command(
         &nodes.join(","),
-        &["run", "-vv", "x", "sh", "-c", "echo $$; sleep 3"],
+        &[
+            "run",
+            "-vv",
+            "--ttl",
+            "4s",
+            "x",
+            "sh",
+            "-c",
+            "echo $$; sleep 4",
+        ],
     );
     let mut job = Job::start({
         command.stderr(Stdio::piped());
