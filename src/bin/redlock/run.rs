@@ -44,15 +44,19 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         Ok(signals) => signals,
         Err(error) => return no_process("the signals, or /proc", &error),
     };
-    let lock = match acquire(job, redlock, options, &signals) {
-        Ok(lock) => lock,
-        Err(end) => return end,
-    };
-    let started = boot_time();
-    let kept = match lock.keep_alive(job.max_hold) {
-        Ok(kept) => kept,
-        Err(Error::Config(error)) => return no_process("a thread", &error),
-        Err(error) => return failed(&error),
+    let (kept, started) = loop {
+        let lock = match acquire(job, redlock, options, &signals) {
+            Ok(lock) => lock,
+            Err(end) => return end,
+        };
+        let started = boot_time();
+        match lock.keep_alive(job.max_hold) {
+            Ok(kept) => break (kept, started),
+            // We stood still, and nothing has begun yet.
+            Err(Error::Lost) => {}
+            Err(Error::Config(error)) => return no_process("a thread", &error),
+            Err(error) => return failed(&error),
+        }
     };
     let fence = match job.fence.then(|| kept.fencing_token()).transpose() {
         Ok(fence) => fence,
