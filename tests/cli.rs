@@ -889,6 +889,75 @@ fn whatever_is_stopped_while_it_starts_nothing_runs_past_the_lock() {
     eventually("nothing is left", || fleet.processes().is_empty());
 }
 
+/// The process that becomes COMMAND, and its guard, without a wrapper.
+#[test]
+fn the_command_begins_when_the_guard_knows_until_when_it_may() {
+    use std::os::unix::net::UnixStream;
+    use std::os::unix::process::CommandExt;
+    let told = |until: Duration| u64::try_from(until.as_nanos()).unwrap().to_le_bytes();
+    let uptime = || {
+        let text = std::fs::read_to_string("/proc/uptime").unwrap();
+        let seconds = text.split(' ').next().unwrap().parse().unwrap();
+        Duration::from_secs_f64(seconds)
+    };
+    let start = || {
+        let us = std::process::id().to_string();
+        let mut command = Command::new(REDLOCK);
+        command.args(["__child", &us, "sleep", "1000"]);
+        let command = command.process_group(0).spawn().unwrap();
+        let pid = command.id() as i32;
+        eventually("it waits", || stat(pid).unwrap()[0] == "T");
+        let (wrapper, socket) = UnixStream::pair().unwrap();
+        let mut guard = Command::new(REDLOCK);
+        guard.args(["__guard", &pid.to_string()]);
+        let guard = guard
+            .stdin(std::os::fd::OwnedFd::from(socket))
+            .spawn()
+            .unwrap();
+        std::thread::sleep(ms(500));
+        assert_eq!(stat(pid).unwrap()[0], "T", "nobody told the guard");
+        (command, wrapper, guard)
+    };
+    let runs =
+        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
+
+    let (mut command, mut wrapper, mut guard) = start();
+    wrapper.write_all(&told(uptime() + 3 * S)).unwrap();
+    eventually("it runs", || runs(command.id()));
+    // Longer, and shorter again.
+    let end = uptime() + 2 * S;
+    for until in [uptime() + 60 * S, end] {
+        wrapper.write_all(&told(until)).unwrap();
+    }
+    assert_eq!(command.wait().unwrap().signal(), Some(9));
+    let now = uptime();
+    assert!(now >= end - ms(20) && now < end + S, "{now:?} {end:?}");
+    assert!(guard.wait().unwrap().success());
+
+    let (mut command, mut wrapper, mut guard) = start();
+    wrapper.write_all(&told(uptime() - S)).unwrap();
+    assert_eq!(command.wait().unwrap().signal(), Some(9), "it never ran");
+    assert!(guard.wait().unwrap().success());
+
+    let (mut command, wrapper, mut guard) = start();
+    // All that can be blocked is.
+    for number in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGTSTP,
+    ] {
+        signal(guard.id() as i32, number);
+    }
+    drop(wrapper);
+    assert_eq!(
+        command.wait().unwrap().signal(),
+        Some(9),
+        "the wrapper is gone"
+    );
+    assert!(guard.wait().unwrap().success());
+}
+
 // What is done to the nodes.
 
 /// Writes stand still for so many milliseconds; what is there can be seen.

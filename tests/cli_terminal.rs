@@ -238,14 +238,19 @@ fn in_a_pipeline_the_terminal_stays_with_who_shows_the_result() {
         terminal.expect("data");
         terminal.prompt();
         // The keys reach both.
-        terminal.line(&format!("$r x {} | cat", sh("echo started; sleep 1000")));
-        terminal.expect("started");
-        assert!(terminal.is_held("x"));
+        let say = sh("echo command=$$; sleep 1000");
+        terminal.line(&format!("$r x {say} | cat"));
+        terminal.expect("command=");
+        let command = terminal.expect("\n");
+        let stat = format!("/proc/{}/stat", command.trim());
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        assert!(terminal.is_held("x") && !is_stopped());
         terminal.key('z');
         terminal.prompt();
+        eventually("COMMAND is stopped", is_stopped);
         terminal.line("fg");
         terminal.expect("cat");
-        std::thread::sleep(ms(200));
+        eventually("COMMAND goes on", || !is_stopped());
         terminal.key('c');
         terminal.prompt();
         eventually("released", || !terminal.is_held("x"));
