@@ -611,6 +611,11 @@ fn at_least_runs_a_short_job_once_on_hosts_whose_clocks_differ() {
     eventually("it is free again", || !fleet.is_held("long"));
     assert!(start.elapsed() >= 6 * S - ms(100), "{:?}", start.elapsed());
     assert!(start.elapsed() < 8 * S, "{:?}", start.elapsed());
+    // A code of our own, when it is COMMAND's, changes nothing.
+    let exit_76 = ["sh", "-c", "exit 76"];
+    let arguments = [&["run", "--at-least", "60s", "seventy-six"][..], &exit_76].concat();
+    assert_eq!(fleet.code(&arguments), 76);
+    assert!(fleet.is_held("seventy-six"));
     assert_eq!(
         fleet.code(&["run", "--at-least", "0.1s", "x", "sleep", "0.2"]),
         0

@@ -6,7 +6,7 @@ use signal_hook::consts::{
     SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU,
 };
 
-use crate::{End, LOST, TIMED_OUT};
+use crate::{End, TIMED_OUT};
 
 /// The wrapper kills COMMAND's group so long before the lease ends.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
@@ -215,17 +215,20 @@ impl Plan {
         ending && !by_user
     }
 
-    /// COMMAND has ended: the verdict.
-    pub(crate) fn ended(&mut self, end: End, lease: Lease) -> End {
+    /// COMMAND has ended, and so do we: like this. `None`: the lock was lost, so COMMAND was ended for that, or was
+    /// unprotected at its end.
+    pub(crate) fn ended(&mut self, end: End, lease: Lease) -> Option<End> {
         self.state = State::Ended;
         let killed_by_guard = end == End::Signal(SIGKILL)
             && self.killed.is_none()
             && self.guarded.is_some_and(|until| lease.now >= until);
+        if lease.remaining.is_zero() || killed_by_guard {
+            return None;
+        }
         match self.ending {
-            _ if lease.remaining.is_zero() || killed_by_guard => End::Code(LOST),
-            Some((Why::Lost | Why::RunsOut, _)) => End::Code(LOST),
-            Some((Why::Hold, _)) => End::Code(TIMED_OUT),
-            Some((Why::LeftOver, _)) | None => end.to_shell(),
+            Some((Why::Lost | Why::RunsOut, _)) => None,
+            Some((Why::Hold, _)) => Some(End::Code(TIMED_OUT)),
+            Some((Why::LeftOver, _)) | None => Some(end.to_shell()),
         }
     }
 
@@ -351,7 +354,7 @@ mod tests {
         assert_eq!((term, kill), (Some(5 * S + MARGIN), Some(MARGIN)));
         assert_eq!(
             plan.ended(End::Signal(SIGKILL), lease(now, Duration::ZERO)),
-            End::Code(LOST)
+            None
         );
     }
 
@@ -364,7 +367,7 @@ mod tests {
         assert_eq!(plan.look(lease(130 * S, 25 * S)), Act::Kill(Why::RunsOut));
         assert_eq!(plan.look(lease(131 * S, 25 * S)), Act::Nothing);
         let end = plan.ended(End::Code(0), lease(131 * S, 25 * S));
-        assert_eq!(end, End::Code(LOST));
+        assert_eq!(end, None);
     }
 
     #[test]
@@ -395,18 +398,19 @@ mod tests {
         assert_eq!(plan.wait(over(105 * S - 7 * MS)), 7 * MS);
         assert_eq!(plan.look(over(105 * S)), Act::Kill(Why::Hold));
         let end = plan.ended(End::Signal(SIGKILL), over(105 * S));
-        assert_eq!(end, End::Code(TIMED_OUT));
+        assert_eq!(end, Some(End::Code(TIMED_OUT)));
         // The loss goes before.
         let mut plan = running();
         plan.look(over(100 * S));
         let end = plan.ended(End::Code(0), lease(101 * S, Duration::ZERO));
-        assert_eq!(end, End::Code(LOST));
+        assert_eq!(end, None);
     }
 
     #[test]
     fn codes_are_those_of_the_table() {
         let cases = [
             (End::Code(0), End::Code(0)),
+            (End::Code(76), End::Code(76)),
             (End::Code(255), End::Code(255)),
             (End::Signal(SIGINT), End::Signal(SIGINT)),
             (End::Signal(SIGTERM), End::Signal(SIGTERM)),
@@ -416,9 +420,10 @@ mod tests {
             (End::Signal(64), End::Code(192)),
         ];
         for (end, expected) in cases {
-            assert_eq!(running().ended(end, lease(101 * S, 29 * S)), expected);
+            let in_time = lease(101 * S, 29 * S);
+            assert_eq!(running().ended(end, in_time), Some(expected));
             let late = lease(131 * S, Duration::ZERO);
-            assert_eq!(running().ended(end, late), End::Code(LOST));
+            assert_eq!(running().ended(end, late), None);
         }
     }
 
@@ -427,9 +432,10 @@ mod tests {
         let renewed = |now| lease(now, 20 * S);
         let kill = End::Signal(SIGKILL);
         let (before, after) = (renewed(129 * S), renewed(130 * S));
-        assert_eq!(running().ended(kill, before), End::Code(137));
-        assert_eq!(running().ended(kill, after), End::Code(LOST));
-        assert_eq!(running().ended(End::Code(3), after), End::Code(3));
+        assert_eq!(running().ended(kill, before), Some(End::Code(137)));
+        assert_eq!(running().ended(kill, after), None);
+        let ended = running().ended(End::Code(3), after);
+        assert_eq!(ended, Some(End::Code(3)));
     }
 
     #[test]
@@ -506,7 +512,7 @@ mod tests {
     fn what_is_left_over_is_ended_and_the_code_stays() {
         let mut plan = running();
         let end = plan.ended(End::Code(3), lease(101 * S, 29 * S));
-        assert_eq!(end, End::Code(3));
+        assert_eq!(end, Some(End::Code(3)));
         let lease_at = |now| lease(now, 20 * S);
         let told = plan.left_over(lease_at(101 * S));
         assert_eq!(told, Act::Terminate(Why::LeftOver));

@@ -70,8 +70,8 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         Err(error) => return no_process("a process", &error),
     };
     match end {
-        End::Code(LOST) => end,
-        end => give_up(job, kept, boot_time().saturating_sub(started), end),
+        Some(end) => give_up(job, kept, boot_time().saturating_sub(started), end),
+        None => End::Code(LOST),
     }
 }
 
@@ -172,24 +172,31 @@ fn while_waiting(signal: i32) -> Option<i32> {
 /// Ends the lock behind COMMAND: releases it, or leaves it until `--at-least` is over.
 fn give_up(job: &Job, kept: KeptLock, held: Duration, end: End) -> End {
     let rest = job.at_least.saturating_sub(held);
-    let result = if rest.is_zero() {
-        kept.release()
+    let (result, trouble) = if rest.is_zero() {
+        (kept.release(), "its release was not confirmed:")
     } else {
-        leave(kept.stop(), rest)
+        (
+            leave(kept.stop(), rest),
+            "it could not be prolonged for --at-least:",
+        )
     };
     match result {
         Ok(()) => end,
         Err(Error::Lost) => {
-            say(format_args!("the lock was lost before COMMAND had ended"));
+            say_lost();
             End::Code(LOST)
         }
         Err(error) => {
             say(format_args!(
-                "COMMAND has ended, and the lock is not as it should be until its ttl ends: {error}"
+                "the lock ends with its ttl: {trouble} {error}"
             ));
             end
         }
     }
+}
+
+fn say_lost() {
+    say(format_args!("the lock was lost before COMMAND had ended"));
 }
 
 /// Leaves the lock to others in `rest`, or up to a ttl later.
@@ -281,8 +288,8 @@ impl Run {
         })
     }
 
-    /// COMMAND's end, or ours where the lock was lost; nothing of its group is left.
-    fn finish(mut self) -> (End, KeptLock) {
+    /// How we end, as [`Plan::ended`] says it; nothing of COMMAND's group is left.
+    fn finish(mut self) -> (Option<End>, KeptLock) {
         let end = loop {
             self.look();
             let wait = self.plan.wait(self.lease());
@@ -297,7 +304,7 @@ impl Run {
                 Ok(None) => {}
                 Ok(Some(status)) => break self.ended(ending(status)),
                 // Somebody else has waited for it; that cannot be.
-                Err(error) => break no_process("COMMAND's end", &error),
+                Err(error) => break Some(no_process("COMMAND's end", &error)),
             }
             self.guard();
             self.adopted();
@@ -431,7 +438,7 @@ impl Run {
         }
     }
 
-    fn ended(&mut self, end: End) -> End {
+    fn ended(&mut self, end: End) -> Option<End> {
         let verdict = self.plan.ended(end, self.lease());
         let had_terminal = self.terminal.take_back();
         if let End::Signal(signal @ (SIGINT | SIGQUIT)) = end
@@ -442,13 +449,11 @@ impl Run {
             self.terminal.pass_on_key(signal);
         }
         if self.unguarded {
-            return no_process(
-                "a guard",
-                &io::Error::other("it ended before COMMAND began"),
-            );
+            let error = io::Error::other("it ended before COMMAND began");
+            return Some(no_process("a guard", &error));
         }
-        if verdict == End::Code(LOST) && !self.plan.has_ended_it() {
-            say(format_args!("the lock was lost before COMMAND had ended"));
+        if verdict.is_none() && !self.plan.has_ended_it() {
+            say_lost();
         }
         verdict
     }
