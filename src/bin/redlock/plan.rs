@@ -103,6 +103,8 @@ pub(crate) struct Plan {
     killed: Option<Duration>,
     /// Until when the guard leaves COMMAND alone.
     guarded: Option<Duration>,
+    /// The time before that had passed when it was told: it may have killed COMMAND, though the lock was renewed.
+    overslept: bool,
     looks: u32,
 }
 
@@ -114,6 +116,7 @@ impl Plan {
             ending: None,
             killed: None,
             guarded: None,
+            overslept: false,
             looks: 0,
         }
     }
@@ -164,6 +167,7 @@ impl Plan {
         if until.abs_diff(told) <= GUARD_SLACK {
             return None;
         }
+        self.overslept = lease.now >= told;
         self.guarded = Some(until);
         Some(until)
     }
@@ -221,7 +225,7 @@ impl Plan {
         self.state = State::Ended;
         let killed_by_guard = end == End::Signal(SIGKILL)
             && self.killed.is_none()
-            && self.guarded.is_some_and(|until| lease.now >= until);
+            && (self.overslept || self.guarded.is_some_and(|until| lease.now >= until));
         if lease.remaining.is_zero() || killed_by_guard {
             return None;
         }
@@ -436,6 +440,16 @@ mod tests {
         assert_eq!(running().ended(kill, after), None);
         let ended = running().ended(End::Code(3), after);
         assert_eq!(ended, Some(End::Code(3)));
+        // We woke up when it had killed, and just in time to renew the lock.
+        let mut plan = running();
+        plan.guard_until(after).unwrap();
+        assert_eq!(plan.ended(kill, after), None);
+        // Later it is somebody else.
+        let mut plan = running();
+        plan.guard_until(after).unwrap();
+        plan.guard_until(renewed(140 * S)).unwrap();
+        let ended = plan.ended(kill, renewed(141 * S));
+        assert_eq!(ended, Some(End::Code(137)));
     }
 
     #[test]
