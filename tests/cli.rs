@@ -682,6 +682,37 @@ fn numbers_grow_and_none_is_69() {
 }
 
 #[test]
+fn fair_ones_run_in_the_order_in_which_they_came() {
+    for nodes in [1, 3] {
+        let fleet = Fleet::new(nodes);
+        let dir = TempDir::new();
+        let file = dir.path().join("order");
+        let mut first = fleet.start(&["run", "--fair", "x", "sh", "-c", "echo $$; sleep 3"]);
+        // Who does not wait leaves the queue as it is.
+        assert_eq!(fleet.code(&["run", "--fair", "-n", "x", "true"]), 75);
+        let wait = |i: usize| {
+            let script = format!("echo {i} >>{}", file.display());
+            let mut job = fleet.command(&["run", "--fair", "x", "sh", "-c", &script]);
+            let job = job.spawn().unwrap();
+            eventually("it waits", || {
+                let waits = |server: &&Server| server.queued("x") == i as u64;
+                fleet.servers.iter().filter(waits).count() > nodes / 2
+            });
+            // Clocks count milliseconds.
+            std::thread::sleep(ms(20));
+            job
+        };
+        let others: Vec<Child> = (1..=4).map(wait).collect();
+        assert!(first.wait().success());
+        for mut job in others {
+            assert!(job.wait().unwrap().success());
+        }
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "1\n2\n3\n4\n");
+        fleet.nothing_is_left();
+    }
+}
+
+#[test]
 fn the_restart_guard_is_passed_on() {
     let fleet = Fleet::new(3);
     let arguments = ["run", "-n", "--restart-guard", "1h", "x", "true"];

@@ -70,6 +70,9 @@ pub(crate) struct Run {
     /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]
     #[arg(short = 'k', long, value_name = "TIME")]
     pub(crate) grace: Option<Time>,
+    /// Whoever has waited longest is next; to be said on all hosts
+    #[arg(long)]
+    pub(crate) fair: bool,
     /// Give COMMAND the lock's fencing token, in REDLOCK_FENCE
     #[arg(long)]
     pub(crate) fence: bool,
@@ -143,6 +146,7 @@ pub(crate) struct Job {
     pub(crate) max_hold: Duration,
     pub(crate) at_least: Duration,
     pub(crate) grace: Duration,
+    pub(crate) fair: bool,
     pub(crate) fence: bool,
 }
 
@@ -190,6 +194,7 @@ impl Run {
             max_hold,
             at_least,
             grace,
+            fair: self.fair,
             fence: self.fence,
         })
     }

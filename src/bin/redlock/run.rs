@@ -114,6 +114,8 @@ fn acquire(
     signals: &Receiver<i32>,
 ) -> Result<Lock, End> {
     let end = job.wait.map(|wait| Instant::now().checked_add(wait));
+    // A new wait would be the last in the queue.
+    let slice = if job.fair { Duration::MAX } else { SLICE };
     let mut ended_by = None;
     let mut outage = false;
     info!(
@@ -125,7 +127,7 @@ fn acquire(
             Some(Some(end)) => end.saturating_duration_since(Instant::now()),
             _ => Duration::MAX,
         };
-        let options = options.clone().wait(left.min(SLICE));
+        let options = options.clone().wait(left.min(slice)).fair(job.fair);
         let redlock = redlock
             .clone()
             .with_options(options)
@@ -145,12 +147,12 @@ fn acquire(
             Err(error) => error,
         };
         match error {
-            Error::Busy if left <= SLICE => {
+            Error::Busy if left <= slice => {
                 info!("another has the lock");
                 return Err(End::Code(job.conflict));
             }
             Error::Busy => outage = false,
-            Error::Unavailable(_) | Error::TooSlow if left > SLICE => {
+            Error::Unavailable(_) | Error::TooSlow if left > slice => {
                 if !outage {
                     say(format_args!("{error}; waiting goes on"));
                 }
