@@ -3,6 +3,7 @@ use std::time::Duration;
 use crate::clock::Point;
 use crate::error::Error;
 use crate::keep_alive::KeptLock;
+use crate::keeper::LostReason;
 use crate::lock::Lock;
 use crate::protocol::fence::{Fenced, Fencing};
 
@@ -51,7 +52,7 @@ impl Lock {
         if let Err(Error::Lost) = token
             && self.is_valid()
         {
-            self.lose();
+            self.lose(LostReason::Taken);
             say!(
                 warn,
                 "{self:?} was found lost when its fencing token was asked for"

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Point;
 use crate::error::Error;
 use crate::keeper::{Kept, LostReason};
-use crate::lock::{Lock, Shared};
+use crate::lock::Lock;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::redlock::Redlock;
 use crate::token::Token;
@@ -21,23 +21,9 @@ use crate::token::Token;
 /// See [`Lock::keep_alive`].
 #[must_use = "a lock is released when it is dropped"]
 pub struct KeptLock {
-    // Dropped in this order: first the renewal ends, then the lock is released.
-    renewal: Renewal,
+    /// However this ends, first its renewal does.
     lock: Lock,
-}
-
-/// Renewed for as long as this lives.
-struct Renewal {
-    shared: Arc<Shared>,
     kept: Arc<Kept>,
-}
-
-impl Drop for Renewal {
-    fn drop(&mut self) {
-        if self.shared.is_ours() {
-            self.shared.keeper.end(&self.kept);
-        }
-    }
 }
 
 impl Lock {
@@ -88,22 +74,24 @@ impl Lock {
         }
         let ttl = Ttl::new(self.ttl)?;
         if self.remaining() < ttl.validity() / 3 {
-            self.renew(ttl)?;
+            let old = self.deadline;
+            let renewed = self.renew(ttl);
+            self.came_to(renewed, old, true)?;
         }
         // Renewals may bring it to any of them.
         self.key.asked = NodeSet::ALL;
-        let (key, shared) = (self.key.clone(), self.shared.clone());
-        let kept = Arc::new(Kept::new(key, self.since, max_hold, self.deadline, ttl));
-        let kept_on = shared.keeper.keep(&kept, &shared.lane);
+        let key = self.key.clone();
+        let mut kept = Kept::new(key, self.since, max_hold, self.deadline, ttl);
+        kept.observer = self.shared.observer().clone();
+        let kept = Arc::new(kept);
+        let kept_on = self.shared.keeper.keep(&kept, &self.shared.lane);
         kept_on.map_err(|error| {
             Error::config(format!(
                 "cannot start the thread that renews locks: {error}"
             ))
         })?;
-        Ok(KeptLock {
-            renewal: Renewal { shared, kept },
-            lock: self,
-        })
+        self.kept = Some(kept.clone());
+        Ok(KeptLock { lock: self, kept })
     }
 }
 
@@ -127,7 +115,7 @@ impl KeptLock {
     /// How long the lock is still renewed: until `max_hold` is used up.
     pub fn hold_left(&self) -> Duration {
         if self.is_ours() {
-            self.renewal.kept.hold_left()
+            self.kept.hold_left()
         } else {
             Duration::ZERO
         }
@@ -155,7 +143,7 @@ impl KeptLock {
 
     /// Waits until the lock is lost, for `timeout` at most. True as soon as it is lost.
     pub fn wait_lost(&self, timeout: Duration) -> bool {
-        !self.is_ours() || self.renewal.kept.wait_lost(timeout)
+        !self.is_ours() || self.kept.wait_lost(timeout)
     }
 
     /// Calls `f` when the lock is lost; at once if it is lost already; not after
@@ -164,9 +152,8 @@ impl KeptLock {
     /// the loss.
     pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
         if self.is_ours() {
-            let Renewal { shared, kept } = &self.renewal;
-            kept.on_lost(Box::new(f));
-            shared.keeper.watch(kept);
+            self.kept.on_lost(Box::new(f));
+            self.lock.shared.keeper.watch(&self.kept);
         }
     }
 
@@ -178,13 +165,9 @@ impl KeptLock {
     /// Ends the renewal and gives back the plain lock, with the deadline that it has now. A renewal that
     /// is under way at this moment may still reach the nodes; the deadline does not count on it.
     pub fn stop(self) -> Lock {
-        let KeptLock { renewal, mut lock } = self;
-        if renewal.shared.is_ours() {
-            let (deadline, lost) = renewal.shared.keeper.end(&renewal.kept);
-            lock.deadline = deadline;
-            if lost {
-                lock.lose();
-            }
+        let mut lock = self.lock;
+        if lock.shared.is_ours() {
+            lock.unkeep();
         }
         lock
     }
@@ -205,18 +188,18 @@ impl KeptLock {
     /// A majority of the nodes no longer holds it, or its validity is over.
     pub(crate) fn taken(&self) {
         if self.is_ours() {
-            self.renewal.kept.taken();
+            self.kept.taken();
         }
     }
 
     /// A forked child has no part in it.
     fn is_ours(&self) -> bool {
-        self.renewal.shared.is_ours()
+        self.lock.shared.is_ours()
     }
 
     fn validity(&self) -> Result<Duration, LostReason> {
         if self.is_ours() {
-            self.renewal.kept.validity()
+            self.kept.validity()
         } else {
             Err(LostReason::Expired)
         }

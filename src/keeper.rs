@@ -10,8 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::clock::{self, Point};
+use crate::error::Error;
 use crate::net::lane::Lane;
+use crate::observe::{Ending, Event, Observer};
 use crate::protocol::attempt::{Extended, Extension, refill};
+use crate::protocol::entry::Op;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::sync::{lock, wait_for};
@@ -47,6 +50,7 @@ pub(crate) struct Kept {
     ttl: Ttl,
     since: Point,
     max_hold: Duration,
+    pub(crate) observer: Observer,
     /// Released or stopped: nobody else touches it any more.
     ended: AtomicBool,
     state: Mutex<State>,
@@ -66,6 +70,10 @@ struct State {
     /// No renewal follows.
     hold_over: bool,
     callbacks: Vec<Callback>,
+    /// The observer is being told that it is lost.
+    telling: bool,
+    /// It ended meanwhile, which is told behind that.
+    tell_next: Option<(Duration, Ending)>,
 }
 
 impl Kept {
@@ -83,12 +91,15 @@ impl Kept {
             ttl,
             since,
             max_hold,
+            observer: Observer::default(),
             ended: AtomicBool::new(false),
             state: Mutex::new(State {
                 deadline,
                 lost: None,
                 hold_over: false,
                 callbacks: Vec::new(),
+                telling: false,
+                tell_next: None,
             }),
             changed: Condvar::new(),
         }
@@ -140,10 +151,12 @@ impl Kept {
         reason: LostReason,
         finder: Finder,
     ) {
-        if state.lost.is_some() {
+        // Once it has ended, whoever had it finds out.
+        if state.lost.is_some() || self.is_ended() {
             return;
         }
         state.lost = Some(reason);
+        state.telling = true;
         let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         self.changed.notify_all();
@@ -152,19 +165,60 @@ impl Kept {
         }
         let kept = self.clone();
         let say = move || {
+            kept.tell_lost(reason);
             let resource = kept.key.resource.escape_ascii();
             say!(warn, "kept lock \"{resource}\" is lost: {reason:?}");
         };
         match finder {
             Finder::Holder => say(),
             // Somebody's logger may take its time, and other locks are waiting for this thread. (Without
-            // another one it is not said.)
-            Finder::Keeper => drop(
-                std::thread::Builder::new()
-                    .name("redlock-log".into())
-                    .spawn(say),
-            ),
+            // another one it is not logged.)
+            Finder::Keeper => {
+                let thread = std::thread::Builder::new().name("redlock-log".into());
+                if thread.spawn(say).is_err() {
+                    self.tell_lost(reason);
+                }
+            }
         }
+    }
+
+    fn tell_renewal(&self, left: Duration, result: &Result<(), Error>) {
+        if self.is_ended() {
+            return;
+        }
+        let resource = &self.key.resource;
+        self.observer
+            .tell(|| Event::extension(resource, left, true, result));
+    }
+
+    fn tell_lost(&self, reason: LostReason) {
+        self.observer.tell(|| Event::Lost {
+            resource: &self.key.resource,
+            held: self.since.elapsed_at(Point::now()),
+            reason,
+        });
+        let mut state = self.state();
+        state.telling = false;
+        let next = state.tell_next.take();
+        drop(state);
+        if let Some((held, how)) = next {
+            self.tell_end(held, how);
+        }
+    }
+
+    /// Tells the observer how a lock ended that was found lost: behind that, and not waiting for it.
+    pub(crate) fn tell_end(&self, held: Duration, how: Ending) {
+        let mut state = self.state();
+        if state.telling {
+            state.tell_next = Some((held, how));
+            return;
+        }
+        drop(state);
+        self.observer.tell(|| Event::Ended {
+            resource: &self.key.resource,
+            held,
+            how,
+        });
     }
 
     /// Each callback has a thread of its own, so that a slow one delays nobody.
@@ -299,10 +353,56 @@ fn third(ttl: Ttl) -> Duration {
 
 /// Renews the locks that are due, and says when each is due again.
 fn renew(lane: Arc<Lane>, due: Due) -> Due {
-    let mut next = Vec::new();
-    let mut asked = Vec::new();
-    let mut ops = Vec::new();
-    let started = Point::now();
+    let (mut next, asked, ops) = to_ask(due, Point::now());
+    let answers = lane.run_all(ops);
+    let mut incomplete = Vec::new();
+    let mut events = Vec::new();
+    for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
+        if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
+            continue;
+        }
+        let now = Point::now();
+        let left = kept.state().deadline.remaining(now);
+        let (again, result) = match extension.answered(answer, now) {
+            Extended::Yes(longer, missing) => {
+                if let Some(deadline) = longer {
+                    kept.state().deadline = deadline;
+                }
+                if !missing.is_empty() {
+                    incomplete.push((kept.clone(), missing));
+                }
+                // By the schedule, unless that is too far behind.
+                ((due + third(kept.ttl)).max(now.mono), Ok(()))
+            }
+            Extended::Lost => {
+                kept.lose(kept.state(), LostReason::Taken, Finder::Keeper);
+                continue;
+            }
+            // Not lost for that: the old deadline stays in force.
+            Extended::Unavailable(nodes) => {
+                let pause = (kept.ttl.duration() / 20).max(lane.nodes().node_timeout);
+                (now.mono + pause, Err(Error::Unavailable(nodes)))
+            }
+        };
+        if !kept.observer.is_none() {
+            events.push((kept.clone(), left, result));
+        }
+        next.push((again, kept));
+    }
+    refill_all(&lane, incomplete);
+    // When no other lock waits for an answer.
+    for (kept, left, result) in events {
+        kept.tell_renewal(left, &result);
+    }
+    next
+}
+
+/// Locks that are to be renewed, with when they were due.
+type Asked = Vec<(Instant, Arc<Kept>, Extension)>;
+
+/// Of locks that are due: when those are due again whose hold is over, and the others' extensions.
+fn to_ask(due: Due, started: Point) -> (Due, Asked, Vec<Op>) {
+    let (mut next, mut asked, mut ops) = (Due::new(), Asked::new(), Vec::new());
     for (due, kept) in due {
         if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
             continue;
@@ -321,36 +421,7 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         ops.push(extension.op(kept.key.clone()));
         asked.push((due, kept, extension));
     }
-    let node_timeout = lane.nodes().node_timeout;
-    let answers = lane.run_all(ops);
-    let mut incomplete = Vec::new();
-    for ((due, kept, extension), answer) in asked.into_iter().zip(answers) {
-        if kept.is_ended() || kept.validity_in(Finder::Keeper).is_err() {
-            continue;
-        }
-        let now = Point::now();
-        let again = match extension.answered(answer, now) {
-            Extended::Yes(longer, missing) => {
-                if let Some(deadline) = longer {
-                    kept.state().deadline = deadline;
-                }
-                if !missing.is_empty() {
-                    incomplete.push((kept.clone(), missing));
-                }
-                // By the schedule, unless that is too far behind.
-                (due + third(kept.ttl)).max(now.mono)
-            }
-            Extended::Lost => {
-                kept.lose(kept.state(), LostReason::Taken, Finder::Keeper);
-                continue;
-            }
-            // Not lost for that: the old deadline stays in force.
-            Extended::Unavailable(_) => now.mono + (kept.ttl.duration() / 20).max(node_timeout),
-        };
-        next.push((again, kept));
-    }
-    refill_all(&lane, incomplete);
-    next
+    (next, asked, ops)
 }
 
 /// Brings locks back to nodes that do not hold them. Nothing else comes between: from the first that is

@@ -209,7 +209,7 @@ macro_rules! say {
 }
 
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, keeper,
-// keep_alive, fence, reentrant, capi.
+// keep_alive, observe, inspect, check, fence, reentrant, capi.
 
 /// The C interface.
 #[cfg(feature = "capi")]
@@ -229,6 +229,8 @@ mod keeper;
 mod lock;
 /// Sockets, threads and clocks: what drives the protocol.
 mod net;
+/// What happens, told to a closure of the program.
+mod observe;
 /// What can be set.
 mod options;
 /// The protocol, pure.
@@ -248,6 +250,7 @@ pub use error::{ConfigError, Error, NodeErrors, RandomError};
 pub use keep_alive::KeptLock;
 pub use keeper::LostReason;
 pub use lock::Lock;
+pub use observe::{Ending, Event};
 pub use options::Options;
 /// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.
 pub use redis;

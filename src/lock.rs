@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::clock::Point;
 use crate::error::Error;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, Kept, LostReason};
 use crate::net::drive::Nodes;
 use crate::net::lane::Lane;
+use crate::observe::{Ending, Event, Observer};
 use crate::options::Options;
 use crate::protocol::attempt::{Extended, Extension, refill};
 use crate::protocol::entry::Outcome;
@@ -37,6 +38,10 @@ impl Shared {
     /// else is touched.
     pub(crate) fn is_ours(&self) -> bool {
         self.lane.is_ours()
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.lane.nodes().observer
     }
 }
 
@@ -74,6 +79,12 @@ pub struct Lock {
     pub(crate) fencing_token: OnceLock<u64>,
     /// Once lost, always lost: also if a clock is set back.
     lost: AtomicBool,
+    /// While it is kept alive.
+    pub(crate) kept: Option<Arc<Kept>>,
+    /// Found lost while it was kept alive, which may just be being told.
+    found_lost: Option<Arc<Kept>>,
+    /// An observer was told of it.
+    announced: bool,
     /// When it was acquired, another process had been told that it is free.
     pub(crate) passed: bool,
     /// Those who wait for it get it in the order in which they came.
@@ -102,6 +113,9 @@ impl Lock {
             restart_guard: options.restart_guard,
             fencing_token: OnceLock::new(),
             lost: AtomicBool::new(false),
+            kept: None,
+            found_lost: None,
+            announced: false,
             passed: false,
             fair: options.fair,
             ended: false,
@@ -136,7 +150,7 @@ impl Lock {
         }
         let remaining = self.deadline.remaining(Point::now());
         if remaining.is_zero() {
-            self.lose();
+            self.lose(LostReason::Expired);
         }
         remaining
     }
@@ -188,15 +202,18 @@ impl Lock {
     /// lock back to nodes that do not hold it: they were restarted, or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.restart_guard)?;
-        if !self.is_valid() {
-            return Err(Error::Lost);
+        let old = self.deadline;
+        let extended = if !self.is_valid() {
+            Err(Error::Lost)
+        } else if self.extensions_left == 0 {
+            Err(Error::ExtensionLimit(self.max_extensions))
+        } else {
+            self.renew(ttl)
+        };
+        if extended.is_ok() {
+            self.extensions_left -= 1;
         }
-        if self.extensions_left == 0 {
-            return Err(Error::ExtensionLimit(self.max_extensions));
-        }
-        self.renew(ttl)?;
-        self.extensions_left -= 1;
-        Ok(())
+        self.came_to(extended, old, false)
     }
 
     /// An extension that nobody counts.
@@ -223,7 +240,10 @@ impl Lock {
                 Ok(())
             }
             Extended::Lost => {
-                self.lose();
+                // Not if that is only known because it is over.
+                if !self.left().is_zero() {
+                    self.lose(LostReason::Taken);
+                }
                 say!(warn, "{self:?} was found lost when it was extended");
                 Err(Error::Lost)
             }
@@ -231,9 +251,79 @@ impl Lock {
         }
     }
 
-    pub(crate) fn lose(&self) {
-        self.lost.store(true, Ordering::Relaxed);
+    /// Whoever finds out first tells the observer.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        if !self.lost.swap(true, Ordering::Relaxed) && self.announced {
+            self.shared.observer().tell(|| Event::Lost {
+                resource: &self.key.resource,
+                held: self.held(),
+                reason,
+            });
+        }
     }
+
+    fn held(&self) -> Duration {
+        self.since.elapsed_at(Point::now())
+    }
+
+    // ---- what the observer is told
+
+    /// It is held, and somebody is about to rely on it.
+    pub(crate) fn announce(&mut self, wait: Duration, attempts: u32) {
+        let observer = self.shared.observer();
+        self.announced = !observer.is_none();
+        observer.tell(|| Event::Acquired {
+            resource: &self.key.resource,
+            wait,
+            attempts,
+        });
+    }
+
+    /// What an extension, or a renewal, of the validity `old` came to.
+    pub(crate) fn came_to(
+        &self,
+        extended: Result<(), Error>,
+        old: Deadline,
+        renewal: bool,
+    ) -> Result<(), Error> {
+        if !self.announced {
+            return extended;
+        }
+        let (resource, left) = (&self.key.resource, old.remaining(Point::now()));
+        self.shared
+            .observer()
+            .tell(|| Event::extension(resource, left, renewal, &extended));
+        // That may have taken its time.
+        if extended.is_ok() && !self.is_valid() {
+            return Err(Error::Lost);
+        }
+        extended
+    }
+
+    /// How it ends, unless it turns out to be over.
+    fn or_lost(&self, how: Ending) -> Ending {
+        match self.announced && self.left().is_zero() {
+            true => Ending::WasLost,
+            false => how,
+        }
+    }
+
+    fn ended(&self, how: Ending) {
+        if !self.announced {
+            return;
+        }
+        let held = self.held();
+        match &self.found_lost {
+            Some(kept) => kept.tell_end(held, how),
+            None => self.shared.observer().tell(|| Event::Ended {
+                resource: &self.key.resource,
+                held,
+                how,
+            }),
+        }
+    }
+
+    // ---- its end
 
     /// Releases the lock and waits for a majority to confirm it.
     ///
@@ -247,18 +337,27 @@ impl Lock {
         if !self.end() {
             return Err(Error::Lost);
         }
-        if self.left().is_zero() {
+        let outcome = if self.left().is_zero() {
             self.write_release();
-            say!(warn, "{self:?} was found lost when it was released");
-            return Err(Error::Lost);
-        }
-        match self.run_release(false) {
-            Outcome::Yes(_) => Ok(()),
+            Outcome::No
+        } else {
+            self.run_release(false)
+        };
+        match outcome {
+            Outcome::Yes(_) => {
+                self.ended(Ending::Released);
+                Ok(())
+            }
             Outcome::No => {
                 say!(warn, "{self:?} was found lost when it was released");
+                self.lose(LostReason::Taken);
+                self.ended(Ending::WasLost);
                 Err(Error::Lost)
             }
-            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
+            Outcome::Unavailable { errors, .. } => {
+                self.ended(Ending::NotConfirmed);
+                Err(Error::Unavailable(errors))
+            }
         }
     }
 
@@ -283,13 +382,32 @@ impl Lock {
     /// throttle: "at most once in 5 seconds".
     pub fn leak(mut self) {
         if self.end() {
+            let how = self.or_lost(Ending::Left);
             self.shared.waiting.ends(&self.key.resource);
+            self.ended(how);
         }
     }
 
     /// Nobody relies on it any more. Whether it was this process's.
     fn end(&mut self) -> bool {
-        !std::mem::replace(&mut self.ended, true) && self.shared.is_ours()
+        let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
+        if ends {
+            self.unkeep();
+        }
+        ends
+    }
+
+    /// Ends its renewal.
+    pub(crate) fn unkeep(&mut self) {
+        let Some(kept) = self.kept.take() else {
+            return;
+        };
+        let (deadline, lost) = self.shared.keeper.end(&kept);
+        self.deadline = deadline;
+        if lost {
+            *self.lost.get_mut() = true;
+            self.found_lost = Some(kept);
+        }
     }
 
     fn run_release(&self, only_write: bool) -> Outcome {
@@ -315,7 +433,9 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self.end() {
+            let how = self.or_lost(Ending::Dropped);
             self.write_release();
+            self.ended(how);
         }
     }
 }

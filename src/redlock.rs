@@ -9,12 +9,12 @@ use crate::clock::Point;
 use crate::error::{ConfigError, Error};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
+use crate::observe::Observer;
 use crate::options::Options;
-use crate::protocol::line::Failure;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::token::Token;
-use crate::waiting::{Acquirer, error};
+use crate::waiting::Acquirer;
 
 /// A resource is a Redis key; nobody needs a longer name.
 const MAX_RESOURCE: usize = 64 * 1024;
@@ -79,7 +79,7 @@ impl Redlock {
         check(&infos)?;
         let options = Options::default();
         Ok(Redlock {
-            family: Family::new(Nodes::new(infos, &options)),
+            family: Family::new(Nodes::new(infos, &options, Observer::default())),
             options,
         })
     }
@@ -142,25 +142,22 @@ impl Redlock {
     ) -> Result<Option<Lock>, Error> {
         let resource = checked(resource.as_ref())?;
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
+        let shared = self.shared();
         let mut acquirer = Acquirer {
-            shared: &self.shared(),
+            shared: &shared,
             options: &self.options,
             resource: &resource,
             ttl,
             keep_trying: None,
+            attempts: 0,
         };
-        if self.options.fair {
-            return match acquirer.wait(Duration::ZERO) {
-                Ok(lock) => Ok(Some(lock)),
-                Err(Error::Busy) => Ok(None),
-                Err(error) => Err(error),
-            };
-        }
-        let attempt = acquirer.attempt(None);
-        match acquirer.carry_out(attempt, None)? {
+        let began = shared.observer().begins();
+        let tried = acquirer.once();
+        let observer = shared.observer();
+        match observer.came_to(tried, began, &resource, acquirer.attempts) {
             Ok(lock) => Ok(Some(lock)),
-            Err((Failure::Busy, _)) => Ok(None),
-            Err((failure, _)) => Err(error(failure)),
+            Err(Error::Busy) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -314,13 +311,23 @@ impl Redlock {
             asked: NodeSet::ALL,
         };
         let deadline = Deadline::new(now, validity);
-        Ok(Lock::new(
-            self.shared(),
-            key,
-            validity,
-            deadline,
-            &self.options,
-        ))
+        let mut lock = Lock::new(self.shared(), key, validity, deadline, &self.options);
+        lock.announce(Duration::ZERO, 0);
+        Ok(lock)
+    }
+
+    /// With connections of its own, since what nodes do is told by what drives them.
+    pub(crate) fn observed_by(self, observer: Observer) -> Redlock {
+        let infos = self.infos().to_vec();
+        Redlock {
+            family: Family::new(Nodes::new(infos, &self.options, observer)),
+            options: self.options,
+        }
+    }
+
+    /// The nodes as they were given.
+    pub(crate) fn infos(&self) -> &[ConnectionInfo] {
+        self.family.shared.lane.nodes().infos()
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -345,7 +352,7 @@ impl Redlock {
         let resource = checked(resource)?;
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
         let shared = self.shared();
-        let acquirer = Acquirer {
+        let mut acquirer = Acquirer {
             shared: &shared,
             options: &self.options,
             resource: &resource,
@@ -354,8 +361,13 @@ impl Redlock {
                 Some(keep_trying) => Some(keep_trying),
                 None => None,
             },
+            attempts: 0,
         };
-        acquirer.wait(wait)
+        let began = shared.observer().begins();
+        let waited = acquirer.wait(wait);
+        shared
+            .observer()
+            .came_to(waited, began, &resource, acquirer.attempts)
     }
 }
 
@@ -401,7 +413,7 @@ impl Family {
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let infos = self.family.shared.lane.nodes().infos();
+        let infos = self.infos();
         let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
         f.debug_struct("Redlock")
             .field("nodes", &addresses)

@@ -167,7 +167,10 @@ impl Reentrant {
         let entry = self.acquire(resource, ttl)?;
         let result = work(&entry);
         match entry.take_last() {
-            Some(lock) => lock.release_after(result),
+            Some(lock) => {
+                drop(entry);
+                lock.release_after(result)
+            }
             None => entry.release().map(|()| result),
         }
     }
@@ -294,7 +297,11 @@ impl ReentrantLock {
     /// Of the last one as [`Lock::release`]; of others [`Error::Lost`] if the lock is over.
     pub fn release(self) -> Result<(), Error> {
         match self.take_last() {
-            Some(lock) => lock.release(),
+            Some(lock) => {
+                // An observer of the release may want it again.
+                drop(self);
+                lock.release()
+            }
             None => match self.held.with(Lock::is_valid) {
                 Ok(false) | Err(Error::Lost) => Err(Error::Lost),
                 // It is being extended.

@@ -304,11 +304,23 @@ pub(crate) struct Acquirer<'a> {
     pub(crate) ttl: Ttl,
     /// Whether to go on.
     pub(crate) keep_trying: Option<&'a mut dyn FnMut() -> bool>,
+    /// So many it has made.
+    pub(crate) attempts: u32,
 }
 
 impl Acquirer<'_> {
+    /// One attempt.
+    pub(crate) fn once(&mut self) -> Result<Lock, Error> {
+        if self.options.fair {
+            return self.wait(Duration::ZERO);
+        }
+        let attempt = self.attempt(None);
+        let tried = self.carry_out(attempt, None)?;
+        tried.map_err(|(failure, _)| error(failure))
+    }
+
     /// Tries until the lock is there, for so long.
-    pub(crate) fn wait(mut self, wait: Duration) -> Result<Lock, Error> {
+    pub(crate) fn wait(&mut self, wait: Duration) -> Result<Lock, Error> {
         let end = clock::instant().checked_add(wait);
         self.ask()?;
         let waiting = &self.shared.waiting;
@@ -424,17 +436,18 @@ impl Acquirer<'_> {
         }
     }
 
-    pub(crate) fn attempt(&self, knock: Option<Arc<Knock>>) -> Attempt {
+    fn attempt(&self, knock: Option<Arc<Knock>>) -> Attempt {
         let node_timeout = self.shared.lane.nodes().node_timeout;
         Attempt::new(self.resource.clone(), self.ttl, knock, node_timeout)
     }
 
     /// One attempt, of as many tries as it takes. `answer`: that to its first try.
-    pub(crate) fn carry_out(
+    fn carry_out(
         &mut self,
         mut attempt: Attempt,
         mut answer: Option<Answer>,
     ) -> Result<Result<Lock, (Failure, Denial)>, Error> {
+        self.attempts = self.attempts.saturating_add(1);
         loop {
             let answer = match answer.take() {
                 Some(answer) => answer,
@@ -489,7 +502,7 @@ fn is_over(end: Option<Instant>) -> bool {
     end.is_some_and(|end| clock::instant() >= end)
 }
 
-pub(crate) fn error(failure: Failure) -> Error {
+fn error(failure: Failure) -> Error {
     match failure {
         Failure::Busy => Error::Busy,
         Failure::TooSlow => Error::TooSlow,

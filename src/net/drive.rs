@@ -12,6 +12,7 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
+use crate::observe::{self, Observer};
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
@@ -25,6 +26,7 @@ pub(crate) struct Nodes {
     infos: Vec<ConnectionInfo>,
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) observer: Observer,
     purpose: Purpose,
     hub: Mutex<Hub>,
     /// There is news for the leader or for an attendant.
@@ -43,8 +45,8 @@ pub(crate) struct Hub {
     waits: bool,
     /// The last leader was answered together with others.
     pub(crate) crowded: bool,
-    /// Somebody is logging.
-    logging: bool,
+    /// Since when nodes give no votes, as far as it has been said. `None`: somebody is saying more.
+    outages: Option<Vec<Option<Instant>>>,
 }
 
 /// What the leader has.
@@ -61,7 +63,7 @@ pub(crate) struct Leader {
 }
 
 impl Nodes {
-    pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options) -> Nodes {
+    pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options, observer: Observer) -> Nodes {
         let addresses = infos.iter().map(|info| info.addr().to_string().into());
         let timeouts = (options.node_timeout, options.connect_timeout);
         let guard = options.restart_guard.map(Guard::new);
@@ -78,10 +80,11 @@ impl Nodes {
             idle: Some(Box::new(leader)),
             waits: false,
             crowded: false,
-            logging: false,
+            outages: Some(vec![None; infos.len()]),
         };
         Nodes {
             infos,
+            observer,
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
             purpose: match guard {
@@ -95,7 +98,7 @@ impl Nodes {
 
     /// The same nodes, with nothing shared: for other timeouts, and for a forked child.
     pub(crate) fn afresh(&self, options: &Options) -> Nodes {
-        Nodes::new(self.infos.clone(), options)
+        Nodes::new(self.infos.clone(), options, self.observer.clone())
     }
 
     pub(crate) fn infos(&self) -> &[ConnectionInfo] {
@@ -127,19 +130,68 @@ impl Nodes {
     /// take its time, or use these same nodes.
     pub(crate) fn log(&self) {
         let mut hub = self.hub();
-        if hub.logging {
+        let Some(mut outages) = hub.outages.take() else {
             return;
-        }
-        hub.logging = true;
+        };
         while !hub.core.events.is_empty() {
             let events = std::mem::take(&mut hub.core.events);
             drop(hub);
-            for (node, event) in events {
+            for (node, event, at) in events {
                 self.say(node, &event);
+                if let Some(since) = outages.get_mut(node) {
+                    self.tell(node, &event, since, at);
+                }
             }
             hub = self.hub();
         }
-        hub.logging = false;
+        hub.outages = Some(outages);
+    }
+
+    /// The same for a thread that has something to do: it may be about to return a lock, and an observer may
+    /// want the same one.
+    pub(crate) fn log_behind(self: &Arc<Nodes>) {
+        if self.observer.is_none() {
+            self.log();
+        } else {
+            self.log_elsewhere(&self.hub());
+        }
+    }
+
+    /// Tells the observer that a node gives no votes, and that it does again.
+    fn tell(&self, node: usize, event: &Event, since: &mut Option<Instant>, at: Instant) {
+        let Some(info) = self.infos.get(node).filter(|_| !self.observer.is_none()) else {
+            return;
+        };
+        let address = info.addr().to_string();
+        let sits_out;
+        let cause = match event {
+            Event::Back(..) | Event::VotesAgain(_) => None,
+            Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
+            Event::SitsOut(left) => {
+                sits_out = Cause::SitsOut(*left);
+                Some(&sits_out)
+            }
+        };
+        match (cause, *since) {
+            (Some(cause), None) => {
+                *since = Some(at);
+                self.observer.tell(|| observe::Event::NodeAway {
+                    node,
+                    address: &address,
+                    cause,
+                });
+            }
+            (None, Some(began)) => {
+                *since = None;
+                self.observer.tell(|| observe::Event::NodeBack {
+                    node,
+                    address: &address,
+                    away: at.saturating_duration_since(began),
+                });
+            }
+            // It is away for another reason now.
+            _ => {}
+        }
     }
 
     fn say(&self, node: usize, event: &Event) {
@@ -410,7 +462,7 @@ impl Nodes {
 
     /// For an attendant that has more to do: another thread logs, so that a slow logger does not keep it.
     fn log_elsewhere(self: &Arc<Nodes>, hub: &Hub) {
-        if !hub.core.events.is_empty() && !hub.logging {
+        if !hub.core.events.is_empty() && hub.outages.is_some() {
             let nodes = self.clone();
             let thread = std::thread::Builder::new().name("redlock-log".into());
             // Without a thread the next operation says it.

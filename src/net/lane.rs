@@ -345,7 +345,7 @@ impl<'a> Lead<'a> {
             who.tell(answer);
         }
         if logs {
-            self.nodes.log();
+            self.nodes.log_behind();
         }
     }
 }

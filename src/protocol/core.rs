@@ -96,7 +96,8 @@ pub(crate) struct Core<W> {
     /// What releases that nobody waited for have passed on to other processes, the oldest first.
     passed: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
-    pub(crate) events: Vec<(usize, Event)>,
+    /// With their nodes, and when they happened.
+    pub(crate) events: Vec<(usize, Event, Instant)>,
     /// Whoever waits for news should look.
     pub(crate) news: bool,
 }
@@ -659,31 +660,31 @@ impl<W> Core<W> {
             }
         }
         if acquire {
-            self.report(at, complaint);
+            self.report(at, complaint, now);
         }
         self.judge(place, now);
         true
     }
 
     /// A node that is here gives votes, or a reason why not.
-    fn report(&mut self, at: usize, complaint: Option<Arc<Cause>>) {
+    fn report(&mut self, at: usize, complaint: Option<Arc<Cause>>, now: Instant) {
         match (complaint, self.nodes[at].reported) {
             (Some(cause), Reported::Well) => {
-                self.note(at, Reported::GivesNoVotes, Event::GivesNoVotes(cause));
+                self.note(at, Reported::GivesNoVotes, Event::GivesNoVotes(cause), now);
             }
             (None, Reported::GivesNoVotes) => {
                 let forgotten = self.nodes[at].forgotten();
-                self.note(at, Reported::Well, Event::VotesAgain(forgotten));
+                self.note(at, Reported::Well, Event::VotesAgain(forgotten), now);
             }
             _ => {}
         }
     }
 
-    fn note(&mut self, at: usize, reported: Reported, event: Event) {
+    fn note(&mut self, at: usize, reported: Reported, event: Event, now: Instant) {
         self.nodes[at].reported = reported;
         // They wait for a thread that has time to log them.
         if self.events.len() < MAX_EVENTS {
-            self.events.push((at, event));
+            self.events.push((at, event, now));
         }
     }
 
@@ -749,7 +750,7 @@ impl<W> Core<W> {
     fn away(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
         self.nodes[at].cause = Some(cause.clone());
         if self.nodes[at].reported != Reported::Away {
-            self.note(at, Reported::Away, Event::Away(cause));
+            self.note(at, Reported::Away, Event::Away(cause), now);
         }
         self.changed(now);
     }
@@ -956,7 +957,7 @@ impl<W> Core<W> {
         self.fail_unasked(at, &cause);
         self.nodes[at].cause = Some(cause);
         if !std::mem::replace(&mut self.nodes[at].said, true) {
-            self.note(at, Reported::Away, Event::SitsOut(left));
+            self.note(at, Reported::Away, Event::SitsOut(left), now);
         }
         self.nodes[at].reported = Reported::Away;
         self.changed(now);
@@ -983,7 +984,7 @@ impl<W> Core<W> {
         if self.nodes[at].reported == Reported::Away {
             let forgotten = self.nodes[at].forgotten();
             let replaced = self.nodes[at].take_replaced();
-            self.note(at, Reported::Well, Event::Back(forgotten, replaced));
+            self.note(at, Reported::Well, Event::Back(forgotten, replaced), now);
         }
         self.changed(now);
     }

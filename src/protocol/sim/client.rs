@@ -304,8 +304,8 @@ impl World {
         }
         for event in client.core.events.drain(..) {
             match event {
-                (_, CoreEvent::Back(..)) => self.counts.home += 1,
-                (_, CoreEvent::SitsOut(_)) => self.counts.sat_out += 1,
+                (_, CoreEvent::Back(..), _) => self.counts.home += 1,
+                (_, CoreEvent::SitsOut(_), _) => self.counts.sat_out += 1,
                 _ => {}
             }
         }
