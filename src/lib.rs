@@ -221,6 +221,8 @@ mod clock;
 mod error;
 /// Numbers that grow with every holder.
 mod fence;
+/// Who holds a lock, node by node.
+mod inspect;
 /// Locks that are renewed by themselves.
 mod keep_alive;
 /// The threads of kept locks.
@@ -247,6 +249,7 @@ mod token;
 mod waiting;
 
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
+pub use inspect::{Holder, Inspection, LockState, NodeState};
 pub use keep_alive::KeptLock;
 pub use keeper::LostReason;
 pub use lock::Lock;
@@ -256,7 +259,7 @@ pub use options::Options;
 pub use redis;
 pub use redlock::Redlock;
 pub use reentrant::{Reentrant, ReentrantLock};
-pub use token::Token;
+pub use token::{Fingerprint, Token};
 
 /// Compiles the code in the README.
 #[cfg(doctest)]

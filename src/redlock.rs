@@ -330,6 +330,12 @@ impl Redlock {
         self.family.shared.lane.nodes().infos()
     }
 
+    /// Of a connection, and of an answer.
+    pub(crate) fn timeouts(&self) -> (Duration, Duration) {
+        let nodes = self.family.shared.lane.nodes();
+        (nodes.connect_timeout, nodes.node_timeout)
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
@@ -451,7 +457,7 @@ fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {
+pub(crate) fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {
     if resource.is_empty() || resource.len() > MAX_RESOURCE {
         return Err(Error::config(format!(
             "the resource is {} bytes long: it must be 1 to {MAX_RESOURCE}",

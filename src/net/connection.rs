@@ -1,5 +1,6 @@
 //! A connection to a node, connected and set up: AUTH, SELECT, the client's name, INFO, the scripts.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionAddr, ConnectionInfo};
@@ -21,7 +22,7 @@ pub(crate) enum Purpose {
     Locks,
     /// With the restart guard.
     GuardedLocks,
-    /// To be told of releases. It needs neither INFO nor scripts.
+    /// To be told of releases, or to ask something else. It needs neither INFO nor scripts.
     Messages,
 }
 
@@ -78,6 +79,14 @@ impl Connection {
                 *buffer = tls.recv(rest(until, now))?;
                 Ok(buffer)
             }
+        }
+    }
+
+    /// Whom it leads to; unknown over TLS and Unix sockets.
+    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
+        match self {
+            Connection::Plain(plain) => plain.peer_ip(),
+            Connection::Tls(_) => None,
         }
     }
 

@@ -5,6 +5,7 @@
 //! - `plain`: a TCP or Unix socket
 //! - `tls`: a TLS connection of the redis crate
 //! - `connection`: either of them, connected and set up
+//! - `visit`: a connection to each node beside those of the locks
 //! - `ear`: a connection over which a node tells of releases
 //! - `drive`: the leader's loop and the attendants
 //! - `lane`: who leads, and how the others wait
@@ -15,3 +16,4 @@ pub(crate) mod ear;
 pub(crate) mod lane;
 pub(crate) mod plain;
 pub(crate) mod tls;
+pub(crate) mod visit;

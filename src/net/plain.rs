@@ -6,7 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::TcpSettings;
@@ -146,6 +146,10 @@ impl Plain {
             0 => Ok(0),
             _ => self.stream.read(buffer),
         }
+    }
+
+    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
+        self.stream.peer_addr().ok().map(|peer| peer.ip())
     }
 
     /// Ends the connection for forked children too, which have copies of it.

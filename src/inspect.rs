@@ -1,0 +1,489 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::ConnectionInfo;
+
+use crate::error::{Cause, Error, NodeError, NodeErrors};
+use crate::net::visit;
+use crate::protocol::quorum::majority;
+use crate::protocol::resp::{self, Reply};
+use crate::redlock::{Redlock, checked};
+use crate::token::{Fingerprint, Token};
+
+/// In one reply: what is left in milliseconds, how long the value is, and its first bytes. A key of another
+/// type has the length -1. Only commands that locks need.
+const LOOK: &[u8] = b"local v=redis.pcall('GET',KEYS[1]) \
+    if not v then return false end \
+    local l=-1 \
+    if type(v)=='string' then l=#v elseif not string.find(v.err,'WRONGTYPE',1,true) then return v end \
+    return string.format('%.0f %.0f ',redis.call('PTTL',KEYS[1]),l)..(l<0 and '' or string.sub(v,1,84))";
+
+/// A token is so long, and a label behind it at most so long.
+const TOKEN: usize = 20;
+const MAX_LABEL: usize = 64;
+
+impl Redlock {
+    /// Who holds a lock, node by node, at this moment: for people who look for the reason of something. Never
+    /// decide by it whether to take a lock or not: that is [`try_acquire`](Redlock::try_acquire).
+    ///
+    /// It changes nothing, and asks over connections of its own, which end with the call; each node has
+    /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and
+    /// [`node_timeout`](crate::Options::node_timeout) to answer. It needs the rights that locks need and no
+    /// more. Nodes that are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty or too long resource. That nodes do not answer is a part of what it says.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use redlock_sync::{LockState, Redlock};
+    ///
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let inspection = redlock.inspect("account:17")?;
+    /// match inspection.state() {
+    ///     LockState::Held { holder, remaining, .. } => println!("{holder}, for {remaining:?}"),
+    ///     state => println!("{state:?}"),
+    /// }
+    /// for (node, address, answer) in inspection.nodes() {
+    ///     println!("node {node} ({address}): {answer:?}");
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
+        let resource = checked(resource.as_ref())?;
+        let mut look = Vec::new();
+        resp::pack(&mut look, &[&[b"EVAL", LOOK, b"1", &resource]], None);
+        let answers = visit::each(self.infos(), self.timeouts(), |visit| {
+            let [reply] = visit.ask(&look)?;
+            seen(reply)
+        });
+        let nodes = self.infos().iter().zip(answers).enumerate();
+        let nodes = nodes.map(|(node, (info, answer))| inspected(node, info, answer));
+        Ok(Inspection {
+            nodes: nodes.collect(),
+        })
+    }
+}
+
+fn inspected(
+    node: usize,
+    info: &ConnectionInfo,
+    answer: Result<NodeState, Cause>,
+) -> (String, NodeState) {
+    let address = info.addr().to_string();
+    let state = answer.unwrap_or_else(|cause| {
+        let error = NodeError {
+            node,
+            address: address.as_str().into(),
+            cause: Arc::new(cause),
+        };
+        NodeState::Failed(NodeErrors::new(vec![error], None))
+    });
+    (address, state)
+}
+
+/// What a node's reply says.
+fn seen(reply: Reply) -> Result<NodeState, Cause> {
+    let bulk = match reply {
+        Reply::Nil => return Ok(NodeState::Free),
+        Reply::Bulk(bulk) => bulk,
+        Reply::Error(text) => return Err(Cause::refused(&text)),
+        other => return Err(Cause::Garbage(format!("{other:?}"))),
+    };
+    let mut parts = bulk.splitn(3, |byte| *byte == b' ');
+    let mut number = || str::from_utf8(parts.next()?).ok()?.parse::<i64>().ok();
+    let (Some(left), Some(length), Some(value)) = (number(), number(), parts.next()) else {
+        return Err(Cause::Garbage("not what the script says".into()));
+    };
+    let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+    Ok(match value.split_first_chunk::<TOKEN>() {
+        Some((token, rest)) => NodeState::Held {
+            holder: Holder {
+                token: Token::from_bytes(*token),
+                label: usize::try_from(length)
+                    .ok()
+                    .filter(|length| *length <= TOKEN + MAX_LABEL)
+                    .and_then(|_| label(rest)),
+            },
+            remaining,
+        },
+        None => NodeState::Foreign { remaining },
+    })
+}
+
+fn label(bytes: &[u8]) -> Option<Arc<str>> {
+    let text = str::from_utf8(bytes).ok()?;
+    let printable = !text.is_empty() && !text.chars().any(char::is_control);
+    printable.then(|| text.into())
+}
+
+/// What [`Redlock::inspect`] has seen.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    nodes: Vec<(String, NodeState)>,
+}
+
+impl Inspection {
+    /// What the answers of the nodes come to.
+    pub fn state(&self) -> LockState {
+        let states: Vec<&NodeState> = self.nodes.iter().map(|(_, state)| state).collect();
+        decide(&states)
+    }
+
+    /// The nodes, in the order of [`Redlock::new`]: index, address, answer.
+    pub fn nodes(&self) -> impl Iterator<Item = (usize, &str, &NodeState)> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.map(|(node, (address, state))| (node, &**address, state))
+    }
+}
+
+/// What is known of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockState {
+    /// A majority of the nodes has it for one holder.
+    #[non_exhaustive]
+    Held {
+        /// Whose it is.
+        holder: Holder,
+        /// Until too few nodes have it, if it is neither extended nor released. (Its holder relies on a little
+        /// less.) `None`: it has no end, so this crate did not make it.
+        remaining: Option<Duration>,
+    },
+    /// A majority of the nodes does not have it.
+    Free,
+    /// Neither: attempts that collide at this moment, what an attempt left on nodes that were away, or keys of
+    /// something else.
+    #[non_exhaustive]
+    Blocked {
+        /// Until a majority of the nodes is free, if nobody does anything. `None`: no end can be seen.
+        remaining: Option<Duration>,
+    },
+    /// So few nodes answered that the others decide.
+    Unknown,
+}
+
+/// What a node says of a lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum NodeState {
+    /// It has it.
+    #[non_exhaustive]
+    Held {
+        /// Whose it is.
+        holder: Holder,
+        /// How long the key is kept. `None`: it has no end.
+        remaining: Option<Duration>,
+    },
+    /// It does not have it.
+    Free,
+    /// It has a key of this name that is no lock of this crate: not a string, or shorter than a token.
+    #[non_exhaustive]
+    Foreign {
+        /// How long the key is kept. `None`: it has no end.
+        remaining: Option<Duration>,
+    },
+    /// It could not be asked, or answered with an error.
+    Failed(NodeErrors),
+}
+
+/// Who holds a lock, without the token that could release it. `Display` is the fingerprint, and the label if
+/// there is one.
+#[derive(Clone)]
+pub struct Holder {
+    token: Token,
+    label: Option<Arc<str>>,
+}
+
+impl Holder {
+    /// That of the holder's token: the program that has the lock knows it by
+    /// [`Token::fingerprint`](crate::Token::fingerprint).
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.token.fingerprint()
+    }
+
+    /// What stands behind the token in the key's value, if it is text of at most 64 bytes.
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+}
+
+/// The same token.
+impl PartialEq for Holder {
+    fn eq(&self, other: &Holder) -> bool {
+        self.token == other.token
+    }
+}
+
+impl Eq for Holder {}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.fingerprint())?;
+        match &self.label {
+            Some(label) => write!(f, " ({label})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Holder({self})")
+    }
+}
+
+/// What the answers of all nodes come to.
+fn decide(nodes: &[&NodeState]) -> LockState {
+    let quorum = majority(nodes.len());
+    let count = |is: fn(&NodeState) -> bool| nodes.iter().filter(|node| is(node)).count();
+    let free = count(|node| matches!(node, NodeState::Free));
+    let failed = count(|node| matches!(node, NodeState::Failed(_)));
+    let holders = nodes.iter().filter_map(|node| match node {
+        NodeState::Held { holder, .. } => Some(holder),
+        _ => None,
+    });
+    // How long each node has it for this one.
+    let of = |holder: &Holder| -> Vec<Duration> {
+        let held = nodes.iter().filter_map(|node| match node {
+            NodeState::Held {
+                holder: other,
+                remaining,
+            } if other == holder => Some(remaining.unwrap_or(Duration::MAX)),
+            _ => None,
+        });
+        held.collect()
+    };
+    let end = |time: Duration| Some(time).filter(|time| *time != Duration::MAX);
+    let first = holders.max_by_key(|holder| of(holder).len());
+    let mut most = first.map(of).unwrap_or_default();
+    if let Some(holder) = first.filter(|_| most.len() >= quorum) {
+        most.sort_unstable_by(|a, b| b.cmp(a));
+        return LockState::Held {
+            holder: holder.clone(),
+            remaining: most.get(quorum - 1).copied().and_then(end),
+        };
+    }
+    if free >= quorum {
+        return LockState::Free;
+    }
+    if most.len().max(free) + failed >= quorum {
+        return LockState::Unknown;
+    }
+    let mut kept: Vec<Duration> = nodes
+        .iter()
+        .filter_map(|node| match node {
+            NodeState::Held { remaining, .. } | NodeState::Foreign { remaining } => {
+                Some(remaining.unwrap_or(Duration::MAX))
+            }
+            _ => None,
+        })
+        .collect();
+    kept.sort_unstable();
+    LockState::Blocked {
+        remaining: kept.get(quorum - free - 1).copied().and_then(end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn holder(token: u8) -> Holder {
+        Holder {
+            token: Token::from_bytes([token; TOKEN]),
+            label: None,
+        }
+    }
+
+    fn held(token: u8, remaining: Option<u32>) -> NodeState {
+        NodeState::Held {
+            holder: holder(token),
+            remaining: remaining.map(|remaining| remaining * MS),
+        }
+    }
+
+    fn foreign(remaining: Option<u32>) -> NodeState {
+        NodeState::Foreign {
+            remaining: remaining.map(|remaining| remaining * MS),
+        }
+    }
+
+    fn failed() -> NodeState {
+        NodeState::Failed(NodeErrors::new(Vec::new(), None))
+    }
+
+    fn state(nodes: &[NodeState]) -> LockState {
+        decide(&nodes.iter().collect::<Vec<_>>())
+    }
+
+    /// All that `kinds` of answers can come to, for so many nodes.
+    fn all(kinds: &[NodeState], count: usize) -> Vec<Vec<NodeState>> {
+        let mut all = vec![Vec::new()];
+        for _ in 0..count {
+            let longer = |nodes: Vec<NodeState>| {
+                kinds.iter().map(move |kind| {
+                    let mut nodes = nodes.clone();
+                    nodes.push(kind.clone());
+                    nodes
+                })
+            };
+            all = all.into_iter().flat_map(longer).collect();
+        }
+        all
+    }
+
+    /// Where nodes did not answer, what they could have said decides whether anything is known.
+    #[test]
+    fn what_is_said_is_certain_whatever_the_nodes_hold_that_did_not_answer() {
+        let answers = [held(1, None), held(2, None), NodeState::Free, foreign(None)];
+        let kinds = [&answers[..], &[failed()]].concat();
+        for count in 1..=5 {
+            for nodes in all(&kinds, count) {
+                let quorum = count / 2 + 1;
+                let missing = nodes
+                    .iter()
+                    .filter(|node| matches!(node, NodeState::Failed(_)));
+                let mut verdicts: Vec<&str> = Vec::new();
+                for filled in all(&answers, missing.count()) {
+                    let mut filled = filled.into_iter();
+                    let mut whole = nodes.clone();
+                    for node in &mut whole {
+                        if let NodeState::Failed(_) = node {
+                            *node = filled.next().unwrap();
+                        }
+                    }
+                    let of = |token: u8| {
+                        let same = |node: &&NodeState| matches!(node, NodeState::Held { holder: other, .. } if *other == holder(token));
+                        whole.iter().filter(same).count()
+                    };
+                    let free = whole.iter().filter(|node| matches!(node, NodeState::Free));
+                    verdicts.push(if of(1) >= quorum || of(2) >= quorum {
+                        "held"
+                    } else if free.count() >= quorum {
+                        "free"
+                    } else {
+                        "blocked"
+                    });
+                }
+                verdicts.dedup();
+                let expected = match verdicts[..] {
+                    [one] => one,
+                    _ => "unknown",
+                };
+                let said = match state(&nodes) {
+                    LockState::Held { .. } => "held",
+                    LockState::Free => "free",
+                    LockState::Blocked { .. } => "blocked",
+                    LockState::Unknown => "unknown",
+                };
+                assert_eq!(said, expected, "{nodes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_remains_is_until_too_few_nodes_have_it_or_enough_are_free() {
+        let lock = |remaining: Option<u32>| LockState::Held {
+            holder: holder(1),
+            remaining: remaining.map(|remaining| remaining * MS),
+        };
+        let blocked = |remaining: Option<u32>| LockState::Blocked {
+            remaining: remaining.map(|remaining| remaining * MS),
+        };
+        let some = Some;
+        for (nodes, expected) in [
+            (vec![held(1, some(5))], lock(some(5))),
+            (vec![held(1, None)], lock(None)),
+            (
+                vec![held(1, some(9)), held(1, some(5)), NodeState::Free],
+                lock(some(5)),
+            ),
+            (
+                vec![held(1, some(9)), held(1, some(5)), held(1, some(7))],
+                lock(some(7)),
+            ),
+            (
+                vec![held(1, None), held(1, some(5)), failed()],
+                lock(some(5)),
+            ),
+            (
+                vec![held(1, None), held(1, some(5)), held(1, None)],
+                lock(None),
+            ),
+            (vec![foreign(some(4))], blocked(some(4))),
+            (vec![foreign(None)], blocked(None)),
+            (
+                vec![held(1, some(9)), held(2, some(5)), NodeState::Free],
+                blocked(some(5)),
+            ),
+            (
+                vec![held(1, some(9)), held(2, some(5)), foreign(some(1))],
+                blocked(some(5)),
+            ),
+            (
+                vec![held(1, some(9)), held(2, None), foreign(None)],
+                blocked(None),
+            ),
+        ] {
+            assert_eq!(state(&nodes), expected, "{nodes:?}");
+        }
+    }
+
+    #[test]
+    fn replies_are_understood_and_none_makes_it_panic() {
+        let bulk = |text: &[u8]| seen(Reply::Bulk(text.to_vec()));
+        let value = [b"5000 20 ".as_slice(), &[7; TOKEN]].concat();
+        let Ok(NodeState::Held { holder, remaining }) = bulk(&value) else {
+            panic!("not held");
+        };
+        assert_eq!((holder.label(), remaining), (None, Some(5000 * MS)));
+        assert_eq!(holder.to_string(), "07070707");
+        let named = [b"-1 31 ".as_slice(), &[7; TOKEN], b"web-3:4711 \xC3\xA9"].concat();
+        let Ok(NodeState::Held { holder, remaining }) = bulk(&named) else {
+            panic!("not held");
+        };
+        assert_eq!((holder.label(), remaining), (Some("web-3:4711 é"), None));
+        assert_eq!(format!("{holder:?}"), "Holder(07070707 (web-3:4711 é))");
+        // Too long for a label, or no text.
+        for (length, rest) in [
+            ("85", &b"abc"[..]),
+            ("22", b"a\n"),
+            ("21", b"\xFF"),
+            ("x", b""),
+        ] {
+            let start = format!("1 {length} ");
+            let found = bulk(&[start.as_bytes(), &[7; TOKEN], rest].concat());
+            match found {
+                Ok(NodeState::Held { holder, .. }) => assert_eq!(holder.label(), None),
+                Err(Cause::Garbage(_)) => assert_eq!(length, "x"),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(bulk(b"7 -1 "), Ok(NodeState::Foreign { .. })));
+        assert!(matches!(bulk(b"7 2 ab"), Ok(NodeState::Foreign { .. })));
+        for garbage in [
+            &b""[..],
+            b" ",
+            b"1",
+            b"1 2",
+            b"1  ",
+            b"\xFF 1 a",
+            b"1 99999999999999999999 a",
+        ] {
+            assert!(
+                matches!(bulk(garbage), Err(Cause::Garbage(_))),
+                "{garbage:?}"
+            );
+        }
+        assert!(matches!(seen(Reply::Nil), Ok(NodeState::Free)));
+        assert!(matches!(seen(Reply::Int(1)), Err(Cause::Garbage(_))));
+        let refused = seen(Reply::Error("NOPERM no".into()));
+        assert!(matches!(refused, Err(Cause::Refused(_))));
+    }
+}
