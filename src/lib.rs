@@ -215,6 +215,8 @@ macro_rules! say {
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]
 mod capi;
+/// Whether the nodes are fit for locks.
+mod check;
 /// The only file that reads a clock.
 mod clock;
 /// What fails, and what to do about it.
@@ -248,6 +250,7 @@ mod token;
 /// How threads wait for a lock that somebody has.
 mod waiting;
 
+pub use check::{NodeFacts, Report};
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
 pub use inspect::{Holder, Inspection, LockState, NodeState};
 pub use keep_alive::KeptLock;
@@ -255,6 +258,7 @@ pub use keeper::LostReason;
 pub use lock::Lock;
 pub use observe::{Ending, Event};
 pub use options::Options;
+pub use protocol::fitness::{Finding, Severity};
 /// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.
 pub use redis;
 pub use redlock::Redlock;

@@ -13,6 +13,7 @@
 //! - `entry`: one operation under way
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
+//! - `fitness`: what nodes say of themselves, and whether they are fit for locks
 //! - `attempt`: the tries that make one attempt to acquire
 //! - `contender`: what the one thread does that asks for a lock on behalf of its process
 //! - `line`: the threads of a process that wait for a lock, and who is next
@@ -23,6 +24,7 @@ pub(crate) mod contender;
 pub(crate) mod core;
 pub(crate) mod entry;
 pub(crate) mod fence;
+pub(crate) mod fitness;
 pub(crate) mod guard;
 pub(crate) mod line;
 pub(crate) mod node;

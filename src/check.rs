@@ -1,0 +1,306 @@
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use crate::clock::{self, Point};
+use crate::error::{Cause, Error};
+use crate::net::visit::{self, Visit};
+use crate::protocol::fitness::{
+    Facts, Finding, Info, Place, Probe, Rules, Said, Severity, judge, median,
+};
+use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::resp::{self, Reply};
+use crate::protocol::script::{Action, Key, Tell, Vote};
+use crate::redlock::{Redlock, checked};
+use crate::token::Token;
+
+/// How long the lock that is tried stays at most.
+const PROBE_TTL: Duration = Duration::from_secs(1);
+/// So often a node is asked how fast it answers.
+const PINGS: usize = 10;
+/// What there is time for, in node timeouts: also for nodes that take somewhat longer than one.
+const QUESTIONS: u32 = 20;
+
+impl Redlock {
+    /// Whether the nodes are fit for locks, and what is wrong with them: for a look at the start of a service,
+    /// or by hand.
+    ///
+    /// On each node it takes the lock `probe`, extends and releases it, reads `INFO` and `CONFIG GET
+    /// appendfsync`, and measures how fast it answers and how far its clock is off. It changes nothing else.
+    /// Choose a name that is no lock's, such as `"check:"` and the host's name; if the check dies, the key is gone
+    /// after a second. Where `INFO` or `CONFIG` is forbidden, a finding says what could not be looked at.
+    ///
+    /// It asks over connections of its own, all nodes at a time. Each has
+    /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times
+    /// [`node_timeout`](crate::Options::node_timeout) for all questions. With the [restart
+    /// guard](crate::Options::restart_guard) it also says which nodes give no votes yet.
+    ///
+    /// | code | fault | warning | note |
+    /// | --- | --- | --- | --- |
+    /// | `reach`, `auth` | a majority cannot be asked | a minority cannot | |
+    /// | `probe` | a majority refuses the lock that is tried | a minority does | somebody has that lock |
+    /// | `same-server` | one server under two addresses | | |
+    /// | `role` | a replica, a cluster's node, a sentinel | | |
+    /// | `eviction` | a policy that removes locks, or keys were removed | more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
+    /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
+    /// | `replicas` | | it has replicas, to which something may fail over | |
+    /// | `independence` | | two nodes on one machine | all on this machine |
+    /// | `count` | | an even number | one |
+    /// | `latency` | the median of ten answers is above `node_timeout` | the slowest is above half of that | |
+    /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
+    /// | `uptime` | | so young that the restart guard keeps it from voting | less than an hour |
+    /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
+    /// | `plain-text` | | a password goes unencrypted to a public address | |
+    /// | `version` | older than 2.6.12 | | versions differ |
+    /// | `rights` | | | `INFO` or `CONFIG` is refused |
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty or too long `probe`, and [`Error::Random`]. That nodes do not answer is a
+    /// part of the report.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let redlock = redlock_sync::Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let report = redlock.check("check:web-3")?;
+    /// eprint!("{report}");
+    /// if !report.is_fit() {
+    ///     std::process::exit(1);
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn check(&self, probe: impl AsRef<[u8]>) -> Result<Report, Error> {
+        let key = Key {
+            resource: checked(probe.as_ref())?,
+            token: Token::random()?,
+            asked: NodeSet::ALL,
+        };
+        let guard = self.options().restart_guard;
+        let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
+        let (connect_timeout, node_timeout) = self.timeouts();
+        let timeouts = (connect_timeout, node_timeout.saturating_mul(QUESTIONS));
+        let answers = visit::each(self.infos(), timeouts, |visit| ask(visit, &key, ttl));
+        let nodes = self.infos().iter().zip(answers);
+        let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
+        let rules = Rules {
+            node_timeout,
+            guard,
+        };
+        Ok(Report {
+            findings: judge(&facts, rules),
+            nodes: facts.into_iter().map(NodeFacts).collect(),
+        })
+    }
+}
+
+fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
+    let plain = !matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+    let place = match info.addr() {
+        ConnectionAddr::Tcp(..) => None,
+        // The connection does not tell.
+        ConnectionAddr::TcpTls { host, .. } => Some(host.parse().map_or(Place::Unknown, Place::Ip)),
+        _ => Some(Place::ThisMachine),
+    };
+    let said = said.map(|said| {
+        let place = match place.unwrap_or(said.place) {
+            Place::Ip(ip) if ip.to_canonical().is_loopback() => Place::ThisMachine,
+            place => place,
+        };
+        Said { place, ..said }
+    });
+    Facts {
+        address: info.addr().to_string(),
+        said,
+        plain_password: plain && info.redis_settings().password().is_some(),
+    }
+}
+
+/// Asks a node all that is to be known.
+fn ask(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
+    let mut bytes = Vec::new();
+    resp::pack(&mut bytes, &[&[b"INFO"]], None);
+    resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
+    let [info, config] = visit.ask(&bytes)?;
+    let probe = try_lock(visit, key, ttl)?;
+    let clock = clock_offset(visit)?;
+    Ok(Said {
+        place: visit.ip().map_or(Place::Unknown, Place::Ip),
+        info: match info {
+            Reply::Bulk(text) => Ok(Info(String::from_utf8_lossy(&text).into_owned())),
+            other => Err(refusal(other)),
+        },
+        appendfsync: match config {
+            Reply::Array(items) => match items.into_iter().next_back() {
+                Some(Reply::Bulk(value)) => Ok(String::from_utf8_lossy(&value).into_owned()),
+                _ => Err("it has no appendfsync".into()),
+            },
+            other => Err(refusal(other)),
+        },
+        probe,
+        round_trips: pings(visit)?,
+        clock,
+    })
+}
+
+fn refusal(reply: Reply) -> String {
+    match reply {
+        Reply::Error(text) => Cause::refused(&text).to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What every lock does, on one node.
+fn try_lock(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
+    // So that there is something to extend.
+    let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
+    let shorter = Ttl::new(shorter).unwrap_or(ttl);
+    let steps = [
+        ("SET", Action::Acquire(shorter)),
+        ("the script that extends", Action::Extend(ttl)),
+        ("the script that releases", Action::Release(Tell::Nobody)),
+    ];
+    let mut bytes = Vec::new();
+    for (_, action) in &steps {
+        // Not by a script's hash: nobody may have loaded it.
+        action.pack(key, false, &mut bytes);
+    }
+    let replies = visit.ask::<3>(&bytes)?;
+    for ((what, action), reply) in steps.iter().zip(replies) {
+        match action.vote(reply) {
+            Vote::Granted(_) => {}
+            Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
+            Vote::Refused(_) => return Ok(Probe::Refused(what, "the key was gone".into())),
+            Vote::Failed { cause, .. } => return Ok(Probe::Refused(what, cause.to_string())),
+            Vote::Sever(cause) => return Err(cause),
+        }
+    }
+    Ok(Probe::Passed)
+}
+
+/// Milliseconds that the node's clock is ahead of ours, as far as that can be told from here.
+fn clock_offset(visit: &mut Visit) -> Result<Option<i64>, Cause> {
+    let mut bytes = Vec::new();
+    resp::pack(&mut bytes, &[&[b"TIME"]], None);
+    let sent = Point::now();
+    let [reply] = visit.ask(&bytes)?;
+    let took = clock::instant().saturating_duration_since(sent.mono);
+    let Reply::Array(items) = reply else {
+        return Ok(None);
+    };
+    let number = |item: &Reply| match item {
+        Reply::Bulk(text) => str::from_utf8(text).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    let [Some(seconds), Some(micros)] = [0, 1].map(|at| items.get(at).and_then(number)) else {
+        return Ok(None);
+    };
+    let theirs = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+    Ok(Some(ahead(theirs, sent.wall + took / 2)))
+}
+
+fn ahead(theirs: Duration, ours: SystemTime) -> i64 {
+    let ours = ours.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    ms(theirs).saturating_sub(ms(ours))
+}
+
+fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
+    let mut bytes = Vec::new();
+    resp::pack(&mut bytes, &[&[b"PING"]], None);
+    let mut trips = Vec::new();
+    for _ in 0..PINGS {
+        let sent = clock::instant();
+        let answer = visit.ask::<1>(&bytes);
+        trips.push(clock::instant().saturating_duration_since(sent));
+        match answer {
+            Ok(_) => {}
+            // It is so slow that there is no time for more.
+            Err(Cause::Silent(_)) if trips.len() > 1 => break,
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(trips)
+}
+
+/// What [`Redlock::check`] has found. `Display` gives a line for each finding, the worst first; nothing if there
+/// is none.
+#[derive(Clone, Debug)]
+pub struct Report {
+    findings: Vec<Finding>,
+    nodes: Vec<NodeFacts>,
+}
+
+impl Report {
+    /// Whether there is no [fault](Severity::Fault).
+    pub fn is_fit(&self) -> bool {
+        let mut findings = self.findings.iter();
+        findings.all(|finding| finding.severity() != Severity::Fault)
+    }
+
+    /// All findings, the worst first.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter()
+    }
+
+    /// The nodes, in the order of [`Redlock::new`].
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeFacts> {
+        self.nodes.iter()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            let (severity, code) = (finding.severity(), finding.code());
+            writeln!(f, "{severity}: {code}: {finding}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a node. `None`: it could not be asked, or does not say.
+#[derive(Clone, Debug)]
+pub struct NodeFacts(Facts);
+
+impl NodeFacts {
+    /// Host and port, or path.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// Of the server, such as `7.0.15`.
+    pub fn version(&self) -> Option<&str> {
+        self.info()?.version()
+    }
+
+    /// `master`, `replica`, `cluster` or `sentinel`.
+    pub fn role(&self) -> Option<&str> {
+        self.info()?.role()
+    }
+
+    /// How long its server has been up, in whole seconds.
+    pub fn uptime(&self) -> Option<Duration> {
+        self.info()?.uptime()
+    }
+
+    /// The median of ten.
+    pub fn round_trip(&self) -> Option<Duration> {
+        median(&self.said()?.round_trips)
+    }
+
+    /// How far its clock is ahead of this machine's, in milliseconds; below zero: behind. As exact as half a
+    /// round trip.
+    pub fn clock_offset(&self) -> Option<i64> {
+        self.said()?.clock
+    }
+
+    fn said(&self) -> Option<&Said> {
+        self.0.said.as_ref().ok()
+    }
+
+    fn info(&self) -> Option<&Info> {
+        self.said()?.info.as_ref().ok()
+    }
+}

@@ -1,0 +1,878 @@
+//! What nodes say of themselves, and whether they are fit for locks.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::error::Cause;
+use crate::protocol::quorum::majority;
+
+/// The oldest server that can set a key with a ttl where there is none in one step.
+const OLDEST: [u32; 3] = [2, 6, 12];
+/// Clocks that differ by more are noticed.
+const CLOCK: i64 = 1000;
+/// A server that has not been up for so long was restarted lately.
+const LATELY: Duration = Duration::from_secs(3600);
+
+/// How bad a [`Finding`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Locks cannot be relied on, or cannot be had.
+    Fault,
+    /// They can, and something makes it likely that they soon cannot, or less than they should.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Severity::Fault => "fault",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        })
+    }
+}
+
+/// Something about the nodes that is not as it should be. `Display` says what, and what to do.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    severity: Severity,
+    node: Option<usize>,
+    code: &'static str,
+    text: String,
+}
+
+impl Finding {
+    /// How bad it is.
+    pub fn severity(&self) -> Severity {
+        self.severity
+    }
+
+    /// The node that it is about, in the order of [`Redlock::new`](crate::Redlock::new). `None`: about all of
+    /// them.
+    pub fn node(&self) -> Option<usize> {
+        self.node
+    }
+
+    /// What it is about, in one word, for programs.
+    pub fn code(&self) -> &'static str {
+        self.code
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a node was found to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) address: String,
+    /// Or why it cannot be asked.
+    pub(crate) said: Result<Said, Cause>,
+    /// It is sent a password, and nothing is encrypted.
+    pub(crate) plain_password: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    pub(crate) place: Place,
+    /// What INFO says, or why not.
+    pub(crate) info: Result<Info, String>,
+    /// How it syncs what it appends to its file, or why that is not known.
+    pub(crate) appendfsync: Result<String, String>,
+    pub(crate) probe: Probe,
+    pub(crate) round_trips: Vec<Duration>,
+    /// Milliseconds that its clock is ahead of ours.
+    pub(crate) clock: Option<i64>,
+}
+
+/// Where a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    ThisMachine,
+    Ip(IpAddr),
+    Unknown,
+}
+
+/// What came of taking, extending and releasing a lock on one node.
+#[derive(Clone, Debug)]
+pub(crate) enum Probe {
+    Passed,
+    /// Somebody has it.
+    Held,
+    /// What was refused, and how.
+    Refused(&'static str, String),
+}
+
+/// The text that INFO gives.
+#[derive(Clone)]
+pub(crate) struct Info(pub(crate) String);
+
+impl fmt::Debug for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Info(..)")
+    }
+}
+
+impl Info {
+    pub(crate) fn get(&self, field: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.map(str::trim)
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.get(field)?.parse().ok()
+    }
+
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.get("redis_version")
+    }
+
+    pub(crate) fn uptime(&self) -> Option<Duration> {
+        self.number("uptime_in_seconds").map(Duration::from_secs)
+    }
+
+    pub(crate) fn role(&self) -> Option<&'static str> {
+        match (self.get("redis_mode"), self.get("role")) {
+            (Some("cluster"), _) => Some("cluster"),
+            (Some("sentinel"), _) | (_, Some("sentinel")) => Some("sentinel"),
+            (_, Some("master")) => Some("master"),
+            (_, Some("slave" | "replica")) => Some("replica"),
+            _ => None,
+        }
+    }
+
+    fn is_too_old(&self) -> bool {
+        let number = |part: &str| part.parse::<u32>().ok();
+        let parts: Option<Vec<u32>> = self
+            .version()
+            .and_then(|version| version.split('.').map(number).collect());
+        parts.is_some_and(|parts| parts[..] < OLDEST[..])
+    }
+}
+
+/// What the nodes are held against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) node_timeout: Duration,
+    /// The restart guard's `max_ttl`.
+    pub(crate) guard: Option<Duration>,
+}
+
+pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
+/// Findings about the nodes, the worst first.
+pub(crate) fn judge(nodes: &[Facts], rules: Rules) -> Vec<Finding> {
+    let mut findings = Findings {
+        nodes,
+        rules,
+        all: Vec::new(),
+    };
+    findings.reach();
+    findings.same_server();
+    findings.probe();
+    findings.number_and_places();
+    findings.clocks();
+    findings.versions();
+    for (node, facts) in nodes.iter().enumerate() {
+        if let Ok(said) = &facts.said {
+            findings.latency(node, said);
+            findings.plain_text(node, facts.plain_password, said);
+            match &said.info {
+                Ok(info) => findings.info(node, info, said),
+                Err(refused) => findings.add(
+                    Severity::Note,
+                    node,
+                    "rights",
+                    format!(
+                        "INFO is refused ({refused}), so most of this could not be checked: permit it, or \
+                         check as another user"
+                    ),
+                ),
+            }
+        }
+    }
+    // Not to be sorted by code: nodes in their order.
+    findings
+        .all
+        .sort_by_key(|finding| (finding.severity, finding.node));
+    findings.all
+}
+
+struct Findings<'a> {
+    nodes: &'a [Facts],
+    rules: Rules,
+    all: Vec<Finding>,
+}
+
+impl<'a> Findings<'a> {
+    fn add(&mut self, severity: Severity, node: usize, code: &'static str, text: String) {
+        let address = self.nodes.get(node).map_or("", |node| &node.address);
+        self.all.push(Finding {
+            severity,
+            node: Some(node),
+            code,
+            text: format!("node {node} ({address}): {text}"),
+        });
+    }
+
+    fn add_for_all(&mut self, severity: Severity, code: &'static str, text: impl Into<String>) {
+        self.all.push(Finding {
+            severity,
+            node: None,
+            code,
+            text: text.into(),
+        });
+    }
+
+    /// What nodes said that could be asked.
+    fn said(&self) -> impl Iterator<Item = (usize, &'a Said)> + use<'a> {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().ok()?)))
+    }
+
+    fn infos(&self) -> impl Iterator<Item = (usize, &'a Info)> + use<'a> {
+        self.said()
+            .filter_map(|(node, said)| Some((node, said.info.as_ref().ok()?)))
+    }
+
+    /// A failure of so many nodes leaves no quorum, or leaves one.
+    fn of_failures(&self, count: usize) -> Severity {
+        let spare = self.nodes.len() - majority(self.nodes.len());
+        match count > spare {
+            true => Severity::Fault,
+            false => Severity::Warning,
+        }
+    }
+
+    fn reach(&mut self) {
+        let nodes = self.nodes;
+        let failed = || {
+            let nodes = nodes.iter().enumerate();
+            nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().err()?)))
+        };
+        let severity = self.of_failures(failed().count());
+        for (node, cause) in failed() {
+            let words = ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"];
+            let is_auth = |text: &String| words.iter().any(|word| text.starts_with(word));
+            let (code, what) = match cause {
+                Cause::Refused(text) if is_auth(text) => {
+                    ("auth", "look at the user and the password in its URL")
+                }
+                _ => ("reach", "start it, or look at its address and the network"),
+            };
+            self.add(severity, node, code, format!("{cause}; {what}"));
+        }
+    }
+
+    fn same_server(&mut self) {
+        let ids: Vec<(usize, &str)> = self
+            .infos()
+            .filter_map(|(node, info)| Some((node, info.get("run_id")?)))
+            .collect();
+        for (i, (node, id)) in ids.iter().enumerate() {
+            if let Some((first, _)) = ids.iter().take(i).find(|(_, other)| other == id) {
+                let text = format!(
+                    "the same server as node {first} (one run_id): its vote must count once, give each \
+                     server once"
+                );
+                self.add(Severity::Fault, *node, "same-server", text);
+            }
+        }
+    }
+
+    /// Where another finding says why, the probe has nothing to add.
+    fn is_explained(&self, node: usize) -> bool {
+        let role = self.infos().find(|(at, _)| *at == node);
+        let role = role.and_then(|(_, info)| info.role());
+        let twin = |finding: &Finding| {
+            finding.code == "same-server" && self.run_id(finding.node) == self.run_id(Some(node))
+        };
+        role.is_some_and(|role| role != "master") || self.all.iter().any(twin)
+    }
+
+    fn run_id(&self, node: Option<usize>) -> Option<&'a str> {
+        let (_, info) = self.infos().find(|(at, _)| Some(*at) == node)?;
+        info.get("run_id")
+    }
+
+    fn probe(&mut self) {
+        let refused = |said: &Said| matches!(said.probe, Probe::Refused(..));
+        let severity = self.of_failures(self.said().filter(|(_, said)| refused(said)).count());
+        for (node, said) in self.said() {
+            match &said.probe {
+                _ if self.is_explained(node) => {}
+                Probe::Passed => {}
+                Probe::Held => {
+                    let text = "somebody has the lock that was tried: try another name";
+                    self.add(Severity::Note, node, "probe", text.into());
+                }
+                Probe::Refused(what, text) => {
+                    let text = format!(
+                        "{what} is refused ({text}): no lock can be had from it until that is mended"
+                    );
+                    self.add(severity, node, "probe", text);
+                }
+            }
+        }
+    }
+
+    fn number_and_places(&mut self) {
+        let count = self.nodes.len();
+        match count {
+            1 => {
+                let text = "one node: when it is away nobody gets a lock. 3 or 5 tolerate 1 or 2";
+                return self.add_for_all(Severity::Note, "count", text);
+            }
+            _ if count.is_multiple_of(2) => {
+                let text = format!(
+                    "{count} nodes tolerate no more failures than {}: take one away, or add one",
+                    count - 1
+                );
+                self.add_for_all(Severity::Warning, "count", text);
+            }
+            _ => {}
+        }
+        let places: Vec<(usize, Place)> = self
+            .said()
+            .map(|(node, said)| (node, said.place))
+            .filter(|(_, place)| *place != Place::Unknown)
+            .collect();
+        let here = |(_, place): &(usize, Place)| *place == Place::ThisMachine;
+        if places.len() > 1 && places.iter().all(here) {
+            let text = "all nodes are on this machine, and fail with it: fit for tests";
+            return self.add_for_all(Severity::Note, "independence", text);
+        }
+        for (i, (node, place)) in places.iter().enumerate() {
+            if let Some((first, _)) = places.iter().take(i).find(|(_, other)| other == place) {
+                let text = format!(
+                    "on one machine with node {first}, and fails with it: give each node its own"
+                );
+                self.add(Severity::Warning, *node, "independence", text);
+            }
+        }
+    }
+
+    fn clocks(&mut self) {
+        let mut offsets: Vec<i64> = self.said().filter_map(|(_, said)| said.clock).collect();
+        offsets.sort_unstable();
+        let middle = |at: usize| offsets.get(at).copied().unwrap_or(0);
+        let (low, high) = (offsets.len().saturating_sub(1) / 2, offsets.len() / 2);
+        let median = middle(low).midpoint(middle(high));
+        for (node, said) in self.said() {
+            let Some(offset) = said.clock.map(|clock| clock.saturating_sub(median)) else {
+                continue;
+            };
+            if offset.saturating_abs() > CLOCK {
+                let text = format!(
+                    "its clock is {} from that of the nodes' median: locks may end early, or fencing \
+                     tokens repeat, when it is set. Let NTP slew it",
+                    seconds(offset)
+                );
+                self.add(Severity::Warning, node, "clock", text);
+            }
+        }
+        if median.saturating_abs() > CLOCK {
+            let text = format!(
+                "the nodes' clocks are {} from ours: look at the clock of this machine",
+                seconds(median)
+            );
+            self.add_for_all(Severity::Note, "clock", text);
+        }
+    }
+
+    fn versions(&mut self) {
+        for (node, info) in self.infos().filter(|(_, info)| info.is_too_old()) {
+            let text = format!(
+                "its version is {}: 2.6.12 or later is needed",
+                info.version().unwrap_or_default()
+            );
+            self.add(Severity::Fault, node, "version", text);
+        }
+        let mut versions: Vec<&str> = self
+            .infos()
+            .filter_map(|(_, info)| info.version())
+            .collect();
+        versions.sort_unstable();
+        versions.dedup();
+        if versions.len() > 1 {
+            let text = format!("the nodes' versions differ: {}", versions.join(", "));
+            self.add_for_all(Severity::Note, "version", text);
+        }
+    }
+
+    fn latency(&mut self, node: usize, said: &Said) {
+        let limit = self.rules.node_timeout;
+        let trips = &said.round_trips;
+        let (Some(median), Some(longest)) = (median(trips), trips.iter().max()) else {
+            return;
+        };
+        let what = "raise node_timeout, or have a nearer node";
+        if median > limit {
+            let text = format!("it answers in {median:.1?}, above node_timeout {limit:?}: {what}");
+            self.add(Severity::Fault, node, "latency", text);
+        } else if *longest > limit / 2 {
+            let text = format!(
+                "its slowest answer of {} took {longest:.1?}, above half of node_timeout {limit:?}: {what}",
+                trips.len()
+            );
+            self.add(Severity::Warning, node, "latency", text);
+        }
+    }
+
+    fn plain_text(&mut self, node: usize, password: bool, said: &Said) {
+        if let Place::Ip(ip) = said.place
+            && password
+            && is_public(ip)
+        {
+            let text = "its password goes unencrypted to a public address: use rediss://";
+            self.add(Severity::Warning, node, "plain-text", text.into());
+        }
+    }
+
+    /// What a node says of itself.
+    fn info(&mut self, node: usize, info: &Info, said: &Said) {
+        if let Some(role @ ("replica" | "cluster" | "sentinel")) = info.role() {
+            let what = match role {
+                "replica" => "a replica, which takes no locks: name its master",
+                "cluster" => {
+                    "a node of a Redis Cluster, which moves keys and fails over: take a server by itself"
+                }
+                _ => "a sentinel, which keeps no keys: name a server",
+            };
+            return self.add(Severity::Fault, node, "role", what.into());
+        }
+        self.memory(node, info);
+        self.persistence(node, info, said);
+        self.clients(node, info);
+        self.uptime(node, info);
+        if let Some(replicas @ 1..) = info.number("connected_slaves") {
+            let text = format!(
+                "it has {replicas} replicas: one that takes its place may not know of its locks. Nothing \
+                 must fail over to them"
+            );
+            self.add(Severity::Warning, node, "replicas", text);
+        }
+    }
+
+    fn memory(&mut self, node: usize, info: &Info) {
+        let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
+        let limit = info.number("maxmemory").unwrap_or(0);
+        let used = info.number("used_memory").unwrap_or(0);
+        let evicted = info.number("evicted_keys").unwrap_or(0);
+        let (evicts, code) = (policy != "noeviction", "eviction");
+        if evicts && limit > 0 {
+            let text = format!(
+                "maxmemory-policy {policy} may remove locks when memory is short: CONFIG SET \
+                 maxmemory-policy noeviction"
+            );
+            self.add(Severity::Fault, node, code, text);
+        }
+        if evicted > 0 {
+            let text = format!(
+                "it has removed {evicted} keys for want of memory since it was started, locks perhaps \
+                 among them: CONFIG SET maxmemory-policy noeviction, and more memory"
+            );
+            self.add(Severity::Fault, node, code, text);
+        }
+        if limit > 0 && used > limit / 10 * 9 {
+            let text = format!(
+                "it uses {used} of {limit} bytes: when they are used up it gives no locks. More maxmemory"
+            );
+            self.add(Severity::Warning, node, code, text);
+        }
+        if evicts && limit == 0 {
+            let text = format!(
+                "maxmemory-policy is {policy}, without effect as long as maxmemory is 0: set noeviction"
+            );
+            self.add(Severity::Note, node, code, text);
+        }
+    }
+
+    fn persistence(&mut self, node: usize, info: &Info, said: &Said) {
+        let code = "persistence";
+        let appends = info.get("aof_enabled");
+        let forgets = match (appends, &said.appendfsync) {
+            (None, _) => None,
+            (Some("1"), Ok(sync)) => (sync != "always").then(|| format!("appendfsync is {sync}")),
+            (Some("1"), Err(refused)) => {
+                let text = format!(
+                    "CONFIG GET is refused ({refused}), so it is not known whether appendfsync is always: \
+                     permit it, or check as another user"
+                );
+                self.add(Severity::Note, node, "rights", text);
+                None
+            }
+            (Some(_), _) => Some("appendonly is no".into()),
+        };
+        if let Some(what) = forgets.filter(|_| self.rules.guard.is_none()) {
+            let text = format!(
+                "{what}, so a restart may forget locks: Options::restart_guard on all clients, or appendonly \
+                 yes with appendfsync always"
+            );
+            self.add(Severity::Warning, node, code, text);
+        }
+        for field in ["aof_last_write_status", "rdb_last_bgsave_status"] {
+            if let Some(status) = info.get(field).filter(|status| *status != "ok") {
+                let text = format!(
+                    "{field} is {status}: it cannot write to its disk, and may refuse locks. Look at its log"
+                );
+                self.add(Severity::Warning, node, code, text);
+            }
+        }
+    }
+
+    fn clients(&mut self, node: usize, info: &Info) {
+        let clients = info.number("connected_clients").unwrap_or(0);
+        let limit = info.number("maxclients").unwrap_or(u64::MAX);
+        let rejected = info.number("rejected_connections").unwrap_or(0);
+        if clients > limit / 5 * 4 {
+            let text = format!("it has {clients} of at most {limit} clients: raise maxclients");
+            self.add(Severity::Warning, node, "clients", text);
+        } else if rejected > 0 {
+            let text = format!(
+                "it has turned away {rejected} connections since it was started: raise maxclients"
+            );
+            self.add(Severity::Warning, node, "clients", text);
+        }
+    }
+
+    fn uptime(&mut self, node: usize, info: &Info) {
+        let Some(uptime) = info.uptime() else {
+            return;
+        };
+        let guard = self.rules.guard.unwrap_or(Duration::ZERO);
+        let left = guard.saturating_sub(uptime);
+        if !left.is_zero() {
+            let text = format!(
+                "it was started {uptime:?} ago, and gives no votes for {left:?} more: until then it may have \
+                 forgotten locks"
+            );
+            self.add(Severity::Warning, node, "uptime", text);
+        } else if uptime < LATELY {
+            let text = format!("it was started {uptime:?} ago");
+            self.add(Severity::Note, node, "uptime", text);
+        }
+    }
+}
+
+fn seconds(milliseconds: i64) -> String {
+    let way = if milliseconds < 0 { '-' } else { '+' };
+    let whole = milliseconds.unsigned_abs();
+    format!("{way}{}.{:03} s", whole / 1000, whole % 1000)
+}
+
+/// Whether others than its owner carry what is sent there.
+fn is_public(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    match ip {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            let shared = a == 100 && (64..128).contains(&b);
+            let own = v4.is_private() || v4.is_loopback() || v4.is_link_local();
+            !(own || shared || v4.is_unspecified())
+        }
+        IpAddr::V6(v6) => {
+            let own = v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local();
+            !(own || v6.is_unspecified())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const RULES: Rules = Rules {
+        node_timeout: Duration::from_millis(50),
+        guard: None,
+    };
+    const GOOD: &str = "redis_version:7.0.15\nredis_mode:standalone\nrun_id:ID\nrole:master\n\
+        uptime_in_seconds:90000\nmaxmemory:0\nmaxmemory_policy:noeviction\nused_memory:1000000\n\
+        evicted_keys:0\naof_enabled:1\naof_last_write_status:ok\nrdb_last_bgsave_status:ok\n\
+        connected_clients:10\nmaxclients:10000\nrejected_connections:0\nconnected_slaves:0\n";
+
+    fn good(count: usize) -> Vec<Facts> {
+        let one = |i: usize| Facts {
+            address: format!("10.0.0.{i}:6379"),
+            said: Ok(Said {
+                place: Place::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
+                info: Ok(Info(GOOD.replace("ID", &i.to_string()))),
+                appendfsync: Ok("always".into()),
+                probe: Probe::Passed,
+                round_trips: vec![MS; 10],
+                clock: Some(3),
+            }),
+            plain_password: false,
+        };
+        (0..count).map(one).collect()
+    }
+
+    fn said(facts: &mut Facts) -> &mut Said {
+        facts.said.as_mut().unwrap()
+    }
+
+    /// Changes what INFO says of a field.
+    fn set(facts: &mut Facts, field: &str, value: &str) {
+        let info = said(facts).info.as_mut().unwrap();
+        let old = info.get(field).unwrap().to_owned();
+        let line = |value: &str| format!("{field}:{value}\n");
+        assert!(info.0.contains(&line(&old)));
+        info.0 = info.0.replace(&line(&old), &line(value));
+    }
+
+    fn found(nodes: &[Facts], rules: Rules) -> Vec<(Severity, Option<usize>, &'static str)> {
+        let findings = judge(nodes, rules);
+        let brief = |finding: &Finding| (finding.severity, finding.node, finding.code);
+        findings.iter().map(brief).collect()
+    }
+
+    use Severity::{Fault, Note, Warning};
+
+    #[test]
+    fn good_nodes_give_no_finding() {
+        for count in [3, 5, 7] {
+            assert_eq!(found(&good(count), RULES), []);
+        }
+        assert_eq!(found(&good(1), RULES), [(Note, None, "count")]);
+        assert_eq!(found(&good(2), RULES), [(Warning, None, "count")]);
+        assert_eq!(found(&good(4), RULES), [(Warning, None, "count")]);
+    }
+
+    #[test]
+    fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
+        type Change = fn(&mut Facts);
+        let table: [(Severity, &str, Change); 27] = [
+            (Fault, "role", |node| set(node, "role", "slave")),
+            (Fault, "role", |node| set(node, "redis_mode", "cluster")),
+            (Fault, "role", |node| set(node, "redis_mode", "sentinel")),
+            (Fault, "eviction", |node| {
+                set(node, "maxmemory", "100000000");
+                set(node, "maxmemory_policy", "volatile-lru");
+            }),
+            (Fault, "eviction", |node| set(node, "evicted_keys", "1")),
+            (Warning, "eviction", |node| {
+                set(node, "maxmemory", "1000001")
+            }),
+            (Note, "eviction", |node| {
+                set(node, "maxmemory_policy", "allkeys-lru");
+            }),
+            (Warning, "persistence", |node| {
+                said(node).appendfsync = Ok("everysec".into());
+            }),
+            (Warning, "persistence", |node| set(node, "aof_enabled", "0")),
+            (Warning, "persistence", |node| {
+                set(node, "aof_last_write_status", "err");
+            }),
+            (Warning, "persistence", |node| {
+                set(node, "rdb_last_bgsave_status", "err");
+            }),
+            (Warning, "replicas", |node| {
+                set(node, "connected_slaves", "2")
+            }),
+            (Fault, "latency", |node| {
+                said(node).round_trips = vec![51 * MS; 10]
+            }),
+            (Warning, "latency", |node| {
+                said(node).round_trips[3] = 26 * MS
+            }),
+            (Warning, "clock", |node| said(node).clock = Some(1004)),
+            (Warning, "clock", |node| said(node).clock = Some(-998)),
+            (Note, "uptime", |node| {
+                set(node, "uptime_in_seconds", "3599")
+            }),
+            (Warning, "clients", |node| {
+                set(node, "connected_clients", "8001")
+            }),
+            (Warning, "clients", |node| {
+                set(node, "rejected_connections", "1")
+            }),
+            (Warning, "plain-text", |node| {
+                said(node).place = Place::Ip(IpAddr::from([8, 8, 8, 8]));
+                node.plain_password = true;
+            }),
+            (Warning, "reach", |node| node.said = Err(Cause::Silent(MS))),
+            (Warning, "auth", |node| {
+                node.said = Err(Cause::refused("NOAUTH Authentication required."));
+            }),
+            (Warning, "probe", |node| {
+                said(node).probe = Probe::Refused("SET", "OOM".into());
+            }),
+            (Note, "probe", |node| said(node).probe = Probe::Held),
+            (Note, "rights", |node| {
+                said(node).info = Err("NOPERM".into())
+            }),
+            (Note, "rights", |node| {
+                said(node).appendfsync = Err("NOPERM".into())
+            }),
+            (Warning, "independence", |node| {
+                said(node).place = Place::Ip(IpAddr::from([10, 0, 0, 0]));
+            }),
+        ];
+        for (i, (severity, code, change)) in table.into_iter().enumerate() {
+            let mut nodes = good(5);
+            change(&mut nodes[3]);
+            // What explains that the probe is refused is the only finding.
+            if code == "role" {
+                said(&mut nodes[3]).probe = Probe::Refused("SET", "READONLY".into());
+            }
+            let expected = [(severity, Some(3), code)];
+            assert_eq!(found(&nodes, RULES), expected, "row {i}");
+        }
+    }
+
+    #[test]
+    fn what_concerns_too_many_nodes_is_a_fault() {
+        for count in [1, 3, 5] {
+            for bad in 1..=count {
+                let severity = match bad > count - (count / 2 + 1) {
+                    true => Fault,
+                    false => Warning,
+                };
+                let mut away = good(count);
+                let mut refusing = good(count);
+                for node in 0..bad {
+                    away[node].said = Err(Cause::Silent(MS));
+                    said(&mut refusing[node]).probe = Probe::Refused("SET", "OOM".into());
+                }
+                for (nodes, code) in [(away, "reach"), (refusing, "probe")] {
+                    let mut found = found(&nodes, RULES);
+                    found.retain(|(_, node, _)| node.is_some());
+                    let expected = (0..bad).map(|node| (severity, Some(node), code));
+                    assert_eq!(found, expected.collect::<Vec<_>>(), "{bad} of {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_concerns_several_nodes_names_them_or_all() {
+        let mut nodes = good(3);
+        set(&mut nodes[2], "run_id", "0");
+        said(&mut nodes[2]).probe = Probe::Held;
+        assert_eq!(found(&nodes, RULES), [(Fault, Some(2), "same-server")]);
+        // Either of the two may have been first.
+        said(&mut nodes[2]).probe = Probe::Passed;
+        said(&mut nodes[0]).probe = Probe::Held;
+        assert_eq!(found(&nodes, RULES), [(Fault, Some(2), "same-server")]);
+
+        let mut nodes = good(3);
+        set(&mut nodes[1], "redis_version", "6.2.14");
+        assert_eq!(found(&nodes, RULES), [(Note, None, "version")]);
+        for node in &mut nodes {
+            set(node, "redis_version", "2.6.11");
+        }
+        let old = [0, 1, 2].map(|node| (Fault, Some(node), "version"));
+        assert_eq!(found(&nodes, RULES), old);
+        for version in ["2.6.12", "2.8", "10.0.0", "7.2.0-rc1", ""] {
+            let info = Info(format!("redis_version:{version}\n"));
+            assert!(!info.is_too_old(), "{version}");
+        }
+        assert!(Info("redis_version:2.4\n".into()).is_too_old());
+
+        let mut nodes = good(3);
+        for node in &mut nodes {
+            said(node).place = Place::ThisMachine;
+            said(node).clock = Some(-5000);
+        }
+        let all = [(Note, None, "independence"), (Note, None, "clock")];
+        assert_eq!(found(&nodes, RULES), all);
+        said(&mut nodes[0]).place = Place::Unknown;
+        said(&mut nodes[1]).place = Place::Ip(IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(found(&nodes, RULES), [(Note, None, "clock")]);
+    }
+
+    #[test]
+    fn with_the_restart_guard_a_young_node_is_named_and_none_need_write_to_disk() {
+        let guarded = Rules {
+            guard: Some(30 * Duration::from_secs(1)),
+            ..RULES
+        };
+        let mut nodes = good(3);
+        set(&mut nodes[0], "aof_enabled", "0");
+        assert_eq!(found(&nodes, guarded), []);
+        set(&mut nodes[1], "uptime_in_seconds", "29");
+        assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
+        let text = judge(&nodes, guarded)[0].to_string();
+        assert!(text.contains("node 1 (10.0.0.1:6379)"), "{text}");
+        assert!(text.contains("gives no votes for 1s more"), "{text}");
+        set(&mut nodes[1], "uptime_in_seconds", "30");
+        assert_eq!(found(&nodes, guarded), [(Note, Some(1), "uptime")]);
+    }
+
+    #[test]
+    fn the_worst_comes_first() {
+        let mut nodes = good(4);
+        set(&mut nodes[0], "uptime_in_seconds", "1");
+        set(&mut nodes[2], "evicted_keys", "1");
+        set(&mut nodes[1], "connected_slaves", "1");
+        let expected = [
+            (Fault, Some(2), "eviction"),
+            (Warning, None, "count"),
+            (Warning, Some(1), "replicas"),
+            (Note, Some(0), "uptime"),
+        ];
+        assert_eq!(found(&nodes, RULES), expected);
+    }
+
+    #[test]
+    fn public_addresses_are_told_from_others() {
+        for (ip, public) in [
+            ("10.1.2.3", false),
+            ("172.16.0.1", false),
+            ("192.168.0.1", false),
+            ("100.64.0.1", false),
+            ("127.0.0.1", false),
+            ("169.254.0.1", false),
+            ("::1", false),
+            ("fd00::1", false),
+            ("fe80::1", false),
+            ("::ffff:10.0.0.1", false),
+            ("::ffff:8.8.8.8", true),
+            ("172.32.0.1", true),
+            ("100.128.0.1", true),
+            ("2001:4860:4860::8888", true),
+        ] {
+            assert_eq!(is_public(ip.parse().unwrap()), public, "{ip}");
+        }
+        assert_eq!([seconds(-1234), seconds(5)], ["-1.234 s", "+0.005 s"]);
+    }
+
+    /// Whatever a server says.
+    #[test]
+    fn no_answer_makes_it_panic() {
+        let values = [
+            "",
+            "-1",
+            "99999999999999999999",
+            "x",
+            "0",
+            "18446744073709551615",
+        ];
+        for field in GOOD.lines().filter_map(|line| line.split(':').next()) {
+            for value in values {
+                let mut nodes = good(3);
+                set(&mut nodes[1], field, value);
+                said(&mut nodes[1]).clock = Some(i64::MIN);
+                said(&mut nodes[0]).clock = Some(i64::MAX);
+                said(&mut nodes[2]).round_trips.clear();
+                judge(&nodes, RULES);
+            }
+        }
+        let mut nodes = good(1);
+        said(&mut nodes[0]).info = Ok(Info(String::new()));
+        assert_eq!(found(&nodes, RULES), [(Note, None, "count")]);
+    }
+}
