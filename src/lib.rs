@@ -120,6 +120,12 @@
 //! [`Lock::fencing_token`] is a number that grows from holder to holder, for a store that refuses what comes
 //! late.
 //!
+//! ## Operations
+//!
+//! [`Redlock::with_observer`] tells a closure what happens to locks and nodes, for metrics and alerts (see
+//! `examples/metrics.rs`). [`Redlock::inspect`] says who holds a lock, and [`Redlock::check`] whether the nodes are
+//! fit for locks: for a look at the start of a service.
+//!
 //! # Errors
 //!
 //! [`Error`] has a table of what to do about each. The two to tell apart: [`Error::Busy`] means

@@ -5,12 +5,14 @@ use std::fmt::{Debug, Display};
 use std::time::Duration;
 
 use redlock_sync::{
-    ConfigError, Error, KeptLock, Lock, LostReason, NodeErrors, Options, RandomError, Redlock,
-    Token, redis,
+    ConfigError, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection, KeptLock, Lock,
+    LockState, LostReason, NodeErrors, NodeFacts, NodeState, Options, RandomError, Redlock, Report,
+    Severity, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
 fn shown<T: Debug + Display>() {}
+fn shown_only<T: Debug>() {}
 fn error<T: StdError + Send + Sync + 'static>() {}
 fn cloned<T: Clone + Debug + Send + Sync>() {}
 
@@ -24,6 +26,22 @@ fn every_item_has_its_bounds() {
     sendable::<Lock>();
     sendable::<KeptLock>();
     cloned::<LostReason>();
+    cloned::<Ending>();
+    cloned::<Inspection>();
+    cloned::<LockState>();
+    cloned::<NodeState>();
+    cloned::<Holder>();
+    cloned::<Fingerprint>();
+    cloned::<Report>();
+    cloned::<Finding>();
+    cloned::<NodeFacts>();
+    cloned::<Severity>();
+    shown::<Holder>();
+    shown::<Fingerprint>();
+    shown::<Report>();
+    shown::<Finding>();
+    shown::<Severity>();
+    shown_only::<Event<'_>>();
     sendable::<Error>();
     error::<Error>();
     error::<ConfigError>();
@@ -49,6 +67,23 @@ fn every_function_has_its_signature() {
     let _: fn(&Redlock, &'static str, Duration, fn(&mut Lock) -> u8) -> Result<u8, Error> =
         Redlock::with_lock;
     let _: fn(&Redlock, &'static str, Token, Duration) -> Result<Lock, Error> = Redlock::resume;
+    let _: fn(Redlock, fn(&Event<'_>)) -> Redlock = Redlock::with_observer;
+    let _: fn(&Redlock, &'static str) -> Result<Inspection, Error> = Redlock::inspect;
+    let _: fn(&Inspection) -> LockState = Inspection::state;
+    let _: fn(&Redlock, &'static [u8]) -> Result<Report, Error> = Redlock::check;
+    let _: fn(&Report) -> bool = Report::is_fit;
+    let _: fn(&Token) -> Fingerprint = Token::fingerprint;
+    let _: fn(&Holder) -> Fingerprint = Holder::fingerprint;
+    let _: fn(&Holder) -> Option<&str> = Holder::label;
+    let _: fn(&Finding) -> Severity = Finding::severity;
+    let _: fn(&Finding) -> Option<usize> = Finding::node;
+    let _: fn(&Finding) -> &'static str = Finding::code;
+    let _: fn(&NodeFacts) -> &str = NodeFacts::address;
+    let _: fn(&NodeFacts) -> Option<&str> = NodeFacts::version;
+    let _: fn(&NodeFacts) -> Option<&str> = NodeFacts::role;
+    let _: fn(&NodeFacts) -> Option<Duration> = NodeFacts::uptime;
+    let _: fn(&NodeFacts) -> Option<Duration> = NodeFacts::round_trip;
+    let _: fn(&NodeFacts) -> Option<i64> = NodeFacts::clock_offset;
     let _: fn(&Lock) -> &[u8] = Lock::resource;
     let _: fn(&Lock) -> &Token = Lock::token;
     let _: fn(&Lock) -> Duration = Lock::remaining;
