@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Finding, LockState, NodeState, Redlock, Severity};
@@ -437,7 +438,7 @@ fn a_sentinel_is_named() {
     );
     std::fs::write(&file, text).unwrap();
     let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-    let mut child = std::process::Command::new(binary)
+    let mut child = Command::new(binary)
         .arg(&file)
         .arg("--sentinel")
         .current_dir(dir.path())
@@ -563,4 +564,81 @@ fn numbers_of_nodes_and_young_ones_are_named() {
     let redlock = redlock.with_options(guarded).unwrap();
     let young = [0, 1, 2].map(|node| (Severity::Warning, Some(node), "uptime"));
     assert_eq!(findings(&redlock), young);
+}
+
+/// Its own clock is five seconds ahead: `gettimeofday` is, in that process.
+#[test]
+fn a_clock_that_is_off_is_named() {
+    let name = "a_clock_that_is_off_is_named";
+    if told().is_some() {
+        let ahead = with(&["--syslog-ident", "ahead"]);
+        expect(Severity::Warning, "clock", &ahead.url());
+        let redlock = redlock_on(vec![ahead.url()]);
+        let all = [
+            (Severity::Note, None, "count"),
+            (Severity::Note, None, "clock"),
+        ];
+        assert_eq!(findings(&redlock), all);
+        let report = redlock.check("probe").unwrap();
+        let offset = report.nodes().next().unwrap().clock_offset().unwrap();
+        assert!((4000..=6000).contains(&offset), "{offset}");
+        return;
+    }
+    let dir = TempDir::new();
+    let file = |name: &str| dir.path().join(name);
+    let source = "#include <sys/syscall.h>\n#include <sys/time.h>\n#include <unistd.h>\n\
+        int gettimeofday(struct timeval *restrict time, void *restrict zone) {\n\
+            int result = syscall(SYS_gettimeofday, time, zone);\n\
+            if (time) time->tv_sec += 5;\n\
+            return result;\n}\n";
+    std::fs::write(file("ahead.c"), source).unwrap();
+    let made = Command::new("cc")
+        .args(["-shared", "-fPIC", "-D_GNU_SOURCE", "-o"])
+        .args([file("ahead.so"), file("ahead.c")])
+        .output();
+    let made = made.expect("cc (apt-get install gcc libc6-dev)");
+    assert!(made.status.success(), "{made:?}");
+    // A server with that argument gets that clock.
+    let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *'--syslog-ident ahead'*)\n\
+            LD_PRELOAD='{}'; export LD_PRELOAD;;\nesac\nexec '{binary}' \"$@\"\n",
+        file("ahead.so").display()
+    );
+    std::fs::write(file("server"), script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(file("server"), executable).unwrap();
+    let mut process = own_process(name, "");
+    let output = process
+        .env("REDIS_SERVER", file("server"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn a_forked_child_may_look_too() {
+    in_own_process("a_forked_child_may_look_too", || {
+        let servers = good(3);
+        let redlock = connected(&servers);
+        let lock = take(&redlock, "a");
+        // SAFETY: the child touches nothing that another thread may hold but through this crate.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: plain system call. A child that hangs ends by SIGALRM.
+            unsafe { libc::alarm(20) };
+            let well = std::panic::catch_unwind(|| {
+                assert_eq!(answers(&redlock, "a"), ["held"; 3]);
+                assert!(redlock.check("probe").unwrap().is_fit());
+            });
+            // SAFETY: plain system call.
+            unsafe { libc::_exit(i32::from(well.is_err())) }
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours that was not waited for.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child ended with {status:#x}");
+        lock.release().unwrap();
+    });
 }

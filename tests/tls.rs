@@ -99,6 +99,40 @@ fn locks_work_over_tls_and_survive_a_silent_node() {
     }
 }
 
+/// Over connections of their own.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
+    let nodes = three_tls_servers();
+    let redlock = connected(nodes.each_ref().map(|(_, port)| *port), &nodes, options());
+    let lock = take(&redlock, "a");
+    let inspection = redlock.inspect("a").unwrap();
+    let name = lock.token().fingerprint().to_string();
+    match inspection.state() {
+        redlock_sync::LockState::Held { holder, .. } => assert_eq!(holder.to_string(), name),
+        other => panic!("{other:?}"),
+    }
+    let report = redlock.check("probe").unwrap();
+    assert!(report.is_fit(), "{report}");
+    for facts in report.nodes() {
+        assert_eq!(facts.role(), Some("master"), "{report}");
+        assert!(facts.clock_offset().is_some() && facts.round_trip().is_some());
+    }
+    assert!(
+        report
+            .findings()
+            .any(|finding| finding.code() == "persistence")
+    );
+    nodes[0].0.stop();
+    let failed = redlock.inspect("a").unwrap();
+    let failed = failed
+        .nodes()
+        .filter(|(_, _, state)| matches!(state, redlock_sync::NodeState::Failed(_)));
+    assert_eq!(failed.count(), 1);
+    nodes[0].0.resume();
+    lock.release().unwrap();
+}
+
 /// It is asked over TLS, too, whether it is still there; and releases reach it.
 #[cfg(not(feature = "tls-rustls"))]
 #[test]
