@@ -81,7 +81,7 @@ impl Redlock {
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (connect_timeout, node_timeout) = self.timeouts();
         let timeouts = (connect_timeout, node_timeout.saturating_mul(QUESTIONS));
-        let answers = visit::each(self.infos(), timeouts, |visit| ask(visit, &key, ttl));
+        let answers = visit::each(self.infos(), timeouts, move |visit| ask(visit, &key, ttl));
         let nodes = self.infos().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {

@@ -56,7 +56,7 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         let mut look = Vec::new();
         resp::pack(&mut look, &[&[b"EVAL", LOOK, b"1", &resource]], None);
-        let answers = visit::each(self.infos(), self.timeouts(), |visit| {
+        let answers = visit::each(self.infos(), self.timeouts(), move |visit| {
             let [reply] = visit.ask(&look)?;
             seen(reply)
         });

@@ -27,13 +27,14 @@ const BATCH_BYTES: usize = 1 << 17;
 /// A wait on the monotonic clock does not see a suspend, so none is longer than this.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// Why a kept lock was lost.
+/// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
     /// So many nodes no longer held it that no majority does: another has it, or somebody deleted it.
     Taken,
-    /// Its validity ended before a majority of the nodes had answered a renewal.
+    /// Its validity ended before a majority of the nodes had answered a renewal, or, if it was not kept alive,
+    /// before it was extended or released.
     Expired,
     /// `max_hold` was used up, so it was not renewed any more.
     HoldLimit,

@@ -2,6 +2,7 @@
 //! sees what they see.
 
 use std::net::IpAddr;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
@@ -10,6 +11,9 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::protocol::resp::{self, Reply};
+
+/// So much later somebody who has not said that his time is over is not waited for.
+const GRACE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Visit {
     connection: Connection,
@@ -76,26 +80,34 @@ impl Drop for Visit {
 }
 
 /// Visits all nodes at a time, each within `timeouts`: to connect, and for all questions.
-pub(crate) fn each<T: Send>(
+///
+/// What cannot be bounded (a name that is not resolved, a TLS handshake that stands still) is left to its thread.
+pub(crate) fn each<T: Send + 'static>(
     infos: &[ConnectionInfo],
     (connect, time): (Duration, Duration),
-    ask: impl Fn(&mut Visit) -> Result<T, Cause> + Sync,
+    ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
 ) -> Vec<Result<T, Cause>> {
-    let visit = |info| ask(&mut Visit::open(info, connect, time)?);
-    std::thread::scope(|scope| {
-        let start = |(node, info)| {
-            let visit = &visit;
-            let thread = std::thread::Builder::new().name(format!("redlock-visit-{node}"));
-            thread.spawn_scoped(scope, move || visit(info))
+    let all = connect.saturating_add(time);
+    let until = clock::instant() + all + GRACE;
+    let ask = Arc::new(ask);
+    let start = |(node, info): (usize, &ConnectionInfo)| {
+        let (ask, info) = (ask.clone(), info.clone());
+        let (sender, receiver) = mpsc::channel();
+        let visit = move || {
+            let answer = Visit::open(&info, connect, time).and_then(|mut visit| ask(&mut visit));
+            // Nobody may wait for it any more.
+            let _ = sender.send(answer);
         };
-        let threads: Vec<_> = infos.iter().enumerate().map(start).collect();
-        let end = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| match thread {
-            // Only a bug can make it panic.
-            Ok(thread) => thread
-                .join()
-                .unwrap_or_else(|_| Err(Cause::Closed("by a panic".into()))),
-            Err(error) => Err(Cause::NoThread(error.to_string())),
-        };
-        threads.into_iter().map(end).collect()
-    })
+        let thread = std::thread::Builder::new().name(format!("redlock-visit-{node}"));
+        let started = thread.spawn(visit);
+        started.map(|_| receiver)
+    };
+    let visits: Vec<_> = infos.iter().enumerate().map(start).collect();
+    let end = |visit: std::io::Result<mpsc::Receiver<_>>| {
+        let answers = visit.map_err(|error| Cause::NoThread(error.to_string()))?;
+        let rest = until.saturating_duration_since(clock::instant());
+        let answer = answers.recv_timeout(rest);
+        answer.unwrap_or(Err(Cause::NotConnected(all)))
+    };
+    visits.into_iter().map(end).collect()
 }

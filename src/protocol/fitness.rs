@@ -1,7 +1,7 @@
 //! What nodes say of themselves, and whether they are fit for locks.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::error::Cause;
