@@ -26,6 +26,8 @@ fn example() -> Command {
     path.pop();
     path.pop();
     path.extend(["examples", "metrics"]);
+    let shown = path.display();
+    assert!(path.exists(), "no {shown}: `cargo build --examples`");
     let mut command = Command::new(path);
     command.env_remove("REDLOCK_NODES").stdout(Stdio::piped());
     command

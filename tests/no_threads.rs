@@ -5,7 +5,7 @@ mod support;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use redlock_sync::LostReason;
+use redlock_sync::{Event, LockState, LostReason};
 use support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -60,8 +60,42 @@ fn nodes_that_no_thread_can_connect_are_named() {
             3,
             "{errors}"
         );
+        // Who looks is told the same.
+        let inspection = redlock.inspect("a").unwrap();
+        assert_eq!(inspection.state(), LockState::Unknown);
+        let report = redlock.check("probe").unwrap();
+        assert!(!report.is_fit());
+        let text = report.to_string();
+        assert_eq!(text.matches("cannot start a thread").count(), 3, "{text}");
         room_for_threads(true);
         take(&redlock, "a").release().unwrap();
+        assert_eq!(redlock.inspect("a").unwrap().state(), LockState::Free);
+    });
+}
+
+#[test]
+fn a_loss_that_no_thread_can_tell_is_told_by_the_one_that_found_it() {
+    let name = "a_loss_that_no_thread_can_tell_is_told_by_the_one_that_found_it";
+    with_large_stacks(name, || {
+        let servers = Server::several(3);
+        let (sender, receiver) = mpsc::channel();
+        let redlock = connected(&servers).with_observer(move |event| match event {
+            Event::Lost { reason, .. } => sender.send(format!("{reason:?}")).unwrap(),
+            Event::Ended { how, .. } => sender.send(format!("{how:?}")).unwrap(),
+            _ => {}
+        });
+        let lock = redlock.acquire("a", Duration::from_secs(3)).unwrap();
+        let lock = lock.keep_alive(HOUR).unwrap();
+        eventually("all attendants have ended", || attendants() == 0);
+        room_for_threads(false);
+        for server in &servers {
+            server.command(&["DEL", "a"]);
+        }
+        let told = || receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(told(), "Taken");
+        drop(lock);
+        assert_eq!(told(), "WasLost");
+        room_for_threads(true);
     });
 }
 

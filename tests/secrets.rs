@@ -9,6 +9,8 @@ use support::*;
 
 static LINES: Mutex<Vec<(log::Level, String)>> = Mutex::new(Vec::new());
 
+static EVENTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 struct Collect;
 
 impl log::Log for Collect {
@@ -37,6 +39,7 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
         .iter()
         .map(|server| server.url().replace("redis://", "redis://:hunter2@"));
     let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+    let redlock = redlock.with_observer(|event| EVENTS.lock().unwrap().push(format!("{event:?}")));
     let mut shown = vec![format!("{redlock:?}"), format!("{:?}", options())];
 
     let mut lock = take(&redlock, "the resource");
@@ -45,6 +48,11 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
     let token = *lock.token();
     shown.push(format!("{lock:?} {token:?}"));
     assert!(shown[2].contains("the resource"));
+    let inspection = redlock.inspect("the resource").unwrap();
+    let report = redlock.check("probe").unwrap();
+    shown.push(format!("{inspection:?} {:?}", inspection.state()));
+    assert!(shown[3].contains(&token.fingerprint().to_string()));
+    shown.push(format!("{report:?} {report} {:?}", token.fingerprint()));
     lock.release().unwrap();
     let lost = redlock.acquire("lost", ms(200)).unwrap();
     eventually("it is over", || !lost.is_valid());
@@ -86,6 +94,10 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
     assert!(has(log::Level::Warn, "is away"));
     assert!(!has(log::Level::Warn, "Busy") && !has(log::Level::Error, ""));
     shown.extend(lines.iter().map(|(_, line)| line.clone()));
+    let failed = redlock.inspect("the resource").unwrap();
+    shown.push(format!("{failed:?} {}", redlock.check("probe").unwrap()));
+    shown.append(&mut EVENTS.lock().unwrap());
+    assert!(shown.iter().any(|text| text.starts_with("NodeAway")));
     for token in [token, second, third] {
         let bytes = token.as_bytes();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
