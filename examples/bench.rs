@@ -204,8 +204,12 @@ fn faults(bench: &mut Bench) {
 
 /// With a patience that no other load on the machine exhausts.
 fn patient(urls: Vec<String>) -> Redlock {
-    let options = Options::new().node_timeout(ms(1000));
+    let options = patient_options();
     Redlock::new(urls).unwrap().with_options(options).unwrap()
+}
+
+fn patient_options() -> Options {
+    Options::new().node_timeout(ms(1000))
 }
 
 fn distant(server: &Server, round_trip: Duration) -> Relay {

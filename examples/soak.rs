@@ -14,6 +14,7 @@
 //! | `--wrong-quorum` | each process asks nodes of its own, so that majorities need not meet |
 //! | `--lose-data` | nodes are also killed and restarted empty, which Redlock does not survive |
 //! | `--restart-guard` | all clients have the restart guard, with which it does |
+//! | `--fair` | who has waited longest is next |
 //!
 //! `--wrong-quorum`, and `--lose-data` by itself, show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
 //! 2 if it was called wrongly.
@@ -119,6 +120,7 @@ struct Plan {
     wrong_quorum: bool,
     lose_data: bool,
     restart_guard: bool,
+    fair: bool,
 }
 
 impl Plan {
@@ -132,6 +134,7 @@ impl Plan {
             wrong_quorum: false,
             lose_data: false,
             restart_guard: false,
+            fair: false,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -157,6 +160,7 @@ impl Plan {
                 "--wrong-quorum" => plan.wrong_quorum = true,
                 "--lose-data" => plan.lose_data = true,
                 "--restart-guard" => plan.restart_guard = true,
+                "--fair" => plan.fair = true,
                 _ => return Err(format!("unknown option {arg}")),
             }
         }
@@ -387,7 +391,7 @@ struct Soak {
 impl Soak {
     fn new(plan: Plan) -> Soak {
         println!(
-            "soak: seed {}, {} nodes, {} processes of {} threads, faults for {} s{}{}{}",
+            "soak: seed {}, {} nodes, {} processes of {} threads, faults for {} s{}{}{}{}",
             plan.seed,
             plan.nodes,
             plan.processes,
@@ -404,6 +408,7 @@ impl Soak {
             } else {
                 ""
             },
+            if plan.fair { ", fair" } else { "" },
         );
         Soak {
             random: random(plan.seed, [0; 3]),
@@ -475,6 +480,7 @@ impl Soak {
             .args([slot.to_string(), generation.to_string()])
             .args([self.plan.seed.to_string(), self.plan.threads.to_string()])
             .arg(u8::from(self.plan.restart_guard).to_string())
+            .arg(u8::from(self.plan.fair).to_string())
             .args(urls)
             .stdin(Stdio::piped())
             .spawn()

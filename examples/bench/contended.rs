@@ -1,4 +1,4 @@
-//! From hand to hand: 8 threads, or 8 processes, want one key; each holds it for 1 ms and pauses for 3 ms.
+//! From hand to hand: 8 threads, or 8 processes, fair ones or not, want one key; each holds it for 1 ms and pauses for 3 ms.
 //!
 //! The gap is the time from the beginning of a release to the next acquisition, whoever's it is. Requests are
 //! reads of all servers, per acquisition. Shares: the acquisitions of the one that had most, and of the one
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use redlock_sync::Redlock;
 
 use super::support::{Server, TTL, ms, urls};
-use super::{Bench, patient, quantile};
+use super::{Bench, patient, patient_options, quantile};
 
 const HOLD: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(3);
@@ -30,7 +30,7 @@ pub(crate) fn run(bench: &mut Bench) {
             "\ncontended: {CONTENDERS} want one key, hold it for {HOLD:?} and pause for {PAUSE:?}; {time:?} each"
         );
         println!(
-            "{:<16}{:>3}  {:>10}{:>10}{:>10}  {:>12}  {:>12}",
+            "{:<18}{:>3}  {:>10}{:>10}{:>10}  {:>12}  {:>12}",
             "", "N", "mean gap", "p50", "p99", "requests", "shares"
         );
     }
@@ -41,7 +41,10 @@ pub(crate) fn run(bench: &mut Bench) {
                 "threads",
                 threads as fn(&[Server], Duration) -> Vec<Vec<Turn>>,
             ),
-            ("processes", processes),
+            ("processes", |servers, time| processes(servers, time, false)),
+            ("fair processes", |servers, time| {
+                processes(servers, time, true)
+            }),
         ] {
             // The first operations connect.
             contend(&servers, ms(300));
@@ -59,8 +62,11 @@ pub(crate) fn worker() -> bool {
     let Ok(work) = std::env::var(WORKER) else {
         return false;
     };
-    let (time, nodes) = work.split_once(' ').unwrap();
-    let redlock = patient(nodes.split(' ').map(str::to_owned).collect());
+    let mut words = work.split(' ').map(str::to_owned);
+    let [time, fair] = [(); 2].map(|()| words.next().unwrap());
+    let fair = patient_options().fair(fair == "true");
+    let redlock = Redlock::new(words.collect::<Vec<_>>()).unwrap();
+    let redlock = redlock.with_options(fair).unwrap();
     super::pair(&redlock, &format!("own {}", std::process::id()));
     println!("ready");
     let mut go = String::new();
@@ -101,8 +107,8 @@ fn threads(servers: &[Server], time: Duration) -> Vec<Vec<Turn>> {
     })
 }
 
-fn processes(servers: &[Server], time: Duration) -> Vec<Vec<Turn>> {
-    let work = format!("{} {}", time.as_millis(), urls(servers).join(" "));
+fn processes(servers: &[Server], time: Duration, fair: bool) -> Vec<Vec<Turn>> {
+    let work = format!("{} {fair} {}", time.as_millis(), urls(servers).join(" "));
     let start = |_| {
         Command::new(std::env::current_exe().unwrap())
             .env(WORKER, &work)
@@ -155,7 +161,7 @@ fn report(bench: &mut Bench, who: &str, nodes: usize, reads: u64, turns: &[Vec<T
         );
     } else {
         println!(
-            "{:<16}{nodes:>3}  {mean:>7.0} µs{p50:>7.0} µs{p99:>7.0} µs  {requests:>12.2}  {:>12}",
+            "{:<18}{nodes:>3}  {mean:>7.0} µs{p50:>7.0} µs{p99:>7.0} µs  {requests:>12.2}  {:>12}",
             format!("{CONTENDERS} {who}"),
             format!("{most}/{fewest}"),
         );

@@ -23,10 +23,11 @@ pub(crate) fn run(args: &[String]) {
     let number = |at: usize| args[at].parse::<u64>().expect("a number");
     let (dir, slot, generation, seed) = (Path::new(&args[0]), number(1), number(2), number(3));
     let mut options = Options::new().wait(WAIT).retry_delay(ms(1), ms(30));
+    options = options.fair(number(6) > 0);
     if number(5) > 0 {
         options = options.restart_guard(LONGEST_TTL);
     }
-    let redlock = Redlock::new(args[6..].iter().map(String::as_str))
+    let redlock = Redlock::new(args[7..].iter().map(String::as_str))
         .and_then(|redlock| redlock.with_options(options))
         .expect("the nodes are well-formed");
     let (tidy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
