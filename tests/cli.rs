@@ -206,6 +206,14 @@ impl Job {
         rest
     }
 
+    /// All that it says on standard error, until that is closed.
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        let mut stderr = self.wrapper.stderr.take().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
+        said
+    }
+
     /// Waits until nothing of COMMAND's group runs. Until then a majority of the nodes has the key.
     fn ends_protected(&self, fleet: &Fleet, name: &str) {
         eventually_within(30 * S, "the group is gone", &mut || {
@@ -1043,13 +1051,7 @@ fn an_outage_of_a_majority_ends_the_command_in_time_and_with_a_grace() {
     let grace = now() - seconds(&term);
     assert!((1.0..3.5).contains(&grace), "{grace} s");
     assert_eq!(job.wait().code(), Some(76));
-    let mut said = String::new();
-    job.wrapper
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    let said = job.said();
     assert!(
         said.contains("cannot be renewed") && said.contains("was killed"),
         "{said}"
@@ -1078,13 +1080,7 @@ fn an_outage_that_ends_in_time_goes_unnoticed() {
     });
     pause(&fleet.servers[..3], 3_000);
     assert_eq!(job.wait().code(), Some(4));
-    let mut said = String::new();
-    job.wrapper
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    let said = job.said();
     assert_eq!(said, "");
 }
 
@@ -1122,13 +1118,7 @@ fn a_lock_that_is_gone_from_the_nodes_ends_the_command_at_the_next_renewal() {
     eventually("it is killed", || members(job.group).is_empty());
     assert!(start.elapsed() < 2 * S + ms(500), "{:?}", start.elapsed());
     assert_eq!(job.wait().code(), Some(76));
-    let mut said = String::new();
-    job.wrapper
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    let said = job.said();
     assert!(said.contains("Taken"), "{said}");
     // Between the last renewal and the end: only the release tells.
     let (status, _, err) = output(&mut {
@@ -1538,13 +1528,7 @@ fn secrets_are_in_no_argument_and_no_line() {
     }
     drop(servers);
     job.wait();
-    let mut said = String::new();
-    job.wrapper
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    let said = job.said();
     assert!(
         said.contains("acquire \"x\": Yes") && said.contains("is away"),
         "{said}"
