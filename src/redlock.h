@@ -220,8 +220,8 @@ void redlock_free(redlock_t *redlock);
  * timeout and a node timeout more.
  * ------------------------------------------------------------------------------------------- */
 
-/* One attempt. BUSY: held by another, or (REDLOCK_OPTION_FAIR) kept for one that waits; or others kept trying for it as well, and none of them got a
-   majority. UNAVAILABLE, TOO_SLOW. */
+/* One attempt. BUSY: held by another, or (REDLOCK_OPTION_FAIR) kept for one that waits; or others kept trying
+   for it as well, and none of them got a majority. UNAVAILABLE, TOO_SLOW. */
 int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                         uint64_t ttl_ms, redlock_lock_t **out);
 

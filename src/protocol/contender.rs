@@ -376,6 +376,7 @@ impl Contender {
     /// Too few nodes answered, or it came too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
         self.hinted = false;
+        self.kept_since = None;
         self.phase = Phase::Sleeps(now + pause.min(LONGEST_PAUSE));
     }
 

@@ -215,9 +215,7 @@ impl<W: Clone> Lines<W> {
         let mut state = State::Queued;
         if is_front {
             let local = tried.as_ref().is_none_or(|(_, _, local)| *local);
-            // Who has little time does not wait until it is told.
-            let soon = now.mono + self.node_timeout;
-            let hasty = owed && wish.end.is_some_and(|end| end <= soon);
+            let hasty = owed && wish.end.is_some_and(|end| end <= now.mono);
             let local = local && !line.is_warm(now.mono);
             let mut contender = Contender::new(wish.retry_delay, wish.turn, local, now.mono);
             if hasty {
@@ -265,6 +263,7 @@ impl<W: Clone> Lines<W> {
                 // It is being submitted.
                 None => return Step::Park(far()),
             },
+            State::Queued if over => return Step::Over(self.failure(at)),
             _ if over && !owed => return Step::Over(self.failure(at)),
             State::Queued => return Step::Park(place.wish.end.unwrap_or_else(far)),
             State::Front(contender) => {

@@ -22,20 +22,20 @@ pub(crate) const TELL: Script = Script {
     text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end redis.call('DEL',KEYS[1]) \
     local c=redis.pcall for i=1,99 do \
     local w=c('ZPOPMIN',KEYS[1]..':w')[1] if not w then return 1 end \
-    local n=c('PUBLISH',w,KEYS[1]) if n~=0 then \
+    local n=c('PUBLISH',w,KEYS[1]) if n~=0 then if type(n)~='number' then return 1 end \
     if ARGV[2] then local u=KEYS[1]..':wt' local o=c('GET',u) \
     if type(o)=='string' and string.sub(o,1,8)=='redlock:' then c('DEL',u) end c('SET',u,w,'NX','PX',ARGV[2]) end \
-    return type(n)=='number' and 2 or 1 end end return 1",
-    hash: b"7db902430dcebec4c23b12025bd863a9b1424fd7",
+    return 2 end end return 1",
+    hash: b"8ab4cab00a05e6fcfdb94491ed0e7273d40870d0",
 };
 
 /// Into the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree, unless that is
-/// more than a second off the node's. One of the arguments is how long the queue is kept; a foreign value in its
+/// more than half a second off the node's. One of the arguments is how long the queue is kept; a foreign value in its
 /// place, which may be another lock, keeps its time.
 macro_rules! join {
     () => {
         "local s,t=tonumber(ARGV[4]),c('TIME') \
-        if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>1000 then s=n end end \
+        if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>500 then s=n end end \
         local w=' -' if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) w=' w' end "
     };
 }
@@ -49,39 +49,41 @@ macro_rules! see {
     };
 }
 
-/// Acquire, or wait in the queue.
+/// Acquire, or wait in the queue. It may have been this one's turn, if the one before was fair.
 pub(crate) const KNOCK: Script = Script {
     text: concat!(
         "local c,k=redis.pcall,KEYS[1] local q=k..':w' \
-        if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) return redis.status_reply('OK') end ",
+        if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) \
+        if c('GET',q..'t')==ARGV[3] then c('DEL',q..'t') end return redis.status_reply('OK') end ",
         join!(),
         see!()
     )
     .as_bytes(),
-    hash: b"7b76353d885524167782d5f4637dabe748629293",
+    hash: b"59c49613605618c96169201c779d636af68631ea",
 };
 
 /// Wait in the queue, and acquire only in turn: who was told last has the turn, for so long (the last argument).
 /// If that is over, or nobody was told, it is the first in the queue. Who finds it to be another one tells that
 /// one, and what is seen is how long the lock is kept for it.
 ///
-/// Where the queue cannot be used, it is everybody's turn. A foreign value in place of the turn, which may be
+/// Where the queue cannot be used, or nobody can be told, it is everybody's turn. A foreign value in place of the turn, which may be
 /// another lock, is neither believed nor touched.
 pub(crate) const WAIT_IN_TURN: Script = Script {
     text: concat!(
         "local c,k,me=redis.pcall,KEYS[1],ARGV[3] local q,u=k..':w',k..':wt' ",
         join!(),
-        "if c('GET',k)==false then local o=c('GET',u) \
+        "if c('GET',k)==false then local o=me if w==' w' then o=c('GET',u) \
         if type(o)~='string' or string.sub(o,1,8)~='redlock:' then for i=1,99 do \
         o=c('ZRANGE',q,0,0)[1] or me if o==me then break end \
-        c('ZREM',q,o) if c('PUBLISH',o,k)~=0 then c('SET',u,o,'NX','PX',ARGV[7]) break end end end \
+        c('ZREM',q,o) local n=c('PUBLISH',o,k) if type(n)~='number' then o=me break end \
+        if n~=0 then c('SET',u,o,'NX','PX',ARGV[7]) break end end end end \
         if o~=me then local p=c('PTTL',u) return (type(p)=='number' and math.max(p,0) or 0)..' -'..w end \
         if c('GET',u)==me then c('DEL',u) end c('ZREM',q,me) \
         if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then return redis.status_reply('OK') end end ",
         see!()
     )
     .as_bytes(),
-    hash: b"c424d5bb7aad63bba7e4a12a5da3383b0c7f0831",
+    hash: b"1cef288da7635d8a1abbcfbb9838d850c994edee",
 };
 
 /// Leave the queue; if the lock is free, whoever is first now is told. A turn goes over to that one.
@@ -91,9 +93,9 @@ pub(crate) const LEAVE: Script = Script {
     elseif type(o)=='string' and string.sub(o,1,8)=='redlock:' then return 0 end \
     if c('EXISTS',k)~=0 then return 0 end for i=1,99 do \
     local w=c('ZPOPMIN',q)[1] if not w then return 1 end \
-    local n=c('PUBLISH',w,k) if n~=0 then if o==me then c('SET',u,w,'NX','PX',ARGV[2]) end \
-    return type(n)=='number' and 2 or 1 end end return 1",
-    hash: b"09cb7dec62411d1f536157e6a6a5c2a6a81fe398",
+    local n=c('PUBLISH',w,k) if n~=0 then if type(n)~='number' then return 1 end \
+    if o==me then c('SET',u,w,'NX','PX',ARGV[2]) end return 2 end end return 1",
+    hash: b"f8b6a4705bc048336284718b81e6f95332e90148",
 };
 
 /// On which a process is told. One for all its resources.

@@ -179,7 +179,7 @@ impl Client {
     }
 
     pub(super) fn is_punctual(&self) -> bool {
-        self.wall(0) < TODAY + 700 * MS
+        self.wall(0) < TODAY + 300 * MS
     }
 
     /// The time at which its monotonic clock shows `at`.

@@ -191,7 +191,7 @@ impl Server {
         let time = (TODAY + self.ahead + t * self.rate / 10_000) / MS;
         let by_own = time.saturating_sub(knock.waited);
         let score = match by_own.abs_diff(knock.arrived) {
-            0..=1000 => knock.arrived,
+            0..=500 => knock.arrived,
             _ => by_own,
         };
         let expires = self.expires(t, knock.lease);
@@ -604,6 +604,7 @@ impl World {
             server.keys.push((resource, token, expires));
             if let Some(knock) = knock {
                 server.dequeue(resource, knock.channel);
+                server.end_turn(resource, knock.channel);
             }
             self.trails[token].granted.add(node);
             return b"+OK\r\n".into();

@@ -280,7 +280,8 @@ impl World {
             end: long.map(|long| now + Duration::from_micros(long)),
             asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
-            turn: self.fair.then(turn),
+            // Some are not.
+            turn: (self.fair && (self.prompt || !self.random.chance(20))).then(turn),
         };
         let lines = &mut self.clients[c].lines;
         let joins = self.fair || lines.len() > 0 && lines.is_waited_for(&[resource], now);
