@@ -230,7 +230,7 @@ impl Waiting {
             {
                 // Each node has told one by itself.
                 let here = std::iter::once(node).collect();
-                leave(&lane, &resource.clone().into(), channel, here);
+                leave(&lane, &resource.clone().into(), channel, false, here);
                 // Who has knocked since may not be in the queue any more.
                 self.with(|lines| lines.hint(&resource, node));
             }
@@ -254,10 +254,11 @@ impl Drop for Listening<'_> {
 }
 
 /// This process does not wait for a lock any more: if that is free, the next is told.
-fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, nodes: NodeSet) {
+fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, fair: bool, nodes: NodeSet) {
+    let turn = Turn::new(lane.nodes().node_timeout);
     // Nobody reads the answer.
     lane.run(Op {
-        action: Action::Leave(Arc::new(channel), Turn::new(lane.nodes().node_timeout)),
+        action: Action::Leave(Arc::new(channel), turn, fair),
         key: Key {
             resource: resource.clone(),
             token: Token::from_bytes([0; 20]),
@@ -274,6 +275,7 @@ struct Seat<'a> {
     shared: &'a Shared,
     resource: &'a Arc<[u8]>,
     place: u64,
+    fair: bool,
     waiter: Arc<Waiter>,
     got: bool,
 }
@@ -290,7 +292,8 @@ impl Drop for Seat<'_> {
             waiting.with(|lines| lines.leave(self.place, self.got, left, now))
         };
         if let Some(channel) = go(false) {
-            leave(&self.shared.lane, self.resource, channel, NodeSet::ALL);
+            let lane = &self.shared.lane;
+            leave(lane, self.resource, channel, self.fair, NodeSet::ALL);
             go(true);
         }
     }
@@ -359,6 +362,7 @@ impl Acquirer<'_> {
             shared: self.shared,
             resource: self.resource,
             place,
+            fair: turn.is_some(),
             waiter,
             got: false,
         };

@@ -86,7 +86,8 @@ pub(crate) const WAIT_IN_TURN: Script = Script {
     hash: b"1cef288da7635d8a1abbcfbb9838d850c994edee",
 };
 
-/// Leave the queue; if the lock is free, whoever is first now is told. A turn goes over to that one.
+/// Leave the queue; if the lock is free, whoever is first now is told. The lock is kept for that one if it was this
+/// one's turn, or this one is fair.
 pub(crate) const LEAVE: Script = Script {
     text: b"local c,k,me=redis.pcall,KEYS[1],ARGV[1] local q,u=k..':w',k..':wt' c('ZREM',q,me) \
     local o=c('GET',u) if o==me then c('DEL',u) \
@@ -94,8 +95,8 @@ pub(crate) const LEAVE: Script = Script {
     if c('EXISTS',k)~=0 then return 0 end for i=1,99 do \
     local w=c('ZPOPMIN',q)[1] if not w then return 1 end \
     local n=c('PUBLISH',w,k) if n~=0 then if type(n)~='number' then return 1 end \
-    if o==me then c('SET',u,w,'NX','PX',ARGV[2]) end return 2 end end return 1",
-    hash: b"f8b6a4705bc048336284718b81e6f95332e90148",
+    if o==me or ARGV[2]=='1' then c('SET',u,w,'NX','PX',ARGV[3]) end return 2 end end return 1",
+    hash: b"802f113f7c64b28b237421c0240a8d8bb358de24",
 };
 
 /// On which a process is told. One for all its resources.

@@ -62,8 +62,8 @@ pub(crate) enum Action {
     Refill(Ttl),
     /// A number of at least so much (rule R20).
     Fence(u64),
-    /// Be told no more. If it was this one's turn, the next one has so long.
-    Leave(Arc<Channel>, Turn),
+    /// Be told no more. The next one has so long, if it was this one's turn, or this one is fair.
+    Leave(Arc<Channel>, Turn, bool),
 }
 
 /// Whether a release tells the first of those that wait in other processes.
@@ -132,9 +132,14 @@ impl Action {
                     None => call(KNOCK, b"1", &args, None),
                 }
             }
-            Action::Leave(channel, turn) => {
-                let channel = channel.name();
-                call(LEAVE, b"1", &[channel.as_bytes()], Some(turn.millis()));
+            Action::Leave(channel, turn, fair) => {
+                let (channel, fair): (_, &[u8]) = (channel.name(), if *fair { b"1" } else { b"0" });
+                call(
+                    LEAVE,
+                    b"1",
+                    &[channel.as_bytes(), fair],
+                    Some(turn.millis()),
+                );
             }
         }
     }
@@ -278,7 +283,8 @@ mod tests {
         let leave = |by_hash| {
             let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
             call.arg(if by_hash { LEAVE.hash } else { LEAVE.text });
-            call.arg(1).arg(resource).arg(knock.channel.name()).arg(400);
+            call.arg(1).arg(resource).arg(knock.channel.name());
+            call.arg(1).arg(400);
             call
         };
         let knocks = |by_script, by_hash| {
@@ -301,7 +307,10 @@ mod tests {
                     Action::Knock(ttl, in_turn.clone()),
                     knocks(WAIT_IN_TURN, by_hash).arg(400).clone(),
                 ),
-                (Action::Leave(Arc::new(knock.channel), turn), leave(by_hash)),
+                (
+                    Action::Leave(Arc::new(knock.channel), turn, true),
+                    leave(by_hash),
+                ),
                 (
                     Action::Extend(ttl),
                     script(EXTEND, by_hash).arg(30_000).clone(),

@@ -305,7 +305,7 @@ impl World {
             if let Some(channel) = self.clients[c].lines.channel() {
                 let op = Op {
                     nodes: std::iter::once(node).collect(),
-                    ..leave(resource, channel)
+                    ..leave(resource, channel, false)
                 };
                 self.submit(c, super::client::NOBODY, op);
                 self.clients[c].lines.hint(&[resource], node);
@@ -335,9 +335,9 @@ impl World {
 }
 
 /// A process waits for a resource no more.
-pub(super) fn leave(resource: u8, channel: Channel) -> Op {
+pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
     Op {
-        action: Action::Leave(Arc::new(channel), turn()),
+        action: Action::Leave(Arc::new(channel), turn(), fair),
         key: Key {
             resource: Arc::from(&[resource][..]),
             token: Token::from_bytes([0; 20]),

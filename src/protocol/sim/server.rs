@@ -79,6 +79,7 @@ enum Command {
     Leave {
         resource: u8,
         channel: usize,
+        fair: bool,
         turn: u64,
     },
     Fence {
@@ -337,7 +338,8 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
         _ if is(LEAVE) => Command::Leave {
             resource: args[3][0],
             channel: channel(args[4]),
-            turn: number(args[5]),
+            fair: args[5] == b"1",
+            turn: number(args[6]),
         },
         _ if is(EXTEND) => Command::Extend {
             resource: args[3][0],
@@ -478,6 +480,7 @@ impl World {
             Command::Leave {
                 resource,
                 channel,
+                fair,
                 turn,
             } => {
                 trace!(self, "    node {node}: {channel} leaves {resource}");
@@ -493,7 +496,8 @@ impl World {
                 if other || self.servers[node].has_key(t, resource) {
                     return b":0\r\n";
                 }
-                match self.tell(node, resource, kept.map(|_| turn)) {
+                let keeps = fair || kept.is_some();
+                match self.tell(node, resource, keeps.then_some(turn)) {
                     true => b":2\r\n",
                     false => b":1\r\n",
                 }

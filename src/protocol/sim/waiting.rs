@@ -462,13 +462,14 @@ impl World {
     /// `left`: its process has left the queues.
     pub(super) fn gone(&mut self, c: usize, thread: usize, left: bool) {
         let wait = self.clients[c].threads[thread].wait.as_ref();
+        let fair = wait.is_some_and(|wait| wait.wish.turn.is_some());
         if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
             let channel = self.leaves(c, place, false, left);
             trace!(self, "client {c} thread {thread} goes: {channel:?}");
             if let Some(channel) = channel {
                 self.begin(c, thread);
                 self.clients[c].threads[thread].doing = Doing::Leaves(None);
-                return self.submit(c, thread, leave(resource, channel));
+                return self.submit(c, thread, leave(resource, channel, fair));
             }
         }
         self.clients[c].threads[thread].wait = None;
