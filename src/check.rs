@@ -49,7 +49,7 @@ impl Redlock {
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout` | the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
-    /// | `uptime` | | so young that the restart guard keeps it from voting | less than an hour |
+    /// | `uptime` | | so young that the restart guard keeps it from voting, or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `version` | older than 2.6.12 | | versions differ |
@@ -87,11 +87,9 @@ impl Redlock {
         let rules = Rules {
             node_timeout,
             guard,
+            max_ttl: None,
         };
-        Ok(Report {
-            findings: judge(&facts, rules),
-            nodes: facts.into_iter().map(NodeFacts).collect(),
-        })
+        Ok(Report::new(facts, rules))
     }
 }
 
@@ -230,9 +228,30 @@ fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
 pub struct Report {
     findings: Vec<Finding>,
     nodes: Vec<NodeFacts>,
+    rules: Rules,
 }
 
 impl Report {
+    fn new(facts: Vec<Facts>, rules: Rules) -> Report {
+        Report {
+            findings: judge(&facts, rules),
+            nodes: facts.into_iter().map(NodeFacts).collect(),
+            rules,
+        }
+    }
+
+    /// The same for programs whose locks have a ttl of at most so much, where not all have the [restart
+    /// guard](crate::Options::restart_guard): warns of nodes that were started so lately that they may have
+    /// forgotten a lock that is still held (`uptime`). What else is said of restarts stays as it is.
+    pub fn with_max_ttl(self, max_ttl: Duration) -> Report {
+        let facts = self.nodes.into_iter().map(|node| node.0).collect();
+        let rules = Rules {
+            max_ttl: Some(max_ttl),
+            ..self.rules
+        };
+        Report::new(facts, rules)
+    }
+
     /// Whether there is no [fault](Severity::Fault).
     pub fn is_fit(&self) -> bool {
         let mut findings = self.findings.iter();

@@ -164,6 +164,8 @@ pub(crate) struct Rules {
     pub(crate) node_timeout: Duration,
     /// The restart guard's `max_ttl`.
     pub(crate) guard: Option<Duration>,
+    /// The longest ttl of clients that may have no guard, if that is known.
+    pub(crate) max_ttl: Option<Duration>,
 }
 
 pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
@@ -560,6 +562,13 @@ impl<'a> Findings<'a> {
                  forgotten locks"
             );
             self.add(Severity::Warning, node, "uptime", text);
+        } else if let Some(max_ttl) = self.rules.max_ttl.filter(|max_ttl| uptime < *max_ttl) {
+            let left = max_ttl.saturating_sub(uptime);
+            let text = format!(
+                "it was started {uptime:?} ago, and may have forgotten locks that are held for up to {left:?} \
+                 more: Options::restart_guard keeps it from voting until then"
+            );
+            self.add(Severity::Warning, node, "uptime", text);
         } else if uptime < LATELY {
             let text = format!("it was started {uptime:?} ago");
             self.add(Severity::Note, node, "uptime", text);
@@ -598,6 +607,7 @@ mod tests {
     const RULES: Rules = Rules {
         node_timeout: Duration::from_millis(50),
         guard: None,
+        max_ttl: None,
     };
     const GOOD: &str = "redis_version:7.0.15\nredis_mode:standalone\nrun_id:ID\nrole:master\n\
         uptime_in_seconds:90000\nmaxmemory:0\nmaxmemory_policy:noeviction\nused_memory:1000000\n\
@@ -810,6 +820,37 @@ mod tests {
         assert!(text.contains("gives no votes for 1s more"), "{text}");
         set(&mut nodes[1], "uptime_in_seconds", "30");
         assert_eq!(found(&nodes, guarded), [(Note, Some(1), "uptime")]);
+    }
+
+    /// That it is known what the longest ttl is keeps no node from forgetting.
+    #[test]
+    fn without_the_restart_guard_a_node_younger_than_the_longest_ttl_is_named_all_the_same() {
+        let told = Rules {
+            max_ttl: Some(30 * Duration::from_secs(1)),
+            ..RULES
+        };
+        let mut nodes = good(3);
+        set(&mut nodes[0], "aof_enabled", "0");
+        set(&mut nodes[1], "uptime_in_seconds", "29");
+        let persistence = (Warning, Some(0), "persistence");
+        let young = (Warning, Some(1), "uptime");
+        assert_eq!(found(&nodes, told), [persistence, young]);
+        let text = judge(&nodes, told)[1].to_string();
+        assert!(text.contains("for up to 1s more"), "{text}");
+        let note = (Note, Some(1), "uptime");
+        assert_eq!(found(&nodes, RULES), [persistence, note]);
+        set(&mut nodes[1], "uptime_in_seconds", "30");
+        assert_eq!(found(&nodes, told), [persistence, note]);
+        // Both: the guard lasts as long as it says, and some clients may have locks for longer.
+        let both = Rules {
+            guard: Some(10 * Duration::from_secs(1)),
+            max_ttl: Some(60 * Duration::from_secs(1)),
+            ..RULES
+        };
+        assert_eq!(found(&nodes, both), [young]);
+        set(&mut nodes[1], "uptime_in_seconds", "9");
+        let text = judge(&nodes, both)[0].to_string();
+        assert!(text.contains("gives no votes for 1s more"), "{text}");
     }
 
     #[test]

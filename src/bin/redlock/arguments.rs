@@ -30,6 +30,10 @@ pub(crate) enum Command {
     Run(Run),
     /// Let something happen at most once in a time
     Throttle(Throttle),
+    /// Show who holds a lock, node by node
+    Inspect(Inspect),
+    /// Find out whether the nodes are fit for locks
+    Doctor(Doctor),
     /// Print the manual page, as roff
     Man,
     /// Print a shell's completions
@@ -99,6 +103,44 @@ pub(crate) struct Throttle {
     /// Give COMMAND a fencing token, in REDLOCK_FENCE
     #[arg(long)]
     pub(crate) fence: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "redlock inspect [OPTIONS] NAME",
+    after_help = format!("{TIMES}\n\nA snapshot for people: never a reason to take or not to take a lock.")
+)]
+pub(crate) struct Inspect {
+    /// The lock's name
+    pub(crate) name: OsString,
+    /// For programs: one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "redlock doctor [OPTIONS]",
+    allow_negative_numbers = true,
+    after_help = format!("{TIMES}\n\nExit code 1: a fault.")
+)]
+pub(crate) struct Doctor {
+    /// For programs: one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit code 1 for a warning, too
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// The longest ttl that any client uses: warn of a node that was started later than that
+    #[arg(long, value_name = "TIME")]
+    pub(crate) max_ttl: Option<Time>,
+    /// The lock that is tried [default: redlock-doctor:RANDOM]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) probe: Option<OsString>,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
 }

@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child, processes and terminal),
-//! throttle, manual.
+//! throttle, show, inspect, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -20,6 +20,8 @@ use arguments::Arguments;
 mod arguments;
 #[cfg(target_os = "linux")]
 mod child;
+mod doctor;
+mod inspect;
 mod manual;
 mod nodes;
 #[cfg(target_os = "linux")]
@@ -28,10 +30,12 @@ mod plan;
 mod processes;
 #[cfg(target_os = "linux")]
 mod run;
+mod show;
 #[cfg(target_os = "linux")]
 mod terminal;
 mod throttle;
 
+const FOUND: u8 = 1;
 const USAGE: u8 = 64;
 const UNAVAILABLE: u8 = 69;
 const NO_PROCESS: u8 = 71;
@@ -42,7 +46,7 @@ const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// The exit codes, as the manual page says them.
-const CODES: [(&str, &str); 10] = [
+const CODES: [(&str, &str); 11] = [
     ("COMMAND's", "It ran to its end under the lock."),
     (
         "by a signal",
@@ -68,6 +72,10 @@ const CODES: [(&str, &str); 10] = [
         "The system gave no process, no /proc, or no random bytes.",
     ),
     ("126, 127", "COMMAND cannot be run; is not found."),
+    (
+        "1",
+        "doctor: a fault was found (with --strict: or a warning).",
+    ),
 ];
 
 /// How COMMAND, or this program, ends.
@@ -134,6 +142,16 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
             log_to_stderr(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes)?;
             Ok(throttle::throttle(given, words, &redlock))
+        }
+        arguments::Command::Inspect(given) => {
+            log_to_stderr(given.nodes.verbose);
+            let (redlock, _) = nodes::open(&given.nodes)?;
+            Ok(inspect::inspect(given, &redlock))
+        }
+        arguments::Command::Doctor(given) => {
+            log_to_stderr(given.nodes.verbose);
+            let (redlock, _) = nodes::open(&given.nodes)?;
+            Ok(doctor::doctor(given, &redlock))
         }
         arguments::Command::Man => Ok(manual::page()),
         arguments::Command::Completions { shell } => Ok(manual::completions(*shell)),

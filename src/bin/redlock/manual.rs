@@ -1,39 +1,39 @@
 //! The manual page and the completions: from the same source as --help.
 
-use std::io::{self, Write, stdout};
+use std::io::{self, Write};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::arguments::Arguments;
+use crate::show::print;
 use crate::{CODES, End, NO_PROCESS, say};
 
 const EXAMPLES: &str = include_str!("examples.roff");
 const NOTES: &str = include_str!("notes.roff");
 
-/// To standard output. A reader that has gone (`| head`) is no error.
-fn print(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> End {
+/// To standard output.
+fn written(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> End {
     let mut text = Vec::new();
-    let written = write(&mut text).and_then(|()| stdout().write_all(&text));
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+    match write(&mut text) {
+        Ok(()) => print(&text, 0),
+        Err(error) => {
             say(format_args!("{error}"));
             End::Code(NO_PROCESS)
         }
-        _ => End::Code(0),
     }
 }
 
 pub(crate) fn completions(shell: Shell) -> End {
-    print(|text| {
+    written(|text| {
         clap_complete::generate(shell, &mut Arguments::command(), "redlock", text);
         Ok(())
     })
 }
 
 pub(crate) fn page() -> End {
-    print(|text| {
+    written(|text| {
         let mut command = Arguments::command();
         command.build();
         let page = Man::new(command.clone());

@@ -1,0 +1,113 @@
+//! `redlock doctor`: whether the nodes are fit for locks.
+
+use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
+use serde_json::{Value, json};
+
+use crate::arguments::Doctor;
+use crate::show::{escaped, print, print_json, table};
+use crate::{End, FOUND, NO_PROCESS, failed, say};
+
+pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
+    let probe = match &given.probe {
+        Some(name) => name.as_encoded_bytes().to_vec(),
+        None => match getrandom::u32() {
+            Ok(random) => format!("redlock-doctor:{random:08x}").into_bytes(),
+            Err(error) => {
+                say(format_args!("no random bytes: {error}"));
+                return End::Code(NO_PROCESS);
+            }
+        },
+    };
+    let report = match redlock.check(probe) {
+        Ok(report) => report,
+        Err(error) => return failed(&error),
+    };
+    let report = match given.max_ttl {
+        Some(max_ttl) => report.with_max_ttl(max_ttl.0),
+        None => report,
+    };
+    let warned = || {
+        let mut findings = report.findings();
+        findings.any(|finding| finding.severity() == Severity::Warning)
+    };
+    let code = match report.is_fit() && !(given.strict && warned()) {
+        true => 0,
+        false => FOUND,
+    };
+    match given.json {
+        true => print_json(&to_json(&report), code),
+        false => print(to_text(&report).as_bytes(), code),
+    }
+}
+
+fn to_text(report: &Report) -> String {
+    let head = [
+        "NODE",
+        "ADDRESS",
+        "VERSION",
+        "ROLE",
+        "UPTIME",
+        "ROUND TRIP",
+        "CLOCK",
+    ];
+    let unknown = || "?".to_owned();
+    let row = |(node, facts): (usize, &NodeFacts)| {
+        let text =
+            |value: Option<&str>| value.map_or_else(unknown, |value| escaped(value.as_bytes()));
+        let uptime = facts.uptime().map(|time| format!("{time:?}"));
+        let round_trip = facts.round_trip().map(|time| format!("{time:.1?}"));
+        let clock = facts.clock_offset().map(|offset| format!("{offset:+} ms"));
+        [
+            node.to_string(),
+            escaped(facts.address().as_bytes()),
+            text(facts.version()),
+            text(facts.role()),
+            uptime.unwrap_or_else(unknown),
+            round_trip.unwrap_or_else(unknown),
+            clock.unwrap_or_else(unknown),
+        ]
+    };
+    let rows = report.nodes().enumerate().map(row);
+    let rows: Vec<_> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
+    let mut text = table(&rows);
+    text.push('\n');
+    for finding in report.findings() {
+        let (severity, code) = (finding.severity(), finding.code());
+        let what = escaped(finding.to_string().as_bytes());
+        text.push_str(&format!("{severity}: {code}: {what}\n"));
+    }
+    text.push_str(match report.is_fit() {
+        true => "The nodes are fit for locks.\n",
+        false => "The nodes are not fit for locks.\n",
+    });
+    text
+}
+
+fn to_json(report: &Report) -> Value {
+    let finding = |finding: &Finding| {
+        json!({
+            "severity": finding.severity().to_string(),
+            "code": finding.code(),
+            "node": finding.node(),
+            "text": finding.to_string(),
+        })
+    };
+    let node = |(node, facts): (usize, &NodeFacts)| {
+        let micros =
+            |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        json!({
+            "node": node,
+            "address": facts.address(),
+            "version": facts.version(),
+            "role": facts.role(),
+            "uptime_s": facts.uptime().map(|time| time.as_secs()),
+            "round_trip_us": facts.round_trip().map(micros),
+            "clock_offset_ms": facts.clock_offset(),
+        })
+    };
+    json!({
+        "fit": report.is_fit(),
+        "findings": report.findings().map(finding).collect::<Value>(),
+        "nodes": report.nodes().enumerate().map(node).collect::<Value>(),
+    })
+}

@@ -1,0 +1,475 @@
+//! `redlock inspect`, `redlock doctor` and `redlock list` as processes, against real servers.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Output, Stdio};
+
+use redlock_sync::{Lock, Redlock};
+use serde_json::{Value, json};
+use support::*;
+
+const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
+
+/// `redlock`, with nothing of what the tests' own environment says, and patient with a busy machine.
+fn command(nodes: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(REDLOCK);
+    command
+        .env_remove("REDLOCK_NODES_FILE")
+        .env("REDLOCK_NODES", nodes)
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Its exit code, and what it says.
+fn run(command: &mut Command) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (out, err) = (text(stdout), text(stderr));
+    let code = status.code();
+    (
+        code.unwrap_or_else(|| panic!("{status}\n{out}\n{err}")),
+        out,
+        err,
+    )
+}
+
+fn nodes(servers: &[Server]) -> String {
+    urls(servers).join(",")
+}
+
+fn says(servers: &[Server], arguments: &[&str]) -> (i32, String, String) {
+    run(&mut command(&nodes(servers), arguments))
+}
+
+/// One line of JSON, and the exit code.
+fn json_of(servers: &[Server], arguments: &[&str]) -> (i32, Value) {
+    let (code, out, err) = says(servers, arguments);
+    assert_eq!(out.lines().count(), 1, "{out}{err}");
+    (code, serde_json::from_str(&out).unwrap())
+}
+
+fn fingerprint(lock: &Lock) -> String {
+    lock.token().fingerprint().to_string()
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    keys.sort_unstable();
+    keys
+}
+
+fn everywhere(servers: &[Server], args: &[&[u8]]) {
+    for server in servers {
+        server.command_bytes(args);
+    }
+}
+
+/// Held by a client that is connected to all nodes.
+fn held_on_all(redlock: &Redlock, servers: &[Server], name: &str) -> Lock {
+    let lock = take(redlock, name);
+    let on_all = || servers.iter().all(|server| server.exists(name));
+    eventually("it is on all nodes", on_all);
+    lock
+}
+
+const LONG: &str = "60000";
+
+#[test]
+fn inspect_says_who_has_a_lock_to_people_and_to_programs() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let lock = held_on_all(&redlock, &servers, "a");
+    let name = fingerprint(&lock);
+
+    let (code, out, err) = says(&servers, &["inspect", "a"]);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(
+        lines[0].starts_with(&format!("a: held by {name}, for ")),
+        "{out}"
+    );
+    assert_eq!(lines[2].split_whitespace().nth(3), Some("REMAINING"));
+    for (node, line) in lines[3..].iter().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let address = format!("127.0.0.1:{}", servers[node].port());
+        assert_eq!(words[..3], [&node.to_string(), &*address, "held"], "{out}");
+        assert_eq!(words[4], name, "{out}");
+        // Aligned with the head.
+        assert_eq!(line.find(&name), lines[2].find("HOLDER"), "{out}");
+    }
+    assert_eq!(lines.len(), 6, "{out}");
+
+    let (code, seen) = json_of(&servers, &["inspect", "--json", "a"]);
+    assert_eq!(code, 0);
+    let of_all = ["holder", "label", "name", "nodes", "remaining_ms", "state"];
+    let of_one = [
+        "address",
+        "error",
+        "holder",
+        "label",
+        "node",
+        "remaining_ms",
+        "state",
+    ];
+    assert_eq!(keys(&seen), of_all);
+    assert_eq!(seen["name"], "a");
+    for (i, node) in seen["nodes"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(keys(node), of_one);
+        assert_eq!(node["node"], i);
+        assert_eq!(node["error"], Value::Null);
+    }
+    let all = [
+        vec![seen.clone()],
+        seen["nodes"].as_array().unwrap().clone(),
+    ]
+    .concat();
+    assert_eq!(all.len(), 4);
+    for one in all {
+        assert_eq!(
+            (&one["state"], &one["holder"]),
+            (&json!("held"), &json!(name))
+        );
+        assert_eq!(one["label"], Value::Null);
+        assert!((1..=60_000).contains(&one["remaining_ms"].as_u64().unwrap()));
+    }
+    lock.release().unwrap();
+    assert_eq!(
+        json_of(&servers, &["inspect", "--json", "a"]).1["state"],
+        "free"
+    );
+    assert!(says(&servers, &["inspect", "a"]).1.starts_with("a: free\n"));
+}
+
+#[test]
+fn inspect_tells_what_is_in_the_way_and_of_what_it_cannot_know() {
+    let mut servers = Server::several(3);
+    let state = |servers: &[Server], name: &str| {
+        let (code, seen) = json_of(servers, &["inspect", "--json", name]);
+        let of = |node: &Value| node["state"].as_str().unwrap().to_owned();
+        let nodes: Vec<String> = seen["nodes"].as_array().unwrap().iter().map(of).collect();
+        (code, of(&seen), nodes.join(" "), seen)
+    };
+    everywhere(&servers, &[b"HSET", b"hash", b"a", b"b"]);
+    everywhere(&servers, &[b"SET", b"endless", &[7; 20]]);
+    let named = [&[7; 20][..], "web-3:4711".as_bytes()].concat();
+    everywhere(
+        &servers,
+        &[b"SET", b"named", &named, b"PX", LONG.as_bytes()],
+    );
+    servers[0].command_bytes(&[b"SET", b"mixed", &[1; 20], b"PX", LONG.as_bytes()]);
+    servers[1].command_bytes(&[b"SET", b"mixed", &[2; 20], b"PX", LONG.as_bytes()]);
+    let (code, word, each, seen) = state(&servers, "hash");
+    assert_eq!(
+        (code, &*word, &*each),
+        (0, "blocked", "foreign foreign foreign")
+    );
+    assert_eq!(
+        (&seen["remaining_ms"], &seen["holder"]),
+        (&Value::Null, &Value::Null)
+    );
+    let (code, word, each, seen) = state(&servers, "endless");
+    assert_eq!((code, &*word, &*each), (0, "held", "held held held"));
+    assert_eq!(
+        (&seen["remaining_ms"], &seen["holder"]),
+        (&Value::Null, &json!("07070707"))
+    );
+    assert_eq!(state(&servers, "named").3["label"], "web-3:4711");
+    let (code, word, each, _) = state(&servers, "mixed");
+    assert_eq!((code, &*word, &*each), (0, "blocked", "held held free"));
+    let text = says(&servers, &["inspect", "named"]).1;
+    assert!(
+        text.starts_with("named: held by 07070707 (web-3:4711), for "),
+        "{text}"
+    );
+    let text = says(&servers, &["inspect", "endless"]).1;
+    assert!(
+        text.starts_with("endless: held by 07070707, for ever\n"),
+        "{text}"
+    );
+
+    servers[2].kill();
+    let (code, word, each, seen) = state(&servers, "named");
+    assert_eq!((code, &*word, &*each), (0, "held", "held held failed"));
+    let error = seen["nodes"][2]["error"].as_str().unwrap();
+    assert!(error.starts_with("cannot connect: "), "{error}");
+    let (code, out, err) = says(&servers, &["inspect", "named"]);
+    assert_eq!((code, &*err), (0, ""));
+    assert!(
+        out.contains("failed") && out.contains("cannot connect"),
+        "{out}"
+    );
+
+    servers[1].kill();
+    let (code, word, each, _) = state(&servers, "named");
+    assert_eq!(
+        (code, &*word, &*each),
+        (69, "unknown", "held failed failed")
+    );
+    let (code, out, err) = says(&servers, &["inspect", "named"]);
+    assert_eq!(code, 69);
+    assert!(out.starts_with("named: unknown\n"), "{out}");
+    for (node, server) in servers.iter().enumerate().skip(1) {
+        let named = format!(
+            "redlock: node {node} (127.0.0.1:{}): cannot connect",
+            server.port()
+        );
+        assert!(err.contains(&named), "{err}");
+    }
+    assert!(err.ends_with("redlock: too few nodes answered\n"), "{err}");
+}
+
+#[test]
+fn names_of_any_bytes_go_through_and_are_shown_escaped() {
+    let servers = Server::several(1);
+    let name = b"a\n\x1b[2J\xff\\";
+    everywhere(&servers, &[b"SET", name, &[7; 20], b"PX", LONG.as_bytes()]);
+    let shown = r"a\x0a\x1b[2J\xff\x5c";
+    for json in [false, true] {
+        let mut command = command(&nodes(&servers), &["inspect"]);
+        if json {
+            command.arg("--json");
+        }
+        let (code, out, _) = run(command.arg(OsStr::from_bytes(name)));
+        assert_eq!(code, 0, "{out}");
+        if json {
+            let seen: Value = serde_json::from_str(&out).unwrap();
+            assert_eq!(
+                (&seen["name"], &seen["state"]),
+                (&json!(shown), &json!("held"))
+            );
+        } else {
+            assert!(out.starts_with(&format!("{shown}: held")), "{out}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_work_is_a_usage_error_that_names_it() {
+    let servers = Server::several(1);
+    let long = "n".repeat(64 * 1024 + 1);
+    let cases: &[(&[&str], &str)] = &[
+        (&["inspect"], "<NAME>"),
+        (&["inspect", ""], "0 bytes"),
+        (&["inspect", &long], "65537 bytes"),
+        (&["inspect", "a", "b"], "'b'"),
+        (&["inspect", "--leaked", "a"], "--leaked"),
+        (
+            &["inspect", "--node-timeout", "0", "a"],
+            "node_timeout is 0ns",
+        ),
+        (&["inspect", "--node", "nonsense", "a"], "--node, URL 1"),
+        (&["doctor", "a"], "'a'"),
+        (&["doctor", "--probe", ""], "0 bytes"),
+        (&["doctor", "--max-ttl", "-1"], "'-1'"),
+        (&["doctor", "--max-ttl", "5w"], "ms, s, m, h or d"),
+    ];
+    for (arguments, text) in cases {
+        let (code, out, err) = says(&servers, arguments);
+        assert_eq!(code, 64, "{arguments:?}: {err}");
+        assert!(out.is_empty() && err.contains(text), "{arguments:?}: {err}");
+    }
+    let (code, _, err) = run(&mut command("", &["doctor"]));
+    assert!(code == 64 && err.contains("no nodes"), "{err}");
+    assert!(servers[0].keys().is_empty());
+}
+
+// ---- doctor
+
+const GOOD: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+fn good(count: usize) -> Vec<Server> {
+    (0..count).map(|_| Server::with_args(&GOOD)).collect()
+}
+
+/// Severity, code and node; the notes that servers which were just started here have in common left out.
+fn findings(report: &Value) -> Vec<(String, String, Value)> {
+    let findings = report["findings"].as_array().unwrap().iter();
+    let word = |value: &Value| value.as_str().unwrap().to_owned();
+    let all = findings.map(|one| {
+        assert_eq!(keys(one), ["code", "node", "severity", "text"]);
+        (
+            word(&one["severity"]),
+            word(&one["code"]),
+            one["node"].clone(),
+        )
+    });
+    all.filter(|(severity, code, _)| {
+        severity != "note" || !["independence", "uptime"].contains(&&**code)
+    })
+    .collect()
+}
+
+fn finding(severity: &str, code: &str, node: impl Into<Value>) -> (String, String, Value) {
+    (severity.into(), code.into(), node.into())
+}
+
+#[test]
+fn doctor_ends_with_1_for_a_fault_and_if_strict_for_a_warning() {
+    let mut servers = good(3);
+    let doctor = |servers: &[Server], more: &[&str]| {
+        let (code, report) = json_of(servers, &[&["doctor", "--json"], more].concat());
+        (code, report["fit"].as_bool().unwrap(), findings(&report))
+    };
+    assert_eq!(doctor(&servers, &["--strict"]), (0, true, vec![]));
+    let (code, report) = json_of(&servers, &["doctor", "--json"]);
+    assert_eq!(code, 0);
+    assert_eq!(keys(&report), ["findings", "fit", "nodes"]);
+    for (i, node) in report["nodes"].as_array().unwrap().iter().enumerate() {
+        let of_one = [
+            "address",
+            "clock_offset_ms",
+            "node",
+            "role",
+            "round_trip_us",
+            "uptime_s",
+            "version",
+        ];
+        assert_eq!(keys(node), of_one);
+        assert_eq!(
+            (&node["node"], &node["role"]),
+            (&json!(i), &json!("master"))
+        );
+        assert_eq!(node["address"], format!("127.0.0.1:{}", servers[i].port()));
+        assert_eq!(node["version"], servers[i].info("server", "redis_version"));
+        for number in ["uptime_s", "round_trip_us", "clock_offset_ms"] {
+            assert!(node[number].is_i64(), "{node}");
+        }
+    }
+    // Somebody has the lock that is tried.
+    everywhere(&servers[..1], &[b"SET", b"tried", b"x"]);
+    let held = doctor(&servers, &["--probe", "tried"]);
+    assert_eq!(held, (0, true, vec![finding("note", "probe", 0)]));
+
+    servers[1].kill();
+    let away = vec![finding("warning", "reach", 1)];
+    assert_eq!(doctor(&servers, &[]), (0, true, away.clone()));
+    assert_eq!(doctor(&servers, &["--strict"]), (1, true, away));
+    let (code, out, err) = says(&servers, &["doctor"]);
+    assert_eq!((code, &*err), (0, ""));
+    assert!(
+        out.contains("\nwarning: reach: node 1 (127.0.0.1:"),
+        "{out}"
+    );
+    assert!(out.ends_with("The nodes are fit for locks.\n"), "{out}");
+    // Of a node that cannot be asked nothing is known.
+    let (_, report) = json_of(&servers, &["doctor", "--json"]);
+    assert_eq!(report["nodes"][1]["version"], Value::Null);
+
+    // Too few nodes are a fault like others.
+    servers[2].kill();
+    let away = vec![finding("fault", "reach", 1), finding("fault", "reach", 2)];
+    assert_eq!(doctor(&servers, &[]), (1, false, away));
+    let (code, out, err) = says(&servers, &["doctor"]);
+    assert_eq!((code, &*err), (1, ""));
+    assert!(out.ends_with("The nodes are not fit for locks.\n"), "{out}");
+    // The probe is gone at once.
+    assert_eq!(servers[0].keys(), ["tried"]);
+
+    let evicts = Server::with_args(
+        &[
+            &GOOD[..],
+            &["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"],
+        ]
+        .concat(),
+    );
+    let servers = [good(2), vec![evicts]]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
+    assert_eq!(
+        doctor(&servers, &[]),
+        (1, false, vec![finding("fault", "eviction", 2)])
+    );
+}
+
+#[test]
+fn doctor_knows_the_longest_ttl_from_the_restart_guard() {
+    let servers = Server::several(1);
+    let doctor = |more: &[&str]| {
+        let (code, report) = json_of(&servers, &[&["doctor", "--json"], more].concat());
+        assert_eq!(code, 0);
+        let mut found = findings(&report);
+        found.retain(|(severity, ..)| severity == "warning");
+        found
+    };
+    let forgets = finding("warning", "persistence", 0);
+    let young = finding("warning", "uptime", 0);
+    assert_eq!(doctor(&[]), std::slice::from_ref(&forgets));
+    // That the ttl is known keeps no restart from forgetting locks.
+    assert_eq!(
+        doctor(&["--max-ttl", "1h"]),
+        [forgets.clone(), young.clone()]
+    );
+    assert_eq!(doctor(&["--restart-guard", "1h"]), [young]);
+    eventually("it is old enough", || {
+        doctor(&["--max-ttl", "1s"]) == std::slice::from_ref(&forgets)
+    });
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
+    let servers = Server::several(1);
+    for arguments in ["inspect a", "inspect --json a", "doctor", "doctor --json"] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let mut reader_gone = command(&nodes(&servers), &arguments);
+        reader_gone.stdout(std::io::pipe().unwrap().1);
+        assert_eq!(run(&mut reader_gone), (0, String::new(), String::new()));
+        let mut full = command(&nodes(&servers), &arguments);
+        full.stdout(std::fs::File::create("/dev/full").unwrap());
+        let (code, _, err) = run(&mut full);
+        assert!(code == 71 && err.contains("No space left"), "{err}");
+    }
+}
+
+#[test]
+fn no_password_and_no_token_is_shown() {
+    let servers: Vec<Server> = (0..3)
+        .map(|_| Server::with_args(&["--requirepass", "hunter2"]))
+        .collect();
+    let with = |password: &str| {
+        let url = |server: &Server| {
+            server
+                .url()
+                .replace("redis://", &format!("redis://:{password}@"))
+        };
+        servers.iter().map(url).collect::<Vec<_>>()
+    };
+    let redlock = Redlock::new(with("hunter2"))
+        .unwrap()
+        .with_options(options())
+        .unwrap();
+    let lock = take(&redlock, "a");
+    let token = lock.token().as_bytes();
+    let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+    let commands = ["inspect a", "inspect --json a", "doctor", "doctor --json"];
+    for password in ["hunter2", "hunter22"] {
+        for arguments in commands {
+            let arguments: Vec<&str> = arguments.split(' ').chain(["-vv"]).collect();
+            let (_, out, err) = run(&mut command(&with(password).join(","), &arguments));
+            let shown = format!("{out}{err}");
+            let lower = shown.to_lowercase();
+            assert!(
+                !lower.contains("hunter2") && !lower.contains(&hex),
+                "{shown}"
+            );
+            assert!(
+                !shown.contains(&token.escape_ascii().to_string()),
+                "{shown}"
+            );
+            assert!(!out.is_empty());
+        }
+    }
+    lock.release().unwrap();
+}
