@@ -1577,7 +1577,7 @@ fn the_manual_page_names_every_option() {
         out
     };
     let page = text(&["man"]).replace("\\-", "-");
-    for command in ["run", "throttle", "inspect", "doctor"] {
+    for command in ["run", "throttle", "inspect", "list", "doctor"] {
         assert!(
             page.contains(&format!("redlock {command} [OPTIONS]")),
             "{page}"

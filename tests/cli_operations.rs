@@ -5,6 +5,7 @@ mod support;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use redlock_sync::{Lock, Redlock};
 use serde_json::{Value, json};
@@ -52,6 +53,8 @@ fn says(servers: &[Server], arguments: &[&str]) -> (i32, String, String) {
 fn json_of(servers: &[Server], arguments: &[&str]) -> (i32, Value) {
     let (code, out, err) = says(servers, arguments);
     assert_eq!(out.lines().count(), 1, "{out}{err}");
+    // Shown if the test fails.
+    print!("{err}");
     (code, serde_json::from_str(&out).unwrap())
 }
 
@@ -83,6 +86,15 @@ fn held_on_all(redlock: &Redlock, servers: &[Server], name: &str) -> Lock {
     eventually("it is on all nodes", on_all);
     lock
 }
+
+const COMMANDS: [&str; 6] = [
+    "inspect a",
+    "inspect --json a",
+    "doctor",
+    "doctor --json",
+    "list",
+    "list --json *",
+];
 
 const LONG: &str = "60000";
 
@@ -270,6 +282,10 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
             "node_timeout is 0ns",
         ),
         (&["inspect", "--node", "nonsense", "a"], "--node, URL 1"),
+        (&["list", ""], "PATTERN is empty"),
+        (&["list", "a", "b"], "'b'"),
+        (&["list", "--older", "-1"], "'-1'"),
+        (&["list", "--node-timeout", "0"], "node_timeout is 0ns"),
         (&["doctor", "a"], "'a'"),
         (&["doctor", "--probe", ""], "0 bytes"),
         (&["doctor", "--max-ttl", "-1"], "'-1'"),
@@ -280,8 +296,13 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
         assert_eq!(code, 64, "{arguments:?}: {err}");
         assert!(out.is_empty() && err.contains(text), "{arguments:?}: {err}");
     }
-    let (code, _, err) = run(&mut command("", &["doctor"]));
-    assert!(code == 64 && err.contains("no nodes"), "{err}");
+    for one in ["doctor", "list"] {
+        let (code, _, err) = run(&mut command("", &[one]));
+        assert!(code == 64 && err.contains("no nodes"), "{err}");
+    }
+    let twice = [servers[0].url(), servers[0].url()].join(",");
+    let (code, _, err) = run(&mut command(&twice, &["list"]));
+    assert!(code == 64 && err.contains("REDLOCK_NODES"), "{err}");
     assert!(servers[0].keys().is_empty());
 }
 
@@ -421,7 +442,7 @@ fn doctor_knows_the_longest_ttl_from_the_restart_guard() {
 #[test]
 fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
     let servers = Server::several(1);
-    for arguments in ["inspect a", "inspect --json a", "doctor", "doctor --json"] {
+    for arguments in COMMANDS {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         let mut reader_gone = command(&nodes(&servers), &arguments);
         reader_gone.stdout(std::io::pipe().unwrap().1);
@@ -453,9 +474,8 @@ fn no_password_and_no_token_is_shown() {
     let lock = take(&redlock, "a");
     let token = lock.token().as_bytes();
     let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
-    let commands = ["inspect a", "inspect --json a", "doctor", "doctor --json"];
     for password in ["hunter2", "hunter22"] {
-        for arguments in commands {
+        for arguments in COMMANDS {
             let arguments: Vec<&str> = arguments.split(' ').chain(["-vv"]).collect();
             let (_, out, err) = run(&mut command(&with(password).join(","), &arguments));
             let shown = format!("{out}{err}");
@@ -472,4 +492,364 @@ fn no_password_and_no_token_is_shown() {
         }
     }
     lock.release().unwrap();
+}
+
+// ---- list
+
+/// What `redlock list --json …` says: the exit code; name, nodes and problem of each; which nodes failed.
+fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
+    let (code, list) = json_of(servers, &[&["list", "--json"], more].concat());
+    assert_eq!(keys(&list), ["failed", "locks"]);
+    let lock = |lock: &Value| {
+        let of_one = [
+            "holder",
+            "label",
+            "name",
+            "nodes",
+            "of",
+            "problem",
+            "remaining_ms",
+        ];
+        assert_eq!(keys(lock), of_one);
+        assert_eq!(lock["of"], servers.len());
+        let problem = lock["problem"].as_str().unwrap_or("-");
+        format!(
+            "{} {} {problem}",
+            lock["name"].as_str().unwrap(),
+            lock["nodes"]
+        )
+    };
+    let node = |node: &Value| {
+        assert_eq!(keys(node), ["address", "error", "node"]);
+        node["node"].as_u64().unwrap()
+    };
+    let all = |what: &str| list[what].as_array().unwrap().clone();
+    (
+        code,
+        all("locks").iter().map(lock).collect(),
+        all("failed").iter().map(node).collect(),
+    )
+}
+
+fn set(server: &Server, name: &str, value: &[u8], ttl: &str) {
+    server.command_bytes(&[b"SET", name.as_bytes(), value, b"PX", ttl.as_bytes()]);
+}
+
+const TOKEN: [u8; 20] = [0xA7; 20];
+
+#[test]
+fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let others = "for i=1,20000 do redis.call('SET','s'..i,'2026-11-22T08:41:00Z') redis.call('HSET','h'..i,'a','b') \
+        redis.call('SET','t'..i,'x','PX',600000) redis.call('RPUSH','l'..i,'a') \
+        redis.call('SET','v'..i,string.rep('v',i%300)) end";
+    everywhere(&servers, &[b"EVAL", others.as_bytes(), b"0"]);
+    // One of a hundred megabytes: of it no more is read than of others.
+    servers[0].command(&["SETRANGE", "huge", "100000000", "v"]);
+    // Good ones, and what belongs to them: a counter, a queue, whose turn it is.
+    let held = held_on_all(&redlock, &servers, "held");
+    held.fencing_token().unwrap();
+    let waiting = self::redlock(&servers);
+    everywhere(
+        &servers,
+        &[
+            b"SET",
+            b"held:wt",
+            b"redlock:00112233445566778899",
+            b"PX",
+            LONG.as_bytes(),
+        ],
+    );
+    let found = std::thread::scope(|scope| {
+        let waiter = waiter(scope, || waiting.acquire("held", TTL).unwrap().release());
+        eventually("it is in the queue", || {
+            servers.iter().all(|server| server.queued("held") == 1)
+        });
+        assert!(servers.iter().all(|server| server.exists("held:fence")));
+        // And what is wrong.
+        everywhere(&servers, &[b"SET", b"made by hand", &TOKEN]);
+        set(&servers[1], "left", &TOKEN, LONG);
+        set(&servers[2], "held", &[0xB0; 20], LONG);
+        everywhere(&servers, &[b"SET", b"day", &TOKEN, b"PX", b"86400000"]);
+        set(&servers[0], "on two", &TOKEN, LONG);
+        set(&servers[2], "on two", &TOKEN, LONG);
+        let found =
+            [["--older", "1h"].as_slice(), &["--leaked"]].map(|more| listed(&servers, more));
+        held.release().unwrap();
+        waiter.join().unwrap().unwrap();
+        found
+    });
+    let all = [
+        "day 3 long",
+        "held 1 minority",
+        "held 2 -",
+        "left 1 minority",
+        "made by hand 3 no-expiry",
+        "on two 2 -",
+    ];
+    let found = found.map(|(code, mut found, failed)| {
+        found.sort();
+        (code, found, failed)
+    });
+    let leaked = [all[1], all[3], all[4]].map(str::to_owned).to_vec();
+    assert_eq!(found[0], (0, all.map(str::to_owned).to_vec(), vec![]));
+    assert_eq!(found[1], (1, leaked, vec![]));
+}
+
+#[test]
+fn a_list_without_locks_is_empty_and_nothing_has_leaked() {
+    let servers = Server::several(3);
+    assert_eq!(listed(&servers, &[]), (0, vec![], vec![]));
+    assert_eq!(listed(&servers, &["--leaked"]), (0, vec![], vec![]));
+    let lock = take(&redlock(&servers), "a");
+    assert_eq!(listed(&servers, &["--leaked"]), (0, vec![], vec![]));
+    lock.release().unwrap();
+    let head = "NAME  NODES  REMAINING  PROBLEM  HOLDER\n";
+    assert_eq!(says(&servers, &["list"]), (0, head.into(), String::new()));
+}
+
+#[test]
+fn a_list_is_aligned_and_shows_holders_and_labels() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let lock = held_on_all(&redlock, &servers, "a");
+    let labelled = [&TOKEN[..], b"web-3:4711"].concat();
+    everywhere(&servers, &[b"SET", b"new\nline", &labelled]);
+    let (code, out, err) = says(&servers, &["list"]);
+    assert_eq!((code, &*err), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    let holder = lines[0].find("HOLDER").unwrap();
+    assert_eq!(&lines[1][holder..], fingerprint(&lock), "{out}");
+    assert!(lines[1].starts_with("a            3/3    "), "{out}");
+    assert_eq!(
+        lines[2], r"new\x0aline  3/3    for ever   no-expiry  a7a7a7a7 (web-3:4711)",
+        "{out}"
+    );
+    let (_, list) = json_of(&servers, &["list", "--json"]);
+    let [a, b] = &list["locks"].as_array().unwrap()[..] else {
+        panic!("{list}")
+    };
+    assert_eq!(
+        (&a["holder"], &a["label"]),
+        (&json!(fingerprint(&lock)), &Value::Null)
+    );
+    assert!((1..=60_000).contains(&a["remaining_ms"].as_u64().unwrap()));
+    assert_eq!(
+        (&b["name"], &b["label"]),
+        (&json!(r"new\x0aline"), &json!("web-3:4711"))
+    );
+    assert_eq!(b["remaining_ms"], Value::Null);
+    lock.release().unwrap();
+}
+
+#[test]
+fn a_pattern_lists_every_key_that_it_matches() {
+    let servers = Server::several(1);
+    let redlock = redlock(&servers);
+    let lock = take(&redlock, "my:lock");
+    lock.fencing_token().unwrap();
+    let server = &servers[0];
+    set(server, "my:short", b"1", LONG);
+    set(
+        server,
+        "my:other library's",
+        b"6f1c0c6e-94f5-4f0a-b1a5-0c2ff1fd4a51",
+        LONG,
+    );
+    server.command(&["HSET", "my:hash", "a", "b"]);
+    server.command(&["SET", "yours", "x"]);
+    let (code, found, _) = listed(&servers, &["my:*"]);
+    let all = [
+        "my:hash 1 no-expiry",
+        "my:lock 1 -",
+        "my:other library's 1 -",
+        "my:short 1 -",
+    ];
+    assert_eq!((code, &found[..]), (0, &all.map(str::to_owned)[..]));
+    assert_eq!(
+        listed(&servers, &["--leaked", "my:*"]),
+        (1, vec![all[0].to_owned()], vec![])
+    );
+    assert_eq!(
+        listed(&servers, &["--leaked", "my:[ls]*"]),
+        (0, vec![], vec![])
+    );
+    assert_eq!(listed(&servers, &[]), (0, vec![all[1].to_owned()], vec![]));
+    // What others keep is not shown.
+    let (_, list) = json_of(&servers, &["list", "--json", "*"]);
+    let text = list.to_string();
+    assert!(
+        !text.contains("6f1c") && !text.contains("0c2ff1fd4a51"),
+        "{text}"
+    );
+    lock.release().unwrap();
+}
+
+/// A list that is under way: its process, and nodes behind relays.
+struct Slow {
+    servers: Vec<Server>,
+    relays: Vec<relay::Relay>,
+}
+
+impl Slow {
+    fn new() -> Slow {
+        let servers = Server::several(3);
+        let relays = servers
+            .iter()
+            .map(|server| relay::Relay::to(server.port()))
+            .collect();
+        Slow { servers, relays }
+    }
+
+    fn stall(&self, nodes: &[usize], stalled: bool) {
+        for node in nodes {
+            self.relays[*node].set(|policy| policy.up.stalled = stalled);
+        }
+    }
+
+    /// Those nodes are looked at after the others, and after `between`.
+    fn list_with(&self, late: &[usize], between: impl FnOnce()) -> (i32, Value) {
+        self.stall(late, true);
+        let urls: Vec<String> = self.relays.iter().map(relay::Relay::url).collect();
+        let arguments = [
+            "list",
+            "--leaked",
+            "--json",
+            "--node-timeout",
+            "2s",
+            "--connect-timeout",
+            "20s",
+        ];
+        let mut list = command(&urls.join(","), &arguments);
+        let list = list.stdout(Stdio::piped()).spawn().unwrap();
+        for (node, server) in self.servers.iter().enumerate() {
+            if !late.contains(&node) {
+                eventually("it has been looked at", || server.calls("pttl") > 0);
+            }
+        }
+        between();
+        self.stall(late, false);
+        let output = list.wait_with_output().unwrap();
+        let list = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code().unwrap(), list)
+    }
+}
+
+#[test]
+fn a_lock_released_between_two_nodes_scans_is_never_a_leftover() {
+    let slow = Slow::new();
+    let redlock = connected(&slow.servers);
+    let lock = held_on_all(&redlock, &slow.servers, "a");
+    let calls = || slow.servers[0].calls("getrange");
+    let found = slow.list_with(&[1, 2], || lock.release().unwrap());
+    assert_eq!(found, (0, json!({"locks": [], "failed": []})));
+    // It was seen on one node alone, so all were looked at again.
+    assert_eq!(calls(), 2);
+    assert_eq!(slow.servers[1].calls("getrange"), 1);
+    // One that stays there is found, by the same way.
+    set(&slow.servers[0], "a", &TOKEN, LONG);
+    let (code, list) = slow.list_with(&[1, 2], || {});
+    assert_eq!(
+        (code, &list["locks"][0]["problem"]),
+        (1, &json!("minority")),
+        "{list}"
+    );
+    assert_eq!(calls(), 5);
+}
+
+#[test]
+fn a_lock_taken_between_two_nodes_scans_is_never_a_leftover() {
+    let slow = Slow::new();
+    let redlock = connected(&slow.servers);
+    // So that there is something to be looked at before.
+    everywhere(&slow.servers, &[b"SET", b"other", b"x"]);
+    let mut lock = None;
+    let found = slow.list_with(&[2], || {
+        lock = Some(held_on_all(&redlock, &slow.servers, "a"))
+    });
+    assert_eq!(found, (0, json!({"locks": [], "failed": []})));
+    let looks = |node: usize| slow.servers[node].calls("getrange");
+    assert_eq!([looks(0), looks(2)], [2, 3]);
+    lock.unwrap().release().unwrap();
+}
+
+#[test]
+fn nodes_that_fail_are_named_and_a_quorum_decides() {
+    let mut servers = Server::several(5);
+    let redlock = connected(&servers);
+    let lock = held_on_all(&redlock, &servers, "a");
+    set(&servers[4], "left", &TOKEN, LONG);
+    set(&servers[3], "unknown", &TOKEN, LONG);
+    set(&servers[4], "unknown", &TOKEN, LONG);
+    servers[0].kill();
+    let locks = |found: &[&str]| {
+        found
+            .iter()
+            .map(|one| (*one).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let seen = locks(&["a 4 -", "left 1 minority", "unknown 2 -"]);
+    assert_eq!(listed(&servers, &[]), (0, seen, vec![0]));
+    servers[1].kill();
+    let seen = locks(&["a 3 -", "left 1 -", "unknown 2 -"]);
+    // Where it could be on a majority, nobody says that it is not.
+    assert_eq!(listed(&servers, &[]), (0, seen, vec![0, 1]));
+    let (code, out, err) = says(&servers, &["list"]);
+    assert_eq!((code, out.lines().count()), (0, 4), "{out}");
+    for (node, server) in servers.iter().enumerate().take(2) {
+        let named = format!("redlock: node {node} (127.0.0.1:{}): ", server.port());
+        assert!(err.contains(&named), "{err}");
+    }
+    servers[2].kill();
+    let (code, _, failed) = listed(&servers, &["--leaked"]);
+    assert_eq!((code, failed), (69, vec![0, 1, 2]));
+    assert!(
+        says(&servers, &["list"])
+            .2
+            .ends_with("redlock: too few nodes answered\n")
+    );
+    drop(lock);
+}
+
+#[test]
+fn a_node_that_is_silent_or_talks_nonsense_fails_within_its_time() {
+    let servers = Server::several(3);
+    let relay = relay::Relay::to(servers[2].port());
+    let nodes = [servers[0].url(), servers[1].url(), relay.url()].join(",");
+    set(&servers[0], "a", &TOKEN, LONG);
+    set(&servers[1], "a", &TOKEN, LONG);
+    type Spoil = fn(&mut relay::Policy);
+    let spoil: [Spoil; 4] = [
+        |policy| policy.up.stalled = true,
+        |policy| policy.down.trickle = Some(ms(300)),
+        |policy| policy.down.replace = Some(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        |policy| policy.down.cut_after = Some(7),
+    ];
+    for (i, spoil) in spoil.into_iter().enumerate() {
+        relay.set(spoil);
+        let since = Instant::now();
+        let arguments = ["list", "--json", "--connect-timeout", "1s"];
+        let (code, out, err) = run(&mut command(&nodes, &arguments));
+        // To connect, and four node timeouts for a page; and time for a busy machine.
+        assert!(
+            since.elapsed() < ms(1000) + 6 * NODE_TIMEOUT,
+            "{i}: {:?}",
+            since.elapsed()
+        );
+        let list: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(
+            (code, &list["failed"][0]["node"]),
+            (0, &json!(2)),
+            "{i}: {out}"
+        );
+        assert_eq!(list["locks"][0]["nodes"], 2, "{i}: {out}");
+        assert_eq!(list["locks"][0]["problem"], Value::Null);
+        assert!(err.starts_with("redlock: node 2 (127.0.0.1:"), "{err}");
+        relay.heal();
+    }
+    // Without the right to look.
+    servers[2].command(&["ACL", "SETUSER", "default", "-scan"]);
+    let (code, out, err) = run(&mut command(&nodes, &["list"]));
+    assert!(code == 0 && err.contains("scan"), "{out}{err}");
 }

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Throttle(Throttle),
     /// Show who holds a lock, node by node
     Inspect(Inspect),
+    /// Show the locks on the nodes, and what is wrong with them
+    List(List),
     /// Find out whether the nodes are fit for locks
     Doctor(Doctor),
     /// Print the manual page, as roff
@@ -124,6 +126,28 @@ pub(crate) struct Inspect {
 
 #[derive(Args)]
 #[command(
+    override_usage = "redlock list [OPTIONS] [PATTERN]",
+    allow_negative_numbers = true,
+    after_help = format!("{TIMES}\n\n{PROBLEMS}")
+)]
+pub(crate) struct List {
+    /// Every key that this glob of SCAN matches [default: what looks like a lock of this program]
+    pub(crate) pattern: Option<OsString>,
+    /// For programs: one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only what has a problem; then exit code 1 if there is something
+    #[arg(long)]
+    pub(crate) leaked: bool,
+    /// What stays for longer than this is a problem, too
+    #[arg(long, value_name = "TIME")]
+    pub(crate) older: Option<Time>,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+#[command(
     override_usage = "redlock doctor [OPTIONS]",
     allow_negative_numbers = true,
     after_help = format!("{TIMES}\n\nExit code 1: a fault.")
@@ -168,6 +192,10 @@ pub(crate) struct Nodes {
 }
 
 const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
+
+const PROBLEMS: &str = "Problems:\n  no-expiry    It ends by no ttl, so no lock of this program has that name\n  \
+    minority     It lay on less than half of the nodes in three looks: somebody's leftover\n  \
+    long         It stays for longer than --older";
 
 fn exit_codes() -> String {
     let line = |(code, when): &(&str, &str)| format!("  {code:<12} {when}\n");
@@ -239,6 +267,22 @@ impl Run {
             fair: self.fair,
             fence: self.fence,
         })
+    }
+}
+
+impl List {
+    /// # Errors
+    ///
+    /// It matches nothing.
+    pub(crate) fn pattern(&self) -> Result<Option<Vec<u8>>, String> {
+        let pattern = self.pattern.as_ref();
+        let pattern = pattern.map(|pattern| pattern.as_encoded_bytes().to_vec());
+        match pattern {
+            Some(pattern) if pattern.is_empty() => {
+                Err("PATTERN is empty, and matches nothing: \"*\" matches all keys".into())
+            }
+            pattern => Ok(pattern),
+        }
     }
 }
 

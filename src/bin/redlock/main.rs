@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child, processes and terminal),
-//! throttle, show, inspect, doctor, manual.
+//! throttle, show, inspect, list (which has scan), doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -22,6 +22,7 @@ mod arguments;
 mod child;
 mod doctor;
 mod inspect;
+mod list;
 mod manual;
 mod nodes;
 #[cfg(target_os = "linux")]
@@ -30,6 +31,7 @@ mod plan;
 mod processes;
 #[cfg(target_os = "linux")]
 mod run;
+mod scan;
 mod show;
 #[cfg(target_os = "linux")]
 mod terminal;
@@ -74,7 +76,7 @@ const CODES: [(&str, &str); 11] = [
     ("126, 127", "COMMAND cannot be run; is not found."),
     (
         "1",
-        "doctor: a fault was found (with --strict: or a warning).",
+        "doctor: a fault was found (with --strict: or a warning). list --leaked: there is something.",
     ),
 ];
 
@@ -147,6 +149,12 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
             log_to_stderr(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes)?;
             Ok(inspect::inspect(given, &redlock))
+        }
+        arguments::Command::List(given) => {
+            let pattern = given.pattern()?;
+            log_to_stderr(given.nodes.verbose);
+            let nodes = nodes::named(&given.nodes)?;
+            Ok(list::list(given, pattern, &nodes))
         }
         arguments::Command::Doctor(given) => {
             log_to_stderr(given.nodes.verbose);

@@ -23,6 +23,25 @@ const LONGEST_FILE: u64 = 1 << 20;
 /// What is wrong with which flag, variable, or line of a file. No URL is repeated: it may have a password.
 pub(crate) fn open(given: &Nodes) -> Result<(Redlock, Options), String> {
     let (place, nodes) = nodes(given)?;
+    client(given, &place, nodes)
+}
+
+/// The nodes alone, after the same checks.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(crate) fn named(given: &Nodes) -> Result<Vec<ConnectionInfo>, String> {
+    let (place, nodes) = nodes(given)?;
+    client(given, &place, nodes.clone())?;
+    Ok(nodes)
+}
+
+fn client(
+    given: &Nodes,
+    place: &str,
+    nodes: Vec<ConnectionInfo>,
+) -> Result<(Redlock, Options), String> {
     let mut options = Options::new()
         .node_timeout(given.node_timeout.0)
         .connect_timeout(given.connect_timeout.0);

@@ -1,0 +1,200 @@
+//! What lies on the nodes, all of them looked at side by side.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redlock_sync::redis::{
+    self, Client, Connection, ConnectionInfo, ProtocolVersion, RedisError, RedisResult,
+};
+
+use crate::list::{Answer, Key, VALUE};
+use crate::show::escaped;
+
+/// So many keys are asked for at a time.
+const PAGE: usize = 1000;
+/// For a page there are so many node timeouts: it is two questions, and more to answer than for a lock.
+const PATIENCE: u32 = 4;
+
+/// Which keys.
+pub(crate) enum What {
+    /// Those that a glob matches; without one, those that look like locks.
+    Pattern(Option<Vec<u8>>),
+    Names(Vec<Vec<u8>>),
+}
+
+enum Word {
+    Page(Vec<Key>),
+    End(Result<(), String>),
+}
+
+/// What the nodes say that are `asked`; the others say nothing.
+///
+/// `timeouts`: to connect, and for an answer. Nobody is waited for who has said nothing for longer than it takes to
+/// connect and to send a page; what cannot be bounded (a name that is not resolved, an answer that trickles) is left to its thread.
+pub(crate) fn look(
+    nodes: &[ConnectionInfo],
+    (connect, answer): (Duration, Duration),
+    what: What,
+    asked: impl Fn(usize) -> bool,
+) -> Vec<Answer> {
+    let (sender, words) = channel();
+    let for_page = answer.saturating_mul(PATIENCE);
+    let what = Arc::new(what);
+    let mut heard = BTreeMap::new();
+    for (node, info) in nodes.iter().enumerate().filter(|(node, _)| asked(*node)) {
+        heard.insert(node, Instant::now());
+        let (to_us, info, what) = (sender.clone(), info.clone(), what.clone());
+        let visit = move || {
+            let end = visit(info, (connect, for_page), &what, |page| {
+                to_us.send((node, Word::Page(page))).is_ok()
+            });
+            let end = end.map_err(|error| text(&error, for_page));
+            // Nobody may wait for it any more.
+            let _ = to_us.send((node, Word::End(end)));
+        };
+        let thread = thread::Builder::new().name(format!("redlock-scan-{node}"));
+        if let Err(error) = thread.spawn(visit) {
+            let error = format!("cannot start a thread to connect: {error}");
+            let _ = sender.send((node, Word::End(Err(error))));
+        }
+    }
+    let patience = connect.saturating_add(for_page);
+    let mut answers: Vec<Answer> = nodes.iter().map(|_| Ok(Vec::new())).collect();
+    collect(&mut answers, heard, &words, patience);
+    answers
+}
+
+/// `heard`: who has not ended, and when it was last heard.
+fn collect(
+    answers: &mut [Answer],
+    mut heard: BTreeMap<usize, Instant>,
+    words: &Receiver<(usize, Word)>,
+    patience: Duration,
+) {
+    while let Some(longest) = heard.values().min() {
+        let left = patience.saturating_sub(longest.elapsed());
+        let Ok((node, word)) = words.recv_timeout(left) else {
+            heard.retain(|node, heard| {
+                let is_waited_for = heard.elapsed() < patience;
+                if !is_waited_for {
+                    answers[*node] = Err(format!("no answer within {patience:?}"));
+                }
+                is_waited_for
+            });
+            continue;
+        };
+        if let Some(time) = heard.get_mut(&node) {
+            *time = Instant::now();
+        } else {
+            continue;
+        }
+        match word {
+            Word::Page(mut page) => {
+                if let Ok(keys) = &mut answers[node] {
+                    keys.append(&mut page);
+                }
+            }
+            Word::End(end) => {
+                heard.remove(&node);
+                if let Err(error) = end {
+                    answers[node] = Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Says what a node has, page by page, for as long as somebody listens.
+fn visit(
+    info: ConnectionInfo,
+    (connect, for_page): (Duration, Duration),
+    what: &What,
+    mut listens: impl FnMut(Vec<Key>) -> bool,
+) -> RedisResult<()> {
+    // As the library, whatever the URL asks for.
+    let settings = info.redis_settings().clone();
+    let settings = settings.set_protocol(ProtocolVersion::RESP2);
+    let client = Client::open(info.set_redis_settings(settings))?;
+    let mut connection = client.get_connection_with_timeout(connect)?;
+    connection.set_read_timeout(Some(for_page))?;
+    connection.set_write_timeout(Some(for_page))?;
+    let pattern = match what {
+        What::Names(names) => {
+            for names in names.chunks(PAGE) {
+                if !listens(keys(&mut connection, names)?) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
+        What::Pattern(pattern) => pattern,
+    };
+    let mut cursor = b"0".to_vec();
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor);
+        if let Some(pattern) = pattern {
+            scan.arg("MATCH").arg(pattern);
+        }
+        let names: Vec<Vec<u8>>;
+        (cursor, names) = scan.arg("COUNT").arg(PAGE).query(&mut connection)?;
+        let mut page = keys(&mut connection, &names)?;
+        page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.is_lock()));
+        if !listens(page) || cursor == b"0" {
+            return Ok(());
+        }
+    }
+}
+
+/// What they are; those that are gone left out.
+fn keys(connection: &mut Connection, names: &[Vec<u8>]) -> RedisResult<Vec<Key>> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pipe = redis::pipe();
+    for name in names {
+        pipe.cmd("GETRANGE").arg(name).arg(0).arg(VALUE - 1);
+        pipe.cmd("PTTL").arg(name);
+    }
+    let replies: Vec<RedisResult<redis::Value>> = pipe.ignore_errors().query(connection)?;
+    let mut replies = replies.into_iter();
+    let mut keys = Vec::new();
+    for name in names {
+        let (Some(value), Some(left)) = (replies.next(), replies.next()) else {
+            break;
+        };
+        let value = match value {
+            Err(error) if error.code() == Some("WRONGTYPE") => None,
+            value => Some(redis::from_redis_value(value?)?),
+        };
+        let left: i64 = redis::from_redis_value(left?)?;
+        let left = match left {
+            -1 => Duration::MAX,
+            left => match u64::try_from(left) {
+                Ok(left) => Duration::from_millis(left),
+                Err(_) => continue,
+            },
+        };
+        keys.push(Key {
+            name: name.clone(),
+            value,
+            left,
+        });
+    }
+    Ok(keys)
+}
+
+/// Without the arguments that some errors repeat: the password may be among them.
+fn text(error: &RedisError, for_page: Duration) -> String {
+    if error.is_timeout() {
+        return format!("no answer within {for_page:?}");
+    }
+    let text = error.to_string();
+    let end = text
+        .find(", with args beginning with")
+        .unwrap_or(text.len());
+    escaped(&text.as_bytes()[..end])
+}
