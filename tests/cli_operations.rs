@@ -21,6 +21,10 @@ fn command(nodes: &str, arguments: &[&str]) -> Command {
         .env("REDLOCK_NODES", nodes)
         .args(arguments)
         .stdin(Stdio::null());
+    // For list it is also the time between two looks, and a page has four of it.
+    if matches!(arguments, ["inspect" | "doctor", ..]) && !arguments.contains(&"--node-timeout") {
+        command.args(["--node-timeout", "2s"]);
+    }
     command
 }
 

@@ -193,7 +193,7 @@ pub(crate) struct Nodes {
 
 const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
 
-const PROBLEMS: &str = "Problems:\n  no-expiry    It ends by no ttl, so no lock of this program has that name\n  \
+const PROBLEMS: &str = "Problems:\n  no-expiry    It has no ttl, so nothing ends it, and this program did not make it\n  \
     minority     It lay on less than half of the nodes in three looks: somebody's leftover\n  \
     long         It stays for longer than --older";
 
