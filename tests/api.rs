@@ -71,6 +71,7 @@ fn every_function_has_its_signature() {
     let _: fn(&Redlock, &'static str) -> Result<Inspection, Error> = Redlock::inspect;
     let _: fn(&Inspection) -> LockState = Inspection::state;
     let _: fn(&Redlock, &'static [u8]) -> Result<Report, Error> = Redlock::check;
+    let _: fn(Report, Duration) -> Report = Report::with_max_ttl;
     let _: fn(&Report) -> bool = Report::is_fit;
     let _: fn(&Token) -> Fingerprint = Token::fingerprint;
     let _: fn(&Holder) -> Fingerprint = Holder::fingerprint;
