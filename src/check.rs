@@ -38,8 +38,8 @@ impl Redlock {
     ///
     /// | code | fault | warning | note |
     /// | --- | --- | --- | --- |
-    /// | `reach`, `auth` | a majority cannot be asked | a minority cannot | |
-    /// | `probe` | a majority refuses the lock that is tried | a minority does | somebody has that lock |
+    /// | `reach`, `auth` | it cannot be asked, and [too few are left](Report::is_fit) | it cannot be asked | |
+    /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it | somebody has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a cluster's node, a sentinel | | |
     /// | `eviction` | a policy that removes locks, or keys were removed | more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
@@ -49,11 +49,11 @@ impl Redlock {
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout` | the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
-    /// | `uptime` | | so young that the restart guard keeps it from voting, or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
+    /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, for so long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `version` | older than 2.6.12 | | versions differ |
-    /// | `rights` | | | `INFO` or `CONFIG` is refused |
+    /// | `rights` | with the restart guard `INFO` is refused, and too few are left | with it `INFO` is | `INFO` or `CONFIG` is refused |
     ///
     /// # Errors
     ///
@@ -252,7 +252,8 @@ impl Report {
         Report::new(facts, rules)
     }
 
-    /// Whether there is no [fault](Severity::Fault).
+    /// Whether there is no [fault](Severity::Fault). Nodes that give no votes, each for whatever reason, are
+    /// faults as soon as they leave no majority.
     pub fn is_fit(&self) -> bool {
         let mut findings = self.findings.iter();
         findings.all(|finding| finding.severity() != Severity::Fault)

@@ -413,6 +413,27 @@ fn what_refuses_locks_is_named() {
 }
 
 #[test]
+fn nodes_that_fail_in_different_ways_are_unfit_as_soon_as_nobody_can_lock() {
+    let mut servers = good(4);
+    servers.push(with(&["--min-replicas-to-write", "1"]));
+    let redlock = redlock_on(urls(&servers));
+    servers[0].kill();
+    // Three are left.
+    let mut expected = [(0, "reach"), (4, "probe")];
+    let found = expected.map(|(node, code)| (Severity::Warning, Some(node), code));
+    assert_eq!(findings(&redlock), found);
+    assert!(redlock.check("probe").unwrap().is_fit());
+    redlock.acquire("a", TTL).unwrap().release().unwrap();
+    // Two.
+    let redlock = redlock_on([0, 1, 4].map(|node: usize| servers[node].url()).to_vec());
+    expected[1].0 = 2;
+    let found = expected.map(|(node, code)| (Severity::Fault, Some(node), code));
+    assert_eq!(findings(&redlock), found);
+    assert!(!redlock.check("probe").unwrap().is_fit());
+    unavailable(redlock.try_acquire("a", TTL));
+}
+
+#[test]
 fn a_server_that_is_no_independent_master_is_named() {
     let servers = good(2);
     let nodes = vec![servers[0].url(), servers[1].url(), servers[0].unix_url()];
@@ -566,8 +587,10 @@ fn numbers_of_nodes_and_young_ones_are_named() {
     let guarded = options().restart_guard(Duration::from_secs(3600));
     let redlock = Redlock::new(urls(&servers)).unwrap();
     let redlock = redlock.with_options(guarded).unwrap();
-    let young = [0, 1, 2].map(|node| (Severity::Warning, Some(node), "uptime"));
+    let young = [0, 1, 2].map(|node| (Severity::Fault, Some(node), "uptime"));
     assert_eq!(findings(&redlock), young);
+    assert!(!redlock.check("probe").unwrap().is_fit());
+    unavailable(redlock.try_acquire("a", TTL));
 }
 
 /// Its own clock is five seconds ahead: `gettimeofday` is, in that process.

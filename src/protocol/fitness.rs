@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Cause;
+use crate::protocol::guard::Guard;
 use crate::protocol::quorum::majority;
 
 /// The oldest server that can set a key with a ttl where there is none in one step.
@@ -168,6 +169,31 @@ pub(crate) struct Rules {
     pub(crate) max_ttl: Option<Duration>,
 }
 
+impl Rules {
+    /// How long the restart guard keeps a server from voting that has been up for so long.
+    fn votes_in(&self, uptime: Duration) -> Duration {
+        let guard = self.guard.map(Guard::new);
+        guard.map_or(Duration::ZERO, |guard| guard.left(uptime))
+    }
+}
+
+impl Facts {
+    /// Whether it cannot take part in a majority, for any reason.
+    fn gives_no_votes(&self, rules: Rules) -> bool {
+        let Ok(said) = &self.said else {
+            return true;
+        };
+        let info = said.info.as_ref().ok();
+        let role = info.and_then(Info::role);
+        let kept = match info.and_then(Info::uptime) {
+            Some(uptime) => !rules.votes_in(uptime).is_zero(),
+            None => rules.guard.is_some(),
+        };
+        let refuses = matches!(said.probe, Probe::Refused(..));
+        kept || refuses || role.is_some_and(|role| role != "master")
+    }
+}
+
 pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
     let mut times = times.to_vec();
     times.sort_unstable();
@@ -176,9 +202,15 @@ pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
 
 /// Findings about the nodes, the worst first.
 pub(crate) fn judge(nodes: &[Facts], rules: Rules) -> Vec<Finding> {
+    let unusable = nodes.iter().filter(|node| node.gives_no_votes(rules));
+    let spare = nodes.len() - majority(nodes.len());
     let mut findings = Findings {
         nodes,
         rules,
+        no_vote: match unusable.count() > spare {
+            true => Severity::Fault,
+            false => Severity::Warning,
+        },
         all: Vec::new(),
     };
     findings.reach();
@@ -193,15 +225,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules) -> Vec<Finding> {
             findings.plain_text(node, facts.plain_password, said);
             match &said.info {
                 Ok(info) => findings.info(node, info, said),
-                Err(refused) => findings.add(
-                    Severity::Note,
-                    node,
-                    "rights",
-                    format!(
-                        "INFO is refused ({refused}), so most of this could not be checked: permit it, or \
-                         check as another user"
-                    ),
-                ),
+                Err(refused) => findings.no_info(node, refused),
             }
         }
     }
@@ -215,6 +239,8 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules) -> Vec<Finding> {
 struct Findings<'a> {
     nodes: &'a [Facts],
     rules: Rules,
+    /// How bad it is that a node gives no votes: that depends on how many do not, each for its own reason.
+    no_vote: Severity,
     all: Vec<Finding>,
 }
 
@@ -249,23 +275,11 @@ impl<'a> Findings<'a> {
             .filter_map(|(node, said)| Some((node, said.info.as_ref().ok()?)))
     }
 
-    /// A failure of so many nodes leaves no quorum, or leaves one.
-    fn of_failures(&self, count: usize) -> Severity {
-        let spare = self.nodes.len() - majority(self.nodes.len());
-        match count > spare {
-            true => Severity::Fault,
-            false => Severity::Warning,
-        }
-    }
-
     fn reach(&mut self) {
-        let nodes = self.nodes;
-        let failed = || {
-            let nodes = nodes.iter().enumerate();
-            nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().err()?)))
-        };
-        let severity = self.of_failures(failed().count());
-        for (node, cause) in failed() {
+        for (node, facts) in self.nodes.iter().enumerate() {
+            let Err(cause) = &facts.said else {
+                continue;
+            };
             let words = ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"];
             let is_auth = |text: &String| words.iter().any(|word| text.starts_with(word));
             let (code, what) = match cause {
@@ -274,7 +288,7 @@ impl<'a> Findings<'a> {
                 }
                 _ => ("reach", "start it, or look at its address and the network"),
             };
-            self.add(severity, node, code, format!("{cause}; {what}"));
+            self.add(self.no_vote, node, code, format!("{cause}; {what}"));
         }
     }
 
@@ -310,8 +324,6 @@ impl<'a> Findings<'a> {
     }
 
     fn probe(&mut self) {
-        let refused = |said: &Said| matches!(said.probe, Probe::Refused(..));
-        let severity = self.of_failures(self.said().filter(|(_, said)| refused(said)).count());
         for (node, said) in self.said() {
             match &said.probe {
                 _ if self.is_explained(node) => {}
@@ -324,7 +336,7 @@ impl<'a> Findings<'a> {
                     let text = format!(
                         "{what} is refused ({text}): no lock can be had from it until that is mended"
                     );
-                    self.add(severity, node, "probe", text);
+                    self.add(self.no_vote, node, "probe", text);
                 }
             }
         }
@@ -443,6 +455,16 @@ impl<'a> Findings<'a> {
         }
     }
 
+    fn no_info(&mut self, node: usize, refused: &str) {
+        let (severity, so) = match self.rules.guard {
+            Some(_) => (self.no_vote, "so the restart guard keeps it from voting"),
+            None => (Severity::Note, "so most of this could not be checked"),
+        };
+        let text =
+            format!("INFO is refused ({refused}), {so}: permit it, or check as another user");
+        self.add(severity, node, "rights", text);
+    }
+
     /// What a node says of itself.
     fn info(&mut self, node: usize, info: &Info, said: &Said) {
         if let Some(role @ ("replica" | "cluster" | "sentinel")) = info.role() {
@@ -552,16 +574,20 @@ impl<'a> Findings<'a> {
 
     fn uptime(&mut self, node: usize, info: &Info) {
         let Some(uptime) = info.uptime() else {
+            if self.rules.guard.is_some() {
+                let text = "INFO does not say uptime_in_seconds, which the restart guard needs: it gives no \
+                            votes";
+                self.add(self.no_vote, node, "uptime", text.into());
+            }
             return;
         };
-        let guard = self.rules.guard.unwrap_or(Duration::ZERO);
-        let left = guard.saturating_sub(uptime);
+        let left = self.rules.votes_in(uptime);
         if !left.is_zero() {
             let text = format!(
                 "it was started {uptime:?} ago, and gives no votes for {left:?} more: until then it may have \
                  forgotten locks"
             );
-            self.add(Severity::Warning, node, "uptime", text);
+            self.add(self.no_vote, node, "uptime", text);
         } else if let Some(max_ttl) = self.rules.max_ttl.filter(|max_ttl| uptime < *max_ttl) {
             let left = max_ttl.saturating_sub(uptime);
             let text = format!(
@@ -767,6 +793,51 @@ mod tests {
         }
     }
 
+    /// Whatever keeps each of them from voting: locks cannot be had.
+    #[test]
+    fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
+        type Change = fn(&mut Facts);
+        let guarded = Rules {
+            guard: Some(30 * Duration::from_secs(1)),
+            ..RULES
+        };
+        let reasons: [(&str, Rules, Change); 7] = [
+            ("reach", RULES, |node| node.said = Err(Cause::Silent(MS))),
+            ("auth", RULES, |node| {
+                node.said = Err(Cause::refused("WRONGPASS invalid"));
+            }),
+            ("probe", RULES, |node| {
+                said(node).probe = Probe::Refused("SET", "OOM".into());
+            }),
+            ("role", RULES, |node| set(node, "role", "slave")),
+            ("uptime", guarded, |node| {
+                set(node, "uptime_in_seconds", "9")
+            }),
+            ("uptime", guarded, |node| set(node, "uptime_in_seconds", "")),
+            ("rights", guarded, |node| {
+                said(node).info = Err("NOPERM".into());
+            }),
+        ];
+        for (one, first, change) in reasons {
+            for (other, second, change_other) in reasons {
+                let rules = if first.guard.is_some() { first } else { second };
+                for (count, spare) in [(3, 1), (5, 2)] {
+                    let mut nodes = good(count);
+                    nodes.iter_mut().take(spare).for_each(change);
+                    let severities = |nodes: &[Facts]| -> Vec<Severity> {
+                        let found = found(nodes, rules).into_iter();
+                        found.map(|(severity, ..)| severity).collect()
+                    };
+                    let expected = if one == "role" { Fault } else { Warning };
+                    assert_eq!(severities(&nodes), vec![expected; spare], "{one}");
+                    change_other(&mut nodes[spare]);
+                    let all = vec![Fault; spare + 1];
+                    assert_eq!(severities(&nodes), all, "{one}, {other}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_concerns_several_nodes_names_them_or_all() {
         let mut nodes = good(3);
@@ -817,8 +888,11 @@ mod tests {
         assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
         let text = judge(&nodes, guarded)[0].to_string();
         assert!(text.contains("node 1 (10.0.0.1:6379)"), "{text}");
-        assert!(text.contains("gives no votes for 1s more"), "{text}");
+        assert!(text.contains("gives no votes for 2s more"), "{text}");
+        // It may have been up for nearly a second less than it says.
         set(&mut nodes[1], "uptime_in_seconds", "30");
+        assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
+        set(&mut nodes[1], "uptime_in_seconds", "31");
         assert_eq!(found(&nodes, guarded), [(Note, Some(1), "uptime")]);
     }
 

@@ -51,11 +51,16 @@ impl Guard {
         }
     }
 
+    /// How long until a server may vote of which nothing but its uptime is known.
+    pub(crate) fn left(self, uptime: Duration) -> Duration {
+        let after_start = self.wait.saturating_add(self.resolution);
+        after_start.saturating_sub(uptime)
+    }
+
     /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
     /// has ended.
     pub(crate) fn votes_from(self, known: Option<&Known>, told: &Told<'_>) -> Instant {
-        let after_start = self.wait.saturating_add(self.resolution);
-        let by_uptime = later(told.at, after_start.saturating_sub(told.uptime));
+        let by_uptime = later(told.at, self.left(told.uptime));
         match known {
             None => by_uptime,
             Some(known) if known.is_other(told.run_id) => {
