@@ -280,15 +280,11 @@ impl Kept {
         }
     }
 
-    fn end(&self) -> (Deadline, bool) {
+    fn end(&self) -> (Deadline, bool, Vec<Callback>) {
         self.ended.store(true, Ordering::Release);
         let mut state = self.state();
         let callbacks = std::mem::take(&mut state.callbacks);
-        let end = (state.deadline, state.lost.is_some());
-        // Whatever they own may have a destructor that takes its time.
-        drop(state);
-        drop(callbacks);
-        end
+        (state.deadline, state.lost.is_some(), callbacks)
     }
 
     fn is_ended(&self) -> bool {
@@ -339,10 +335,15 @@ impl Keeper {
     /// The holder takes the lock back: renewal and signals end. The deadline that it has now, and
     /// whether it is lost.
     pub(crate) fn end(&self, kept: &Kept) -> (Deadline, bool) {
-        let end = kept.end();
+        let (deadline, lost, callbacks) = kept.end();
         self.renewals.remove(kept.id);
         self.ends.remove(kept.id);
-        end
+        // Whatever they own may have a destructor that takes its time, or panics: the lock is released
+        // all the same.
+        for callback in callbacks {
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(callback)));
+        }
+        (deadline, lost)
     }
 }
 

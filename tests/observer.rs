@@ -174,6 +174,41 @@ fn every_way_to_hold_and_to_end_a_lock_is_told_once() {
     });
 }
 
+/// That of values which callbacks own.
+#[test]
+fn a_destructor_that_panics_keeps_no_lock_from_its_end() {
+    struct Panics;
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as the test wants");
+        }
+    }
+    let servers = Server::several(3);
+    let (redlock, told) = observed(&servers);
+    let kept = || {
+        let kept = take(&redlock, "a").keep_alive(HOUR).unwrap();
+        for _ in 0..2 {
+            let owned = Panics;
+            kept.on_lost(move |_| drop(owned));
+        }
+        kept
+    };
+    let free = || {
+        eventually("it is free", || {
+            servers.iter().all(|server| !server.exists("a"))
+        });
+    };
+    drop(kept());
+    free();
+    assert_eq!(told.take(), ["acquired 1", "ended Dropped"]);
+    kept().release().unwrap();
+    free();
+    assert_eq!(told.take(), ["acquired 1", "ended Released"]);
+    kept().stop().release().unwrap();
+    free();
+    assert_eq!(told.take(), ["acquired 1", "ended Released"]);
+}
+
 #[test]
 fn every_loss_is_told_once_and_before_the_end() {
     let servers = Server::several(3);
