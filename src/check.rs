@@ -28,8 +28,9 @@ impl Redlock {
     ///
     /// On each node it takes the lock `probe`, extends and releases it, reads `INFO` and `CONFIG GET
     /// appendfsync`, and measures how fast it answers and how far its clock is off. It changes nothing else.
-    /// Choose a name that is no lock's, such as `"check:"` and the host's name; if the check dies, the key is gone
-    /// after a second. Where `INFO` or `CONFIG` is forbidden, a finding says what could not be looked at.
+    /// Choose a name that is no lock's, such as `"check:"` and the host's name. Where the user in the nodes' URLs is
+    /// bound to some names by ACL key patterns (`~locks:*`), choose one of those: `"locks:check:"` and the host's name;
+    /// otherwise no lock can be tried, which is a warning. If the check dies, the key is gone after a second. Where `INFO` or `CONFIG` is forbidden, a finding says what could not be looked at.
     ///
     /// It asks over connections of its own, all nodes at a time. Each has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times
@@ -39,7 +40,7 @@ impl Redlock {
     /// | code | fault | warning | note |
     /// | --- | --- | --- | --- |
     /// | `reach`, `auth` | it cannot be asked, and [too few are left](Report::is_fit) | it cannot be asked | |
-    /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it | somebody has that lock |
+    /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | somebody has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a cluster's node, a sentinel | | |
     /// | `eviction` | a policy that removes locks, or keys were removed | more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
@@ -85,6 +86,7 @@ impl Redlock {
         let nodes = self.infos().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
+            probe: probe.as_ref(),
             node_timeout,
             guard,
             max_ttl: None,

@@ -397,6 +397,27 @@ fn what_refuses_locks_is_named() {
         let url = server.url().replace("redis://", "redis://few:secret@");
         expect(Severity::Warning, "probe", &url);
     }
+    // Of the name alone.
+    let servers = good(3);
+    let user = "ACL SETUSER few on >secret resetkeys ~locks:* resetchannels -@all \
+        +set +get +del +pttl +pexpire +eval +time +info +config|get";
+    let user: Vec<&str> = user.split_whitespace().collect();
+    servers.iter().for_each(|server| {
+        server.command(&user);
+    });
+    let few = |url: String| url.replace("redis://", "redis://few:secret@");
+    let redlock = redlock_on(urls(&servers).into_iter().map(few).collect());
+    let all = [0, 1, 2].map(|node| (Severity::Warning, Some(node), "probe"));
+    assert_eq!(findings(&redlock), all);
+    let report = redlock.check("probe").unwrap();
+    assert!(report.is_fit());
+    let text = report.to_string();
+    let words = "this user may not use the name \"probe\"";
+    assert_eq!(text.matches(words).count(), 3, "{text}");
+    let report = redlock.check("locks:probe").unwrap();
+    assert!(!report.findings().any(|finding| finding.code() == "probe"));
+    let lock = redlock.acquire("locks:a", TTL).unwrap();
+    lock.release().unwrap();
     // The key that is tried is somebody's, or of another type.
     let server = with(&[]);
     server.command(&["HSET", "probe", "a", "b"]);

@@ -159,9 +159,22 @@ impl Info {
     }
 }
 
+/// Whether the name is refused and not the command: other names may be permitted. Servers of different versions
+/// put it in different words, and scripts in others.
+fn is_about_keys(refused: &str) -> bool {
+    let words = [
+        "to access one of the keys",
+        "to access a key",
+        "can't access at least one of the keys",
+    ];
+    words.iter().any(|words| refused.contains(words))
+}
+
 /// What the nodes are held against.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct Rules<'a> {
+    /// The name of the lock that is tried.
+    pub(crate) probe: &'a [u8],
     pub(crate) node_timeout: Duration,
     /// The restart guard's `max_ttl`.
     pub(crate) guard: Option<Duration>,
@@ -169,7 +182,7 @@ pub(crate) struct Rules {
     pub(crate) max_ttl: Option<Duration>,
 }
 
-impl Rules {
+impl Rules<'_> {
     /// How long the restart guard keeps a server from voting that has been up for so long.
     fn votes_in(&self, uptime: Duration) -> Duration {
         let guard = self.guard.map(Guard::new);
@@ -179,7 +192,7 @@ impl Rules {
 
 impl Facts {
     /// Whether it cannot take part in a majority, for any reason.
-    fn gives_no_votes(&self, rules: Rules) -> bool {
+    fn gives_no_votes(&self, rules: Rules<'_>) -> bool {
         let Ok(said) = &self.said else {
             return true;
         };
@@ -189,7 +202,7 @@ impl Facts {
             Some(uptime) => !rules.votes_in(uptime).is_zero(),
             None => rules.guard.is_some(),
         };
-        let refuses = matches!(said.probe, Probe::Refused(..));
+        let refuses = matches!(&said.probe, Probe::Refused(_, text) if !is_about_keys(text));
         kept || refuses || role.is_some_and(|role| role != "master")
     }
 }
@@ -201,7 +214,7 @@ pub(crate) fn median(times: &[Duration]) -> Option<Duration> {
 }
 
 /// Findings about the nodes, the worst first.
-pub(crate) fn judge(nodes: &[Facts], rules: Rules) -> Vec<Finding> {
+pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
     let unusable = nodes.iter().filter(|node| node.gives_no_votes(rules));
     let spare = nodes.len() - majority(nodes.len());
     let mut findings = Findings {
@@ -238,7 +251,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules) -> Vec<Finding> {
 
 struct Findings<'a> {
     nodes: &'a [Facts],
-    rules: Rules,
+    rules: Rules<'a>,
     /// How bad it is that a node gives no votes: that depends on how many do not, each for its own reason.
     no_vote: Severity,
     all: Vec<Finding>,
@@ -331,6 +344,14 @@ impl<'a> Findings<'a> {
                 Probe::Held => {
                     let text = "somebody has the lock that was tried: try another name";
                     self.add(Severity::Note, node, "probe", text.into());
+                }
+                Probe::Refused(_, text) if is_about_keys(text) => {
+                    let text = format!(
+                        "this user may not use the name \"{}\" ({text}), so no lock was tried: choose a name \
+                         that its key patterns permit",
+                        self.rules.probe.escape_ascii()
+                    );
+                    self.add(Severity::Warning, node, "probe", text);
                 }
                 Probe::Refused(what, text) => {
                     let text = format!(
@@ -630,7 +651,8 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    const RULES: Rules = Rules {
+    const RULES: Rules<'_> = Rules {
+        probe: b"probe",
         node_timeout: Duration::from_millis(50),
         guard: None,
         max_ttl: None,
@@ -660,6 +682,11 @@ mod tests {
         facts.said.as_mut().unwrap()
     }
 
+    /// The name is not permitted.
+    fn no_key() -> Probe {
+        Probe::Refused("SET", "NOPERM No permissions to access a key".into())
+    }
+
     /// Changes what INFO says of a field.
     fn set(facts: &mut Facts, field: &str, value: &str) {
         let info = said(facts).info.as_mut().unwrap();
@@ -669,7 +696,7 @@ mod tests {
         info.0 = info.0.replace(&line(&old), &line(value));
     }
 
-    fn found(nodes: &[Facts], rules: Rules) -> Vec<(Severity, Option<usize>, &'static str)> {
+    fn found(nodes: &[Facts], rules: Rules<'_>) -> Vec<(Severity, Option<usize>, &'static str)> {
         let findings = judge(nodes, rules);
         let brief = |finding: &Finding| (finding.severity, finding.node, finding.code);
         findings.iter().map(brief).collect()
@@ -690,7 +717,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         type Change = fn(&mut Facts);
-        let table: [(Severity, &str, Change); 27] = [
+        let table: [(Severity, &str, Change); 28] = [
             (Fault, "role", |node| set(node, "role", "slave")),
             (Fault, "role", |node| set(node, "redis_mode", "cluster")),
             (Fault, "role", |node| set(node, "redis_mode", "sentinel")),
@@ -746,6 +773,7 @@ mod tests {
             (Warning, "probe", |node| {
                 said(node).probe = Probe::Refused("SET", "OOM".into());
             }),
+            (Warning, "probe", |node| said(node).probe = no_key()),
             (Note, "probe", |node| said(node).probe = Probe::Held),
             (Note, "rights", |node| {
                 said(node).info = Err("NOPERM".into())
@@ -801,7 +829,7 @@ mod tests {
             guard: Some(30 * Duration::from_secs(1)),
             ..RULES
         };
-        let reasons: [(&str, Rules, Change); 7] = [
+        let reasons: [(&str, Rules<'_>, Change); 7] = [
             ("reach", RULES, |node| node.said = Err(Cause::Silent(MS))),
             ("auth", RULES, |node| {
                 node.said = Err(Cause::refused("WRONGPASS invalid"));
@@ -835,6 +863,22 @@ mod tests {
                     assert_eq!(severities(&nodes), all, "{one}, {other}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_node_permits_says_nothing_of_other_names() {
+        let mut nodes = good(3);
+        for node in &mut nodes {
+            said(node).probe = no_key();
+        }
+        let all = [0, 1, 2].map(|node| (Warning, Some(node), "probe"));
+        assert_eq!(found(&nodes, RULES), all);
+        let text = judge(&nodes, RULES)[0].to_string();
+        assert!(text.contains("may not use the name \"probe\""), "{text}");
+        for command in ["'del' command", "command or subcommand"] {
+            let text = format!("NOPERM this user has no permissions to run the {command}");
+            assert!(!is_about_keys(&text));
         }
     }
 
