@@ -5,7 +5,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
-use crate::net::visit::{self, Visit};
+use crate::net::visit::Visit;
 use crate::protocol::fitness::{
     Facts, Finding, Info, Place, Probe, Rules, Said, Severity, judge, median,
 };
@@ -82,7 +82,7 @@ impl Redlock {
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (connect_timeout, node_timeout) = self.timeouts();
         let timeouts = (connect_timeout, node_timeout.saturating_mul(QUESTIONS));
-        let answers = visit::each(self.infos(), timeouts, move |visit| ask(visit, &key, ttl));
+        let answers = self.visit(timeouts, move |visit| ask(visit, &key, ttl));
         let nodes = self.infos().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {

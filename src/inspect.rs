@@ -5,7 +5,6 @@ use std::time::Duration;
 use redis::ConnectionInfo;
 
 use crate::error::{Cause, Error, NodeError, NodeErrors};
-use crate::net::visit;
 use crate::protocol::quorum::majority;
 use crate::protocol::resp::{self, Reply};
 use crate::redlock::{Redlock, checked};
@@ -56,7 +55,7 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         let mut look = Vec::new();
         resp::pack(&mut look, &[&[b"EVAL", LOOK, b"1", &resource]], None);
-        let answers = visit::each(self.infos(), self.timeouts(), move |visit| {
+        let answers = self.visit(self.timeouts(), move |visit| {
             let [reply] = visit.ask(&look)?;
             seen(reply)
         });

@@ -6,9 +6,10 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::clock::Point;
-use crate::error::{ConfigError, Error};
+use crate::error::{Cause, ConfigError, Error};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
+use crate::net::visit::{self, Visit};
 use crate::observe::Observer;
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
@@ -328,6 +329,17 @@ impl Redlock {
     /// The nodes as they were given.
     pub(crate) fn infos(&self) -> &[ConnectionInfo] {
         self.family.shared.lane.nodes().infos()
+    }
+
+    /// Asks all nodes over connections of their own.
+    pub(crate) fn visit<T: Send + 'static>(
+        &self,
+        timeouts: (Duration, Duration),
+        ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
+    ) -> Vec<Result<T, Cause>> {
+        let shared = &self.family.shared;
+        let overdue = shared.is_ours().then(|| &shared.lane.nodes().overdue);
+        visit::each(self.infos(), overdue, timeouts, ask)
     }
 
     /// Of a connection, and of an answer.

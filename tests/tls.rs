@@ -11,7 +11,10 @@ use redlock_sync::Redlock;
 #[cfg(not(feature = "tls-rustls"))]
 use redlock_sync::{Error, Options};
 #[cfg(not(feature = "tls-rustls"))]
-use support::{NODE_TIMEOUT, eventually, eventually_within, relay::Relay, take};
+use support::{
+    NODE_TIMEOUT, eventually, eventually_within, in_own_process, open_files, relay::Relay, take,
+    threads,
+};
 use support::{Server, TTL, TempDir, free_port, options, unavailable};
 
 /// A server with a certificate that nobody has reason to trust, and its TLS port.
@@ -131,6 +134,52 @@ fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
     assert_eq!(failed.count(), 1);
     nodes[0].0.resume();
     lock.release().unwrap();
+}
+
+/// Its handshake cannot be bounded, so there is one at most, and no more threads and sockets with each look.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn looks_at_a_node_that_stands_still_in_the_handshake_do_not_pile_up() {
+    let name = "looks_at_a_node_that_stands_still_in_the_handshake_do_not_pile_up";
+    in_own_process(name, || {
+        let nodes = three_tls_servers();
+        let urls = nodes
+            .each_ref()
+            .map(|(_, port)| format!("rediss://127.0.0.1:{port}/#insecure"));
+        let options = options().connect_timeout(NODE_TIMEOUT);
+        let redlock = Redlock::new(urls).unwrap().with_options(options).unwrap();
+        let states = || {
+            let inspection = redlock.inspect("a").unwrap();
+            inspection
+                .nodes()
+                .map(|(_, _, state)| format!("{state:?}"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(states(), ["Free"; 3]);
+        eventually("the looks have ended", || threads() == 2);
+        let before = (open_files(), threads());
+        nodes[1].0.stop();
+        let began = Instant::now();
+        for look in 0..20 {
+            let states = states();
+            assert_eq!([&*states[0], &*states[2]], ["Free"; 2]);
+            assert!(states[1].starts_with("Failed("), "{states:?}");
+            assert!(
+                look == 0 || states[1].contains("has not ended"),
+                "{states:?}"
+            );
+        }
+        // Who knows of it does not wait.
+        assert!(began.elapsed() < 8 * NODE_TIMEOUT);
+        eventually("there is one", || {
+            (open_files(), threads()) == (before.0 + 1, before.1 + 1)
+        });
+        let report = redlock.check("probe").unwrap();
+        assert!(report.to_string().contains("has not ended"), "{report}");
+        nodes[1].0.resume();
+        eventually("it is seen again", || states() == ["Free"; 3]);
+        eventually("nothing is left", || (open_files(), threads()) == before);
+    });
 }
 
 /// It is asked over TLS, too, whether it is still there; and releases reach it.

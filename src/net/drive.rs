@@ -12,6 +12,7 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
+use crate::net::visit::Overdue;
 use crate::observe::{self, Observer};
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
@@ -27,6 +28,7 @@ pub(crate) struct Nodes {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) observer: Observer,
+    pub(crate) overdue: Overdue,
     purpose: Purpose,
     hub: Mutex<Hub>,
     /// There is news for the leader or for an attendant.
@@ -85,6 +87,7 @@ impl Nodes {
         Nodes {
             infos,
             observer,
+            overdue: Overdue::default(),
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
             purpose: match guard {

@@ -2,7 +2,7 @@
 //! sees what they see.
 
 use std::net::IpAddr;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
@@ -11,6 +11,7 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::protocol::resp::{self, Reply};
+use crate::sync::lock;
 
 /// So much later somebody who has not said that his time is over is not waited for.
 const GRACE: Duration = Duration::from_millis(50);
@@ -79,11 +80,30 @@ impl Drop for Visit {
     }
 }
 
+/// Visits that nobody waits for any more and that have not ended: whose they are, and what lives as long.
+#[derive(Default)]
+pub(crate) struct Overdue(Mutex<Vec<(usize, Weak<()>)>>);
+
+impl Overdue {
+    fn add(&self, node: usize, visit: Weak<()>) {
+        lock(&self.0).push((node, visit));
+    }
+
+    fn has(&self, node: usize) -> bool {
+        let mut visits = lock(&self.0);
+        visits.retain(|(_, visit)| visit.strong_count() > 0);
+        visits.iter().any(|(at, _)| *at == node)
+    }
+}
+
 /// Visits all nodes at a time, each within `timeouts`: to connect, and for all questions.
 ///
-/// What cannot be bounded (a name that is not resolved, a TLS handshake that stands still) is left to its thread.
+/// What cannot be bounded (a name that is not resolved, a TLS handshake that stands still) is left to its thread,
+/// and until that ends no other one is sent to the same node: they would pile up. (In a forked child there is
+/// nobody to remember them.)
 pub(crate) fn each<T: Send + 'static>(
     infos: &[ConnectionInfo],
+    overdue: Option<&Overdue>,
     (connect, time): (Duration, Duration),
     ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
 ) -> Vec<Result<T, Cause>> {
@@ -91,23 +111,38 @@ pub(crate) fn each<T: Send + 'static>(
     let until = clock::instant() + all + GRACE;
     let ask = Arc::new(ask);
     let start = |(node, info): (usize, &ConnectionInfo)| {
+        if overdue.is_some_and(|overdue| overdue.has(node)) {
+            return Err(Cause::Connect(
+                "the look before this one has not ended: a name is not resolved, or a TLS handshake stands still"
+                    .into(),
+            ));
+        }
         let (ask, info) = (ask.clone(), info.clone());
         let (sender, receiver) = mpsc::channel();
+        let lives = Arc::new(());
+        let weak = Arc::downgrade(&lives);
         let visit = move || {
+            let _lives = lives;
             let answer = Visit::open(&info, connect, time).and_then(|mut visit| ask(&mut visit));
             // Nobody may wait for it any more.
             let _ = sender.send(answer);
         };
         let thread = std::thread::Builder::new().name(format!("redlock-visit-{node}"));
-        let started = thread.spawn(visit);
-        started.map(|_| receiver)
+        match thread.spawn(visit) {
+            Ok(_) => Ok((node, weak, receiver)),
+            Err(error) => Err(Cause::NoThread(error.to_string())),
+        }
     };
     let visits: Vec<_> = infos.iter().enumerate().map(start).collect();
-    let end = |visit: std::io::Result<mpsc::Receiver<_>>| {
-        let answers = visit.map_err(|error| Cause::NoThread(error.to_string()))?;
+    let end = |visit: Result<(usize, Weak<()>, mpsc::Receiver<_>), Cause>| {
+        let (node, weak, answers) = visit?;
         let rest = until.saturating_duration_since(clock::instant());
-        let answer = answers.recv_timeout(rest);
-        answer.unwrap_or(Err(Cause::NotConnected(all)))
+        answers.recv_timeout(rest).unwrap_or_else(|_| {
+            if let Some(overdue) = overdue {
+                overdue.add(node, weak);
+            }
+            Err(Cause::NotConnected(all))
+        })
     };
     visits.into_iter().map(end).collect()
 }
