@@ -968,7 +968,7 @@ mod tests {
         assert_eq!(found(&nodes, both), [young]);
         set(&mut nodes[1], "uptime_in_seconds", "9");
         let text = judge(&nodes, both)[0].to_string();
-        assert!(text.contains("gives no votes for 1s more"), "{text}");
+        assert!(text.contains("gives no votes for 2s more"), "{text}");
     }
 
     #[test]
