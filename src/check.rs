@@ -91,7 +91,13 @@ impl Redlock {
             guard,
             max_ttl: None,
         };
-        Ok(Report::new(facts, rules))
+        Ok(Report {
+            findings: judge(&facts, rules),
+            nodes: facts.into_iter().map(NodeFacts).collect(),
+            probe: rules.probe.to_vec(),
+            node_timeout,
+            guard,
+        })
     }
 }
 
@@ -230,28 +236,26 @@ fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
 pub struct Report {
     findings: Vec<Finding>,
     nodes: Vec<NodeFacts>,
-    rules: Rules,
+    /// What they were held against.
+    probe: Vec<u8>,
+    node_timeout: Duration,
+    guard: Option<Duration>,
 }
 
 impl Report {
-    fn new(facts: Vec<Facts>, rules: Rules) -> Report {
-        Report {
-            findings: judge(&facts, rules),
-            nodes: facts.into_iter().map(NodeFacts).collect(),
-            rules,
-        }
-    }
-
     /// The same for programs whose locks have a ttl of at most so much, where not all have the [restart
     /// guard](crate::Options::restart_guard): warns of nodes that were started so lately that they may have
     /// forgotten a lock that is still held (`uptime`). What else is said of restarts stays as it is.
-    pub fn with_max_ttl(self, max_ttl: Duration) -> Report {
-        let facts = self.nodes.into_iter().map(|node| node.0).collect();
+    pub fn with_max_ttl(mut self, max_ttl: Duration) -> Report {
+        let facts: Vec<Facts> = self.nodes.iter().map(|node| node.0.clone()).collect();
         let rules = Rules {
+            probe: &self.probe,
+            node_timeout: self.node_timeout,
+            guard: self.guard,
             max_ttl: Some(max_ttl),
-            ..self.rules
         };
-        Report::new(facts, rules)
+        self.findings = judge(&facts, rules);
+        self
     }
 
     /// Whether there is no [fault](Severity::Fault). Nodes that give no votes, each for whatever reason, are
