@@ -104,13 +104,26 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
                 token: Token::from_bytes(*token),
                 label: usize::try_from(length)
                     .ok()
-                    .filter(|length| *length <= TOKEN + MAX_LABEL)
+                    .filter(|length| *length <= TOKEN + MAX_LABEL && !is_text(token))
                     .and_then(|_| label(rest)),
             },
             remaining,
         },
         None => NodeState::Foreign { remaining },
     })
+}
+
+/// A token is random: one that could be typed is somebody's text, perhaps a secret, and what follows no label.
+fn is_text(token: &[u8; TOKEN]) -> bool {
+    let text = match str::from_utf8(token) {
+        Ok(text) => Some(text),
+        // It ends within a character.
+        Err(error) if error.error_len().is_none() => token
+            .get(..error.valid_up_to())
+            .and_then(|whole| str::from_utf8(whole).ok()),
+        Err(_) => None,
+    };
+    text.is_some_and(|text| !text.chars().any(char::is_control))
 }
 
 fn label(bytes: &[u8]) -> Option<Arc<str>> {
@@ -204,7 +217,8 @@ impl Holder {
         self.token.fingerprint()
     }
 
-    /// What stands behind the token in the key's value, if it is text of at most 64 bytes.
+    /// What stands behind the token in the key's value, if it is text of at most 64 bytes, and the token is not:
+    /// then the whole is somebody's text, and may be secret.
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }
@@ -319,6 +333,20 @@ mod tests {
 
     fn state(nodes: &[NodeState]) -> LockState {
         decide(&nodes.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_could_be_typed_is_no_token() {
+        let token = |text: &str| <[u8; TOKEN]>::try_from(&text.as_bytes()[..TOKEN]).unwrap();
+        assert!(is_text(&token("postgres://admin:hunter2")));
+        // Two bytes a letter; then the last one is cut in two.
+        assert!(is_text(&token("пароль для базы")));
+        assert!(is_text(&token("xпароль длябазы")));
+        assert!(!is_text(&token("postgres://\nadmin:hunter2")));
+        assert!(!is_text(&[0xFF; TOKEN]));
+        for _ in 0..10_000 {
+            assert!(!is_text(Token::random().unwrap().as_bytes()));
+        }
     }
 
     /// All that `kinds` of answers can come to, for so many nodes.

@@ -140,6 +140,7 @@ fn what_is_in_the_way_is_told_from_a_lock_and_neither_changes() {
             b"PX",
             b"9000",
         ]);
+        server.command(&["SET", "text", "postgres://admin:hunter2@db.internal/shop"]);
         server.command_bytes(&[b"SET", b"new\r\nline \xFF", &[7; 20], b"PX", b"9000"]);
     }
     let before: Vec<Vec<String>> = servers.iter().map(keys_and_values).collect();
@@ -158,6 +159,9 @@ fn what_is_in_the_way_is_told_from_a_lock_and_neither_changes() {
     assert_eq!(answers(&redlock, "large"), ["held"; 3]);
     assert_eq!(held(&state(&redlock, "large")).0, "76767676");
     assert_eq!(held(&state(&redlock, "named")).0, "01010101 (web-3:4711)");
+    assert_eq!(held(&state(&redlock, "text")).0, "706f7374");
+    let text = format!("{:?}", redlock.inspect("text").unwrap());
+    assert!(!text.contains("ter2") && !text.contains("shop"), "{text}");
     let inspection = redlock.inspect(b"new\r\nline \xFF").unwrap();
     assert_eq!(held(&inspection.state()).0, "07070707");
     let after: Vec<Vec<String>> = servers.iter().map(keys_and_values).collect();

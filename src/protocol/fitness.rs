@@ -1,6 +1,7 @@
 //! What nodes say of themselves, and whether they are fit for locks.
 
 use core::net::IpAddr;
+use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
@@ -15,16 +16,16 @@ const CLOCK: i64 = 1000;
 /// A server that has not been up for so long was restarted lately.
 const LATELY: Duration = Duration::from_secs(3600);
 
-/// How bad a [`Finding`] is.
+/// How bad a [`Finding`] is. The worse is the greater: `severity() >= Severity::Warning` are warnings and faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Locks cannot be relied on, or cannot be had.
-    Fault,
-    /// They can, and something makes it likely that they soon cannot, or less than they should.
-    Warning,
     /// Good to know.
     Note,
+    /// Locks can be relied on, and had; something makes it likely that they soon cannot, or less than they should.
+    Warning,
+    /// Locks cannot be relied on, or cannot be had.
+    Fault,
 }
 
 impl fmt::Display for Severity {
@@ -245,7 +246,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
     // Not to be sorted by code: nodes in their order.
     findings
         .all
-        .sort_by_key(|finding| (finding.severity, finding.node));
+        .sort_by_key(|finding| (Reverse(finding.severity), finding.node));
     findings.all
 }
 
@@ -984,6 +985,7 @@ mod tests {
             (Note, Some(0), "uptime"),
         ];
         assert_eq!(found(&nodes, RULES), expected);
+        assert!(Fault > Warning && Warning > Note);
     }
 
     #[test]
