@@ -43,12 +43,12 @@ impl Redlock {
     /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | somebody has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a cluster's node, a sentinel | | |
-    /// | `eviction` | a policy that removes locks, or keys were removed | more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
+    /// | `eviction` | a policy that removes locks | keys were removed before the policy was mended; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
     /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
     /// | `replicas` | | it has replicas, to which something may fail over | |
     /// | `independence` | | two nodes on one machine | all on this machine |
     /// | `count` | | an even number | one |
-    /// | `latency` | the median of ten answers is above `node_timeout` | the slowest is above half of that | |
+    /// | `latency` | the median of ten answers is above `node_timeout`, and too few are left | it is; or the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
     /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, for so long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |

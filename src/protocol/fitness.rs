@@ -203,8 +203,9 @@ impl Facts {
             Some(uptime) => !rules.votes_in(uptime).is_zero(),
             None => rules.guard.is_some(),
         };
+        let slow = median(&said.round_trips).is_some_and(|median| median > rules.node_timeout);
         let refuses = matches!(&said.probe, Probe::Refused(_, text) if !is_about_keys(text));
-        kept || refuses || role.is_some_and(|role| role != "master")
+        kept || refuses || slow || role.is_some_and(|role| role != "master")
     }
 }
 
@@ -457,7 +458,7 @@ impl<'a> Findings<'a> {
         let what = "raise node_timeout, or have a nearer node";
         if median > limit {
             let text = format!("it answers in {median:.1?}, above node_timeout {limit:?}: {what}");
-            self.add(Severity::Fault, node, "latency", text);
+            self.add(self.no_vote, node, "latency", text);
         } else if *longest > limit / 2 {
             let text = format!(
                 "its slowest answer of {} took {longest:.1?}, above half of node_timeout {limit:?}: {what}",
@@ -521,16 +522,24 @@ impl<'a> Findings<'a> {
         if evicts && limit > 0 {
             let text = format!(
                 "maxmemory-policy {policy} may remove locks when memory is short: CONFIG SET \
-                 maxmemory-policy noeviction"
+                 maxmemory-policy noeviction, and the same in redis.conf"
             );
             self.add(Severity::Fault, node, code, text);
         }
         if evicted > 0 {
+            let (severity, what) = match evicts {
+                true => (
+                    Severity::Fault,
+                    "maxmemory-policy noeviction and more memory, then",
+                ),
+                // That is mended, but locks of that time may still be held.
+                false => (Severity::Warning, "now it does not. When that is known:"),
+            };
             let text = format!(
                 "it has removed {evicted} keys for want of memory since it was started, locks perhaps \
-                 among them: CONFIG SET maxmemory-policy noeviction, and more memory"
+                 among them: {what} CONFIG RESETSTAT"
             );
-            self.add(Severity::Fault, node, code, text);
+            self.add(severity, node, code, text);
         }
         if limit > 0 && used > limit / 10 * 9 {
             let text = format!(
@@ -540,7 +549,8 @@ impl<'a> Findings<'a> {
         }
         if evicts && limit == 0 {
             let text = format!(
-                "maxmemory-policy is {policy}, without effect as long as maxmemory is 0: set noeviction"
+                "maxmemory-policy is {policy}, without effect as long as maxmemory is 0: CONFIG SET \
+                 maxmemory-policy noeviction, and the same in redis.conf"
             );
             self.add(Severity::Note, node, code, text);
         }
@@ -584,11 +594,14 @@ impl<'a> Findings<'a> {
         let limit = info.number("maxclients").unwrap_or(u64::MAX);
         let rejected = info.number("rejected_connections").unwrap_or(0);
         if clients > limit / 5 * 4 {
-            let text = format!("it has {clients} of at most {limit} clients: raise maxclients");
+            let text = format!(
+                "it has {clients} of at most {limit} clients: raise maxclients, in redis.conf too"
+            );
             self.add(Severity::Warning, node, "clients", text);
         } else if rejected > 0 {
             let text = format!(
-                "it has turned away {rejected} connections since it was started: raise maxclients"
+                "it has turned away {rejected} connections since it was started: raise maxclients, in \
+                 redis.conf too, then CONFIG RESETSTAT"
             );
             self.add(Severity::Warning, node, "clients", text);
         }
@@ -726,7 +739,7 @@ mod tests {
                 set(node, "maxmemory", "100000000");
                 set(node, "maxmemory_policy", "volatile-lru");
             }),
-            (Fault, "eviction", |node| set(node, "evicted_keys", "1")),
+            (Warning, "eviction", |node| set(node, "evicted_keys", "1")),
             (Warning, "eviction", |node| {
                 set(node, "maxmemory", "1000001")
             }),
@@ -746,7 +759,7 @@ mod tests {
             (Warning, "replicas", |node| {
                 set(node, "connected_slaves", "2")
             }),
-            (Fault, "latency", |node| {
+            (Warning, "latency", |node| {
                 said(node).round_trips = vec![51 * MS; 10]
             }),
             (Warning, "latency", |node| {
@@ -822,6 +835,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn keys_that_were_removed_are_a_fault_until_the_policy_is_mended_and_then_a_statistic() {
+        let mut nodes = good(3);
+        set(&mut nodes[1], "evicted_keys", "7");
+        set(&mut nodes[1], "maxmemory", "100000000");
+        set(&mut nodes[1], "maxmemory_policy", "allkeys-lru");
+        let fault = (Fault, Some(1), "eviction");
+        assert_eq!(found(&nodes, RULES), [fault, fault]);
+        set(&mut nodes[1], "maxmemory_policy", "noeviction");
+        assert_eq!(found(&nodes, RULES), [(Warning, Some(1), "eviction")]);
+        let text = judge(&nodes, RULES)[0].to_string();
+        assert!(text.ends_with("CONFIG RESETSTAT"), "{text}");
+        assert!(text.contains("7 keys"), "{text}");
+    }
+
     /// Whatever keeps each of them from voting: locks cannot be had.
     #[test]
     fn nodes_that_give_no_votes_for_different_reasons_are_counted_together() {
@@ -830,7 +858,10 @@ mod tests {
             guard: Some(30 * Duration::from_secs(1)),
             ..RULES
         };
-        let reasons: [(&str, Rules<'_>, Change); 7] = [
+        let reasons: [(&str, Rules<'_>, Change); 8] = [
+            ("latency", RULES, |node| {
+                said(node).round_trips = vec![51 * MS; 10];
+            }),
             ("reach", RULES, |node| node.said = Err(Cause::Silent(MS))),
             ("auth", RULES, |node| {
                 node.said = Err(Cause::refused("WRONGPASS invalid"));
@@ -976,7 +1007,8 @@ mod tests {
     fn the_worst_comes_first() {
         let mut nodes = good(4);
         set(&mut nodes[0], "uptime_in_seconds", "1");
-        set(&mut nodes[2], "evicted_keys", "1");
+        set(&mut nodes[2], "maxmemory", "100000000");
+        set(&mut nodes[2], "maxmemory_policy", "allkeys-lru");
         set(&mut nodes[1], "connected_slaves", "1");
         let expected = [
             (Fault, Some(2), "eviction"),
