@@ -564,6 +564,27 @@ fn a_slow_node_and_a_full_one_are_named() {
     relay.set(|policy| policy.down.delay = NODE_TIMEOUT + ms(50));
     expect(Severity::Warning, "latency", &relay.url());
 
+    // A script that does not end: all else is refused, in the end.
+    let server = with(&["--lua-time-limit", "100"]);
+    let mut script = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let endless = std::thread::spawn(move || {
+        redis::cmd("EVAL")
+            .arg("while true do end")
+            .arg(0)
+            .query::<()>(&mut script)
+            .unwrap_err()
+    });
+    let alone = redlock_on(vec![server.url()]);
+    eventually("it says that it is busy", || {
+        let report = alone.check("probe").unwrap().to_string();
+        report.contains("not be checked: a script of somebody's does not end: SCRIPT KILL")
+    });
+    server.command(&["SCRIPT", "KILL"]);
+    endless.join().unwrap();
+
     let server = with(&["--maxclients", "6"]);
     let client = redis::Client::open(server.url()).unwrap();
     let mut connections: Vec<_> = (0..5).map(|_| client.get_connection().unwrap()).collect();
@@ -571,6 +592,14 @@ fn a_slow_node_and_a_full_one_are_named() {
     // One is turned away; of that it tells when there is room again.
     connections.push(client.get_connection().unwrap());
     assert!(client.get_connection().is_err());
+    let report = redlock_on(vec![server.url()])
+        .check("probe")
+        .unwrap()
+        .to_string();
+    assert!(
+        report.contains("max number of clients reached; raise maxclients"),
+        "{report}"
+    );
     connections.clear();
     eventually("there is room", || server.clients() == 0);
     expect(Severity::Warning, "clients", &server.url());

@@ -160,6 +160,61 @@ impl Info {
     }
 }
 
+/// What is wrong with a node that cannot be asked, and what to do.
+fn advice(cause: &Cause) -> (&'static str, &'static str) {
+    let what = match cause {
+        Cause::Refused(text) => return advice_on(text),
+        Cause::Silent(_) => "look at its load and the network: it may stand still",
+        Cause::Garbage(_) => "look at its address: is a Redis server there, and without TLS?",
+        Cause::NoThread(_) => "raise the limits of this process",
+        _ => "start it, or look at its address and the network",
+    };
+    ("reach", what)
+}
+
+/// The same of what a server answers.
+fn advice_on(refused: &str) -> (&'static str, &'static str) {
+    let table = [
+        (
+            &["NOAUTH", "WRONGPASS", "invalid password", "ERR AUTH"][..],
+            "auth",
+            "look at the user and the password in its URL",
+        ),
+        (
+            &["NOPERM", "unknown command", "can't run this command"],
+            "rights",
+            "permit it, or use another user",
+        ),
+        (
+            &["max number of clients"],
+            "reach",
+            "raise maxclients, in redis.conf too, or have fewer clients",
+        ),
+        (
+            &["BUSY"],
+            "reach",
+            "a script of somebody's does not end: SCRIPT KILL",
+        ),
+        (
+            &["LOADING"],
+            "reach",
+            "it reads its data: wait until it has",
+        ),
+        (
+            &["DENIED"],
+            "reach",
+            "it is in protected mode: give it a password, or bind it to private addresses and set protected-mode no",
+        ),
+    ];
+    let of = |(words, ..): &&(&[&str], _, _)| words.iter().any(|word| refused.contains(word));
+    table
+        .iter()
+        .find(of)
+        .map_or(("reach", "look at its log"), |(_, code, what)| {
+            (*code, *what)
+        })
+}
+
 /// Whether the name is refused and not the command: other names may be permitted. Servers of different versions
 /// put it in different words, and scripts in others.
 fn is_about_keys(refused: &str) -> bool {
@@ -295,14 +350,7 @@ impl<'a> Findings<'a> {
             let Err(cause) = &facts.said else {
                 continue;
             };
-            let words = ["NOAUTH", "WRONGPASS", "ERR invalid password", "ERR AUTH"];
-            let is_auth = |text: &String| words.iter().any(|word| text.starts_with(word));
-            let (code, what) = match cause {
-                Cause::Refused(text) if is_auth(text) => {
-                    ("auth", "look at the user and the password in its URL")
-                }
-                _ => ("reach", "start it, or look at its address and the network"),
-            };
+            let (code, what) = advice(cause);
             self.add(self.no_vote, node, code, format!("{cause}; {what}"));
         }
     }
@@ -483,9 +531,9 @@ impl<'a> Findings<'a> {
             Some(_) => (self.no_vote, "so the restart guard keeps it from voting"),
             None => (Severity::Note, "so most of this could not be checked"),
         };
-        let text =
-            format!("INFO is refused ({refused}), {so}: permit it, or check as another user");
-        self.add(severity, node, "rights", text);
+        let (code, what) = advice_on(refused);
+        let text = format!("INFO is refused ({refused}), {so}: {what}");
+        self.add(severity, node, code, text);
     }
 
     /// What a node says of itself.
@@ -563,11 +611,12 @@ impl<'a> Findings<'a> {
             (None, _) => None,
             (Some("1"), Ok(sync)) => (sync != "always").then(|| format!("appendfsync is {sync}")),
             (Some("1"), Err(refused)) => {
+                let (code, what) = advice_on(refused);
                 let text = format!(
                     "CONFIG GET is refused ({refused}), so it is not known whether appendfsync is always: \
-                     permit it, or check as another user"
+                     {what}"
                 );
-                self.add(Severity::Note, node, "rights", text);
+                self.add(Severity::Note, node, code, text);
                 None
             }
             (Some(_), _) => Some("appendonly is no".into()),
@@ -895,6 +944,54 @@ mod tests {
                     assert_eq!(severities(&nodes), all, "{one}, {other}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_to_do_depends_on_what_is_wrong() {
+        let refused = Cause::refused;
+        let start = "start it, or look at its address and the network";
+        for (cause, code, what) in [
+            (
+                refused("ERR max number of clients reached"),
+                "reach",
+                "raise maxclients",
+            ),
+            (
+                refused("BUSY Redis is busy running a script."),
+                "reach",
+                "SCRIPT KILL",
+            ),
+            (refused("LOADING Redis is loading"), "reach", "wait"),
+            (
+                refused("DENIED Redis is running in protected mode"),
+                "reach",
+                "protected-mode",
+            ),
+            (refused("ERR something new"), "reach", "look at its log"),
+            (refused("WRONGPASS invalid"), "auth", "password"),
+            (refused("NOPERM this user"), "rights", "permit it"),
+            (Cause::Connect("refused".into()), "reach", start),
+            (Cause::NotConnected(MS), "reach", start),
+            (Cause::Garbage("HTTP".into()), "reach", "Redis server"),
+            (Cause::Silent(MS), "reach", "load"),
+        ] {
+            let mut nodes = good(3);
+            nodes[2].said = Err(cause);
+            assert_eq!(found(&nodes, RULES), [(Warning, Some(2), code)]);
+            let text = judge(&nodes, RULES)[0].to_string();
+            assert!(text.contains(what), "{text}");
+            assert_eq!(text.contains(start), what == start, "{text}");
+        }
+        // It is not a matter of rights.
+        let busy = "the server answered: BUSY Redis is busy running a script.";
+        let mut nodes = good(3);
+        said(&mut nodes[0]).info = Err(busy.into());
+        said(&mut nodes[1]).appendfsync = Err(busy.into());
+        let both = [0, 1].map(|node| (Note, Some(node), "reach"));
+        assert_eq!(found(&nodes, RULES), both);
+        for finding in judge(&nodes, RULES) {
+            assert!(finding.to_string().ends_with("SCRIPT KILL"), "{finding}");
         }
     }
 
