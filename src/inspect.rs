@@ -11,12 +11,19 @@ use crate::redlock::{Redlock, checked};
 use crate::token::{Fingerprint, Token};
 
 /// In one reply: what is left in milliseconds, how long the value is, and its first bytes. A key of another
-/// type has the length -1. Only commands that locks need.
-const LOOK: &[u8] = b"local v=redis.pcall('GET',KEYS[1]) \
+/// type has the length -1. A value may be large: it is read whole only where the rights are those that locks need,
+/// which have GET and neither STRLEN nor GETRANGE.
+const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
+    local l=redis.pcall('STRLEN',KEYS[1]) \
+    local v=type(l)=='number' and redis.pcall('GETRANGE',KEYS[1],0,83) \
+    if type(v)~='string' then \
+    v=redis.pcall('GET',KEYS[1]) \
     if not v then return false end \
-    local l=-1 \
+    l=-1 \
     if type(v)=='string' then l=#v elseif not string.find(v.err,'WRONGTYPE',1,true) then return v end \
-    return string.format('%.0f %.0f ',redis.call('PTTL',KEYS[1]),l)..(l<0 and '' or string.sub(v,1,84))";
+    end \
+    if p==-2 then return false end \
+    return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,84))";
 
 /// A token is so long, and a label behind it at most so long.
 const TOKEN: usize = 20;

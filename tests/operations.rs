@@ -185,6 +185,21 @@ fn keys_and_values(server: &Server) -> Vec<String> {
     all
 }
 
+#[test]
+fn a_large_value_holds_up_no_node() {
+    let server = Server::start();
+    server.command(&["SETRANGE", "large", "200000000", "end"]);
+    server.command(&["CONFIG", "RESETSTAT"]);
+    let redlock = redlock(std::slice::from_ref(&server));
+    assert_eq!(answers(&redlock, "large"), ["held"]);
+    assert_eq!(held(&state(&redlock, "large")).0, "00000000");
+    // No command reads the whole.
+    assert_eq!(server.calls("get"), 0);
+    assert_eq!(server.calls("getrange"), 2);
+    let stats = server.info("memory", "used_memory_lua");
+    assert!(stats.parse::<u64>().unwrap() < 1 << 20, "{stats}");
+}
+
 /// What the README says that locks need, and nothing else.
 fn with_few_rights() -> (Server, String) {
     let server = Server::start();
