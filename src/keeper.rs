@@ -3,7 +3,7 @@
 //! What is true of a lock is decided by its own state and the clock alone, by whoever looks: the
 //! threads only make sure that somebody does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -54,6 +54,8 @@ pub(crate) struct Kept {
     pub(crate) observer: Observer,
     /// Released or stopped: nobody else touches it any more.
     ended: AtomicBool,
+    /// What a renewal came to has not been told yet.
+    untold: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -94,6 +96,7 @@ impl Kept {
             max_hold,
             observer: Observer::default(),
             ended: AtomicBool::new(false),
+            untold: AtomicBool::new(false),
             state: Mutex::new(State {
                 deadline,
                 lost: None,
@@ -184,7 +187,9 @@ impl Kept {
     }
 
     fn tell_renewal(&self, left: Duration, result: &Result<(), Error>) {
-        if self.is_ended() {
+        self.untold.store(false, Ordering::Relaxed);
+        // Nothing follows a loss but the end.
+        if self.is_ended() || self.state().lost.is_some() {
             return;
         }
         let resource = &self.key.resource;
@@ -295,6 +300,7 @@ impl Kept {
 /// The kept locks of one process and its connections.
 pub(crate) struct Keeper {
     renewals: Arc<Schedule>,
+    news: Arc<News>,
     ends: Arc<Schedule>,
 }
 
@@ -302,6 +308,7 @@ impl Keeper {
     pub(crate) fn new() -> Keeper {
         Keeper {
             renewals: Arc::new(Schedule::default()),
+            news: Arc::new(News::default()),
             ends: Arc::new(Schedule::default()),
         }
     }
@@ -311,10 +318,10 @@ impl Keeper {
         let granted = kept.state().deadline.from.mono;
         let due = (granted + third(kept.ttl)).max(clock::instant());
         // Connections are closed by whoever gives up the last lock, renewals or not.
-        let lane = Arc::downgrade(lane);
+        let (lane, news) = (Arc::downgrade(lane), self.news.clone());
         let work = move |due: Due| {
             lane.upgrade()
-                .map_or_else(Due::new, |lane| renew(lane, due))
+                .map_or_else(Due::new, |lane| renew(lane, &news, due))
         };
         self.renewals
             .add(due, kept.clone(), "redlock-renewal", work)
@@ -354,7 +361,7 @@ fn third(ttl: Ttl) -> Duration {
 }
 
 /// Renews the locks that are due, and says when each is due again.
-fn renew(lane: Arc<Lane>, due: Due) -> Due {
+fn renew(lane: Arc<Lane>, news: &Arc<News>, due: Due) -> Due {
     let (mut next, asked, ops) = to_ask(due, Point::now());
     let answers = lane.run_all(ops);
     let mut incomplete = Vec::new();
@@ -392,11 +399,60 @@ fn renew(lane: Arc<Lane>, due: Due) -> Due {
         next.push((again, kept));
     }
     refill_all(&lane, incomplete);
-    // When no other lock waits for an answer.
-    for (kept, left, result) in events {
-        kept.tell_renewal(left, &result);
-    }
+    news.tell(events);
     next
+}
+
+/// What renewals came to, for the observer. It may take its time, and other locks are waiting for the thread that
+/// renews: so another one tells, as long as there is something to tell.
+#[derive(Default)]
+struct News(Mutex<Untold>);
+
+#[derive(Default)]
+struct Untold {
+    renewals: VecDeque<Renewed>,
+    telling: bool,
+}
+
+/// What was left of the validity, and what the renewal came to.
+type Renewed = (Arc<Kept>, Duration, Result<(), Error>);
+
+impl News {
+    /// One for each lock at most, and none of those that have ended: an observer that does not return
+    /// must not fill the memory.
+    fn tell(self: &Arc<Self>, mut renewals: Vec<Renewed>) {
+        renewals.retain(|(kept, ..)| !kept.untold.swap(true, Ordering::Relaxed));
+        if renewals.is_empty() {
+            return;
+        }
+        let mut untold = lock(&self.0);
+        let all = std::mem::take(&mut untold.renewals).into_iter();
+        let (over, rest) = all
+            .chain(renewals)
+            .partition::<VecDeque<_>, _>(|(kept, ..)| kept.is_ended());
+        untold.renewals = rest;
+        if !untold.telling {
+            let news = self.clone();
+            let thread = std::thread::Builder::new().name("redlock-news".into());
+            // Without a thread the next renewal sees to it.
+            untold.telling = thread.spawn(move || news.serve()).is_ok();
+        }
+        drop(untold);
+        // With the last of them the observer may go.
+        drop(over);
+    }
+
+    fn serve(&self) {
+        loop {
+            let mut untold = lock(&self.0);
+            let Some((kept, left, result)) = untold.renewals.pop_front() else {
+                untold.telling = false;
+                return;
+            };
+            drop(untold);
+            kept.tell_renewal(left, &result);
+        }
+    }
 }
 
 /// Locks that are to be renewed, with when they were due.

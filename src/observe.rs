@@ -14,7 +14,9 @@ use crate::redlock::Redlock;
 /// A lock gives one [`Acquired`](Event::Acquired) and one [`Ended`](Event::Ended), and at most one
 /// [`Lost`](Event::Lost) between the two. So the number of locks that are held is the difference of two
 /// counts. (A lock that is forgotten, by `std::mem::forget`, never ends.) Extensions are told as they are known:
-/// that of a renewal which was under way may come right behind the end of its lock.
+/// that of a renewal which was under way may come right behind the loss or the end of its lock. An end is told after
+/// the release, so where a lock passes from one thread to another, the [`Acquired`](Event::Acquired) of the next may
+/// come before the [`Ended`](Event::Ended) of the last: a count of holders of one resource may read two for a moment.
 ///
 /// A resource may name a user or an account: to count by, take its class.
 #[derive(Debug)]
@@ -225,8 +227,8 @@ impl Redlock {
     /// takes the place of the first.
     ///
     /// The observer is called in the thread to which it happened: in that of the caller before the call returns;
-    /// what renewals come to in the one thread that renews all kept locks of a `Redlock`, so return quickly; what
-    /// nodes do in a thread that does nothing else. Nothing is locked meanwhile: it may use this `Redlock`, sleep, or
+    /// what renewals come to, and what nodes do, in threads that do nothing else. As long as it has not returned
+    /// from a renewal, the next ones of the same lock are not told. Nothing is locked meanwhile: it may use this `Redlock`, sleep, or
     /// drop the last clone, and holds up its own thread alone. A lock whose validity is over when the
     /// observer returns is [`Error::TooSlow`], or [`Error::Lost`] for an extension. If it panics, that is
     /// caught and ignored. In a forked child it is not called. One that owns a clone of its own

@@ -381,6 +381,61 @@ fn renewals_are_told_and_so_is_one_that_fails() {
     assert!(!told.take().iter().any(|event| event.starts_with("lost")));
 }
 
+/// Neither its lock is lost nor another one, and what it hears in the end is in order.
+#[test]
+fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_hears_of_none_behind_a_loss() {
+    let servers = Server::several(3);
+    let told = Told::default();
+    let (sleeps, wakes) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let observer = {
+        let (told, sleeps, wakes) = (told.clone(), sleeps.clone(), wakes.clone());
+        move |event: &Event<'_>| {
+            let name = String::from_utf8_lossy(resource_of(event)).into_owned();
+            told.0
+                .lock()
+                .unwrap()
+                .push(format!("{name} {}", in_words(event)));
+            if matches!(event, Event::Extended { renewal: true, .. }) {
+                sleeps.store(true, Ordering::SeqCst);
+                while !wakes.load(Ordering::SeqCst) {
+                    std::thread::sleep(ms(2));
+                }
+            }
+        }
+    };
+    let redlock = redlock(&servers).with_observer(observer);
+    let keep = |name: &str| {
+        let lock = redlock.acquire(name, Duration::from_secs(3)).unwrap();
+        lock.keep_alive(HOUR).unwrap()
+    };
+    let locks = ["a", "b", "c"].map(keep);
+    eventually("the observer sleeps", || sleeps.load(Ordering::SeqCst));
+    // Longer than their ttl.
+    assert!(!locks[0].wait_lost(Duration::from_secs(4)));
+    assert!(locks.iter().all(|lock| lock.lost().is_none()));
+    delete(&servers, "b");
+    eventually("it is lost", || told.has("b lost Taken"));
+    wakes.store(true, Ordering::SeqCst);
+    eventually("the others are told", || {
+        told.has("a extended by renewal") && told.has("c extended by renewal")
+    });
+    let [a, b, c] = locks;
+    a.release().unwrap();
+    assert!(matches!(b.release(), Err(Error::Lost)));
+    c.release().unwrap();
+    let told = told.take();
+    let of_b: Vec<&String> = told
+        .iter()
+        .filter(|event| event.starts_with("b "))
+        .collect();
+    let behind = of_b.iter().skip_while(|event| **event != "b lost Taken");
+    let behind: Vec<&String> = behind.copied().collect();
+    assert_eq!(behind, ["b lost Taken", "b ended WasLost"], "{told:?}");
+}
+
 /// The thread that keeps locks tells that one is lost, and takes its time; its holder does not wait for
 /// that, and its end is told behind it all the same.
 #[test]
