@@ -6,6 +6,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use support::*;
@@ -20,15 +21,30 @@ impl Drop for Example {
     }
 }
 
-/// `cargo test` builds the examples beside the tests.
+/// As it stands: `cargo test --test metrics` builds no examples, or leaves an old one there.
 fn example() -> Command {
-    let mut path = std::env::current_exe().unwrap();
-    path.pop();
-    path.pop();
-    path.extend(["examples", "metrics"]);
-    let shown = path.display();
-    assert!(path.exists(), "no {shown}: `cargo build --examples`");
-    let mut command = Command::new(path);
+    static BUILT: LazyLock<String> = LazyLock::new(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+            "build",
+            "--example",
+            "metrics",
+            "--message-format=json",
+        ]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let output = cargo.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        let lines = std::str::from_utf8(&output.stdout).unwrap().lines();
+        let mut made = lines.filter_map(|line| {
+            let message: serde_json::Value = serde_json::from_str(line).ok()?;
+            message["executable"].as_str().map(str::to_owned)
+        });
+        made.next().expect("cargo says what it has built")
+    });
+    let mut command = Command::new(&*BUILT);
     command.env_remove("REDLOCK_NODES").stdout(Stdio::piped());
     command
 }
