@@ -4,10 +4,10 @@ mod support;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use redlock_sync::{KeptLock, LostReason, Redlock};
+use redlock_sync::{Event, KeptLock, LostReason, Redlock};
 use support::*;
 
 type Do = Box<dyn Fn(&str, &str) + Send + Sync>;
@@ -152,6 +152,61 @@ fn a_callback_that_a_blocked_logger_delays_is_not_called_after_stop() {
         STOPPED.store(true, Ordering::Relaxed);
         // Called before, or not at all.
         assert_ne!(receiver.recv_timeout(Duration::from_secs(2)), Ok(true));
+    });
+}
+
+#[test]
+fn an_observer_that_does_not_return_keeps_no_node_from_being_logged() {
+    let name = "an_observer_that_does_not_return_keeps_no_node_from_being_logged";
+    in_own_process(name, || {
+        let mut servers = Server::several(5);
+        let (blocks, wakes) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let observer = {
+            let (blocks, wakes, told) = (blocks.clone(), wakes.clone(), told.clone());
+            move |event: &Event<'_>| {
+                if let Event::NodeAway { node, .. } = event {
+                    blocks.store(true, Ordering::SeqCst);
+                    while !wakes.load(Ordering::SeqCst) {
+                        std::thread::sleep(ms(2));
+                    }
+                    told.lock().unwrap().push(*node);
+                }
+            }
+        };
+        let redlock = connected(&servers).with_observer(observer);
+        eventually("all vote", || {
+            let lock = take(&redlock, "a");
+            let all = servers.iter().all(|server| server.exists("a"));
+            lock.release().unwrap();
+            all
+        });
+        let (sender, lines) = mpsc::channel();
+        rule(move |_, text| {
+            let _ = sender.send(text.to_owned());
+        });
+        let mut seen = String::new();
+        let mut says = |words: &str| {
+            take(&redlock, "a").release().unwrap();
+            seen.extend(lines.try_iter());
+            seen.contains(words)
+        };
+        servers[1].kill();
+        eventually("the observer blocks", || {
+            says("node 1 (") && blocks.load(Ordering::SeqCst)
+        });
+        servers[3].kill();
+        let away = format!("node 3 (127.0.0.1:{}) is away", servers[3].port());
+        eventually("it is logged", || says(&away));
+        assert!(told.lock().unwrap().is_empty());
+        wakes.store(true, Ordering::SeqCst);
+        eventually("both are told", || {
+            let told = told.lock().unwrap();
+            told.contains(&1) && told.contains(&3)
+        });
     });
 }
 

@@ -3,6 +3,7 @@
 //! The core stands under one mutex, which is never held while anything is sent, received, connected,
 //! waited for or logged.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,11 @@ pub(crate) struct Hub {
     waits: bool,
     /// The last leader was answered together with others.
     pub(crate) crowded: bool,
-    /// Since when nodes give no votes, as far as it has been said. `None`: somebody is saying more.
+    /// Somebody is logging what has happened.
+    logs: bool,
+    /// What has been logged and the observer has not been told.
+    untold: VecDeque<(usize, Event, Instant)>,
+    /// Since when nodes give no votes, as far as the observer knows. `None`: somebody is telling it more.
     outages: Option<Vec<Option<Instant>>>,
 }
 
@@ -82,6 +87,8 @@ impl Nodes {
             idle: Some(Box::new(leader)),
             waits: false,
             crowded: false,
+            logs: false,
+            untold: VecDeque::new(),
             outages: Some(vec![None; infos.len()]),
         };
         Nodes {
@@ -133,17 +140,29 @@ impl Nodes {
     /// take its time, or use these same nodes.
     pub(crate) fn log(&self) {
         let mut hub = self.hub();
+        if !hub.logs {
+            hub.logs = true;
+            while !hub.core.events.is_empty() {
+                let events = std::mem::take(&mut hub.core.events);
+                drop(hub);
+                for (node, event, _) in &events {
+                    self.say(*node, event);
+                }
+                hub = self.hub();
+                if !self.observer.is_none() {
+                    hub.untold.extend(events);
+                }
+            }
+            hub.logs = false;
+        }
+        // An observer that does not return keeps nothing from being logged.
         let Some(mut outages) = hub.outages.take() else {
             return;
         };
-        while !hub.core.events.is_empty() {
-            let events = std::mem::take(&mut hub.core.events);
+        while let Some((node, event, at)) = hub.untold.pop_front() {
             drop(hub);
-            for (node, event, at) in events {
-                self.say(node, &event);
-                if let Some(since) = outages.get_mut(node) {
-                    self.tell(node, &event, since, at);
-                }
+            if let Some(since) = outages.get_mut(node) {
+                self.tell(node, &event, since, at);
             }
             hub = self.hub();
         }
@@ -465,7 +484,7 @@ impl Nodes {
 
     /// For an attendant that has more to do: another thread logs, so that a slow logger does not keep it.
     fn log_elsewhere(self: &Arc<Nodes>, hub: &Hub) {
-        if !hub.core.events.is_empty() && hub.outages.is_some() {
+        if !hub.core.events.is_empty() && !hub.logs {
             let nodes = self.clone();
             let thread = std::thread::Builder::new().name("redlock-log".into());
             // Without a thread the next operation says it.
