@@ -46,7 +46,7 @@ impl Redlock {
     /// | `eviction` | a policy that removes locks | keys were removed before the policy was mended; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
     /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
     /// | `replicas` | | it has replicas, to which something may fail over | |
-    /// | `independence` | | two nodes on one machine | all on this machine |
+    /// | `independence` | | two nodes at the same address | all on this machine |
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout`, and too few are left | it is; or the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |

@@ -134,7 +134,8 @@ impl Info {
     }
 
     pub(crate) fn version(&self) -> Option<&str> {
-        self.get("redis_version")
+        self.get("valkey_version")
+            .or_else(|| self.get("redis_version"))
     }
 
     pub(crate) fn uptime(&self) -> Option<Duration> {
@@ -142,8 +143,11 @@ impl Info {
     }
 
     pub(crate) fn role(&self) -> Option<&'static str> {
-        match (self.get("redis_mode"), self.get("role")) {
+        // Valkey has names of its own, and those of Redis in its older versions.
+        let mode = self.get("redis_mode").or_else(|| self.get("server_mode"));
+        match (mode, self.get("role")) {
             (Some("cluster"), _) => Some("cluster"),
+            _ if self.get("cluster_enabled") == Some("1") => Some("cluster"),
             (Some("sentinel"), _) | (_, Some("sentinel")) => Some("sentinel"),
             (_, Some("master")) => Some("master"),
             (_, Some("slave" | "replica")) => Some("replica"),
@@ -442,7 +446,8 @@ impl<'a> Findings<'a> {
         for (i, (node, place)) in places.iter().enumerate() {
             if let Some((first, _)) = places.iter().take(i).find(|(_, other)| other == place) {
                 let text = format!(
-                    "on one machine with node {first}, and fails with it: give each node its own"
+                    "at the same address as node {first}, so perhaps on one machine, and fails with it: give each \
+                     node its own"
                 );
                 self.add(Severity::Warning, *node, "independence", text);
             }
@@ -944,6 +949,25 @@ mod tests {
                     assert_eq!(severities(&nodes), all, "{one}, {other}");
                 }
             }
+        }
+    }
+
+    /// As its INFO has it.
+    #[test]
+    fn valkey_is_understood_too() {
+        let info = |text: &str| Info(format!("redis_version:7.2.4\nrole:master\n{text}\n"));
+        let valkey = info("valkey_version:9.0.1\nserver_mode:standalone\ncluster_enabled:0");
+        assert_eq!(
+            (valkey.version(), valkey.role()),
+            (Some("9.0.1"), Some("master"))
+        );
+        assert!(!valkey.is_too_old());
+        for (text, role) in [
+            ("server_mode:cluster", "cluster"),
+            ("server_mode:sentinel", "sentinel"),
+            ("server_mode:standalone\ncluster_enabled:1", "cluster"),
+        ] {
+            assert_eq!(info(text).role(), Some(role), "{text}");
         }
     }
 
