@@ -33,7 +33,8 @@
 //!
 //! # Alerts
 //!
-//! As `redlock.yml`. The last one is for locks with a ttl of 30 s: a third of it.
+//! As `redlock.yml`. The last one is for the class `import`, as if its ttl were 30 s: a third of it. Make one for
+//! each ttl that you use, and name its classes: one for all would fire for ever where a ttl is shorter.
 //!
 //! ```yaml
 //! groups:
@@ -48,7 +49,7 @@
 //!         expr: histogram_quantile(0.99, sum by (le, lock) (rate(redlock_acquire_duration_seconds_bucket[5m]))) > 1
 //!         for: 5m
 //!       - alert: RenewalsLate             # a loss is near
-//!         expr: histogram_quantile(0.01, sum by (le, lock) (rate(redlock_extension_slack_seconds_bucket[15m]))) < 10
+//!         expr: histogram_quantile(0.01, sum by (le, lock) (rate(redlock_extension_slack_seconds_bucket{lock=~"import"}[15m]))) < 10
 //! ```
 
 #[path = "../tests/support/mod.rs"]

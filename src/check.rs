@@ -26,11 +26,12 @@ impl Redlock {
     /// Whether the nodes are fit for locks, and what is wrong with them: for a look at the start of a service,
     /// or by hand.
     ///
-    /// On each node it takes the lock `probe`, extends and releases it, reads `INFO` and `CONFIG GET
-    /// appendfsync`, and measures how fast it answers and how far its clock is off. It changes nothing else.
-    /// Choose a name that is no lock's, such as `"check:"` and the host's name. Where the user in the nodes' URLs is
-    /// bound to some names by ACL key patterns (`~locks:*`), choose one of those: `"locks:check:"` and the host's name;
-    /// otherwise no lock can be tried, which is a warning. If the check dies, the key is gone after a second. Where `INFO` or `CONFIG` is forbidden, a finding says what could not be looked at.
+    /// On each node it takes the lock `probe`, extends and releases it, reads `INFO` and `CONFIG GET appendfsync`,
+    /// and measures how fast it answers and how far its clock is off. It changes nothing else. Choose a name that is
+    /// no lock's, such as `"check:"` and the host's name. Where the user in the nodes' URLs is bound to some names by
+    /// ACL key patterns (`~locks:*`), choose one of those: `"locks:check:"` and the host's name; otherwise no lock
+    /// can be tried, which is a warning. If the check dies, the key is gone after a second. Where `INFO` or `CONFIG`
+    /// is forbidden, a finding says what could not be looked at.
     ///
     /// It asks over connections of its own, all nodes at a time. Each has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times

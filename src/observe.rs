@@ -226,13 +226,13 @@ impl Redlock {
     /// connections are made afresh, so do it right after [`new`](Redlock::new). A second observer
     /// takes the place of the first.
     ///
-    /// The observer is called in the thread to which it happened: in that of the caller before the call returns;
-    /// what renewals come to, and what nodes do, in threads that do nothing else. As long as it has not returned
-    /// from a renewal, the next ones of the same lock are not told. Nothing is locked meanwhile: it may use this `Redlock`, sleep, or
-    /// drop the last clone, and holds up its own thread alone. A lock whose validity is over when the
-    /// observer returns is [`Error::TooSlow`], or [`Error::Lost`] for an extension. If it panics, that is
-    /// caught and ignored. In a forked child it is not called. One that owns a clone of its own
-    /// `Redlock` keeps its connections open for ever.
+    /// The observer is called in the thread to which it happened: in that of the caller before the call returns; what
+    /// renewals come to, and what nodes do, in threads that do nothing else. As long as it has not returned from a
+    /// renewal, the next ones of the same lock are not told. Nothing is locked meanwhile: it may use this `Redlock`,
+    /// sleep, or drop the last clone, and holds up its own thread alone. A lock whose validity is over when the
+    /// observer returns is [`Error::TooSlow`], or [`Error::Lost`] for an extension. If it panics, that is caught and
+    /// ignored. In a forked child it is not called. One that owns a clone of its own `Redlock` keeps its connections
+    /// open for ever.
     ///
     /// # Example
     ///

@@ -140,6 +140,15 @@ fn check_names(exported: &BTreeSet<String>) {
     let mut queries = Vec::new();
     strings(&dashboard, &mut queries, &["expr", "query", "definition"]);
     assert!(queries.len() > 10, "{queries:?}");
+    // What is late depends on the ttl, so on the class; and a node that is down has a name.
+    let slack = |alert: &&&str| alert.contains("redlock_extension_slack_seconds");
+    let late: Vec<_> = alerts.iter().filter(slack).collect();
+    assert!(!late.is_empty() && late.iter().all(|alert| alert.contains("{lock=~")));
+    assert!(
+        queries
+            .iter()
+            .any(|query| { query.contains("by (node)") && query.contains("redlock_node_up") })
+    );
     let mut asked = BTreeSet::new();
     for query in alerts.into_iter().chain(queries) {
         let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
