@@ -3,12 +3,15 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use support::*;
@@ -944,13 +947,17 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
         let seconds = text.split(' ').next().unwrap().parse().unwrap();
         Duration::from_secs_f64(seconds)
     };
+    let runs =
+        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
     let start = || {
         let us = std::process::id().to_string();
+        let (gate, to_gate) = std::io::pipe().unwrap();
+        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+        let gate_number = gate.as_raw_fd().to_string();
         let mut command = Command::new(REDLOCK);
-        command.args(["__child", &us, "sleep", "1000"]);
+        command.args(["__child", &us, &gate_number, "sleep", "1000"]);
         let command = command.process_group(0).spawn().unwrap();
         let pid = command.id() as i32;
-        eventually("it waits", || stat(pid).unwrap()[0] == "T");
         let (wrapper, socket) = UnixStream::pair().unwrap();
         let mut guard = Command::new(REDLOCK);
         guard.args(["__guard", &pid.to_string()]);
@@ -958,15 +965,19 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
             .stdin(std::os::fd::OwnedFd::from(socket))
             .spawn()
             .unwrap();
-        std::thread::sleep(ms(500));
-        assert_eq!(stat(pid).unwrap()[0], "T", "nobody told the guard");
-        (command, wrapper, guard)
+        // To stop it and let it go on does not let it begin.
+        std::thread::sleep(ms(250));
+        stop(pid);
+        signal(pid, Signal::SIGCONT);
+        std::thread::sleep(ms(250));
+        assert!(!runs(command.id()), "nobody let it begin");
+        (command, to_gate, wrapper, guard)
     };
-    let runs =
-        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
 
-    let (mut command, mut wrapper, mut guard) = start();
+    let (mut command, mut gate, mut wrapper, mut guard) = start();
     wrapper.write_all(&told(uptime() + 3 * S)).unwrap();
+    wrapper.read_exact(&mut [0]).unwrap();
+    gate.write_all(&[1]).unwrap();
     eventually("it runs", || runs(command.id()));
     // Longer, and shorter again.
     let end = uptime() + 2 * S;
@@ -978,12 +989,13 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     assert!(now >= end - ms(20) && now < end + S, "{now:?} {end:?}");
     assert!(guard.wait().unwrap().success());
 
-    let (mut command, mut wrapper, mut guard) = start();
+    let (mut command, _gate, mut wrapper, mut guard) = start();
     wrapper.write_all(&told(uptime() - S)).unwrap();
     assert_eq!(command.wait().unwrap().signal(), Some(9), "it never ran");
+    assert!(wrapper.read_exact(&mut [0]).is_err(), "it is not armed");
     assert!(guard.wait().unwrap().success());
 
-    let (mut command, wrapper, mut guard) = start();
+    let (mut command, gate, wrapper, mut guard) = start();
     // All that can be blocked is.
     for number in [
         Signal::SIGTERM,
@@ -1000,6 +1012,108 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
         "the wrapper is gone"
     );
     assert!(guard.wait().unwrap().success());
+    drop(gate);
+
+    // Nobody opens the gate any more.
+    let (mut command, gate, _wrapper, mut guard) = start();
+    drop(gate);
+    assert_eq!(command.wait().unwrap().code(), Some(71));
+    guard.kill().unwrap();
+    guard.wait().unwrap();
+}
+
+#[test]
+fn who_is_stopped_and_let_go_on_while_it_starts_has_an_armed_guard() {
+    let fleet = Fleet::new(1);
+    let timer_is_set = |guard: i32| {
+        let files = std::fs::read_dir(format!("/proc/{guard}/fdinfo")).unwrap();
+        let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
+        let timers: Vec<String> = texts.filter(|text| text.contains("it_value")).collect();
+        assert_eq!(timers.len(), 1);
+        !timers[0].contains("it_value: (0, 0)")
+    };
+    for i in 0..40 {
+        let name = format!("x{i}");
+        let arguments = [
+            "run",
+            "--ttl",
+            "20s",
+            &name,
+            "sh",
+            "-c",
+            "echo $$; sleep 1000",
+        ];
+        let mut wrapper = fleet.command(&arguments);
+        wrapper.stdin(Stdio::null()).stdout(Stdio::piped());
+        let wrapper = wrapper.spawn().unwrap();
+        let pid = Pid::from_raw(wrapper.id() as i32);
+        let done = AtomicBool::new(false);
+        let job = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    let children = format!("/proc/{pid}/task/{pid}/children");
+                    let children = std::fs::read_to_string(children).unwrap_or_default();
+                    let children = children
+                        .split_whitespace()
+                        .filter_map(|one| one.parse().ok());
+                    for process in children.chain([pid.as_raw()]) {
+                        let process = Pid::from_raw(process);
+                        if i % 2 == 0 {
+                            let _ = kill(process, Signal::SIGSTOP);
+                        }
+                        let _ = kill(process, Signal::SIGCONT);
+                    }
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let job = Job::new(wrapper);
+            done.store(true, Relaxed);
+            job
+        });
+        assert!(timer_is_set(job.guard()), "start {i}");
+    }
+}
+
+#[test]
+fn without_an_answer_from_its_guard_nothing_begins() {
+    let fleet = Fleet::new(1);
+    for how in [Signal::SIGKILL, Signal::SIGSTOP] {
+        // The guard is met before it is armed in some starts only.
+        let met = (0..200).any(|_| {
+            let mut wrapper = fleet.command(&["run", "x", "echo", "ran"]);
+            wrapper.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let wrapper = wrapper.spawn().unwrap();
+            let pid = wrapper.id() as i32;
+            let children = format!("/proc/{pid}/task/{pid}/children");
+            let begun = Instant::now();
+            let second = loop {
+                let text = std::fs::read_to_string(&children).unwrap_or_default();
+                let second: Option<i32> = text
+                    .split_whitespace()
+                    .nth(1)
+                    .and_then(|one| one.parse().ok());
+                // Stopped between fork and exec it would stop whoever started it, too.
+                let words = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let is_guard = |pid: &i32| words(*pid).windows(7).any(|word| word == b"__guard");
+                if let Some(second) = second.filter(is_guard) {
+                    break Some(second);
+                }
+                if is_zombie(pid) || begun.elapsed() > 10 * S {
+                    break None;
+                }
+            };
+            if let Some(guard) = second {
+                let _ = kill(Pid::from_raw(guard), how);
+            }
+            let output = wrapper.wait_with_output().unwrap();
+            let ran = output.stdout == b"ran\n";
+            let code = output.status.code();
+            assert_eq!(code, Some(if ran { 0 } else { 71 }), "{output:?}");
+            !ran
+        });
+        assert!(met, "{how}");
+        fleet.nothing_is_left();
+    }
 }
 
 // What is done to the nodes.

@@ -2,18 +2,19 @@
 //! What belongs between fork and exec is done after an exec of ourselves, where it is safe.
 
 use std::ffi::OsString;
-use std::io::stdin;
-use std::os::fd::AsFd;
+use std::fs::File;
+use std::io::{Read, stdin};
+use std::os::fd::{AsFd, RawFd};
 use std::process::Command;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_name, set_pdeathsig};
-use nix::sys::signal::{SigSet, Signal, killpg, raise};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::clock_gettime;
-use nix::unistd::{Pid, getppid, read};
+use nix::unistd::{Pid, close, getppid, read, write};
 
 use crate::{NO_PROCESS, exec, say};
 
@@ -25,10 +26,11 @@ pub(crate) fn boot_time() -> Duration {
     clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
-/// `__child WRAPPER COMMAND [ARG]...`: becomes COMMAND, as soon as the guard says so.
+/// `__child WRAPPER GATE COMMAND [ARG]...`: becomes COMMAND as soon as there is a byte to read from the pipe GATE, a
+/// file descriptor.
 pub(crate) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     let wrapper = pid(words.next());
-    let Some(program) = words.next() else {
+    let (Some(gate), Some(program)) = (gate(words.next()), words.next()) else {
         return NO_PROCESS;
     };
     if set_pdeathsig(Signal::SIGKILL).is_err() {
@@ -38,15 +40,23 @@ pub(crate) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     if wrapper.is_none() || wrapper != Some(getppid()) {
         return NO_PROCESS;
     }
-    // Nothing runs before the guard knows until when it may.
-    if raise(Signal::SIGSTOP).is_err() {
+    // Nothing runs before the guard knows until when it may. Not a stop: anybody's SIGCONT would end that.
+    if { gate }.read_exact(&mut [0]).is_err() {
         return NO_PROCESS;
     }
     exec(Command::new(program).args(words))
 }
 
+/// The pipe, opened such that COMMAND does not inherit it.
+fn gate(word: Option<OsString>) -> Option<File> {
+    let inherited: RawFd = word?.to_str()?.parse().ok()?;
+    let gate = File::open(format!("/proc/self/fd/{inherited}")).ok()?;
+    close(inherited).ok()?;
+    Some(gate)
+}
+
 /// `__guard GROUP`: kills the group when the wrapper is gone, or when the time is over that the wrapper told
-/// last. Being told the first time lets the group go on.
+/// last. It answers the first time with a byte: from then on it is armed.
 pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     // Group 1 would mean every process.
     let Some(group) = pid(words.next()).filter(|group| group.as_raw() > 1) else {
@@ -59,7 +69,7 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     let Ok(timer) = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags) else {
         return NO_PROCESS;
     };
-    let why = watch(group, &timer);
+    let why = watch(&timer);
     // First this. Saying it may take its time.
     let killed = killpg(group, Signal::SIGKILL).is_ok();
     if killed {
@@ -69,7 +79,7 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
 }
 
 /// Until the group must be killed, and why.
-fn watch(group: Pid, timer: &TimerFd) -> &'static str {
+fn watch(timer: &TimerFd) -> &'static str {
     const GONE: &str = "redlock itself is gone";
     let wrapper = stdin();
     let mut until: Option<Duration> = None;
@@ -116,7 +126,7 @@ fn watch(group: Pid, timer: &TimerFd) -> &'static str {
             return "its guard has no timer";
         }
         if first && boot_time() < newest {
-            let _ = killpg(group, Signal::SIGCONT);
+            let _ = write(wrapper.as_fd(), &[1]);
         }
     }
 }

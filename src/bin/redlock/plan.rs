@@ -57,8 +57,6 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnStop {
     Nothing,
-    /// It waits where it begins: the guard is to know the lease, and lets it go on.
-    Arm,
     /// It wants the terminal, which is ours to give.
     GiveTerminal,
     /// The user stopped it, so we stop too: with the rest of our group if the terminal's stop key would have
@@ -73,8 +71,6 @@ pub(crate) enum OnStop {
 /// Where COMMAND is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Stopped before its first instruction, until the guard lets it go on.
-    Starting,
     Running,
     /// By this signal.
     Stopped(i32),
@@ -112,7 +108,7 @@ impl Plan {
     pub(crate) fn new(grace: Duration) -> Plan {
         Plan {
             grace,
-            state: State::Starting,
+            state: State::Running,
             ending: None,
             killed: None,
             guarded: None,
@@ -161,7 +157,6 @@ impl Plan {
 
     /// The time to tell the guard, if it must be told another one.
     pub(crate) fn guard_until(&mut self, lease: Lease) -> Option<Duration> {
-        // It lets COMMAND go on when it is told the first: not before COMMAND waits for that.
         let told = self.guarded?;
         let until = guard_time(lease);
         if until.abs_diff(told) <= GUARD_SLACK {
@@ -172,7 +167,7 @@ impl Plan {
         Some(until)
     }
 
-    /// COMMAND waits to begin: the first time to tell the guard.
+    /// The first time to tell the guard. COMMAND begins when it has answered.
     pub(crate) fn arm(&mut self, lease: Lease) -> Duration {
         let until = guard_time(lease);
         self.guarded = Some(until);
@@ -181,10 +176,6 @@ impl Plan {
 
     /// COMMAND was stopped. `orphaned`: nobody could let us go on if we stopped.
     pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal, orphaned: bool) -> OnStop {
-        // Its own stop comes first, and once. The next may be seen before that it went on.
-        if self.state == State::Starting && self.guarded.is_none() {
-            return OnStop::Arm;
-        }
         self.state = State::Stopped(signal);
         match (terminal, signal) {
             // Renewed until --max-hold ends that.
@@ -201,10 +192,6 @@ impl Plan {
         if self.state != State::Ended {
             self.state = State::Running;
         }
-    }
-
-    pub(crate) fn is_starting(&self) -> bool {
-        self.state == State::Starting
     }
 
     /// Whether we have told COMMAND, or its group, to end.
@@ -321,9 +308,7 @@ mod tests {
     /// COMMAND runs, under a lease of 30 s taken at 100 s.
     fn running() -> Plan {
         let mut plan = Plan::new(5 * S);
-        assert_eq!(plan.stopped(SIGSTOP, Terminal::None, false), OnStop::Arm);
         plan.arm(lease(100 * S, 30 * S));
-        plan.continued();
         plan
     }
 
@@ -465,20 +450,6 @@ mod tests {
         let lost = plan.guard_until(lease(111 * S, Duration::ZERO));
         assert_eq!(lost, Some(111 * S));
         assert!(GUARD_MARGIN < MARGIN && GUARD_SLACK <= GUARD_MARGIN);
-    }
-
-    #[test]
-    fn it_begins_only_behind_the_guard_and_is_armed_once() {
-        let mut plan = Plan::new(S);
-        assert!(plan.is_starting());
-        let arm = plan.stopped(SIGSTOP, Terminal::Ours, false);
-        assert_eq!(arm, OnStop::Arm);
-        plan.arm(lease(S, S));
-        // It began and asked for the terminal, and nobody has seen that it began.
-        assert!(plan.is_starting());
-        let asks = plan.stopped(SIGTTIN, Terminal::Ours, false);
-        assert_eq!(asks, OnStop::GiveTerminal);
-        assert!(!plan.is_starting());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! it starts can be ended with it. The *guard* ends that group should the wrapper be gone or stand still. What is
 //! done when is decided in plan.rs.
 
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +15,7 @@ use std::{fs, io, thread};
 
 use log::info;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, killpg, raise};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
@@ -35,6 +36,8 @@ use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
 const SLICE: Duration = Duration::from_secs(10);
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long the guard may take to start. Later than this there is something wrong with it.
+const GUARD_START: Duration = Duration::from_secs(10);
 const SELF: &str = "/proc/self/exe";
 
 pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
@@ -237,7 +240,7 @@ struct Run {
     handed_on_key: bool,
     /// Signals did not reach COMMAND, and that was said.
     refused: bool,
-    /// COMMAND never began: there was no guard.
+    /// COMMAND never began, since the guard did not answer.
     unguarded: bool,
 }
 
@@ -250,17 +253,8 @@ impl Run {
         signals: Receiver<i32>,
     ) -> io::Result<Run> {
         let (to_guard, from_us) = UnixStream::pair()?;
-        to_guard.set_nonblocking(true)?;
-        let mut command = Command::new(SELF);
-        command
-            .arg0("redlock")
-            .arg(child::COMMAND)
-            .arg(std::process::id().to_string())
-            .arg(&job.program)
-            .args(&job.arguments)
-            .process_group(0);
-        environment(&mut command, &job.name, fence);
-        let mut command = command.spawn()?;
+        let (wait_here, gate) = pipe()?;
+        let mut command = Run::command(job, fence, wait_here)?;
         let group = Pid::from_raw(i32::try_from(command.id()).unwrap_or(i32::MAX));
         let guard = Command::new(SELF)
             .arg0("redlock: guard")
@@ -275,7 +269,7 @@ impl Run {
         })?;
         let terminal = Terminal::new(group);
         hand_over_input_and_output();
-        Ok(Run {
+        let mut run = Run {
             plan: Plan::new(job.grace),
             kept,
             command,
@@ -287,7 +281,48 @@ impl Run {
             handed_on_key: false,
             refused: false,
             unguarded: false,
-        })
+        };
+        run.begin(gate);
+        Ok(run)
+    }
+
+    /// The process that becomes COMMAND when there is something to read.
+    fn command(job: &Job, fence: Option<u64>, wait_here: PipeReader) -> io::Result<Child> {
+        // It alone inherits this: nothing else is started before we have closed ours.
+        fcntl(&wait_here, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let mut command = Command::new(SELF);
+        command
+            .arg0("redlock")
+            .arg(child::COMMAND)
+            .arg(std::process::id().to_string())
+            .arg(wait_here.as_raw_fd().to_string())
+            .arg(&job.program)
+            .args(&job.arguments)
+            .process_group(0);
+        environment(&mut command, &job.name, fence);
+        command.spawn()
+    }
+
+    /// Lets COMMAND begin, once the guard has said that it is armed.
+    fn begin(&mut self, mut gate: PipeWriter) {
+        let until = self.plan.arm(self.lease());
+        self.tell_guard(until);
+        let armed = self
+            .to_guard
+            .set_read_timeout(Some(GUARD_START))
+            .and_then(|()| self.to_guard.read_exact(&mut [0]))
+            .and_then(|()| self.to_guard.set_nonblocking(true));
+        match armed {
+            Ok(()) => {
+                self.terminal.offer();
+                // If there is nobody any more, that is seen where its end is.
+                let _ = gate.write_all(&[1]);
+            }
+            Err(_) => {
+                self.unguarded = true;
+                self.send(Signal::SIGKILL);
+            }
+        }
     }
 
     /// How we end, as [`Plan::ended`] says it; nothing of COMMAND's group is left.
@@ -425,11 +460,6 @@ impl Run {
             .stopped(signal as i32, self.terminal.state(), orphaned)
         {
             OnStop::Nothing => {}
-            OnStop::Arm => {
-                self.terminal.offer();
-                let until = self.plan.arm(self.lease());
-                self.tell_guard(until);
-            }
             OnStop::GiveTerminal => {
                 self.terminal.offer();
                 self.send(Signal::SIGCONT);
@@ -450,12 +480,14 @@ impl Run {
         {
             self.terminal.pass_on_key(signal);
         }
-        if self.unguarded {
-            let error = io::Error::other("it ended before COMMAND began");
-            return Some(no_process("a guard", &error));
-        }
-        if verdict.is_none() && !self.plan.has_ended_it() {
-            say_lost();
+        match verdict {
+            // Not a loss: the guard had until the end of the lease.
+            Some(_) if self.unguarded => {
+                let error = io::Error::other("it did not get ready, so COMMAND did not begin");
+                return Some(no_process("a guard", &error));
+            }
+            None if !self.plan.has_ended_it() => say_lost(),
+            _ => {}
         }
         verdict
     }
@@ -484,7 +516,7 @@ impl Run {
         }
     }
 
-    /// Without a guard we go on; but nothing begins without one.
+    /// Without a guard we go on.
     fn guard(&mut self) {
         let gone = match &mut self.guard {
             Some(guard) => !matches!(guard.try_wait(), Ok(None)),
@@ -495,12 +527,6 @@ impl Run {
         }
         self.guard = None;
         info!("the guard is gone");
-        // It may have been about to let COMMAND begin.
-        self.stops();
-        if self.plan.is_starting() {
-            self.unguarded = true;
-            self.send(Signal::SIGKILL);
-        }
     }
 
     /// Process 1 waits for everybody's children.
