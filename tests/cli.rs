@@ -1593,6 +1593,9 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     let mut job = fleet.start(&["run", "-k", "1s", "x", "sh", "-c", &script]);
     eventually("COMMAND has ended", || is_zombie(job.command));
     assert!(!members(job.group).is_empty(), "it has a grace");
+    // While the guard may kill the group, its number is nobody else's.
+    job.guard();
+    assert_eq!(stat(job.command).unwrap()[0], "Z");
     job.ends_protected(&fleet, "x");
     assert_eq!(job.wait().code(), Some(4));
     let away = std::fs::read_to_string(&away)
@@ -1610,6 +1613,85 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
         4
     );
     assert!(start.elapsed() < 4 * S);
+}
+
+#[test]
+fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
+    let fleet = Fleet::new(1);
+    let dir = TempDir::new();
+    let source = r#"
+        #include <pthread.h>
+        #include <unistd.h>
+        static void *sleeps(void *x) { return (void *)(long)sleep(1000); }
+        int main(void) {
+            pthread_t thread;
+            return pthread_create(&thread, 0, sleeps, 0) || (pthread_exit(0), 0);
+        }"#;
+    std::fs::write(dir.path().join("threads.c"), source).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-pthread", "-o", "threads", "threads.c"])
+        .current_dir(dir.path())
+        .status();
+    assert!(compiled.unwrap().success());
+    let script = format!(
+        "{} >/dev/null 2>&1 & p=$!; until grep -q 'State:.Z' /proc/$p/status; do sleep 0.05; done; echo $$ $p",
+        dir.path().join("threads").display()
+    );
+    let (status, out, err) = fleet.output(&["run", "x", "sh", "-c", &script]);
+    assert_eq!((status.code(), &*err), (Some(0), ""));
+    let left = out.split_whitespace().nth(1).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{left}/task"));
+    assert!(threads.map_or(0, Iterator::count) < 2);
+    fleet.nothing_is_left();
+}
+
+/// Root without the right to send other users signals, if that is permitted here.
+fn no_right_to_kill(fleet: &Fleet, arguments: &[&str]) -> Option<Command> {
+    const SETPRIV: [&str; 3] = ["setpriv", "--inh-caps=-kill", "--bounding-set=-kill"];
+    let mut probe = Command::new(SETPRIV[0]);
+    probe.args(&SETPRIV[1..]).args(OTHER_USER).arg("true");
+    if !probe.output().is_ok_and(|output| output.status.success()) {
+        eprintln!("no setpriv here");
+        return None;
+    }
+    let mut command = Command::new(SETPRIV[0]);
+    command.args(&SETPRIV[1..]).arg(REDLOCK).args(arguments);
+    command.env("REDLOCK_NODES", &fleet.nodes);
+    Some(command)
+}
+
+const OTHER_USER: [&str; 2] = ["setpriv", "--reuid=65534"];
+
+#[test]
+fn what_cannot_be_killed_keeps_the_lock_and_that_is_said() {
+    let fleet = Fleet::new(1);
+    let dir = TempDir::new();
+    let left = "setpriv --reuid=65534 sleep 1000 & until grep -q '^Uid:.65534' /proc/$!/status; \
+        do sleep 0.05; done; exit 0";
+    let left_behind = ["run", "-k", "0.5s", "x", "sh", "-c", left];
+    let mut itself = vec!["run", "--max-hold", "1s", "-k", "0.5s", "y"];
+    itself.extend(OTHER_USER);
+    itself.extend(["sleep", "1000"]);
+    for (arguments, name) in [(&left_behind[..], "x"), (&itself, "y")] {
+        let Some(mut command) = no_right_to_kill(&fleet, arguments) else {
+            return;
+        };
+        // They keep what they have open.
+        let said = dir.path().join(name);
+        command.stderr(std::fs::File::create(&said).unwrap());
+        let mut wrapper = command.stdout(Stdio::null()).spawn().unwrap();
+        eventually_within(30 * S, "it ends", &mut || {
+            wrapper.try_wait().unwrap().is_some()
+        });
+        let status = wrapper.wait().unwrap();
+        let err = std::fs::read_to_string(&said).unwrap();
+        assert_eq!(status.code(), Some(76), "{err}");
+        assert!(
+            err.contains("do not end") && !err.contains("was killed"),
+            "{err}"
+        );
+        assert!(fleet.is_held(name));
+    }
 }
 
 #[test]

@@ -16,8 +16,13 @@ pub(crate) const GUARD_MARGIN: Duration = Duration::from_millis(50);
 const GUARD_SLACK: Duration = Duration::from_millis(50);
 /// A wait on the monotonic clock does not see a suspend, so none is longer.
 const TICK: Duration = Duration::from_millis(100);
+/// How long SIGKILL may take to end a group.
+const KILL_TAKES: Duration = Duration::from_secs(5);
 /// How soon to look again whether what COMMAND left behind is gone, at first; then half as often each time.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
+
+/// A signal that ended COMMAND, and that only the last wait for it can name.
+pub(crate) const UNNAMED: i32 = 0;
 
 /// What is known of the lock at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -231,11 +236,10 @@ impl Plan {
         }
     }
 
-    /// SIGKILL was a grace ago and they are still there: they hang in the kernel, or are not ours to end.
+    /// SIGKILL was long ago and something is still there: it hangs in the kernel, or is not ours to end.
     pub(crate) fn gives_up(&self, lease: Lease) -> bool {
         let since = |killed| lease.now.saturating_sub(killed);
-        self.killed
-            .is_some_and(|killed| since(killed) > self.grace.max(MARGIN))
+        self.killed.is_some_and(|killed| since(killed) > KILL_TAKES)
     }
 
     /// How long nothing needs to be looked at, if nothing comes.
@@ -269,9 +273,9 @@ fn guard_time(lease: Lease) -> Duration {
 
 impl End {
     /// As the exit code of a shell, where the table does not say that we die as COMMAND did.
-    fn to_shell(self) -> End {
+    pub(crate) fn to_shell(self) -> End {
         match self {
-            End::Signal(SIGINT | SIGTERM | SIGHUP) | End::Code(_) => self,
+            End::Signal(SIGINT | SIGTERM | SIGHUP | UNNAMED) | End::Code(_) => self,
             End::Signal(signal) => End::Code(128 | u8::try_from(signal).unwrap_or(127)),
         }
     }
@@ -510,8 +514,8 @@ mod tests {
         assert_eq!(plan.look(over), Act::Nothing);
         assert!(!plan.wait(over).is_zero());
         assert_eq!(plan.look(lease_at(106 * S)), Act::Kill(Why::LeftOver));
-        assert!(!plan.gives_up(lease_at(107 * S)));
-        assert!(plan.gives_up(lease_at(112 * S)));
+        assert!(!plan.gives_up(lease_at(106 * S + KILL_TAKES)));
+        assert!(plan.gives_up(lease_at(106 * S + KILL_TAKES + MS)));
         // A loss leaves them no time.
         let mut plan = running();
         plan.ended(End::Code(3), lease(101 * S, 29 * S));

@@ -27,7 +27,8 @@ fn look(process: &str) -> Option<Process> {
     })
 }
 
-/// Whether any process of a group still runs. One that only waits to be waited for does not.
+/// Whether any process of a group still runs. One that only waits to be waited for does not, unless just its first
+/// thread has ended.
 pub(crate) fn is_alive(group: Pid) -> bool {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return false;
@@ -37,9 +38,14 @@ pub(crate) fn is_alive(group: Pid) -> bool {
     };
     let group = group.to_string();
     let names = processes.filter_map(|process| process.ok()?.file_name().into_string().ok());
+    let threads = |name: &str| {
+        let threads = fs::read_dir(format!("/proc/{name}/task"));
+        threads.map_or(0, Iterator::count)
+    };
     names
-        .filter_map(|name| look(&name))
-        .any(|process| process.group == group && !["Z", "X"].contains(&&*process.state))
+        .filter_map(|name| look(&name).map(|process| (name, process)))
+        .filter(|(_, process)| process.group == group)
+        .any(|(name, process)| !["Z", "X"].contains(&&*process.state) || threads(&name) > 1)
 }
 
 /// Whether nobody could let our group go on if it stopped: no shell in our session has started it. The kernel does

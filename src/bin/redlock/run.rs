@@ -27,7 +27,7 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::Job;
 use crate::child::{self, boot_time};
-use crate::plan::{Act, Lease, OnStop, Plan, Why, ends_the_wait, is_handed_on};
+use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, ends_the_wait, is_handed_on};
 use crate::processes;
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
@@ -72,9 +72,9 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         Ok(run) => run.finish(),
         Err(error) => return no_process("a process", &error),
     };
-    match end {
-        Some(end) => give_up(job, kept, boot_time().saturating_sub(started), end),
-        None => End::Code(LOST),
+    match (end, kept) {
+        (Some(end), Some(kept)) => give_up(job, kept, boot_time().saturating_sub(started), end),
+        _ => End::Code(LOST),
     }
 }
 
@@ -325,8 +325,9 @@ impl Run {
         }
     }
 
-    /// How we end, as [`Plan::ended`] says it; nothing of COMMAND's group is left.
-    fn finish(mut self) -> (Option<End>, KeptLock) {
+    /// How we end, as [`Plan::ended`] says it. The lock, if nothing of COMMAND's group is left: else nobody may
+    /// have it before its ttl is over.
+    fn finish(mut self) -> (Option<End>, Option<KeptLock>) {
         let end = loop {
             self.look();
             let wait = self.plan.wait(self.lease());
@@ -337,21 +338,49 @@ impl Run {
                 self.signal(signal);
             }
             self.stops();
-            match self.command.try_wait() {
+            match self.command_end() {
                 Ok(None) => {}
-                Ok(Some(status)) => break self.ended(ending(status)),
-                // Somebody else has waited for it; that cannot be.
+                Ok(Some(end)) => break self.ended(end),
+                // Somebody else has waited for it.
                 Err(error) => break Some(no_process("COMMAND's end", &error)),
+            }
+            if self.plan.gives_up(self.lease()) {
+                break None;
             }
             self.guard();
             self.adopted();
         };
-        self.leftovers();
-        // The group is empty: it must not kill whoever gets its number.
+        let gone = self.leftovers();
+        // From here on it could kill whoever gets the group's number: it ends before that is free.
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill().and_then(|()| guard.wait());
         }
-        (end, self.kept)
+        if !gone {
+            say(format_args!(
+                "processes of COMMAND do not end (group {}): the lock is left to its ttl",
+                self.group
+            ));
+            self.kept.stop().leak();
+            return (None, None);
+        }
+        let end = match (end, self.command.wait()) {
+            (Some(End::Signal(UNNAMED)), Ok(status)) => Some(ending(status).to_shell()),
+            (end, _) => end,
+        };
+        (end, Some(self.kept))
+    }
+
+    /// COMMAND's end, if it has ended. It stays a zombie, so that its number, and its group's, is nobody else's.
+    fn command_end(&self) -> Result<Option<End>, Errno> {
+        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(self.group), peek) {
+            Ok(WaitStatus::Exited(_, code)) => Ok(u8::try_from(code).ok().map(End::Code)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Ok(Some(End::Signal(signal as i32))),
+            // A real-time signal.
+            Err(Errno::EINVAL) => Ok(Some(End::Signal(UNNAMED))),
+            Ok(_) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn lease(&self) -> Lease {
@@ -382,7 +411,10 @@ impl Run {
                 why
             }
             Act::Kill(why) => {
-                self.send(Signal::SIGKILL);
+                if !self.send(Signal::SIGKILL) {
+                    say(format_args!("COMMAND could not be killed"));
+                    return;
+                }
                 why
             }
         };
@@ -404,16 +436,18 @@ impl Run {
         }
     }
 
-    /// To COMMAND's group.
-    fn send(&mut self, signal: Signal) {
-        if let Err(Errno::EPERM) = killpg(self.group, signal)
-            && !self.refused
-        {
+    /// To COMMAND's group. Whether that is permitted.
+    fn send(&mut self, signal: Signal) -> bool {
+        if killpg(self.group, signal) != Err(Errno::EPERM) {
+            return true;
+        }
+        if !self.refused {
             self.refused = true;
             say(format_args!(
                 "COMMAND runs as another user and cannot be sent {signal}: run redlock as that user"
             ));
         }
+        false
     }
 
     /// A message that does not fit, or that nobody reads, is not missed: the guard's time only comes earlier.
@@ -466,7 +500,9 @@ impl Run {
             }
             // Whoever lets us go on sends SIGCONT, which is handed on.
             OnStop::StopToo { group } => self.terminal.stop_too(group),
-            OnStop::GoOn => self.send(Signal::SIGCONT),
+            OnStop::GoOn => {
+                self.send(Signal::SIGCONT);
+            }
         }
     }
 
@@ -492,19 +528,15 @@ impl Run {
         verdict
     }
 
-    /// Ends what COMMAND left behind in its group.
-    fn leftovers(&mut self) {
+    /// Ends what COMMAND left behind in its group. Whether nothing is left.
+    fn leftovers(&mut self) -> bool {
         while processes::is_alive(self.group) {
             let lease = self.lease();
             let act = self.plan.left_over(lease);
             self.act(act);
             self.look();
             if self.plan.gives_up(lease) {
-                say(format_args!(
-                    "processes that COMMAND left behind do not end: group {}",
-                    self.group
-                ));
-                return;
+                return false;
             }
             let wait = self.plan.wait(lease);
             if let Ok(signal) = self.signals.recv_timeout(wait) {
@@ -514,6 +546,7 @@ impl Run {
             self.guard();
             self.adopted();
         }
+        true
     }
 
     /// Without a guard we go on.
