@@ -1418,6 +1418,28 @@ fn signals_end_the_wait_at_once_and_leave_no_key() {
 }
 
 #[test]
+fn a_signal_ends_it_where_the_nodes_do_not_let_it_give_up_the_lock() {
+    let fleet = Fleet::new(3);
+    let prolongs = ["--ttl", "60s", "--at-least", "90s"];
+    let releases = ["--ttl", "60s", "--node-timeout", "30s"];
+    for (options, number) in [(prolongs, Signal::SIGTERM), (releases, Signal::SIGINT)] {
+        let command = ["x", "sh", "-c", "echo $$; sleep 1; exit 4"];
+        let arguments = [&["run"][..], &options, &command].concat();
+        let mut job = fleet.start(&arguments);
+        pause(&fleet.servers[..2], 60_000);
+        eventually("COMMAND has ended", || stat(job.command).is_none());
+        std::thread::sleep(ms(500));
+        assert!(job.wrapper.try_wait().unwrap().is_none(), "it tries to");
+        signal(job.pid(), number);
+        let start = Instant::now();
+        assert_eq!(job.wait().signal(), Some(number as i32));
+        assert!(start.elapsed() < 10 * S, "{:?}", start.elapsed());
+        unpause(&fleet.servers);
+        fleet.flush();
+    }
+}
+
+#[test]
 fn terminated_again_and_again_it_never_escalates() {
     let fleet = Fleet::new(1);
     let script = "trap : TERM; echo $$; for i in 1 2 3 4 5 6 7 8; do sleep 0.1; done; exit 4";

@@ -138,12 +138,13 @@ pub struct Shares {
     pub turns: Vec<(u64, u64)>,
 }
 
-/// What a server was sent for locks. Each try sets the key, whether in a script or not. A release gets it; so
-/// does a knock that is denied, which alone adds to the queue. Who leaves the queue asks whether the key exists.
+/// What a server was sent for locks. Each try sets the key, whether in a script or not. A release gets it; so does a
+/// knock that is denied, which alone adds to the queue. Who is granted a knock, or leaves, is taken out of the queue
+/// and gets whose turn it is; who leaves also asks whether the key exists.
 pub fn requests(server: &Server) -> u64 {
-    let [set, get, zadd, exists] =
-        ["set", "get", "zadd", "exists"].map(|command| server.calls(command));
-    set + get - zadd + exists
+    let [set, get, zadd, zrem, exists] =
+        ["set", "get", "zadd", "zrem", "exists"].map(|command| server.calls(command));
+    set + get - zadd - zrem + exists
 }
 
 pub fn contend(servers: &[Server], processes: usize, part: &str, time: Duration) -> Shares {

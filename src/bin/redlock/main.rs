@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child, processes and terminal),
-//! throttle, show, inspect, list (which has scan), doctor, manual.
+//! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child, processes, terminal and
+//! give_up), throttle, show, inspect, list (which has scan), doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -21,6 +21,8 @@ mod arguments;
 #[cfg(target_os = "linux")]
 mod child;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod give_up;
 mod inspect;
 mod list;
 mod manual;

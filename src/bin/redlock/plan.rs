@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{
     SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU,
+    SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
 use crate::{End, TIMED_OUT};
@@ -206,7 +207,7 @@ impl Plan {
 
     /// Whether SIGCONT goes behind a signal that is handed on. What the user stopped stays stopped.
     pub(crate) fn wakes(&self, signal: i32) -> bool {
-        let ending = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal);
+        let ending = asks_to_end(signal);
         let by_user = matches!(self.state, State::Stopped(SIGSTOP | SIGTSTP));
         ending && !by_user
     }
@@ -281,22 +282,24 @@ impl End {
     }
 }
 
+/// Whether the signal is one by which others ask us to end.
+pub(crate) fn asks_to_end(signal: i32) -> bool {
+    [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
+}
+
 /// Whether the signal ends the wait for the lock.
 pub(crate) fn ends_the_wait(signal: i32) -> bool {
-    use signal_hook::consts::{SIGUSR1, SIGUSR2};
-    [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2].contains(&signal)
+    asks_to_end(signal) || signal == SIGUSR1 || signal == SIGUSR2
 }
 
 /// Whether the signal is handed on to COMMAND's group as it is.
 pub(crate) fn is_handed_on(signal: i32) -> bool {
-    use signal_hook::consts::{SIGTSTP, SIGWINCH};
     ends_the_wait(signal) || signal == SIGWINCH || signal == SIGTSTP || signal == SIGCONT
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signal_hook::consts::{SIGUSR1, SIGWINCH};
 
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);

@@ -27,6 +27,7 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::Job;
 use crate::child::{self, boot_time};
+use crate::give_up::{give_up, say_lost};
 use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, ends_the_wait, is_handed_on};
 use crate::processes;
 use crate::terminal::Terminal;
@@ -34,8 +35,6 @@ use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
 
 /// How long one wait for the lock is, so that an outage is said while it lasts.
 const SLICE: Duration = Duration::from_secs(10);
-/// Between two tries to extend the lock for `--at-least`.
-const PAUSE: Duration = Duration::from_millis(100);
 /// How long the guard may take to start. Later than this there is something wrong with it.
 const GUARD_START: Duration = Duration::from_secs(10);
 const SELF: &str = "/proc/self/exe";
@@ -68,12 +67,15 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
             return End::Code(UNAVAILABLE);
         }
     };
-    let (end, kept) = match Run::start(job, kept, fence, signals) {
+    let (end, kept) = match Run::start(job, kept, fence, &signals) {
         Ok(run) => run.finish(),
         Err(error) => return no_process("a process", &error),
     };
     match (end, kept) {
-        (Some(end), Some(kept)) => give_up(job, kept, boot_time().saturating_sub(started), end),
+        (Some(end), Some(kept)) => {
+            let held = boot_time().saturating_sub(started);
+            give_up(job, kept, held, end, &signals)
+        }
         _ => End::Code(LOST),
     }
 }
@@ -174,59 +176,8 @@ fn while_waiting(signal: i32) -> Option<i32> {
     ends_the_wait(signal).then_some(signal)
 }
 
-/// Ends the lock behind COMMAND: releases it, or leaves it until `--at-least` is over.
-fn give_up(job: &Job, kept: KeptLock, held: Duration, end: End) -> End {
-    let rest = job.at_least.saturating_sub(held);
-    let (result, trouble) = if rest.is_zero() {
-        (kept.release(), "its release was not confirmed:")
-    } else {
-        (
-            leave(kept.stop(), rest),
-            "it could not be prolonged for --at-least:",
-        )
-    };
-    match result {
-        Ok(()) => end,
-        Err(Error::Lost) => {
-            say_lost();
-            End::Code(LOST)
-        }
-        Err(error) => {
-            say(format_args!(
-                "the lock ends with its ttl: {trouble} {error}"
-            ));
-            end
-        }
-    }
-}
-
-fn say_lost() {
-    say(format_args!("the lock was lost before COMMAND had ended"));
-}
-
-/// Leaves the lock to others in `rest`, or up to a ttl later.
-fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
-    let until = boot_time().saturating_add(rest);
-    loop {
-        let rest = until.saturating_sub(boot_time());
-        let result = if lock.remaining() >= rest {
-            Ok(())
-        } else {
-            lock.extend(rest)
-        };
-        match result {
-            Err(Error::Unavailable(_)) if lock.remaining() > 2 * PAUSE => thread::sleep(PAUSE),
-            Err(Error::Lost) => return Err(Error::Lost),
-            result => {
-                lock.leak();
-                return result;
-            }
-        }
-    }
-}
-
 /// COMMAND, the guard, and what is between them and us.
-struct Run {
+struct Run<'a> {
     plan: Plan,
     kept: KeptLock,
     command: Child,
@@ -235,7 +186,7 @@ struct Run {
     guard: Option<Child>,
     to_guard: UnixStream,
     terminal: Terminal,
-    signals: Receiver<i32>,
+    signals: &'a Receiver<i32>,
     /// An interrupt or quit came by way of us, not from the keyboard straight to COMMAND.
     handed_on_key: bool,
     /// Signals did not reach COMMAND, and that was said.
@@ -244,14 +195,14 @@ struct Run {
     unguarded: bool,
 }
 
-impl Run {
+impl<'a> Run<'a> {
     /// Starts the two, on the main thread: COMMAND dies with the thread that started it.
     fn start(
         job: &Job,
         kept: KeptLock,
         fence: Option<u64>,
-        signals: Receiver<i32>,
-    ) -> io::Result<Run> {
+        signals: &'a Receiver<i32>,
+    ) -> io::Result<Run<'a>> {
         let (to_guard, from_us) = UnixStream::pair()?;
         let (wait_here, gate) = pipe()?;
         let mut command = Run::command(job, fence, wait_here)?;
