@@ -5,8 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
-use std::fmt;
-use std::io::{ErrorKind, Write, stderr};
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -16,6 +15,7 @@ use redlock_sync::Error;
 use signal_hook::low_level::emulate_default_handler;
 
 use arguments::Arguments;
+use say::{said, say};
 
 mod arguments;
 #[cfg(target_os = "linux")]
@@ -33,6 +33,7 @@ mod plan;
 mod processes;
 #[cfg(target_os = "linux")]
 mod run;
+mod say;
 mod scan;
 mod show;
 #[cfg(target_os = "linux")]
@@ -91,6 +92,7 @@ enum End {
 
 fn main() -> ExitCode {
     let end = start();
+    said();
     match end {
         End::Code(code) => ExitCode::from(code),
         End::Signal(signal) => {
@@ -180,6 +182,7 @@ fn environment(command: &mut Command, name: &OsStr, fence: Option<u64>) {
 
 /// Becomes the command; otherwise says why not.
 fn exec(command: &mut Command) -> u8 {
+    said();
     let error = command.exec();
     let program = command.get_program().to_string_lossy();
     say(format_args!("cannot run {program:?}: {error}"));
@@ -197,11 +200,6 @@ fn failed(error: &Error) -> End {
         Error::Random(_) => NO_PROCESS,
         _ => UNAVAILABLE,
     })
-}
-
-/// One line to standard error, in one write. Nobody can be told if that fails.
-fn say(line: fmt::Arguments<'_>) {
-    let _ = stderr().write_all(format!("redlock: {line}\n").as_bytes());
 }
 
 /// What the library logs, and what we do.

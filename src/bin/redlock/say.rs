@@ -1,0 +1,69 @@
+//! Lines to standard error. A thread writes them, so that a reader who does not read holds nobody up.
+
+use std::fmt;
+use std::io::{Write, stderr};
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+
+/// So many lines wait to be written. More are dropped.
+const WAITING: usize = 4096;
+/// How long the end waits for them.
+const WITHIN: Duration = Duration::from_secs(1);
+
+enum Line {
+    Text(String),
+    /// All before it are written.
+    Said(SyncSender<()>),
+}
+
+/// `None`: there is no thread to be had.
+static WRITER: OnceLock<Option<SyncSender<Line>>> = OnceLock::new();
+
+/// One line, in one write. Nobody can be told if that fails.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    let text = format!("redlock: {line}\n");
+    match WRITER.get_or_init(writer) {
+        Some(writer) => {
+            let _ = writer.try_send(Line::Text(text));
+        }
+        None => write(&text),
+    }
+}
+
+/// Waits until all is written, or for a second.
+pub(crate) fn said() {
+    let (done, written) = sync_channel(1);
+    if let Some(Some(writer)) = WRITER.get()
+        && writer.try_send(Line::Said(done)).is_ok()
+    {
+        let _ = written.recv_timeout(WITHIN);
+    }
+}
+
+fn writer() -> Option<SyncSender<Line>> {
+    let (writer, lines) = sync_channel(WAITING);
+    let write = move || {
+        // A terminal that stops who writes in the background would stop us all.
+        let mut blocked = SigSet::empty();
+        blocked.add(Signal::SIGTTOU);
+        let _ = blocked.thread_block();
+        for line in lines {
+            match line {
+                Line::Text(text) => write(&text),
+                Line::Said(done) => {
+                    let _ = done.try_send(());
+                }
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("redlock-says".into());
+    thread.spawn(write).is_ok().then_some(writer)
+}
+
+fn write(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
+}
