@@ -325,21 +325,21 @@ fn what_cannot_work_is_a_usage_error_that_names_it_and_locks_nothing() {
         (&["run", "-E", "-1", "x", "true"], "-1"),
         (
             &["run", "--ttl", "0.5s", "x", "true"],
-            "--ttl is 500ms: it must be 1s to 86400s",
+            "--ttl is 500ms: it must be 1s to 1d",
         ),
-        (&["run", "--ttl", "2d", "x", "true"], "--ttl is 172800s"),
+        (&["run", "--ttl", "2d", "x", "true"], "--ttl is 2d"),
         (
             &["run", "--ttl", "9", "-k", "4.6", "x", "true"],
-            "--grace is 4.6s: it must be 0ns to 4.5s",
+            "--grace is 4.6s: it must be 0s to 4.5s",
         ),
         (
             &["run", "--max-hold", "0", "x", "true"],
-            "--max-hold is 0ns",
+            "--max-hold is 0s: it must be 1s to more",
         ),
         (&["run", "--max-hold", "never", "x", "true"], "never"),
         (
             &["run", "--max-hold", "9", "--at-least", "10", "x", "true"],
-            "--at-least is 10s: it must be 0ns to 9s",
+            "--at-least is 10s: it must be 0s to 9s",
         ),
         (
             &["run", "--restart-guard", "9", "--ttl", "10", "x", "true"],
@@ -369,7 +369,14 @@ fn what_cannot_work_is_a_usage_error_that_names_it_and_locks_nothing() {
         ),
         (&["run", "--no-such", "x", "true"], "--no-such"),
         (&["throttle", "x"], "--every"),
-        (&["throttle", "--every", "1ms", "x"], "1ms"),
+        (
+            &["throttle", "--every", "0", "x"],
+            "--every is 0s: it must be 10ms to 36500d",
+        ),
+        (
+            &["throttle", "--every", "90m", "--restart-guard", "1h", "x"],
+            "--every is 90m: it must be 10ms to 1h (--restart-guard)",
+        ),
         (&["throttle", "--every", "5", "--fence", "x"], "--fence"),
         (&["throttle", "--every", "5", "x", "-n"], "\"-n\""),
         (&["lock", "x"], "lock"),

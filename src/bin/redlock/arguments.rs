@@ -1,6 +1,7 @@
 //! What can be given on the command line, and what is wrong with it.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use crate::{BUSY, CODES};
 /// What a lock can last.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * DAY);
 const DAY: u64 = 86_400;
+/// What it must last at least.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 #[derive(Parser)]
 #[command(
@@ -40,7 +43,7 @@ pub(crate) enum Command {
     Man,
     /// Print a shell's completions
     Completions {
-        /// For which
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
@@ -58,7 +61,7 @@ pub(crate) struct Run {
     /// Do not wait if another has the lock
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
-    /// Wait at most so long [default: for ever]; 0 is -n
+    /// Wait for the lock for at most this time [default: for ever]; 0 is -n
     #[arg(short, long, value_name = "TIME")]
     pub(crate) wait: Option<Time>,
     /// Exit code if another kept it
@@ -70,7 +73,7 @@ pub(crate) struct Run {
     /// End COMMAND after this time; or: forever
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = max_hold)]
     pub(crate) max_hold: Time,
-    /// Keep the lock so long, even if COMMAND ends sooner; up to a ttl longer
+    /// Keep the lock for at least this time, even if COMMAND ends sooner; up to a ttl longer
     #[arg(long, value_name = "TIME")]
     pub(crate) at_least: Option<Time>,
     /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]
@@ -297,6 +300,11 @@ impl Throttle {
         if self.fence && command.is_empty() {
             return Err("--fence is for COMMAND, and there is none".into());
         }
+        within("--every", self.every.0, SHORTEST, LONGEST)?;
+        if let Some(Time(longest)) = self.nodes.restart_guard {
+            within("--every", self.every.0, SHORTEST, longest)
+                .map_err(|error| format!("{error} (--restart-guard)"))?;
+        }
         Ok((name, command))
     }
 }
@@ -325,14 +333,36 @@ fn within(what: &str, time: Duration, min: Duration, max: Duration) -> Result<()
     }
     let to = match max {
         Duration::MAX => "more".into(),
-        max => format!("{max:?}"),
+        max => Time(max).to_string(),
     };
-    Err(format!("{what} is {time:?}: it must be {min:?} to {to}"))
+    let (time, min) = (Time(time), Time(min));
+    Err(format!("{what} is {time}: it must be {min} to {to}"))
 }
 
 /// A number of seconds, or with a unit: 500ms 30s 5m 1h 1d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time(pub(crate) Duration);
+
+/// As it can be given; what is below a millisecond is not shown.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
+        if millis > 0 {
+            return match seconds {
+                0 => write!(f, "{millis}ms"),
+                _ => write!(f, "{}s", self.0.as_millis() as f64 / 1000.0),
+            };
+        }
+        let units = [(DAY, "d"), (3600, "h"), (60, "m")];
+        match units
+            .iter()
+            .find(|(unit, _)| seconds > 0 && seconds % unit == 0)
+        {
+            Some((unit, name)) => write!(f, "{}{name}", seconds / unit),
+            None => write!(f, "{seconds}s"),
+        }
+    }
+}
 
 impl std::str::FromStr for Time {
     type Err = String;

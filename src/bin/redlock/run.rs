@@ -44,7 +44,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
     let signals = fs::metadata(SELF).and_then(|_| signals());
     let signals = match signals {
         Ok(signals) => signals,
-        Err(error) => return no_process("the signals, or /proc", &error),
+        Err(error) => return no_process("the process's signals from /proc", &error),
     };
     let (kept, started) = loop {
         let lock = match acquire(job, redlock, options, &signals) {
@@ -81,7 +81,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
 }
 
 fn no_process(what: &str, error: &dyn std::error::Error) -> End {
-    say(format_args!("the system does not give {what}: {error}"));
+    say(format_args!("cannot get {what}: {error}"));
     End::Code(NO_PROCESS)
 }
 
@@ -95,7 +95,7 @@ fn signals() -> io::Result<Receiver<i32>> {
         SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
     ];
     let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
-    // Where that is ignored, nobody could be waited for.
+    // If SIGCHLD were ignored, the kernel would keep no process's exit status.
     let handled = handled.into_iter().filter(|signal| !is_ignored(signal));
     let mut signals = Signals::new(handled.chain([SIGCHLD]))?;
     let (sender, receiver) = channel();

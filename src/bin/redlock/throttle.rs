@@ -18,7 +18,7 @@ pub(crate) fn throttle(
     let lock = match redlock.try_acquire(name.as_encoded_bytes(), given.every.0) {
         Ok(Some(lock)) => lock,
         Ok(None) => {
-            info!("too soon: it has been less than {:?}", given.every.0);
+            info!("too soon: it has been less than {}", given.every);
             return End::Code(given.conflict_exit_code);
         }
         Err(error) => return failed(&error),
