@@ -361,11 +361,11 @@ fn what_cannot_work_is_a_usage_error_that_names_it_and_locks_nothing() {
         ),
         (
             &["run", "--node-timeout", "0", "x", "true"],
-            "node_timeout is 0ns",
+            "--node-timeout is 0s: it must be 1ms to 1h",
         ),
         (
             &["run", "--connect-timeout", "2h", "x", "true"],
-            "connect_timeout is 7200s",
+            "--connect-timeout is 2h: it must be 1ms to 1h",
         ),
         (&["run", "--no-such", "x", "true"], "--no-such"),
         (&["throttle", "x"], "--every"),

@@ -327,7 +327,12 @@ fn words(words: &[OsString]) -> Result<(&OsStr, &[OsString]), String> {
     Ok((name, command))
 }
 
-fn within(what: &str, time: Duration, min: Duration, max: Duration) -> Result<(), String> {
+pub(crate) fn within(
+    what: &str,
+    time: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), String> {
     if time >= min && time <= max {
         return Ok(());
     }

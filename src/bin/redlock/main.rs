@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
-//! To be read in this order: main, arguments, nodes, plan, run (whose helpers are child, processes, terminal and
-//! give_up), throttle, show, inspect, list (which has scan), doctor, manual.
+//! To be read in this order: main, arguments, nodes, plan, run (whose helpers are acquire, child, processes,
+//! terminal and give_up), throttle, show, inspect, list (which has scan), doctor, manual, say.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -17,6 +17,8 @@ use signal_hook::low_level::emulate_default_handler;
 use arguments::Arguments;
 use say::{said, say};
 
+#[cfg(target_os = "linux")]
+mod acquire;
 mod arguments;
 #[cfg(target_os = "linux")]
 mod child;

@@ -5,11 +5,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use redlock_sync::redis::{ConnectionInfo, IntoConnectionInfo};
 use redlock_sync::{Options, Redlock};
 
-use crate::arguments::Nodes;
+use crate::arguments::{Nodes, within};
 
 const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
@@ -22,6 +23,17 @@ const LONGEST_FILE: u64 = 1 << 20;
 ///
 /// What is wrong with which flag, variable, or line of a file. No URL is repeated: it may have a password.
 pub(crate) fn open(given: &Nodes) -> Result<(Redlock, Options), String> {
+    for (name, time) in [
+        ("--node-timeout", given.node_timeout.0),
+        ("--connect-timeout", given.connect_timeout.0),
+    ] {
+        within(
+            name,
+            time,
+            Duration::from_millis(1),
+            Duration::from_secs(3600),
+        )?;
+    }
     let (place, nodes) = nodes(given)?;
     client(given, &place, nodes)
 }
@@ -72,11 +84,9 @@ fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
         .filter(|url| !url.is_empty())
         .collect();
     if !urls.is_empty() {
-        let node = |(i, url)| node(url, format_args!("{VARIABLE}, URL {}", i + 1));
-        let nodes: Result<_, String> = urls
-            .into_iter()
-            .enumerate()
-            .map(|(i, url)| node((i, url)))
+        let nodes: Result<_, String> = (1..)
+            .zip(urls)
+            .map(|(number, url)| node(url, format_args!("{VARIABLE}, URL {number}")))
             .collect();
         return Ok((VARIABLE.into(), nodes?));
     }

@@ -9,32 +9,28 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+use std::{fs, io};
 
 use log::info;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::signal::{Signal, killpg, raise};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
-use redlock_sync::{Error, KeptLock, Lock, Options, Redlock};
-use signal_hook::consts::{
-    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
-};
-use signal_hook::iterator::Signals;
+use redlock_sync::{Error, KeptLock, Options, Redlock};
+use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
+use crate::acquire::{acquire, signals};
 use crate::arguments::Job;
 use crate::child::{self, boot_time};
 use crate::give_up::{give_up, say_lost};
-use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, ends_the_wait, is_handed_on};
+use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, is_handed_on};
 use crate::processes;
 use crate::terminal::Terminal;
 use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
 
-/// How long one wait for the lock is, so that an outage is said while it lasts.
-const SLICE: Duration = Duration::from_secs(10);
 /// How long the guard may take to start. Later than this there is something wrong with it.
 const GUARD_START: Duration = Duration::from_secs(10);
 const SELF: &str = "/proc/self/exe";
@@ -83,97 +79,6 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
 fn no_process(what: &str, error: &dyn std::error::Error) -> End {
     say(format_args!("cannot get {what}: {error}"));
     End::Code(NO_PROCESS)
-}
-
-/// The signals that are handled, as they come. What was to be ignored from the start (nohup) stays ignored.
-fn signals() -> io::Result<Receiver<i32>> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    let ignored = ignored.ok_or_else(|| io::Error::other("no SigIgn in /proc/self/status"))?;
-    let handled = [
-        SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
-    ];
-    let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
-    // If SIGCHLD were ignored, the kernel would keep no process's exit status.
-    let handled = handled.into_iter().filter(|signal| !is_ignored(signal));
-    let mut signals = Signals::new(handled.chain([SIGCHLD]))?;
-    let (sender, receiver) = channel();
-    let forward = move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    };
-    let thread = thread::Builder::new().name("redlock-signals".into());
-    thread.spawn(forward)?;
-    Ok(receiver)
-}
-
-/// Waits for the lock as long as the job says.
-fn acquire(
-    job: &Job,
-    redlock: &Redlock,
-    options: &Options,
-    signals: &Receiver<i32>,
-) -> Result<Lock, End> {
-    let end = job.wait.map(|wait| Instant::now().checked_add(wait));
-    // A new wait would be the last in the queue.
-    let slice = if job.fair { Duration::MAX } else { SLICE };
-    let mut ended_by = None;
-    let mut outage = false;
-    info!(
-        "waiting for \"{}\"",
-        job.name.as_encoded_bytes().escape_ascii()
-    );
-    loop {
-        let left = match end {
-            Some(Some(end)) => end.saturating_duration_since(Instant::now()),
-            _ => Duration::MAX,
-        };
-        let options = options.clone().wait(left.min(slice)).fair(job.fair);
-        let redlock = redlock
-            .clone()
-            .with_options(options)
-            .map_err(|error| failed(&error))?;
-        let keep_trying = || {
-            ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
-            ended_by.is_none()
-        };
-        let name = job.name.as_encoded_bytes();
-        let result = redlock.acquire_while(name, job.ttl, keep_trying);
-        ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
-        if let Some(signal) = ended_by {
-            return Err(End::Signal(signal));
-        }
-        let error = match result {
-            Ok(lock) => return Ok(lock),
-            Err(error) => error,
-        };
-        match error {
-            Error::Busy if left <= slice => {
-                info!("another has the lock");
-                return Err(End::Code(job.conflict));
-            }
-            Error::Busy => outage = false,
-            Error::Unavailable(_) | Error::TooSlow if left > slice => {
-                if !outage {
-                    say(format_args!("{error}; waiting goes on"));
-                }
-                outage = true;
-            }
-            error => return Err(failed(&error)),
-        }
-    }
-}
-
-/// A signal that came while we wait: whether it ends that.
-fn while_waiting(signal: i32) -> Option<i32> {
-    if signal == SIGTSTP && !processes::is_orphaned() {
-        let _ = raise(Signal::SIGSTOP);
-    }
-    ends_the_wait(signal).then_some(signal)
 }
 
 /// COMMAND, the guard, and what is between them and us.
