@@ -45,14 +45,14 @@ pub(crate) fn signals() -> io::Result<Receiver<i32>> {
     Ok(receiver)
 }
 
-/// Waits for the lock as long as the job says.
+/// Waits for the lock until `end`; `None`: for ever.
 pub(crate) fn acquire(
     job: &Job,
     redlock: &Redlock,
     options: &Options,
     signals: &Receiver<i32>,
+    end: Option<Instant>,
 ) -> Result<Lock, End> {
-    let end = job.wait.map(|wait| Instant::now().checked_add(wait));
     // A new wait would be the last in the queue.
     let slice = if job.fair { Duration::MAX } else { SLICE };
     let mut ended_by = None;
@@ -63,8 +63,8 @@ pub(crate) fn acquire(
     );
     loop {
         let left = match end {
-            Some(Some(end)) => end.saturating_duration_since(Instant::now()),
-            _ => Duration::MAX,
+            Some(end) => end.saturating_duration_since(Instant::now()),
+            None => Duration::MAX,
         };
         let options = options.clone().wait(left.min(slice)).fair(job.fair);
         let redlock = redlock

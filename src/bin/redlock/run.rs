@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use log::info;
@@ -42,8 +42,9 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         Ok(signals) => signals,
         Err(error) => return no_process("the process's signals from /proc", &error),
     };
+    let until = job.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (kept, started) = loop {
-        let lock = match acquire(job, redlock, options, &signals) {
+        let lock = match acquire(job, redlock, options, &signals, until) {
             Ok(lock) => lock,
             Err(end) => return end,
         };
