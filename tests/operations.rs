@@ -309,9 +309,11 @@ fn redlock_on(nodes: Vec<String>) -> Redlock {
     Redlock::new(nodes).unwrap().with_options(quick).unwrap()
 }
 
+type Brief = (Severity, Option<usize>, &'static str);
+
 /// Severity, node and code, but for what all these nodes have in common: they are on one machine, and
 /// started lately.
-fn findings(redlock: &Redlock) -> Vec<(Severity, Option<usize>, &'static str)> {
+fn all_findings(redlock: &Redlock) -> Vec<Brief> {
     let report = redlock.check("probe").unwrap();
     let common = |finding: &&Finding| {
         !(finding.severity() == Severity::Note
@@ -319,6 +321,13 @@ fn findings(redlock: &Redlock) -> Vec<(Severity, Option<usize>, &'static str)> {
     };
     let brief = |finding: &Finding| (finding.severity(), finding.node(), finding.code());
     report.findings().filter(common).map(brief).collect()
+}
+
+/// Without the one answer of ten that a busy machine may delay.
+fn findings(redlock: &Redlock) -> Vec<Brief> {
+    let mut found = all_findings(redlock);
+    found.retain(|(severity, _, code)| (*severity, *code) != (Severity::Warning, "latency"));
+    found
 }
 
 #[test]
@@ -367,7 +376,12 @@ fn five_good_nodes_are_fit_and_nothing_is_left_on_them() {
 fn expect(severity: Severity, code: &'static str, bad: &str) {
     let servers = good(2);
     let nodes = [urls(&servers), vec![bad.to_owned()]].concat();
-    assert_eq!(findings(&redlock_on(nodes)), [(severity, Some(2), code)]);
+    let mut found = match code {
+        "latency" => all_findings(&redlock_on(nodes)),
+        _ => findings(&redlock_on(nodes)),
+    };
+    found.retain(|(_, node, code)| *code != "latency" || *node == Some(2));
+    assert_eq!(found, [(severity, Some(2), code)]);
 }
 
 fn with(args: &[&str]) -> Server {
