@@ -23,17 +23,6 @@ const LONGEST_FILE: u64 = 1 << 20;
 ///
 /// What is wrong with which flag, variable, or line of a file. No URL is repeated: it may have a password.
 pub(crate) fn open(given: &Nodes) -> Result<(Redlock, Options), String> {
-    for (name, time) in [
-        ("--node-timeout", given.node_timeout.0),
-        ("--connect-timeout", given.connect_timeout.0),
-    ] {
-        within(
-            name,
-            time,
-            Duration::from_millis(1),
-            Duration::from_secs(3600),
-        )?;
-    }
     let (place, nodes) = nodes(given)?;
     client(given, &place, nodes)
 }
@@ -68,6 +57,17 @@ fn client(
 
 /// Where they stand, and the nodes.
 fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
+    for (name, time) in [
+        ("--node-timeout", given.node_timeout.0),
+        ("--connect-timeout", given.connect_timeout.0),
+    ] {
+        within(
+            name,
+            time,
+            Duration::from_millis(1),
+            Duration::from_secs(3600),
+        )?;
+    }
     if !given.node.is_empty() {
         return Ok(("--node".into(), from_flags(&given.node)?));
     }
