@@ -599,6 +599,10 @@ fn a_node_that_is_restarted_while_somebody_waits_does_no_harm() {
     let mut servers = Server::several(3);
     let [holder, redlock] = two(&servers);
     let lock = take(&holder, "a");
+    // Else it may be lost with one of them.
+    eventually("all nodes have it", || {
+        servers.iter().all(|server| server.exists("a"))
+    });
     std::thread::scope(|scope| {
         let next = scope.spawn(|| take_turn(&redlock));
         in_queue(&servers, 1);
