@@ -670,13 +670,21 @@ static void child(redlock_t *redlock, redlock_lock_t *lock, redlock_lock_t *kept
     IS(REDLOCK_CONFIG, redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, 1));
     CHECK(last_error_has("fork"));
 
+#ifndef __SANITIZE_ADDRESS__
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "mine", 4, TTL, &mine));
+#endif
     IS(REDLOCK_LOST, redlock_lock_release(lock));
     redlock_lock_leak(kept);
+    /* That sanitizer's allocator does not survive a fork while other threads use it: one of them may have held its
+       lock, and threads that are started here would wait for it for ever. */
+#ifndef __SANITIZE_ADDRESS__
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "mine", 4, TTL, &mine));
     mine = take_kept(redlock, "child", TTL / 2, TTL);
     OK(redlock_lock_wait_lost(mine, 100));
     OK(redlock_lock_release(mine));
+#else
+    (void)mine;
+#endif
     redlock_free(redlock);
 }
 
