@@ -155,7 +155,7 @@ impl Options {
     /// most one second of their difference counts; not at all where nodes do not tell (TLS, a user without
     /// channels). A turn lasts for 4 × [`node_timeout`](Options::node_timeout), at
     /// least 250 ms and at most 1 s. A waiter that was killed is skipped. One that hangs costs the others its turn
-    /// and a pause that is no longer. Nobody leaves a free lock to others for more than five turns. Exclusion never
+    /// and a pause that is no longer. Nobody leaves a free lock to others for more than four turns. Exclusion never
     /// depends on any of this.
     ///
     /// Strict first come, first served is impossible over several independent nodes. Each of them sees arrivals in

@@ -48,7 +48,19 @@ unsafe impl GlobalAlloc for Counting {
 /// No longer than what the restart guard is for.
 const COST_TTL: Duration = Duration::from_secs(1);
 
+/// A thread locks again what it holds.
+const ENTERED: &str = "entered again";
+
 fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) {
+    if kind == ENTERED {
+        let locks = redlock.reentrant();
+        let _outer = locks.acquire("entered", support::TTL).unwrap();
+        for _ in 0..count {
+            let entry = locks.acquire("entered", support::TTL).unwrap();
+            entry.release().unwrap();
+        }
+        return;
+    }
     for _ in 0..count {
         let lock = redlock.try_acquire("cost", COST_TTL).unwrap().unwrap();
         if kind == "dropped" {
@@ -99,6 +111,18 @@ fn a_pair_allocates_once() {
     }
 }
 
+#[test]
+fn to_enter_again_allocates_nothing() {
+    let servers = Server::several(3);
+    let redlock = warm(&urls(&servers), false);
+    let before = ALLOCATIONS.get();
+    pairs(&redlock, ENTERED, 1000);
+    let all = ALLOCATIONS.get() - before;
+    println!("{ENTERED}: {all} allocations for 1000");
+    // Those of the first one, which is a lock of its own.
+    assert!(all <= 50, "{all} allocations for 1000");
+}
+
 /// One write for each node and one read for each that is waited for, in each of the two steps; the
 /// process id once in each; randomness once. The rest: now and then a look at nodes that nobody waits
 /// for.
@@ -110,6 +134,8 @@ fn a_pair_makes_no_more_system_calls_than_it_must() {
         (5, "released", 19.0),
         (5, "dropped", 16.0),
         (5, "released, guarded", 19.0),
+        // Whose process it is, and no node is asked.
+        (3, ENTERED, 3.0),
     ] {
         let servers = Server::several(count);
         let (few, many) = (500, 2500);

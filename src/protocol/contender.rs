@@ -298,16 +298,15 @@ impl Contender {
         self.again = false;
         self.phase = Phase::Tries(now);
         Move::Try(match self.turn {
-            Some(turn) if !self.is_kept_from(turn, now) => Bid::InTurn,
+            Some(_) if self.patient_until().is_none_or(|until| now < until) => Bid::InTurn,
             None if !knocks => Bid::Plain,
             _ => Bid::Knock,
         })
     }
 
-    /// Whether it has let others go first for long enough.
-    fn is_kept_from(&self, turn: Turn, now: Instant) -> bool {
-        self.kept_since
-            .is_some_and(|since| now >= since + turn.patience())
+    /// Until when it lets others go first.
+    fn patient_until(&self) -> Option<Instant> {
+        Some(self.kept_since? + self.turn?.patience())
     }
 
     /// Denied, by a quorum or for want of one.
@@ -357,6 +356,10 @@ impl Contender {
             free.map_or(poll, |free| {
                 poll.min(free.saturating_add(noise.between(EXPIRED)))
             })
+        };
+        let sleep = match self.patient_until() {
+            Some(until) => sleep.min(until.saturating_duration_since(now)),
+            None => sleep,
         };
         self.phase = Phase::Sleeps(now + sleep);
     }
@@ -702,7 +705,7 @@ mod tests {
             }
         };
         while bid(&mut world) == Bid::InTurn {
-            assert!(world.now <= since + 1300 * MS);
+            assert!(world.now < since + 1000 * MS);
             world.kept(3, 0, 250 * MS);
         }
         assert!(world.now >= since + 1000 * MS);
