@@ -1,6 +1,6 @@
 //! How threads wait for a lock that somebody has: what the lines say, with threads, clocks and connections.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ const PARTS: usize = 1024;
 /// Those who wait in this process, and what is known here of those who do elsewhere.
 pub(crate) struct Waiting {
     lines: Mutex<Lines<Arc<Waiter>>>,
-    /// So many lines there are. Where there is none, a release need not look who is next.
-    count: AtomicUsize,
+    /// No lock has a line: a release need not look who is next.
+    quiet: AtomicBool,
     /// How many locks are held here, by a part of their resource's hash.
     here: Box<[AtomicU32]>,
 }
@@ -55,7 +55,7 @@ impl Waiting {
         let lines = Lines::new(infos.len(), audible, channel, nodes.node_timeout, noise);
         Waiting {
             lines: Mutex::new(lines),
-            count: AtomicUsize::new(0),
+            quiet: AtomicBool::new(true),
             here: (0..PARTS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -90,14 +90,14 @@ impl Waiting {
     }
 
     fn is_quiet(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
+        self.quiet.load(Ordering::SeqCst)
     }
 
     /// Uses the lines, and wakes those who should look again.
     fn with<T>(&self, use_them: impl FnOnce(&mut Lines<Arc<Waiter>>) -> T) -> T {
         let mut lines = lock(&self.lines);
         let result = use_them(&mut lines);
-        self.count.store(lines.len(), Ordering::SeqCst);
+        self.quiet.store(lines.is_quiet(), Ordering::SeqCst);
         let woken = std::mem::take(&mut lines.woken);
         drop(lines);
         woken.iter().for_each(|waiter| waiter.wake());
@@ -138,7 +138,7 @@ impl Waiting {
         }
         let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
         match handover {
-            Handover::Tell => self.tell(lane, op(tell), key).outcome,
+            Handover::Tell(tell) => self.tell(lane, op(tell), key).outcome,
             Handover::Serve { place, who, ttl } => {
                 let node_timeout = lane.nodes().node_timeout;
                 let mut attempt = Attempt::new(key.resource.clone(), ttl, None, node_timeout);

@@ -17,6 +17,7 @@ use crate::protocol::contender::{Bid, Contender, Ears, Move, Noise};
 use crate::protocol::mutant;
 use crate::protocol::queue::{self, Channel, Knock, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
+use crate::protocol::script::Tell;
 
 /// After so many hand-overs, or so long, another process that waits has its turn.
 const LONGEST_RUN: (u32, Duration) = (16, Duration::from_millis(20));
@@ -66,8 +67,8 @@ pub(crate) enum Step {
 /// What a release does about those who wait here.
 #[derive(Debug)]
 pub(crate) enum Handover<W> {
-    /// Nothing: the release tells another process, and the thread at the front goes on by itself.
-    Tell,
+    /// Nothing: the release tells a process that waits, and the thread at the front goes on by itself.
+    Tell(Tell),
     /// It goes together with the first try for this one.
     Serve { place: u64, who: W, ttl: Ttl },
 }
@@ -170,9 +171,9 @@ impl<W: Clone> Lines<W> {
         }
     }
 
-    /// So many locks have a line.
-    pub(crate) fn len(&self) -> usize {
-        self.lines.len()
+    /// No lock has a line, and this process cannot be told anything: a release need not look who is next.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.lines.is_empty() && self.listened == NodeSet::EMPTY
     }
 
     /// Forgets lines in which nobody waits.
@@ -542,11 +543,12 @@ impl<W: Clone> Lines<W> {
             if let Some(line) = self.lines.get_mut(resource) {
                 line.run = None;
             }
-            return Handover::Tell;
+            let channel = self.channel.filter(|_| !mutant(43));
+            return Handover::Tell(channel.map_or(Tell::One, Tell::Another));
         };
         let (Some(line), Some(place)) = (self.lines.get_mut(resource), self.places.get_mut(&at))
         else {
-            return Handover::Tell;
+            return Handover::Tell(Tell::One);
         };
         let (most, longest) = LONGEST_RUN;
         let (count, since) = *line.run.get_or_insert((0, now));
@@ -563,7 +565,7 @@ impl<W: Clone> Lines<W> {
             || now >= since + longest
         {
             line.run = None;
-            return Handover::Tell;
+            return Handover::Tell(Tell::One);
         }
         line.run = Some((count + 1, since));
         let (who, ttl) = (place.who.clone(), place.wish.ttl);
@@ -777,7 +779,7 @@ mod tests {
         fn release(&mut self) -> Option<(u64, u32)> {
             match self.lines.hand_over(NAME, self.now.mono) {
                 Handover::Serve { place, who, .. } => Some((place, who)),
-                Handover::Tell => None,
+                Handover::Tell(_) => None,
             }
         }
     }
@@ -793,7 +795,36 @@ mod tests {
             world.leave(place, true);
         }
         assert_eq!(served, [0, 1, 3, 4]);
-        assert_eq!(world.lines.len(), 0, "nothing is kept of it");
+        assert!(world.lines.lines.is_empty(), "nothing is kept of it");
+    }
+
+    /// Its name may be in the queue still: who was served may have knocked before.
+    #[test]
+    fn a_process_in_which_nobody_waits_does_not_tell_itself() {
+        let mut world = world();
+        let channel = Channel::new([1; 16]);
+        let place = world.join(0, None);
+        let tells = |world: &mut World| match world.lines.hand_over(NAME, world.now.mono) {
+            Handover::Tell(tell) => Some(tell),
+            Handover::Serve { .. } => None,
+        };
+        world.pass(50 * MS);
+        world.step(place, false);
+        assert_eq!(tells(&mut world), Some(Tell::One), "it is trying");
+        let failure = (Failure::Busy, MS);
+        world
+            .lines
+            .failed(place, failure, &Denial::default(), world.now.mono);
+        assert_eq!(tells(&mut world), None);
+        world.leave(place, true);
+        assert_eq!(tells(&mut world), Some(Tell::Another(channel)));
+        // As long as it listens it may be told.
+        let place = world.join(0, None);
+        world.lines.listened.add(0);
+        world.leave(place, true);
+        assert!(world.lines.lines.is_empty() && !world.lines.is_quiet());
+        assert!(!world.lines.still_listens(0, world.now.mono));
+        assert!(world.lines.is_quiet());
     }
 
     #[test]

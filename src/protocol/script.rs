@@ -70,6 +70,9 @@ pub(crate) enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
     One,
+    /// But not this process, in which nobody waits: if its name is left in the queue, and it ends now, nobody
+    /// would learn that the lock is free.
+    Another(Channel),
     /// And for so long the lock is kept for that one.
     InTurn(Turn),
     /// The lock was never held, or goes to a thread of this process.
@@ -116,6 +119,9 @@ impl Action {
             Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
             Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
             Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
+            Action::Release(Tell::Another(channel)) => {
+                call(TELL, b"1", &[token, channel.name().as_bytes()], None);
+            }
             Action::Release(Tell::InTurn(turn)) => {
                 call(TELL, b"1", &[token], Some(turn.millis()));
             }
@@ -298,6 +304,10 @@ mod tests {
                 (Action::Acquire(ttl), set.clone()),
                 (Action::Release(Tell::Nobody), script(RELEASE, by_hash)),
                 (Action::Release(Tell::One), script(TELL, by_hash)),
+                (
+                    Action::Release(Tell::Another(knock.channel)),
+                    script(TELL, by_hash).arg(knock.channel.name()).clone(),
+                ),
                 (
                     Action::Release(Tell::InTurn(turn)),
                     script(TELL, by_hash).arg(400).clone(),

@@ -606,6 +606,7 @@ impl World {
             not_held: NodeSet::EMPTY,
             drawn: self.order,
             freed: None,
+            alone: false,
             leaked: false,
             passed: false,
         });

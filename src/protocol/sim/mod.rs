@@ -122,6 +122,8 @@ struct Trail {
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
     freed: Option<u64>,
+    /// Nobody of its process waited for the lock then.
+    alone: bool,
     /// Left to its ttl.
     leaked: bool,
     /// When it was acquired, another process had been told.

@@ -75,6 +75,7 @@ enum Command {
         token: usize,
         tells: bool,
         turn: Option<u64>,
+        but: Option<usize>,
     },
     Leave {
         resource: u8,
@@ -321,7 +322,12 @@ fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
             resource: args[3][0],
             token: token(args[4]),
             tells: is(TELL),
-            turn: (count > 5).then(|| number(args[5])),
+            turn: Some(5)
+                .filter(|_| count == 6 && args[5].len() < 40)
+                .map(|at| number(args[at])),
+            but: Some(5)
+                .filter(|_| count == 6 && args[5].len() == 40)
+                .map(|at| channel(args[at])),
         },
         _ if is(KNOCK) || is(WAIT_IN_TURN) => Command::Set {
             resource: args[3][0],
@@ -497,7 +503,7 @@ impl World {
                     return b":0\r\n";
                 }
                 let keeps = fair || kept.is_some();
-                match self.tell(node, resource, keeps.then_some(turn)) {
+                match self.tell(node, resource, keeps.then_some(turn), None, None) {
                     true => b":2\r\n",
                     false => b":1\r\n",
                 }
@@ -507,6 +513,7 @@ impl World {
                 token,
                 tells,
                 turn,
+                but,
             } => {
                 let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
                 let found = server.keys.iter().position(held);
@@ -529,7 +536,9 @@ impl World {
                         if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
                             *excused |= late;
                         }
-                        if tells && self.tell(node, resource, turn) {
+                        let alone = self.trails[token].alone;
+                        let own = alone.then_some(self.trails[token].client);
+                        if tells && self.tell(node, resource, turn, but, own) {
                             return b":2\r\n";
                         }
                         b":1\r\n"
@@ -550,9 +559,23 @@ impl World {
     }
 
     /// The first who waits and hears it is told that a lock is free; whether there is one.
-    fn tell(&mut self, node: usize, resource: u8, turn: Option<u64>) -> bool {
+    /// `own`: the process that asks for it, if nobody waits there.
+    fn tell(
+        &mut self,
+        node: usize,
+        resource: u8,
+        turn: Option<u64>,
+        but: Option<usize>,
+        own: Option<usize>,
+    ) -> bool {
         while let Some(channel) = self.servers[node].pop(self.t, resource) {
+            if but == Some(channel) {
+                continue;
+            }
             if self.publish(node, channel, resource) || mutant(34) {
+                self.check(own != Some(channel), || {
+                    format!("client {channel} tells itself that {resource} is free, and nobody waits there")
+                });
                 if let Some(turn) = turn.filter(|_| !mutant(42)) {
                     self.servers[node].turns.retain(|turn| turn.0 != resource);
                     self.servers[node].keep(self.t, resource, channel, turn);

@@ -130,6 +130,10 @@ const MUTANTS: &[(u32, &str)] = &[
     (39, "a turn never ends"),
     (40, "whose turn it is may be gone, and the others sleep"),
     (41, "who knocks goes before the first in the queue"),
+    (
+        43,
+        "a release in a process that does not wait tells that process",
+    ),
     (42, "a lock is not kept for whom a release has told"),
 ];
 

@@ -132,19 +132,21 @@ impl World {
         let resource = self.trails[token].resource;
         self.order += 1;
         self.trails[token].freed = Some(self.order);
+        self.trails[token].alone = self.waits && !self.fair && !self.waits_for(c, resource);
         let now = self.now(c);
         let mut after = After::Nothing;
+        let mut tell = Tell::One;
         let mut next = None;
         if self.waits {
             after = After::Tell;
             if self.trails[token].passed {
                 self.passed(c, resource);
             }
-            if self.clients[c].lines.len() > 0 && !self.fair {
+            if !self.clients[c].lines.is_quiet() && !self.fair {
                 let handover = self.clients[c].lines.hand_over(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
-                    Handover::Tell => {}
+                    Handover::Tell(whom) => tell = whom,
                     Handover::Serve { place, who, ttl } => {
                         after = After::Serve;
                         next = Some(self.serve(c, place, who, ttl, resource, token));
@@ -155,7 +157,7 @@ impl World {
         }
         let tell = match after {
             After::Nothing | After::Tell if self.fair => Tell::InTurn(turn()),
-            After::Nothing | After::Tell => Tell::One,
+            After::Nothing | After::Tell => tell,
             After::Serve => Tell::Nobody,
         };
         let op = Op {
@@ -244,7 +246,7 @@ impl World {
         let lines = &mut self.clients[c].lines;
         match after {
             After::Nothing => {}
-            After::Tell if told || lines.len() > 0 => lines.released(&name, told, now),
+            After::Tell if told || !lines.is_quiet() => lines.released(&name, told, now),
             After::Tell => {}
             After::Serve => lines.wake(&name),
         }
@@ -284,7 +286,7 @@ impl World {
             turn: (self.fair && (self.prompt || !self.random.chance(20))).then(turn),
         };
         let lines = &mut self.clients[c].lines;
-        let joins = self.fair || lines.len() > 0 && lines.is_waited_for(&[resource], now);
+        let joins = self.fair || !lines.is_quiet() && lines.is_waited_for(&[resource], now);
         let was_here = !joins && self.is_here(c, resource);
         self.clients[c].threads[thread].wait = Some(Wait {
             resource,
