@@ -369,6 +369,44 @@ fn parent_and_child_wait_for_the_same_lock() {
     });
 }
 
+/// The child has knocked, and is served by one of its own threads: its name is in the queues still when it
+/// releases, and it cannot pass on what it would tell itself.
+#[test]
+fn a_child_that_ends_with_its_release_tells_its_parent() {
+    in_own_process(
+        "a_child_that_ends_with_its_release_tells_its_parent",
+        || {
+            let servers = Server::several(3);
+            let poll = Duration::from_secs(5);
+            let redlock = connected(&servers)
+                .with_options(options().retry_delay(poll, poll))
+                .unwrap();
+            let entries = |count: u64| {
+                eventually("they are in the queue", || {
+                    servers.iter().all(|server| server.queued("a") == count)
+                });
+            };
+            let child = forked(|| {
+                let lock = redlock.acquire("a", TTL).unwrap();
+                std::thread::scope(|scope| {
+                    let served = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
+                    entries(2);
+                    lock.release().unwrap();
+                    // Without waiting for what the nodes say.
+                    drop(served.join().unwrap());
+                });
+            });
+            // The child is the first in the queue.
+            entries(1);
+            let came = Instant::now();
+            let lock = redlock.acquire("a", TTL).unwrap();
+            assert!(came.elapsed() < poll, "{:?}", came.elapsed());
+            lock.release().unwrap();
+            assert_well(child, "released");
+        },
+    );
+}
+
 #[test]
 fn a_child_does_not_enter_what_its_parent_holds() {
     let name = "a_child_does_not_enter_what_its_parent_holds";
