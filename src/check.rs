@@ -77,6 +77,7 @@ impl Redlock {
         let key = Key {
             resource: checked(probe.as_ref())?,
             token: Token::random()?,
+            label: None,
             asked: NodeSet::ALL,
         };
         let guard = self.options().restart_guard;

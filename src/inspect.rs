@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::ConnectionInfo;
 
 use crate::error::{Cause, Error, NodeError, NodeErrors};
+use crate::label::Label;
 use crate::protocol::quorum::majority;
 use crate::protocol::resp::{self, Reply};
 use crate::redlock::{Redlock, checked};
@@ -25,9 +26,8 @@ const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
     if p==-2 then return false end \
     return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,84))";
 
-/// A token is so long, and a label behind it at most so long.
+/// A token is so long.
 const TOKEN: usize = 20;
-const MAX_LABEL: usize = 64;
 
 impl Redlock {
     /// Who holds a lock, node by node, at this moment: for people who look for the reason of something. Never
@@ -111,8 +111,8 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
                 token: Token::from_bytes(*token),
                 label: usize::try_from(length)
                     .ok()
-                    .filter(|length| *length <= TOKEN + MAX_LABEL && !is_text(token))
-                    .and_then(|_| label(rest)),
+                    .filter(|length| *length <= TOKEN + Label::MAX && !is_text(token))
+                    .and_then(|_| Label::parse(rest)),
             },
             remaining,
         },
@@ -131,12 +131,6 @@ fn is_text(token: &[u8; TOKEN]) -> bool {
         Err(_) => None,
     };
     text.is_some_and(|text| !text.chars().any(char::is_control))
-}
-
-fn label(bytes: &[u8]) -> Option<Arc<str>> {
-    let text = str::from_utf8(bytes).ok()?;
-    let printable = !text.is_empty() && !text.chars().any(char::is_control);
-    printable.then(|| text.into())
 }
 
 /// What [`Redlock::inspect`] has seen.
@@ -214,7 +208,7 @@ pub enum NodeState {
 #[derive(Clone)]
 pub struct Holder {
     token: Token,
-    label: Option<Arc<str>>,
+    label: Option<Label>,
 }
 
 impl Holder {
@@ -227,7 +221,7 @@ impl Holder {
     /// What stands behind the token in the key's value, if it is text of at most 64 bytes, and the token is not:
     /// then the whole is somebody's text, and may be secret.
     pub fn label(&self) -> Option<&str> {
-        self.label.as_deref()
+        self.label.as_ref().map(Label::as_str)
     }
 }
 
@@ -244,7 +238,7 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.fingerprint())?;
         match &self.label {
-            Some(label) => write!(f, " ({label})"),
+            Some(label) => write!(f, " ({})", label.as_str()),
             None => Ok(()),
         }
     }

@@ -652,6 +652,7 @@ mod tests {
         let key = Key {
             resource: Arc::from(&b"a"[..]),
             token: Token::random().unwrap(),
+            label: None,
             asked: NodeSet::EMPTY,
         };
         let (now, ttl) = (Point::now(), Ttl::new(60 * S).unwrap());

@@ -235,6 +235,8 @@ mod inspect;
 mod keep_alive;
 /// The threads of kept locks.
 mod keeper;
+
+mod label;
 /// A held lock.
 mod lock;
 /// Sockets, threads and clocks: what drives the protocol.

@@ -309,6 +309,7 @@ impl Redlock {
         let key = Key {
             resource,
             token,
+            label: self.options.label.clone(),
             asked: NodeSet::ALL,
         };
         let deadline = Deadline::new(now, validity);

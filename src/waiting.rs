@@ -139,9 +139,15 @@ impl Waiting {
         let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
         match handover {
             Handover::Tell(tell) => self.tell(lane, op(tell), key).outcome,
-            Handover::Serve { place, who, ttl } => {
+            Handover::Serve {
+                place,
+                who,
+                ttl,
+                label,
+            } => {
                 let node_timeout = lane.nodes().node_timeout;
-                let mut attempt = Attempt::new(key.resource.clone(), ttl, None, node_timeout);
+                let mut attempt =
+                    Attempt::new(key.resource.clone(), ttl, label, None, node_timeout);
                 let Ok(token) = Token::random() else {
                     self.with(|lines| lines.unserved(place, clock::instant()));
                     return self.tell(lane, op(tell), key).outcome;
@@ -262,6 +268,7 @@ fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, fair: bool, nodes:
         key: Key {
             resource: resource.clone(),
             token: Token::from_bytes([0; 20]),
+            label: None,
             asked: NodeSet::EMPTY,
         },
         until: None,
@@ -350,6 +357,7 @@ impl Acquirer<'_> {
         }
         let wish = Wish {
             ttl: self.ttl,
+            label: self.options.label.clone(),
             end,
             asks: self.keep_trying.is_some(),
             retry_delay: self.options.retry_delay,
@@ -442,7 +450,8 @@ impl Acquirer<'_> {
 
     fn attempt(&self, knock: Option<Arc<Knock>>) -> Attempt {
         let node_timeout = self.shared.lane.nodes().node_timeout;
-        Attempt::new(self.resource.clone(), self.ttl, knock, node_timeout)
+        let label = self.options.label.clone();
+        Attempt::new(self.resource.clone(), self.ttl, label, knock, node_timeout)
     }
 
     /// One attempt, of as many tries as it takes. `answer`: that to its first try.

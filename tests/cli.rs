@@ -529,6 +529,21 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
 }
 
 #[test]
+fn who_looks_sees_the_host_and_the_process_that_have_a_lock() {
+    let fleet = Fleet::new(3);
+    let mut command = fleet.command(&["run", "x", REDLOCK, "inspect", "x"]);
+    let wrapper = command.stdout(Stdio::piped()).spawn().unwrap();
+    let process = wrapper.id();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let out = String::from_utf8(wrapper.wait_with_output().unwrap().stdout).unwrap();
+    assert!(
+        out.contains(&format!(" ({}:{process}), for ", host.trim())),
+        "{out}"
+    );
+    fleet.nothing_is_left();
+}
+
+#[test]
 fn names_and_arguments_go_through_as_they_are() {
     use std::os::unix::ffi::OsStrExt;
     let fleet = Fleet::new(1);

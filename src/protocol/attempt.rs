@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Point;
 use crate::error::NodeErrors;
+use crate::label::Label;
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::mutant;
 use crate::protocol::queue::{Knock, Seen};
@@ -25,6 +26,7 @@ const MAX_SPLITS: u32 = 8;
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,
+    label: Option<Label>,
     knock: Option<Arc<Knock>>,
     node_timeout: Duration,
     /// When the first try was sent.
@@ -95,12 +97,14 @@ impl Attempt {
     pub(crate) fn new(
         resource: Arc<[u8]>,
         ttl: Ttl,
+        label: Option<Label>,
         knock: Option<Arc<Knock>>,
         node_timeout: Duration,
     ) -> Attempt {
         Attempt {
             resource,
             ttl,
+            label,
             knock,
             node_timeout,
             begun: None,
@@ -128,6 +132,7 @@ impl Attempt {
             key: Key {
                 resource: self.resource.clone(),
                 token,
+                label: self.label.clone(),
                 asked: NodeSet::EMPTY,
             },
             until: valid.into_iter().chain(all).min(),
@@ -156,6 +161,7 @@ impl Attempt {
                 let key = Key {
                     resource: self.resource.clone(),
                     token,
+                    label: self.label.clone(),
                     asked: if mutant(19) {
                         answer.tally.granted
                     } else {
@@ -296,7 +302,7 @@ mod tests {
 
     fn begin(now: Point) -> Attempt {
         let ttl = Ttl::new(1000 * MS).unwrap();
-        let mut attempt = Attempt::new(Arc::from(&b"a"[..]), ttl, None, NODE_TIMEOUT);
+        let mut attempt = Attempt::new(Arc::from(&b"a"[..]), ttl, None, None, NODE_TIMEOUT);
         attempt.op(Token::from_bytes([0; 20]), now);
         attempt
     }

@@ -136,6 +136,7 @@ mod tests {
         let key = Key {
             resource: std::sync::Arc::from(&b"a"[..]),
             token: crate::token::Token::from_bytes([0; 20]),
+            label: None,
             asked: NodeSet::ALL,
         };
         // So far that the time of day is not further at the end of another round; within a bound.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Point;
 use crate::error::NodeErrors;
+use crate::label::Label;
 use crate::protocol::attempt::{Attempt, Denial};
 use crate::protocol::contender::{Bid, Contender, Ears, Move, Noise};
 use crate::protocol::mutant;
@@ -39,9 +40,10 @@ pub(crate) enum Failure {
 }
 
 /// What somebody waits for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) ttl: Ttl,
+    pub(crate) label: Option<Label>,
     /// No attempt begins after that.
     pub(crate) end: Option<Instant>,
     /// The thread is to be asked before each attempt, so nobody else makes one for it.
@@ -70,7 +72,12 @@ pub(crate) enum Handover<W> {
     /// Nothing: the release tells a process that waits, and the thread at the front goes on by itself.
     Tell(Tell),
     /// It goes together with the first try for this one.
-    Serve { place: u64, who: W, ttl: Ttl },
+    Serve {
+        place: u64,
+        who: W,
+        ttl: Ttl,
+        label: Option<Label>,
+    },
 }
 
 #[derive(Debug)]
@@ -373,7 +380,7 @@ impl<W: Clone> Lines<W> {
         let State::Served(_) = place.state else {
             return;
         };
-        let (resource, wish) = (place.resource.clone(), place.wish);
+        let (resource, wish) = (place.resource.clone(), place.wish.clone());
         let front = self.front(&resource);
         let trying = |front: u64| match &self.places.get(&front)?.state {
             State::Front(contender) if contender.is_trying() => Some(()),
@@ -518,7 +525,7 @@ impl<W: Clone> Lines<W> {
         {
             let line = self.lines.get(resource);
             let local = line.is_none_or(|line| !line.is_warm(now));
-            let wish = place.wish;
+            let wish = &place.wish;
             let contender = Contender::new(wish.retry_delay, wish.turn, local, now);
             place.state = State::Front(contender);
         }
@@ -568,7 +575,8 @@ impl<W: Clone> Lines<W> {
             return Handover::Tell(Tell::One);
         }
         line.run = Some((count + 1, since));
-        let (who, ttl) = (place.who.clone(), place.wish.ttl);
+        let (who, wish) = (place.who.clone(), &place.wish);
+        let (ttl, label) = (wish.ttl, wish.label.clone());
         place.state = State::Served(None);
         line.queue.pop_front();
         self.promote(resource, now);
@@ -576,6 +584,7 @@ impl<W: Clone> Lines<W> {
             place: at,
             who,
             ttl,
+            label,
         }
     }
 
@@ -742,6 +751,7 @@ mod tests {
         fn wish(&self, wait: Option<Duration>) -> Wish {
             Wish {
                 ttl: Ttl::new(1000 * MS).unwrap(),
+                label: None,
                 end: wait.map(|wait| self.now.mono + wait),
                 asks: false,
                 retry_delay: (50 * MS, 250 * MS),

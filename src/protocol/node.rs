@@ -611,6 +611,7 @@ mod tests {
         Key {
             resource: Arc::from(resource),
             token: Token::from_bytes([7; 20]),
+            label: None,
             asked: NodeSet::ALL,
         }
     }

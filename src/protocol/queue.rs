@@ -19,14 +19,14 @@ use crate::protocol::script::Script;
 /// Compare-and-delete, and tell the first who listens: 0 not held, 1 deleted, 2 and somebody was told. A fair
 /// holder says for how long the lock is kept for that one then; or one who is not, who is not to be told.
 pub(crate) const TELL: Script = Script {
-    text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end redis.call('DEL',KEYS[1]) \
+    text: b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)~=ARGV[1] then return 0 end redis.call('DEL',KEYS[1]) \
     local c,a=redis.pcall,ARGV[2] for i=1,99 do \
     local w=c('ZPOPMIN',KEYS[1]..':w')[1] if not w then return 1 end \
     local n=w==a and 0 or c('PUBLISH',w,KEYS[1]) if n~=0 then if type(n)~='number' then return 1 end \
     if tonumber(a) then local u=KEYS[1]..':wt' local o=c('GET',u) \
     if type(o)=='string' and string.sub(o,1,8)=='redlock:' then c('DEL',u) end c('SET',u,w,'NX','PX',a) end \
     return 2 end end return 1",
-    hash: b"0787995a11c0831439bfa2308600a71bec15d482",
+    hash: b"56e4597538266f041150e118d2a752cce4e8cefc",
 };
 
 /// Into the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree, unless that is

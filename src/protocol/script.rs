@@ -4,9 +4,11 @@
 //! are loaded when a connection is set up, and called by their hashes; by their texts where that failed,
 //! or is not permitted, or somebody has flushed them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::error::Cause;
+use crate::label::Label;
 use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL, Turn, WAIT_IN_TURN};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
@@ -19,29 +21,29 @@ pub(crate) struct Script {
     pub(crate) hash: &'static [u8],
 }
 
-/// Compare-and-delete (REL).
+/// Compare-and-delete (REL). The token is the first 20 bytes of the value; a label may follow.
 pub(crate) const RELEASE: Script = Script {
     text:
-        b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
-    hash: b"5c714dd8ed5b943a1f472132e06290c53ab22693",
+        b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
+    hash: b"b7d9a59842eafe42e38b6c4510d3203066efda7a",
 };
 
 /// Compare-and-pexpire-if-longer: never creates a key (rule R11), never shortens one (rule R12).
 pub(crate) const EXTEND: Script = Script {
-    text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end \
+    text: b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)~=ARGV[1] then return 0 end \
     if redis.call('PTTL',KEYS[1])<tonumber(ARGV[2]) then redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 1",
-    hash: b"c1230f830fe0653f1187d6f298581b35d996fb43",
+    hash: b"f24d0074ad7d13e415026abeb55087c861f72885",
 };
 
 /// Compare-and-count (rule R20): above what was given out, what is asked for, and the time of day in steps of
 /// 0.1 s, in microseconds. Numbers leave Lua as integers, or they would be rounded.
 pub(crate) const FENCE: Script = Script {
-    text: b"if redis.call('GET',KEYS[1])~=ARGV[1] then return 0 end \
+    text: b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)~=ARGV[1] then return 0 end \
     local t=redis.call('TIME') \
     local n=math.max((redis.call('GET',KEYS[2]) or 0)+1,tonumber(ARGV[2]),t[1]*1000000+t[2]-t[2]%100000) \
     if not(n<=9007199254740991) then return redis.error_reply('ERR the fencing counter is out of range') end \
     redis.call('SET',KEYS[2],string.format('%.0f',n),'PX',86400000) return n",
-    hash: b"23086658cb9d343f6b9fa43144df7440a7b66c8c",
+    hash: b"5567b727bfb7d4c02b1722d90efe8f3a99134aa8",
 };
 
 /// What a node counts in, behind the resource's name.
@@ -84,8 +86,21 @@ pub(crate) enum Tell {
 pub(crate) struct Key {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
+    /// What stands behind the token, on nodes that grant it.
+    pub(crate) label: Option<Label>,
     /// The nodes that were asked for it: its release is due to no other.
     pub(crate) asked: NodeSet,
+}
+
+impl Key {
+    /// Of the key on the nodes.
+    fn value(&self) -> Cow<'_, [u8]> {
+        let token = self.token.as_bytes();
+        match &self.label {
+            None => token.into(),
+            Some(label) => [token, label.as_str().as_bytes()].concat().into(),
+        }
+    }
 }
 
 impl Action {
@@ -113,7 +128,7 @@ impl Action {
         };
         match self {
             Action::Acquire(ttl) | Action::Refill(ttl) => {
-                let args: &[&[u8]] = &[b"SET", resource, token, b"NX", b"PX"];
+                let args: &[&[u8]] = &[b"SET", resource, &key.value(), b"NX", b"PX"];
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
             Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
@@ -130,9 +145,10 @@ impl Action {
                 call(FENCE, b"2", &[&counter, token], Some(*at_least));
             }
             Action::Knock(ttl, knock) => {
-                let (ttl, more) = (ttl.millis().to_string(), knock.arguments());
+                let (value, more) = (key.value(), knock.arguments());
+                let ttl = ttl.millis().to_string();
                 let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
-                let args = [token, ttl.as_bytes(), channel, arrived, waited, lease];
+                let args = [&*value, ttl.as_bytes(), channel, arrived, waited, lease];
                 match knock.turn {
                     Some(turn) => call(WAIT_IN_TURN, b"1", &args, Some(turn.millis())),
                     None => call(KNOCK, b"1", &args, None),
@@ -255,6 +271,7 @@ mod tests {
         let key = Key {
             resource: Arc::from(&b"a {b}\r\n\0\xff"[..]),
             token: Token::from_bytes([7; 20]),
+            label: None,
             asked: NodeSet::EMPTY,
         };
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
@@ -331,6 +348,31 @@ mod tests {
                 action.pack(&key, by_hash, &mut packed);
                 assert_eq!(packed, expected.get_packed_command());
             }
+        }
+        // Only what a node keeps has the label.
+        let mut labelled = key.clone();
+        labelled.label = Label::parse(b"web-3:4711");
+        let packed = |action: &Action, key: &Key| {
+            let mut packed = Vec::new();
+            action.pack(key, true, &mut packed);
+            packed
+        };
+        for action in [
+            Action::Acquire(ttl),
+            Action::Refill(ttl),
+            Action::Knock(ttl, knock),
+            Action::Knock(ttl, in_turn),
+        ] {
+            let bytes = packed(&action, &labelled);
+            let value = [&[7; 20][..], b"web-3:4711"].concat();
+            assert!(bytes.windows(value.len()).any(|part| part == value));
+        }
+        for action in [
+            Action::Release(Tell::One),
+            Action::Extend(ttl),
+            Action::Fence(1),
+        ] {
+            assert_eq!(packed(&action, &labelled), packed(&action, &key));
         }
     }
 

@@ -26,6 +26,7 @@ mod doctor;
 #[cfg(target_os = "linux")]
 mod give_up;
 mod inspect;
+mod label;
 mod list;
 mod manual;
 mod nodes;

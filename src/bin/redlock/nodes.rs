@@ -11,6 +11,7 @@ use redlock_sync::redis::{ConnectionInfo, IntoConnectionInfo};
 use redlock_sync::{Options, Redlock};
 
 use crate::arguments::{Nodes, within};
+use crate::label::label;
 
 const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
@@ -45,7 +46,8 @@ fn client(
 ) -> Result<(Redlock, Options), String> {
     let mut options = Options::new()
         .node_timeout(given.node_timeout.0)
-        .connect_timeout(given.connect_timeout.0);
+        .connect_timeout(given.connect_timeout.0)
+        .label(label());
     if let Some(max_ttl) = given.restart_guard {
         options = options.restart_guard(max_ttl.0);
     }

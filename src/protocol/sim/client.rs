@@ -633,7 +633,7 @@ impl World {
     pub(super) fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         self.begin(c, thread);
         let name = Arc::from(&[resource][..]);
-        let attempt = Attempt::new(name, ttl, None, Duration::from_micros(NODE_TIMEOUT));
+        let attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
         self.try_to_acquire(c, thread, attempt, resource);
     }
 

@@ -341,6 +341,7 @@ pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
         key: Key {
             resource: Arc::from(&[resource][..]),
             token: Token::from_bytes([0; 20]),
+            label: None,
             asked: NodeSet::EMPTY,
         },
         until: None,

@@ -147,7 +147,9 @@ impl World {
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
                     Handover::Tell(whom) => tell = whom,
-                    Handover::Serve { place, who, ttl } => {
+                    Handover::Serve {
+                        place, who, ttl, ..
+                    } => {
                         after = After::Serve;
                         next = Some(self.serve(c, place, who, ttl, resource, token));
                     }
@@ -195,7 +197,7 @@ impl World {
             (token, id) = (Token::from_bytes(bytes), old);
         }
         let name = Arc::from(&[resource][..]);
-        let mut attempt = Attempt::new(name, ttl, None, Duration::from_micros(NODE_TIMEOUT));
+        let mut attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
         let op = attempt.op(token, self.clients[c].point(self.t));
         self.clients[c].lines.serve(place, attempt);
         self.begin(c, who);
@@ -279,6 +281,7 @@ impl World {
         };
         let wish = Wish {
             ttl,
+            label: None,
             end: long.map(|long| now + Duration::from_micros(long)),
             asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
@@ -315,7 +318,9 @@ impl World {
             return;
         };
         let name = Arc::from(&[wait.resource][..]);
-        let place = client.lines.join(&name, thread, wait.wish, tried, now);
+        let place = client
+            .lines
+            .join(&name, thread, wait.wish.clone(), tried, now);
         wait.place = Some(place);
         trace!(
             self,
@@ -330,8 +335,8 @@ impl World {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return;
         };
-        let (wish, resource, was_here) = (wait.wish, wait.resource, wait.was_here);
-        let pause = self.pause(wish, &failure);
+        let (wish, resource, was_here) = (wait.wish.clone(), wait.resource, wait.was_here);
+        let pause = self.pause(&wish, &failure);
         if let Some(place) = wait_place(&self.clients[c].threads[thread].wait) {
             self.is_queued(c, thread, denial);
             self.clients[c]
@@ -353,7 +358,7 @@ impl World {
         self.join(c, thread, Some((failure, pause, here)));
     }
 
-    fn pause(&mut self, wish: Wish, failure: &Failure) -> Duration {
+    fn pause(&mut self, wish: &Wish, failure: &Failure) -> Duration {
         let (min, max) = wish.retry_delay;
         let mut between = |min: Duration, max: Duration| {
             min + (max - min) / 1024 * u32::try_from(self.random.below(1025)).unwrap()
@@ -372,7 +377,7 @@ impl World {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return self.violated(format!("client {c}: thread {thread} stands in no line"));
         };
-        let (resource, wish) = (wait.resource, wait.wish);
+        let (resource, wish) = (wait.resource, wait.wish.clone());
         let gives_up = wait.gives_up <= self.t;
         let Some(place) = wait.place else {
             return self.violated(format!("client {c}: thread {thread} has no place"));
@@ -413,7 +418,7 @@ impl World {
                 self.begin(c, thread);
                 let name = Arc::from(&[resource][..]);
                 let long = Duration::from_micros(NODE_TIMEOUT);
-                let attempt = Attempt::new(name, wish.ttl, knock, long);
+                let attempt = Attempt::new(name, wish.ttl, None, knock, long);
                 self.try_to_acquire(c, thread, attempt, resource);
             }
             Step::Served(attempt) => {

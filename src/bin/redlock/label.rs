@@ -1,0 +1,42 @@
+//! What this process says of itself beside its locks.
+
+use nix::unistd::gethostname;
+
+/// A label may be so long, in bytes.
+const MAX: usize = 64;
+
+/// `web-3:4711`: the host and the process.
+pub(crate) fn label() -> String {
+    let host = gethostname().unwrap_or_default();
+    of(&host.to_string_lossy(), std::process::id())
+}
+
+/// Of the host's name so much as there is room for.
+fn of(host: &str, process: u32) -> String {
+    let process = format!(":{process}");
+    let mut label = String::new();
+    for letter in host.chars().filter(|letter| !letter.is_control()) {
+        if label.len() + letter.len_utf8() + process.len() > MAX {
+            break;
+        }
+        label.push(letter);
+    }
+    label + &process
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_never_too_long_and_keeps_the_process() {
+        assert_eq!(of("web-3", 4711), "web-3:4711");
+        assert_eq!(of("", 1), ":1");
+        assert_eq!(of("a\nb", 1), "ab:1");
+        let long = of(&"é".repeat(100), u32::MAX);
+        assert!(
+            long.len() <= MAX && long.ends_with("é:4294967295"),
+            "{long}"
+        );
+    }
+}
