@@ -110,10 +110,16 @@ impl Channel {
     }
 
     pub(crate) fn name(self) -> String {
-        use std::fmt::Write;
-        let mut name = String::from("redlock:");
-        for byte in self.0 {
-            let _ = write!(name, "{byte:02x}");
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    /// Of the name.
+    pub(crate) fn bytes(self) -> [u8; 40] {
+        let mut name = *b"redlock:00000000000000000000000000000000";
+        let digit = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
+        let digits = self.0.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        for (place, half) in name.iter_mut().skip(8).zip(digits) {
+            *place = digit(half);
         }
         name
     }
@@ -276,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_channel_has_a_name_of_forty_characters() {
-        let name = Channel::new([0xAB; 16]).name();
-        assert_eq!(name, format!("redlock:{}", "ab".repeat(16)));
+        let name = Channel::new([0xA9; 16]).name();
+        assert_eq!(name, format!("redlock:{}", "a9".repeat(16)));
     }
 }

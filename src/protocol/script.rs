@@ -135,7 +135,7 @@ impl Action {
             Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
             Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
             Action::Release(Tell::Another(channel)) => {
-                call(TELL, b"1", &[token, channel.name().as_bytes()], None);
+                call(TELL, b"1", &[token, &channel.bytes()], None);
             }
             Action::Release(Tell::InTurn(turn)) => {
                 call(TELL, b"1", &[token], Some(turn.millis()));
@@ -155,13 +155,8 @@ impl Action {
                 }
             }
             Action::Leave(channel, turn, fair) => {
-                let (channel, fair): (_, &[u8]) = (channel.name(), if *fair { b"1" } else { b"0" });
-                call(
-                    LEAVE,
-                    b"1",
-                    &[channel.as_bytes(), fair],
-                    Some(turn.millis()),
-                );
+                let fair: &[u8] = if *fair { b"1" } else { b"0" };
+                call(LEAVE, b"1", &[&channel.bytes(), fair], Some(turn.millis()));
             }
         }
     }
