@@ -1,4 +1,5 @@
-//! The C interface. Its manual is `redlock.h`, beside this file; here stands only how it is done.
+//! The C interface. Its manual is `redlock.h`, beside this file; here stands only how it is done. Log messages:
+//! `capi/log.rs`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -15,6 +16,8 @@ use std::time::Duration;
 use crate::clock;
 use crate::sync::lock;
 use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, ReentrantLock, Token};
+
+mod log;
 
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;
@@ -58,6 +61,12 @@ constants! {
     REDLOCK_REASON_TAKEN = 1;
     REDLOCK_REASON_EXPIRED = 2;
     REDLOCK_REASON_HOLD_LIMIT = 3;
+
+    REDLOCK_LOG_ERROR = 1;
+    REDLOCK_LOG_WARN = 2;
+    REDLOCK_LOG_INFO = 3;
+    REDLOCK_LOG_DEBUG = 4;
+    REDLOCK_LOG_TRACE = 5;
 
     REDLOCK_TOKEN_SIZE = 20;
 }
@@ -485,14 +494,16 @@ impl Handle {
         CALLED_BACK.try_with(Cell::get) == Ok(address)
     }
 
-    fn read(&self) -> Result<RwLockReadGuard<'_, Held>, Failure> {
+    fn read(&self) -> Result<log::Guard<RwLockReadGuard<'_, Held>>, Failure> {
         self.check()?;
-        Ok(self.held.read().unwrap_or_else(PoisonError::into_inner))
+        let take = || self.held.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(log::Guard::new(take))
     }
 
-    fn change(&self) -> Result<RwLockWriteGuard<'_, Held>, Failure> {
+    fn change(&self) -> Result<log::Guard<RwLockWriteGuard<'_, Held>>, Failure> {
         self.check()?;
-        Ok(self.held.write().unwrap_or_else(PoisonError::into_inner))
+        let take = || self.held.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(log::Guard::new(take))
     }
 
     /// Those that are registered so far. To be taken while `held` cannot change: what is registered later

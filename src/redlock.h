@@ -23,6 +23,13 @@
  * A lock is a lease: it ends by itself when its time to live (ttl) is over, whether its holder has
  * finished or not. What that means, and when to take something else, stands in the README under
  * "What it does not guarantee".
+ *
+ * Between the lines with extern "C" there are only declarations and numbers, which Python's cffi reads:
+ *
+ *     text = open("redlock.h").read()
+ *     ffi = cffi.FFI()
+ *     ffi.cdef(text.split('extern "C" {\n#endif')[1].split("#ifdef")[0])
+ *     redlock = ffi.dlopen("libredlock_sync.so")      # redlock.redlock_new(...), redlock.REDLOCK_OK
  */
 
 #ifndef REDLOCK_H
@@ -30,6 +37,15 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* The header's version. */
+#define REDLOCK_VERSION_MAJOR 0
+#define REDLOCK_VERSION_MINOR 1
+#define REDLOCK_VERSION_PATCH 0
+#define REDLOCK_VERSION_STRING "0.1.0"
+/* To compare: 1.2.3 is 1002003. */
+#define REDLOCK_VERSION_NUMBER \
+    (REDLOCK_VERSION_MAJOR * 1000000 + REDLOCK_VERSION_MINOR * 1000 + REDLOCK_VERSION_PATCH)
 
 #ifdef __cplusplus
 extern "C" {
@@ -71,14 +87,15 @@ extern "C" {
  * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
  * options. Calls in other threads add half a node timeout at most, where a node takes in nothing.
  * All others decide by the local clock and memory, without asking a node. (Calls with one lock from
- * several threads wait for each other while one of them changes the lock. redlock_lock_stop() and
- * redlock_lock_leak() wait for a callback that is running. What ends the last use of connections
- * blocks as redlock_free(): also redlock_lock_leak(), and redlock_set() with a new timeout.)
+ * several threads wait for each other while one of them changes the lock. redlock_lock_stop(),
+ * redlock_lock_leak() and redlock_set_log() wait for a callback that is running. What ends the last use of connections
+ * blocks as redlock_free(): also redlock_lock_leak(), and redlock_set() with a new timeout. A callback for log
+ * messages adds what it takes.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
  * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost (without a
  * reason), and ending it frees memory and tells the nodes nothing. Do not fork while
- * another thread is in redlock_set(). A child is told by its process id: one that has the same id as
+ * another thread is in redlock_set() or redlock_set_log(). A child is told by its process id: one that has the same id as
  * the process that called redlock_new() (the first process of a new pid namespace whose parent was the
  * first of its own, or a descendant that was given the id again) is taken for it. Call redlock_new() in
  * the child there.
@@ -103,16 +120,8 @@ typedef struct redlock redlock_t;
 typedef struct redlock_lock redlock_lock_t;
 
 /* ---------------------------------------------------------------------------------------------
- * Version. The header's, and that of the library in use: compare them where they may differ.
+ * Version. That of the library in use: compare it with the header's where they may differ.
  * ------------------------------------------------------------------------------------------- */
-
-#define REDLOCK_VERSION_MAJOR 0
-#define REDLOCK_VERSION_MINOR 1
-#define REDLOCK_VERSION_PATCH 0
-#define REDLOCK_VERSION_STRING "0.1.0"
-/* To compare: 1.2.3 is 1002003. */
-#define REDLOCK_VERSION_NUMBER \
-    (REDLOCK_VERSION_MAJOR * 1000000 + REDLOCK_VERSION_MINOR * 1000 + REDLOCK_VERSION_PATCH)
 
 uint32_t redlock_version_number(void);
 const char *redlock_version_string(void);
@@ -381,6 +390,43 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
    running; when they return, none is running nor will be, so that `user` may be freed. Do
    not hold a mutex in them that fn waits for. In a forked child fn is never called. */
 int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
+
+/* ---------------------------------------------------------------------------------------------
+ * What the library logs
+ *
+ * Nothing unless redlock_set_log() says to whom. WARN is worth reading: a node is away or back, a lock was
+ * found lost. That a lock is held by another is no warning.
+ * ------------------------------------------------------------------------------------------- */
+
+#define REDLOCK_LOG_ERROR 1
+#define REDLOCK_LOG_WARN 2
+#define REDLOCK_LOG_INFO 3
+/* One line for each attempt to acquire: verdict, votes, time. */
+#define REDLOCK_LOG_DEBUG 4
+/* And the votes that it rests on. */
+#define REDLOCK_LOG_TRACE 5
+
+/* Has fn(level, message, user) called for each message of max_level or more serious, from now on, in the whole
+   process. fn NULL: nothing is logged, as in the beginning (whatever max_level says). OK, or
+   CONFIG: no such level; or the library is part of a Rust program that has set a logger of its own, which
+   goes on getting the messages.
+
+   message is UTF-8, has no password and no token, and lives until fn returns.
+
+   fn runs in the thread that has something to say, which may be one of the library's, and in several at once.
+   That thread holds no lock of the library (what is logged in a call with a redlock_lock_t is passed on when the
+   call is nearly over). So fn may call these functions, also with that redlock_lock_t, but must not end a handle
+   that the call is about. What is logged meanwhile in the same thread is not passed on. fn should soon
+   return; other threads do not wait for it.
+
+   When redlock_set_log() returns, no thread is in the fn that was set before, nor will be: the old `user` may be
+   freed. It waits for that, so do not hold a mutex that the old fn waits for. Called by fn, it does not wait,
+   and the old `user` must stay valid. Whatever fn uses must live until NULL is set, also while the program
+   ends. Each call keeps some bytes of memory for good.
+
+   In a forked child fn goes on being called. */
+int redlock_set_log(int max_level, void (*fn)(int level, const char *message, void *user),
+                    void *user);
 
 #ifdef __cplusplus
 }

@@ -901,6 +901,229 @@ static void restarted_nodes_do_not_vote(const char *const *urls)
     redlock_free(redlock);
 }
 
+/* What was logged, and what fn shall do meanwhile. */
+typedef struct {
+    counter_t at[REDLOCK_LOG_TRACE + 1];
+    counter_t in, waits;
+    redlock_t *redlock;
+    redlock_lock_t *lock;
+    const char *expected;
+    int found, ends;
+} log_t;
+
+static log_t *new_log(void)
+{
+    log_t *log = (log_t *)calloc(1, sizeof *log);
+    int i;
+
+    CHECK(log != NULL);
+    for (i = 0; i <= REDLOCK_LOG_TRACE; i++)
+        pthread_mutex_init(&log->at[i].mutex, NULL);
+    pthread_mutex_init(&log->in.mutex, NULL);
+    pthread_mutex_init(&log->waits.mutex, NULL);
+    return log;
+}
+
+static int logged(log_t *log)
+{
+    int i, sum = 0;
+
+    for (i = REDLOCK_LOG_ERROR; i <= REDLOCK_LOG_TRACE; i++)
+        sum += add(&log->at[i], 0);
+    return sum;
+}
+
+static void on_log(int level, const char *message, void *user)
+{
+    log_t *log = (log_t *)user;
+    redlock_lock_t *other;
+
+    CHECK(level >= REDLOCK_LOG_ERROR && level <= REDLOCK_LOG_TRACE);
+    CHECK(strlen(message) > 3 && strchr(message, '\n') == NULL);
+    add(&log->at[level], 1);
+    add(&log->in, 1);
+    if (log->expected != NULL && strstr(message, log->expected) != NULL)
+        log->found = 1;
+    while (add(&log->waits, 0) > 0)
+        pause_ms(1);
+    if (log->redlock != NULL) {
+        other = take(log->redlock, "taken while logging", TTL);
+        OK(redlock_lock_extend(other, TTL));
+        OK(redlock_lock_release(other));
+    }
+    if (log->lock != NULL) {
+        CHECK(redlock_lock_is_valid(log->lock) && redlock_lock_remaining_ms(log->lock) > 0);
+        OK(redlock_lock_extend(log->lock, TTL));
+        OK(redlock_lock_keep_alive(log->lock, 2 * TTL));
+        OK(redlock_lock_stop(log->lock));
+    }
+    if (log->ends)
+        OK(redlock_set_log(0, NULL, NULL));
+    add(&log->in, -1);
+}
+
+static void *log_something(void *argument)
+{
+    log_t *log = (log_t *)argument;
+
+    OK(redlock_lock_release(take(log->redlock, "logs", TTL)));
+    return NULL;
+}
+
+static void *set_no_log(void *argument)
+{
+    OK(redlock_set_log(0, NULL, NULL));
+    add((counter_t *)argument, 1);
+    return NULL;
+}
+
+/* Nobody leaves fn before it may, and redlock_set_log() waits for that; but not in a child, where nobody is. */
+static void a_thread_in_the_log_callback(redlock_t *redlock)
+{
+    counter_t returned = COUNTER;
+    log_t *log = new_log(), *other = new_log(), work;
+    pthread_t logs, sets;
+    int status;
+    pid_t pid;
+
+    memset(&work, 0, sizeof work);
+    work.redlock = redlock;
+    add(&log->waits, 1);
+    OK(redlock_set_log(REDLOCK_LOG_DEBUG, on_log, log));
+    CHECK(pthread_create(&logs, NULL, log_something, &work) == 0);
+    EVENTUALLY(add(&log->in, 0) > 0);
+    fflush(NULL);
+    pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        alarm(60);
+        OK(redlock_set_log(REDLOCK_LOG_DEBUG, on_log, other));
+#ifndef __SANITIZE_ADDRESS__
+        OK(redlock_lock_release(take(redlock, "logs in a child", TTL)));
+        CHECK(logged(other) > 0);
+        OK(redlock_set_log(0, NULL, NULL));
+#endif
+        execl("/bin/sh", "sh", "-c", "exit 17", (char *)NULL);
+        _exit(1);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 17);
+
+    CHECK(pthread_create(&sets, NULL, set_no_log, &returned) == 0);
+    pause_ms(100);
+    CHECK(add(&returned, 0) == 0);
+    add(&log->waits, -1);
+    EVENTUALLY(add(&returned, 0) == 1);
+    CHECK(add(&log->in, 0) == 0);
+    free(log);
+    CHECK(pthread_join(logs, NULL) == 0 && pthread_join(sets, NULL) == 0);
+    free(other);
+}
+
+/* Whoever is called finds what belongs to it, and not what was freed. */
+static void the_log_callback_changes_all_the_time(redlock_t *redlock)
+{
+    counter_t running = COUNTER;
+    pthread_t threads[4];
+    log_t *log, *old = NULL;
+    work_t work;
+    int shared = 0, seen = 0, i;
+
+    memset(&work, 0, sizeof work);
+    work.redlock = redlock;
+    work.rounds = 100;
+    work.shared = &shared;
+    work.running = &running;
+    for (i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, contend, &work) == 0);
+    for (i = 0; i < 1000 || seen < 10; i++) {
+        log = i % 3 == 2 ? NULL : new_log();
+        OK(redlock_set_log(REDLOCK_LOG_TRACE, log == NULL ? NULL : on_log, log));
+        if (old != NULL) {
+            CHECK(add(&old->in, 0) == 0);
+            seen += logged(old);
+            memset(old, 0xff, sizeof *old);
+            free(old);
+        }
+        old = log;
+        if (i >= 1000)
+            OK(redlock_lock_release(take(redlock, "of this thread", TTL)));
+    }
+    OK(redlock_set_log(0, NULL, NULL));
+    free(old);
+    for (i = 0; i < 4; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(shared == 4 * work.rounds);
+}
+
+static void log_messages(const char *const *urls)
+{
+    redlock_t *redlock = client(urls, 3);
+    log_t *log = new_log();
+    redlock_lock_t *lock, *other;
+    int count;
+
+    OK(redlock_set(redlock, REDLOCK_OPTION_MAX_EXTENSIONS, UINT32_MAX));
+    lock = take(redlock, "log", TTL);
+    IS(REDLOCK_CONFIG, redlock_set_log(0, on_log, log));
+    IS(REDLOCK_CONFIG, redlock_set_log(-1, on_log, log));
+    IS(REDLOCK_CONFIG, redlock_set_log(6, on_log, log));
+    CHECK(last_error_has("max_level is 6: it must be 1 to 5"));
+    OK(redlock_set_log(-1, NULL, NULL));
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(logged(log) == 0);
+
+    /* What goes well is worth no warning. */
+    OK(redlock_set_log(REDLOCK_LOG_INFO, on_log, log));
+    OK(redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "log", 3, TTL, &other));
+    CHECK(logged(log) == 0);
+    OK(redlock_set_log(REDLOCK_LOG_DEBUG, on_log, log));
+    log->expected = "acquire \"log\": No, ";
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "log", 3, TTL, &other));
+    CHECK(log->found && add(&log->at[REDLOCK_LOG_DEBUG], 0) == 1 && logged(log) == 1);
+    OK(redlock_set_log(REDLOCK_LOG_TRACE, on_log, log));
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(add(&log->at[REDLOCK_LOG_TRACE], 0) >= 2);
+    count = logged(log);
+    OK(redlock_set_log(REDLOCK_LOG_TRACE, NULL, log));
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(logged(log) == count);
+
+    /* fn may use everything, and is not told what it does. */
+    log->redlock = redlock;
+    log->lock = lock;
+    OK(redlock_set_log(REDLOCK_LOG_TRACE, on_log, log));
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(logged(log) >= count + 2 && logged(log) <= count + 3);
+    OK(redlock_lock_release(take(redlock, "another", TTL)));
+    count = logged(log);
+    log->ends = 1;
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(logged(log) == count + 1);
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(logged(log) == count + 1);
+    log->redlock = NULL;
+    log->lock = NULL;
+    log->ends = 0;
+
+    OK(redlock_set_log(REDLOCK_LOG_WARN, on_log, log));
+    CHECK(add(&log->at[REDLOCK_LOG_WARN], 0) == 0);
+    OK(redlock_lock_release(twin(redlock, lock)));
+    log->expected = "Lock(\"log\") was found lost";
+    log->found = 0;
+    IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
+    CHECK(log->found && add(&log->at[REDLOCK_LOG_WARN], 0) == 1);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    OK(redlock_set_log(0, NULL, NULL));
+    CHECK(add(&log->at[REDLOCK_LOG_ERROR], 0) == 0);
+    free(log);
+
+    a_thread_in_the_log_callback(redlock);
+    the_log_callback_changes_all_the_time(redlock);
+    redlock_free(redlock);
+}
+
 /* Each call with a handle of another thread does nothing. */
 static void *has_no_right(void *user)
 {
@@ -993,6 +1216,7 @@ int main(int argc, char **argv)
     acquire_ask_extend_release(redlock);
     kept_alive(urls);
     reentrant(redlock);
+    log_messages(urls);
     a_lock_outlives_its_client(urls);
     errors_name_the_nodes_and_belong_to_the_thread();
     one_lock_in_eight_threads(redlock);

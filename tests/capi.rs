@@ -8,7 +8,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::{null, null_mut};
@@ -375,7 +375,10 @@ unsafe extern "C" {
         function: Option<extern "C" fn(c_int, *mut c_void)>,
         user: *mut c_void,
     ) -> c_int;
+    fn redlock_set_log(max_level: c_int, function: Option<LogFn>, user: *mut c_void) -> c_int;
 }
+
+type LogFn = extern "C" fn(c_int, *const c_char, *mut c_void);
 
 /// A handle that threads share: used under the read lock, ended under the write lock, as the header
 /// demands it.
@@ -404,6 +407,15 @@ static LOSSES: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn lost(reason: c_int, user: *mut c_void) {
     assert!((1..=3).contains(&reason) && user.is_null());
     LOSSES.fetch_add(1, Relaxed);
+}
+
+static MESSAGES: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn logged(level: c_int, message: *const c_char, user: *mut c_void) {
+    // SAFETY: the library promises a string.
+    let message = unsafe { CStr::from_ptr(message) };
+    assert!((1..=5).contains(&level) && user.is_null() && message.to_str().is_ok());
+    MESSAGES.fetch_add(1, Relaxed);
 }
 
 extern "C" fn count_down(user: *mut c_void) -> c_int {
@@ -493,7 +505,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
             buf.as_mut_ptr()
         };
         let mut token = [0_u8; 20];
-        let what = pick(30);
+        let what = pick(31);
         // SAFETY: handles are null or alive, for as long as their slot is being read; buffers have
         // the lengths that are passed.
         let status = unsafe {
@@ -595,6 +607,11 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
                     lock.with(|lock| redlock_lock_on_lost(lock, f, null_mut()))
                 }
                 28 => {
+                    let f = (pick(3) > 0).then_some(logged as LogFn);
+                    let max_level = c_int::try_from(pick(8)).unwrap() - 1;
+                    redlock_set_log(max_level, f, null_mut())
+                }
+                29 => {
                     redlock_last_error(buf_to.cast(), cap);
                     0
                 }
@@ -644,6 +661,7 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
                 .map(|thread| thread.join().unwrap())
                 .sum()
         });
+        assert!(MESSAGES.load(Relaxed) > 0);
         for slot in &locks {
             end(LOCK, slot.put(null_mut()), false);
         }
@@ -658,6 +676,69 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
         });
         eventually("no thread is left", || threads() == threads_before);
         eventually("no file is left", || open_files() == files_before);
+    });
+}
+
+// ---- log messages -----------------------------------------------------------------------------
+
+#[test]
+fn a_rust_program_with_a_logger_of_its_own_keeps_it() {
+    struct Own;
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    impl log::Log for Own {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            TOLD.fetch_add(
+                usize::from(record.target().starts_with("redlock_sync")),
+                Relaxed,
+            );
+        }
+        fn flush(&self) {}
+    }
+    let name = "a_rust_program_with_a_logger_of_its_own_keeps_it";
+    in_own_process(name, || {
+        log::set_logger(&Own).unwrap();
+        log::set_max_level(log::LevelFilter::Debug);
+        // SAFETY: a function that lives as long as the process.
+        let set = |level, function| unsafe { redlock_set_log(level, function, null_mut()) };
+        assert_eq!(set(5, Some(logged)), 7);
+        let mut text = [0_u8; 200];
+        // SAFETY: as long as it says.
+        let len = unsafe { redlock_last_error(text.as_mut_ptr().cast(), text.len()) };
+        let text = std::str::from_utf8(&text[..len]).unwrap();
+        assert!(text.contains("a logger of its own"), "{text}");
+        assert_eq!(set(0, None), 0);
+        assert_eq!(log::max_level(), log::LevelFilter::Debug);
+        let servers = Server::several(1);
+        drop(redlock(&servers).try_acquire("a", TTL).unwrap());
+        assert!(TOLD.load(Relaxed) > 0);
+        assert_eq!(MESSAGES.load(Relaxed), 0);
+    });
+}
+
+#[test]
+fn what_others_log_is_not_passed_on() {
+    let name = "what_others_log_is_not_passed_on";
+    in_own_process(name, || {
+        // So that the linker takes the C functions from the crate.
+        drop(Redlock::new(["redis://127.0.0.1"]).unwrap());
+        // SAFETY: a function that lives as long as the process.
+        assert_eq!(unsafe { redlock_set_log(5, Some(logged), null_mut()) }, 0);
+        for target in [
+            "redis",
+            "redlock_synchronous",
+            "redlock",
+            "",
+            "x::redlock_sync",
+        ] {
+            log::error!(target: target, "not ours");
+        }
+        assert_eq!(MESSAGES.load(Relaxed), 0);
+        log::error!(target: "redlock_sync::net", "ours, with a \0");
+        log::trace!(target: "redlock_sync", "ours");
+        assert_eq!(MESSAGES.load(Relaxed), 2);
     });
 }
 

@@ -1,0 +1,349 @@
+//! What the library logs, for C.
+//!
+//! A message can come from any thread, also in a forked child, and `fn` may use the library. So no mutex is
+//! taken here: what C has set is published by one pointer, and counts the calls that are running.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::{addr_eq, null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use super::{
+    Failure, REDLOCK_LOG_DEBUG, REDLOCK_LOG_ERROR, REDLOCK_LOG_INFO, REDLOCK_LOG_TRACE,
+    REDLOCK_LOG_WARN, status,
+};
+
+type LogFn = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
+
+/// How often to look whether calls of a function that was replaced are over.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+// ---- what C has set ---------------------------------------------------------------------------
+
+/// One `redlock_set_log`. Never freed: a thread may be about to count itself.
+struct Sink {
+    /// `None`: off.
+    function: Option<LogFn>,
+    user: *mut c_void,
+    max_level: LevelFilter,
+    calls: Calls,
+    /// The one before, so that tools that look for leaks find it.
+    older: *const Sink,
+}
+
+// SAFETY: `user` is only handed to `function`, which the header says runs in any thread; `older` is never used.
+unsafe impl Sync for Sink {}
+
+/// How many threads are in a function. A forked child inherits the number, but not the threads: the process that
+/// counts is in the upper half.
+#[derive(Default)]
+struct Calls(AtomicU64);
+
+impl Calls {
+    fn begin(&self, process: u32) {
+        let none = u64::from(process) << 32;
+        self.change(|calls| if is_of(calls, process) { calls } else { none } + 1);
+    }
+
+    /// `process`: the one in which it began. A child that was forked in the function ends no call of its own.
+    fn end(&self, process: u32) {
+        self.change(|calls| calls - u64::from(is_of(calls, process)));
+    }
+
+    fn any(&self, process: u32) -> bool {
+        let calls = self.0.load(SeqCst);
+        is_of(calls, process) && calls << 32 > 0
+    }
+
+    fn change(&self, change: impl Fn(u64) -> u64) {
+        let _ = self
+            .0
+            .fetch_update(SeqCst, SeqCst, |calls| Some(change(calls)));
+    }
+}
+
+fn is_of(calls: u64, process: u32) -> bool {
+    calls >> 32 == u64::from(process)
+}
+
+// ---- the logger -------------------------------------------------------------------------------
+
+static LOGGER: Logger = Logger {
+    sink: AtomicPtr::new(null_mut()),
+};
+
+struct Logger {
+    /// Null, or leaked.
+    sink: AtomicPtr<Sink>,
+}
+
+thread_local! {
+    /// Whether this thread is in a function that C has set.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
+    /// How many guards there are that such a function may wait for, in this thread.
+    static GUARDS: Cell<u32> = const { Cell::new(0) };
+    /// What was logged meanwhile.
+    static HELD_BACK: RefCell<Vec<(Level, CString)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let ours = env!("CARGO_CRATE_NAME");
+        let rest = metadata.target().strip_prefix(ours);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        // What a function does is not told to it: that would have no end.
+        if !self.enabled(record.metadata()) || CALLING.get() {
+            return;
+        }
+        let text = record.args().to_string().replace('\0', "\\0");
+        let Ok(text) = CString::new(text) else {
+            return;
+        };
+        if GUARDS.get() == 0 {
+            self.pass(record.level(), &text);
+        } else {
+            // In a thread that is ending there may be no place any more.
+            let _ = HELD_BACK.try_with(|lines| lines.borrow_mut().push((record.level(), text)));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+impl Logger {
+    fn current(&self) -> Option<&'static Sink> {
+        // SAFETY: null, or leaked.
+        unsafe { self.sink.load(SeqCst).as_ref() }
+    }
+
+    fn is(&self, sink: &Sink) -> bool {
+        self.current().is_some_and(|now| std::ptr::eq(now, sink))
+    }
+
+    /// Calls C's function. No lock is held here.
+    fn pass(&self, level: Level, text: &CString) {
+        let process = std::process::id();
+        while let Some(sink) = self.current() {
+            sink.calls.begin(process);
+            // Whoever replaces it from now on waits for this call.
+            let is_current = self.is(sink);
+            if is_current
+                && level <= sink.max_level
+                && let Some(function) = sink.function
+            {
+                CALLING.set(true);
+                // SAFETY: the caller's function with the caller's argument, which the header wants to live
+                // until it is replaced: that waits until this is over.
+                unsafe { function(code(level), text.as_ptr(), sink.user) };
+                CALLING.set(false);
+            }
+            sink.calls.end(process);
+            if is_current {
+                return;
+            }
+        }
+    }
+
+    /// Whether it is the one of this process's `log`.
+    fn is_installed(&self) -> bool {
+        addr_eq(log::logger(), self)
+    }
+
+    /// Returns when no other thread is in the function that was set before.
+    fn set(&self, function: Option<LogFn>, user: *mut c_void, max_level: LevelFilter) {
+        let sink = Box::leak(Box::new(Sink {
+            function,
+            user,
+            max_level,
+            calls: Calls::default(),
+            older: null(),
+        }));
+        let mut old = self.sink.load(SeqCst);
+        loop {
+            sink.older = old;
+            match self.sink.compare_exchange(old, sink, SeqCst, SeqCst) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        // The level of whoever came last, also where several come at once.
+        while let Some(sink) = self.current() {
+            log::set_max_level(sink.max_level);
+            if self.is(sink) {
+                break;
+            }
+        }
+        // SAFETY: null, or leaked.
+        let old = unsafe { old.as_ref() };
+        let process = std::process::id();
+        // (A function that sets another one would wait for itself.)
+        while !CALLING.get() && old.is_some_and(|old| old.calls.any(process)) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+fn code(level: Level) -> c_int {
+    match level {
+        Level::Error => REDLOCK_LOG_ERROR,
+        Level::Warn => REDLOCK_LOG_WARN,
+        Level::Info => REDLOCK_LOG_INFO,
+        Level::Debug => REDLOCK_LOG_DEBUG,
+        Level::Trace => REDLOCK_LOG_TRACE,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_log(
+    max_level: c_int,
+    function: Option<LogFn>,
+    user: *mut c_void,
+) -> c_int {
+    status(|| {
+        if function.is_none() {
+            if LOGGER.is_installed() {
+                LOGGER.set(None, null_mut(), LevelFilter::Off);
+            }
+            return Ok(());
+        }
+        let filters = LevelFilter::iter().skip(1).zip(REDLOCK_LOG_ERROR..);
+        let Some((filter, _)) = filters.into_iter().find(|(_, code)| *code == max_level) else {
+            return Err(Failure::config(format!(
+                "max_level is {max_level}: it must be {REDLOCK_LOG_ERROR} to {REDLOCK_LOG_TRACE}"
+            )));
+        };
+        let _ = log::set_logger(&LOGGER);
+        if !LOGGER.is_installed() {
+            let text = "this is a Rust program with a logger of its own: it gets what is logged";
+            return Err(Failure::config(text));
+        }
+        LOGGER.set(function, user, filter);
+        Ok(())
+    })
+}
+
+// ---- what a handle's guard holds back ---------------------------------------------------------
+
+/// The guard of a lock that C's function may want, too. What this thread logs is passed on when it has no such
+/// guard any more.
+pub(super) struct Guard<G> {
+    guard: G,
+    /// Behind the guard: it is dropped after it.
+    _holds_back: HoldsBack,
+}
+
+impl<G> Guard<G> {
+    pub(super) fn new(take: impl FnOnce() -> G) -> Guard<G> {
+        let holds_back = HoldsBack::new();
+        Guard {
+            guard: take(),
+            _holds_back: holds_back,
+        }
+    }
+}
+
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Guard<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+/// It stays in its thread.
+struct HoldsBack(PhantomData<*const ()>);
+
+impl HoldsBack {
+    fn new() -> HoldsBack {
+        GUARDS.set(GUARDS.get() + 1);
+        HoldsBack(PhantomData)
+    }
+}
+
+impl Drop for HoldsBack {
+    fn drop(&mut self) {
+        GUARDS.set(GUARDS.get() - 1);
+        if GUARDS.get() == 0 {
+            let lines = HELD_BACK.try_with(RefCell::take).unwrap_or_default();
+            for (level, text) in &lines {
+                LOGGER.pass(*level, text);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use super::*;
+
+    #[test]
+    fn calls_count_in_one_process_only() {
+        let calls = Calls::default();
+        assert!(!calls.any(1));
+        calls.begin(1);
+        calls.begin(1);
+        assert!(calls.any(1));
+        calls.end(1);
+        assert!(calls.any(1));
+        // A child: nobody is there. One call more, and the end of the one in which it was forked.
+        assert!(!calls.any(2));
+        calls.begin(2);
+        assert!(calls.any(2));
+        calls.end(1);
+        assert!(calls.any(2));
+        calls.end(2);
+        assert!(!calls.any(2) && !calls.any(1));
+        calls.end(1);
+        assert!(!calls.any(2));
+    }
+
+    unsafe extern "C" fn read(_: c_int, _: *const c_char, user: *mut c_void) {
+        // SAFETY: what the test passes, which is alive as long as this may be called.
+        unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, SeqCst);
+    }
+
+    /// Miri would see it.
+    #[test]
+    fn what_was_replaced_is_used_no_more() {
+        let logger = Logger {
+            sink: AtomicPtr::new(null_mut()),
+        };
+        let (rounds, over) = (if cfg!(miri) { 50 } else { 2000 }, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(SeqCst) {
+                        logger.pass(Level::Warn, &c"a".to_owned());
+                    }
+                });
+            }
+            let mut calls = 0;
+            for _ in 0..rounds {
+                let user = Box::into_raw(Box::new(AtomicUsize::new(0)));
+                logger.set(Some(read), user.cast(), LevelFilter::Warn);
+                std::thread::yield_now();
+                logger.set(None, null_mut(), LevelFilter::Off);
+                // SAFETY: nobody is using it any more.
+                calls += unsafe { Box::from_raw(user) }.load(SeqCst);
+            }
+            over.store(true, SeqCst);
+            assert!(calls > 0);
+        });
+    }
+}
