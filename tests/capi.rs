@@ -305,6 +305,56 @@ fn the_examples_in_c_and_python_say_the_same() {
     lock.release().unwrap();
 }
 
+/// Runs a Python program of this repository, which says "ok".
+fn python_passes(program: &str, arguments: &[PathBuf]) {
+    let servers = Server::several(3);
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python
+        // Leaves nothing here.
+        .arg("-B")
+        .env("PYTHONPATH", top.join("examples/capi"))
+        .arg(top.join(program))
+        .args(arguments)
+        .args(urls(&servers));
+    let output = run(&mut python, "python3 python3-cffi");
+    assert_eq!(output.stdout, b"ok\n");
+    for server in &servers {
+        assert_eq!(server.keys(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_classes_of_the_example_in_python_do_what_they_say() {
+    let library = libraries().join("libredlock_sync.so");
+    python_passes("tests/capi_example.py", &[library]);
+}
+
+#[test]
+#[ignore = "needs the Python package cffi"]
+fn python_s_cffi_reads_the_header_and_uses_the_library() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/redlock.h");
+    let library = libraries().join("libredlock_sync.so");
+    python_passes("tests/capi_cffi.py", &[header, library]);
+}
+
+#[test]
+fn the_program_for_cffi_reads_the_header_as_its_head_says() {
+    let program = include_str!("capi_cffi.py");
+    let lines = HEADER
+        .lines()
+        .filter_map(|line| line.strip_prefix(" *     "));
+    let (mut lines, mut count) = (lines.skip_while(|line| !line.starts_with("text =")), 0);
+    for line in lines.by_ref().take(4) {
+        let line = line.split("  #").next().unwrap().trim();
+        let line = line.replace("\"redlock.h\"", "header");
+        let line = line.replace("\"libredlock_sync.so\"", "library");
+        assert!(program.lines().any(|own| own == line), "{line}");
+        count += 1;
+    }
+    assert_eq!(count, 4);
+}
+
 // ---- anything, in any order -------------------------------------------------------------------
 
 /// A handle; null, or from C.

@@ -1,0 +1,89 @@
+"""redlock.h read by cffi as its head says, and the library used through it.
+
+    capi_cffi.py HEADER LIBRARY URL...
+"""
+
+import sys
+import threading
+
+import cffi
+
+header, library, *urls = sys.argv[1:]
+# From here as in the header's head.
+text = open(header).read()
+ffi = cffi.FFI()
+ffi.cdef(text.split('extern "C" {\n#endif')[1].split("#ifdef")[0])
+redlock = ffi.dlopen(library)
+
+TTL, WAIT = 60_000, 20_000
+
+
+def last_error():
+    buf = ffi.new("char[]", 500)
+    redlock.redlock_last_error(buf, len(buf))
+    return ffi.string(buf).decode()
+
+
+def ok(status):
+    assert status == redlock.REDLOCK_OK, (status, last_error())
+
+
+assert redlock.REDLOCK_LOG_TRACE == 5 and redlock.REDLOCK_TOKEN_SIZE == 20
+assert ffi.string(redlock.redlock_version_string()).decode() in text
+
+messages = []
+
+
+@ffi.callback("void (int, const char *, void *)")
+def on_log(level, message, user):
+    messages.append((level, ffi.string(message).decode(), ffi.from_handle(user)))
+
+
+user = ffi.new_handle("mine")
+ok(redlock.redlock_set_log(redlock.REDLOCK_LOG_DEBUG, on_log, user))
+
+out = ffi.new("redlock_t **")
+strings = [ffi.new("char[]", url.encode()) for url in urls]
+ok(redlock.redlock_new(ffi.new("char *[]", strings), len(strings), out))
+client = out[0]
+ok(redlock.redlock_set(client, redlock.REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000))
+name = "größe:1".encode()
+
+out = ffi.new("redlock_lock_t **")
+ok(redlock.redlock_acquire_within(client, name, len(name), TTL, WAIT, out))
+lock = out[0]
+assert redlock.redlock_try_acquire(client, name, len(name), TTL, out) == redlock.REDLOCK_BUSY
+assert out[0] == ffi.NULL and "held by another" in last_error()
+assert 0 < redlock.redlock_lock_remaining_ms(lock) < TTL
+ok(redlock.redlock_lock_ensure(lock, 1))
+ok(redlock.redlock_lock_extend(lock, 2 * TTL))
+assert redlock.redlock_lock_remaining_ms(lock) > TTL
+token = ffi.new("uint8_t[]", redlock.REDLOCK_TOKEN_SIZE)
+assert redlock.redlock_lock_token(lock, token, len(token)) == len(token)
+
+
+def take_and_give():
+    mine = ffi.new("redlock_lock_t **")
+    for _ in range(20):
+        ok(redlock.redlock_acquire_within(client, b"shared", 6, TTL, WAIT, mine))
+        ok(redlock.redlock_lock_release(mine[0]))
+
+
+threads = [threading.Thread(target=take_and_give) for _ in range(3)]
+for thread in threads:
+    thread.start()
+# Messages come from all of them.
+for _ in range(20):
+    ok(redlock.redlock_set_log(redlock.REDLOCK_LOG_DEBUG, ffi.NULL, ffi.NULL))
+    ok(redlock.redlock_set_log(redlock.REDLOCK_LOG_DEBUG, on_log, user))
+for thread in threads:
+    thread.join()
+
+ok(redlock.redlock_lock_release(lock))
+ok(redlock.redlock_try_acquire(client, name, len(name), TTL, out))
+ok(redlock.redlock_lock_release(out[0]))
+redlock.redlock_free(client)
+ok(redlock.redlock_set_log(0, ffi.NULL, ffi.NULL))
+verdicts = [text for level, text, mine in messages if level == 4 and mine == "mine"]
+assert any(text.startswith("acquire ") and ": No, " in text for text in verdicts), messages
+print("ok")
