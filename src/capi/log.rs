@@ -132,11 +132,10 @@ impl Logger {
     fn pass(&self, level: Level, text: &CString) {
         let process = std::process::id();
         while let Some(sink) = self.current() {
-            sink.calls.begin(process);
-            // Whoever replaces it from now on waits for this call.
-            let is_current = self.is(sink);
-            if is_current
-                && level <= sink.max_level
+            if !self.begin(sink, process) {
+                continue;
+            }
+            if level <= sink.max_level
                 && let Some(function) = sink.function
             {
                 CALLING.set(true);
@@ -145,11 +144,18 @@ impl Logger {
                 unsafe { function(code(level), text.as_ptr(), sink.user) };
                 CALLING.set(false);
             }
-            sink.calls.end(process);
-            if is_current {
-                return;
-            }
+            return sink.calls.end(process);
         }
+    }
+
+    /// Whether it was not replaced before whoever does that would wait for this call.
+    fn begin(&self, sink: &Sink, process: u32) -> bool {
+        sink.calls.begin(process);
+        let begun = self.is(sink);
+        if !begun {
+            sink.calls.end(process);
+        }
+        begun
     }
 
     /// Whether it is the one of this process's `log`.
@@ -174,19 +180,24 @@ impl Logger {
                 Err(now) => old = now,
             }
         }
-        // The level of whoever came last, also where several come at once.
-        while let Some(sink) = self.current() {
-            log::set_max_level(sink.max_level);
-            if self.is(sink) {
-                break;
-            }
-        }
+        self.use_level_of(sink);
         // SAFETY: null, or leaked.
         let old = unsafe { old.as_ref() };
         let process = std::process::id();
         // (A function that sets another one would wait for itself.)
         while !CALLING.get() && old.is_some_and(|old| old.calls.any(process)) {
             std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Or that of whoever came later: several may come at once.
+    fn use_level_of(&self, mut sink: &'static Sink) {
+        log::set_max_level(sink.max_level);
+        while !self.is(sink)
+            && let Some(last) = self.current()
+        {
+            log::set_max_level(last.max_level);
+            sink = last;
         }
     }
 }
@@ -288,7 +299,10 @@ impl Drop for HoldsBack {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use crate::sync::lock;
 
     use super::*;
 
@@ -313,37 +327,80 @@ mod tests {
         assert!(!calls.any(2));
     }
 
-    unsafe extern "C" fn read(_: c_int, _: *const c_char, user: *mut c_void) {
-        // SAFETY: what the test passes, which is alive as long as this may be called.
-        unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, SeqCst);
+    /// The level is the process's.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn logger() -> Logger {
+        Logger {
+            sink: AtomicPtr::new(null_mut()),
+        }
     }
 
-    /// Miri would see it.
+    #[derive(Default)]
+    struct User {
+        gone: AtomicBool,
+        calls: AtomicUsize,
+        too_late: AtomicUsize,
+    }
+
+    unsafe extern "C" fn function(_: c_int, _: *const c_char, user: *mut c_void) {
+        // SAFETY: what the test passes, which lives to its end.
+        let user = unsafe { &*user.cast::<User>() };
+        user.calls.fetch_add(1, SeqCst);
+        std::thread::yield_now();
+        user.too_late
+            .fetch_add(user.gone.load(SeqCst).into(), SeqCst);
+    }
+
     #[test]
-    fn what_was_replaced_is_used_no_more() {
-        let logger = Logger {
-            sink: AtomicPtr::new(null_mut()),
-        };
-        let (rounds, over) = (if cfg!(miri) { 50 } else { 2000 }, AtomicBool::new(false));
+    fn what_was_replaced_is_not_used_any_more() {
+        let _alone = lock(&ALONE);
+        let (logger, over) = (logger(), AtomicBool::new(false));
+        let users: Vec<User> = (0..100).map(|_| User::default()).collect();
         std::thread::scope(|scope| {
-            for _ in 0..3 {
+            for _ in 0..4 {
                 scope.spawn(|| {
                     while !over.load(SeqCst) {
                         logger.pass(Level::Warn, &c"a".to_owned());
                     }
                 });
             }
-            let mut calls = 0;
-            for _ in 0..rounds {
-                let user = Box::into_raw(Box::new(AtomicUsize::new(0)));
-                logger.set(Some(read), user.cast(), LevelFilter::Warn);
+            for user in &users {
+                let pointer = std::ptr::from_ref(user).cast_mut().cast();
+                logger.set(Some(function), pointer, LevelFilter::Warn);
                 std::thread::yield_now();
                 logger.set(None, null_mut(), LevelFilter::Off);
-                // SAFETY: nobody is using it any more.
-                calls += unsafe { Box::from_raw(user) }.load(SeqCst);
+                user.gone.store(true, SeqCst);
             }
             over.store(true, SeqCst);
-            assert!(calls > 0);
         });
+        assert!(users.iter().any(|user| user.calls.load(SeqCst) > 0));
+        assert!(users.iter().all(|user| user.too_late.load(SeqCst) == 0));
+    }
+
+    #[test]
+    fn a_call_that_comes_too_late_does_not_begin() {
+        let _alone = lock(&ALONE);
+        let logger = logger();
+        logger.set(None, null_mut(), LevelFilter::Off);
+        let sink = logger.current().unwrap();
+        assert!(logger.begin(sink, 1) && sink.calls.any(1));
+        sink.calls.end(1);
+        // Between looking which one it is and counting itself.
+        logger.set(None, null_mut(), LevelFilter::Off);
+        assert!(!logger.begin(sink, 1) && !sink.calls.any(1));
+    }
+
+    #[test]
+    fn the_level_is_that_of_whoever_came_last() {
+        let _alone = lock(&ALONE);
+        let logger = logger();
+        logger.set(None, null_mut(), LevelFilter::Info);
+        let first = logger.current().unwrap();
+        assert_eq!(log::max_level(), LevelFilter::Info);
+        logger.set(None, null_mut(), LevelFilter::Debug);
+        logger.use_level_of(first);
+        assert_eq!(log::max_level(), LevelFilter::Debug);
+        log::set_max_level(LevelFilter::Off);
     }
 }
