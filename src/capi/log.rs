@@ -61,9 +61,14 @@ impl Calls {
     }
 
     fn change(&self, change: impl Fn(u64) -> u64) {
-        let _ = self
-            .0
-            .fetch_update(SeqCst, SeqCst, |calls| Some(change(calls)));
+        let mut calls = self.0.load(SeqCst);
+        let exchange = |from| {
+            self.0
+                .compare_exchange_weak(from, change(from), SeqCst, SeqCst)
+        };
+        while let Err(now) = exchange(calls) {
+            calls = now;
+        }
     }
 }
 
