@@ -2,7 +2,7 @@
  * redlock.h - distributed locks on Redis, for C and every language that can call it.
  *
  * This header is the manual. Read it from the top: conventions, rules, the client object, acquiring,
- * asking, ending, lasting longer. `examples/capi/` has a complete program.
+ * asking, ending, lasting longer, log messages. `examples/capi/` has a complete program.
  *
  *     redlock_t *redlock;
  *     redlock_lock_t *lock;
