@@ -23,13 +23,6 @@
  * A lock is a lease: it ends by itself when its time to live (ttl) is over, whether its holder has
  * finished or not. What that means, and when to take something else, stands in the README under
  * "What it does not guarantee".
- *
- * Between the lines with extern "C" there are only declarations and numbers, which Python's cffi reads:
- *
- *     text = open("redlock.h").read()
- *     ffi = cffi.FFI()
- *     ffi.cdef(text.split('extern "C" {\n#endif')[1].split("#ifdef")[0])
- *     redlock = ffi.dlopen("libredlock_sync.so")      # redlock.redlock_new(...), redlock.REDLOCK_OK
  */
 
 #ifndef REDLOCK_H
@@ -47,6 +40,14 @@
 #define REDLOCK_VERSION_NUMBER \
     (REDLOCK_VERSION_MAJOR * 1000000 + REDLOCK_VERSION_MINOR * 1000 + REDLOCK_VERSION_PATCH)
 
+/*
+ * From here on, to the end of extern "C", there are only declarations and numbers, which Python's cffi reads:
+ *
+ *     text = open("redlock.h").read()
+ *     ffi = cffi.FFI()
+ *     ffi.cdef(text.split('extern "C" {\n#endif')[1].split("#ifdef")[0])
+ *     redlock = ffi.dlopen("libredlock_sync.so")      # redlock.redlock_new(...), redlock.REDLOCK_OK
+ */
 #ifdef __cplusplus
 extern "C" {
 #endif

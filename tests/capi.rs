@@ -339,7 +339,7 @@ fn python_s_cffi_reads_the_header_and_uses_the_library() {
 }
 
 #[test]
-fn the_program_for_cffi_reads_the_header_as_its_head_says() {
+fn the_program_for_cffi_reads_the_header_as_that_says() {
     let program = include_str!("capi_cffi.py");
     let lines = HEADER
         .lines()

@@ -1,4 +1,4 @@
-"""redlock.h read by cffi as its head says, and the library used through it.
+"""redlock.h read by cffi as it says, and the library used through it.
 
     capi_cffi.py HEADER LIBRARY URL...
 """
@@ -9,7 +9,7 @@ import threading
 import cffi
 
 header, library, *urls = sys.argv[1:]
-# From here as in the header's head.
+# As in the header.
 text = open(header).read()
 ffi = cffi.FFI()
 ffi.cdef(text.split('extern "C" {\n#endif')[1].split("#ifdef")[0])
