@@ -417,7 +417,8 @@ int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user
    fn runs in the thread that has something to say, which may be one of the library's, and in several at once.
    That thread holds no lock of the library (what is logged in a call with a redlock_lock_t is passed on when the
    call is nearly over). So fn may call these functions, also with that redlock_lock_t, but must not end a handle
-   that the call is about. What is logged meanwhile in the same thread is not passed on. fn should return soon,
+   that the call is about. (While redlock_acquire_reentrant() extends a lock that the thread has, that lock is
+   not valid for fn.) What is logged meanwhile in the same thread is not passed on. fn should return soon,
    since the thread may be the one that renews locks; other threads do not wait for it.
 
    When redlock_set_log() returns, no thread is in the fn that was set before, nor will be: the old `user` may be
