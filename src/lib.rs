@@ -9,8 +9,11 @@
 //!
 //! A lock is a lease, and nothing stops the world when it ends. A program that is paused between
 //! its last look at the lock and its write may write after another has taken over; a node that
-//! loses its keys may grant what is still held. The README lists what follows from that, and when
-//! to take a row lock of a database or a consensus service instead.
+//! loses its keys may grant what is still held. [Guarantees](guide::guarantees) has what follows from
+//! that, and when to take a row lock of a database or a consensus service instead.
+//!
+//! The [guide] has more: [recipes](guide::recipes), [long jobs](guide::long_jobs), [waiting](guide::waiting),
+//! [operations](guide::operations), [fencing tokens](guide::fencing), a [FAQ](guide::faq).
 //!
 //! # Usage
 //!
@@ -68,32 +71,26 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! [`Redlock::acquire_while`] waits until it is told to stop. [`Lock::extend`] prolongs a lock that
-//! is still held. [`Lock::token`] and [`Redlock::resume`] hand a lock to another process.
-//!
-//! ## Longer than the ttl
-//!
-//! [`Lock::keep_alive`] has a lock renewed automatically: every third of its ttl, for at most
-//! `max_hold`. A [`KeptLock`] tells its holder when it was lost all the same.
+//! Work of unknown length, with a short ttl that is renewed automatically, for an hour at most:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
 //! # use std::time::Duration;
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn write(_: u32) {}
-//! let lock = redlock.acquire("reindex", Duration::from_secs(10))?;
-//! let lock = lock.keep_alive(Duration::from_secs(3600))?;
-//! for record in 0..1_000_000 {
-//!     lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
-//!     write(record);
-//! }
-//! lock.release()?;
+//! let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
+//! redlock.with_kept_lock("reindex", ttl, max_hold, |lock| {
+//!     for record in 0..1000 {
+//!         lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
+//!         write(record);
+//!     }
+//!     Ok::<_, redlock_sync::Error>(())
+//! })??;
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! The ttl decides how soon others go on if this process dies, and how long an outage of the nodes
-//! the job survives: a little over half of it. `max_hold` is there because a job that hangs would
-//! otherwise keep its lock for ever, with its renewal in the best of health.
+//! [`Redlock::acquire_while`] waits until it is told to stop. [`Lock::extend`] prolongs a lock that
+//! is still held. [`Lock::token`] and [`Redlock::resume`] hand a lock to another process.
 //!
 //! ## Nodes
 //!
@@ -108,23 +105,9 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Nodes are independent masters with `maxmemory-policy noeviction`, without failover to replicas,
-//! and either with `appendfsync always` or with the
-//! [restart guard](Options::restart_guard), so that a restart does not forget locks. All threads,
-//! clones and locks of a [`Redlock`] share one connection to each node. A minority that falls silent
-//! costs some milliseconds once; then threads that live no longer than the outage connect it again, and
-//! until that is done it costs nothing.
-//!
-//! ## Fencing
-//!
-//! [`Lock::fencing_token`] is a number that grows from holder to holder, for a store that refuses what comes
-//! late.
-//!
-//! ## Operations
-//!
-//! [`Redlock::with_observer`] tells a closure what happens to locks and nodes, for metrics and alerts (see
-//! `examples/metrics.rs`). [`Redlock::inspect`] says who holds a lock, and [`Redlock::check`] whether the nodes are
-//! fit for locks: for a look at the start of a service.
+//! Nodes are independent masters that evict nothing, do not fail over to replicas, and do not forget locks
+//! when they are restarted: [operations](guide::operations) has the settings. All threads, clones and locks of a
+//! [`Redlock`] share one connection to each node.
 //!
 //! # Errors
 //!
@@ -156,17 +139,13 @@
 //!
 //! None is on by default.
 //!
-//! - `tls-rustls`: `rediss://` by way of the redis crate and rustls. As with rustls itself, the
-//!   program chooses the crypto provider: `rustls = { version = "0.23", default-features = false,
-//!   features = ["ring"] }` among its dependencies is enough if no other provider is in the tree.
-//!   Without one, such a node cannot be connected, and its cause says so.
+//! - `tls-rustls`: `rediss://` by way of the redis crate and rustls. The program chooses the
+//!   [crypto provider](guide::operations#tls); without one, such a node cannot be connected, and its cause says so.
 //! - `tls-native-tls`: `rediss://` with the operating system's TLS. If both are on, rustls is used.
-//! - `capi`: the C interface, for libraries built as the README says. Its manual is `src/redlock.h`.
-//! - `cli`: the command `redlock`, and nothing for the library. `redlock man` is its manual.
+//! - `capi`: the C interface, see [C and other languages](guide::c). Its manual is `src/redlock.h`.
+//! - `cli`: the command [`redlock`](guide::shell), and nothing for the library.
 //!
-//! The time limits of TLS connections are weaker: an answer that arrives piece by piece may take
-//! longer than [`node_timeout`](Options::node_timeout), and so may any in a thread whose signal handlers
-//! run more often than that.
+//! [Connections over TLS](guide::operations#tls) are weaker in some points.
 //!
 //! # Log levels
 //!
@@ -229,6 +208,7 @@ mod clock;
 mod error;
 /// Numbers that grow with every holder.
 mod fence;
+pub mod guide;
 /// Who holds a lock, node by node.
 mod inspect;
 /// Locks that are renewed by themselves.
@@ -273,7 +253,7 @@ pub use redlock::Redlock;
 pub use reentrant::{Reentrant, ReentrantLock};
 pub use token::{Fingerprint, Token};
 
-/// Compiles the code in the README.
+/// Compiles the code in the README. (`.ci/run` runs it, and the guide's.)
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

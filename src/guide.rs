@@ -1,0 +1,51 @@
+//! The guide: what does not fit into the pages of single items. It has no code.
+//!
+//! | chapter | what it answers |
+//! | --- | --- |
+//! | [`guarantees`] | What may I rely on, and what not? How is the validity of a lock computed? |
+//! | [`recipes`] | Several locks at once, handing a lock over, entering a lock again, and other short programs |
+//! | [`long_jobs`] | My work takes longer than the ttl. |
+//! | [`fencing`] | How does my database refuse a holder that comes too late? |
+//! | [`waiting`] | Who gets a lock that several want, and when? What if that must be in order? |
+//! | [`operations`] | How do I set up, watch and restart the nodes? |
+//! | [`shell`] | The command `redlock`, for cron, systemd and scripts |
+//! | [`c`] | C, C++, Python and other languages |
+//! | [`faq`] | Short answers |
+//! | [`performance`] | What does a lock cost, and how do I measure it? |
+//! | [`comparison`] | How do other crates behave? |
+//! | [`contributing`] | How is the code laid out and tested, and by which rules? |
+//!
+//! Words that are used throughout:
+//!
+//! - A *node* is one Redis server. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
+//!   nodes that were given to [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.
+//! - A *resource*, or the *name* of a lock, is the name of a Redis key. Whoever acquired the lock is its *holder*.
+//! - The *ttl* (time to live) is how long the nodes keep the key. The holder relies on a little less, the *validity*, which
+//!   ends at the *deadline*.
+//! - The *token* is the random value of the key. It proves to the nodes that a release, or an extension, comes from the
+//!   holder.
+
+#[doc = include_str!("guide/c.md")]
+pub mod c {}
+#[doc = include_str!("guide/comparison.md")]
+pub mod comparison {}
+#[doc = include_str!("guide/contributing.md")]
+pub mod contributing {}
+#[doc = include_str!("guide/faq.md")]
+pub mod faq {}
+#[doc = include_str!("guide/fencing.md")]
+pub mod fencing {}
+#[doc = include_str!("guide/guarantees.md")]
+pub mod guarantees {}
+#[doc = include_str!("guide/long_jobs.md")]
+pub mod long_jobs {}
+#[doc = include_str!("guide/operations.md")]
+pub mod operations {}
+#[doc = include_str!("guide/performance.md")]
+pub mod performance {}
+#[doc = include_str!("guide/recipes.md")]
+pub mod recipes {}
+#[doc = include_str!("guide/shell.md")]
+pub mod shell {}
+#[doc = include_str!("guide/waiting.md")]
+pub mod waiting {}
