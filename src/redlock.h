@@ -21,8 +21,8 @@
  *     redlock_free(redlock);
  *
  * A lock is a lease: it ends by itself when its time to live (ttl) is over, whether its holder has
- * finished or not. What that means, and when to take something else, stands in the README under
- * "What it does not guarantee".
+ * finished or not. What that means, and when to take something else, stands in the guide under
+ * "guarantees": https://docs.rs/redlock-sync/latest/redlock_sync/guide/index.html
  */
 
 #ifndef REDLOCK_H
@@ -182,8 +182,8 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 
 /* How long redlock_acquire() may try in all. 0 is one attempt, UINT64_MAX for ever. Default 10000. */
 #define REDLOCK_OPTION_WAIT_MS 1
-/* The bounds of the random pause between two attempts where no release wakes sooner (see the README under
-   "Waiting"). Default 50 and 250. Setting one of them past
+/* The bounds of the random pause between two attempts where no release wakes sooner (see the guide under
+   "waiting"). Default 50 and 250. Setting one of them past
    the other moves the other along, so that the order of the two calls does not matter. */
 #define REDLOCK_OPTION_RETRY_DELAY_MIN_MS 2
 #define REDLOCK_OPTION_RETRY_DELAY_MAX_MS 3
@@ -201,12 +201,13 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 /* Protects against nodes that were restarted without their data: a node gives no votes until its server
    has been up for so long. It is the longest ttl that any client uses on the same resources; all of them
    need it, longer ttls are refused (CONFIG), and `INFO server` must be permitted. While no majority votes,
-   operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how long. See the README.
+   operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how long. See the guide under "operations".
    0: none, the default; 3 to 3153600000000. A new value means new connections. */
 #define REDLOCK_OPTION_RESTART_GUARD_MS 7
 /* Whether a lock goes to whoever has waited longest, across processes: 0, the default, or 1. Acquirers that
    are not fair go before fair ones, so all who use the same resources should say the same. A waiter that hangs
-   costs the others four node timeouts (at least 250 ms, at most 1 s). It is slower; see the README. */
+   costs the others four node timeouts (at least 250 ms, at most 1 s). It is slower; see the guide under
+   "waiting". */
 #define REDLOCK_OPTION_FAIR 8
 
 /* Sets one option, for the calls that begin after it; locks that are held keep what they were
@@ -304,7 +305,7 @@ size_t redlock_lock_depth(const redlock_lock_t *lock);
 size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
 
 /* A number for this lock that grows from holder to holder, for stores that refuse smaller ones: see the
-   README under "Fencing tokens". No secret. The first call asks the nodes, and blocks for at most two node
+   guide under "fencing". No secret. The first call asks the nodes, and blocks for at most two node
    timeouts and as long as the nodes' numbers differ, until the validity ends; later calls give the same
    number and ask nobody. *out is 0 on failure.
    LOST: the validity is over, or so many nodes no longer hold the lock that no majority can. UNAVAILABLE: too

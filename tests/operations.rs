@@ -200,7 +200,7 @@ fn a_large_value_holds_up_no_node() {
     assert!(stats.parse::<u64>().unwrap() < 1 << 20, "{stats}");
 }
 
-/// What the README says that locks need, and nothing else.
+/// What the guide says that locks need, and nothing else.
 fn with_few_rights() -> (Server, String) {
     let server = Server::start();
     let rights = "ACL SETUSER few on >secret resetkeys ~* resetchannels -@all \

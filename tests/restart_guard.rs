@@ -465,7 +465,7 @@ fn a_connection_that_is_lost_makes_a_wait_neither_shorter_nor_longer() {
     assert!((MAX_TTL..LATEST + S).contains(&took), "{took:?}");
 }
 
-/// Maintenance as the README has it: one node after the other, each when the one before votes and the lock is
+/// Maintenance as the guide has it: one node after the other, each when the one before votes and the lock is
 /// on it again.
 #[test]
 fn a_kept_lock_lives_while_all_nodes_are_restarted_one_by_one() {
