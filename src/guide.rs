@@ -1,4 +1,4 @@
-//! The guide: what does not fit into the pages of single items. It has no code.
+//! The guide: what is about more than one item. These modules are documentation only.
 //!
 //! | chapter | what it answers |
 //! | --- | --- |
