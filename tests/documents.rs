@@ -46,10 +46,11 @@ fn documents() -> Vec<String> {
         .collect()
 }
 
-/// The lines outside of blocks of code.
+/// The lines outside of blocks of code. A source file's documentation counts, too.
 fn prose(text: &str) -> Vec<&str> {
     let mut code = false;
-    let lines = text.lines().filter(|line| {
+    let lines = text.lines().map(|line| line.trim_start_matches("//! "));
+    let lines = lines.filter(|line| {
         let fence = line.trim_start().starts_with("```");
         code ^= fence;
         !code && !fence
@@ -69,7 +70,6 @@ fn links(text: &str) -> Vec<String> {
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for line in prose(text) {
-        let line = line.trim_start_matches("//! ").trim_start_matches("/// ");
         let Some((level, title)) = line.split_once(' ') else {
             continue;
         };
@@ -251,7 +251,7 @@ fn rights() -> Vec<String> {
 }
 
 /// All that a program can do with locks.
-fn everything(nodes: &[String]) {
+fn everything(servers: &[Server], nodes: &[String]) {
     let processes: Vec<Redlock> = [options(), options(), options().fair(true)]
         .into_iter()
         .map(|options| {
@@ -269,7 +269,9 @@ fn everything(nodes: &[String]) {
         assert!(matches!(busy, Some(Error::Busy)), "{busy:?}");
         std::thread::scope(|scope| {
             let next = scope.spawn(|| redlock.acquire("shop:a", TTL).unwrap().release());
-            std::thread::sleep(ms(200));
+            eventually("it waits on all nodes", || {
+                servers.iter().all(|server| server.queued("shop:a") == 1)
+            });
             lock.release().unwrap();
             next.join().unwrap().unwrap();
         });
@@ -290,7 +292,7 @@ fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
         server.command(&["CONFIG", "RESETSTAT"]);
     }
     let url = |server: &Server| format!("redis://locks:PASSWORD@127.0.0.1:{}", server.port());
-    everything(&servers.iter().map(url).collect::<Vec<_>>());
+    everything(&servers, &servers.iter().map(url).collect::<Vec<_>>());
     for server in &servers {
         let refused = server.command(&["ACL", "LOG"]);
         assert_eq!(refused, redlock_sync::redis::Value::Array(Vec::new()));
