@@ -226,8 +226,10 @@ int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resourc
                         uint64_t ttl_ms, redlock_lock_t **out);
 
 /* Waits while others have it or too few nodes answer, for as long as REDLOCK_OPTION_WAIT_MS
-   says. Threads of this process are served in the order in which they came. Fails as the last attempt did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait
-   is over. */
+   says. Threads of this process are served in the order in which they came. Fails as the last attempt
+   did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once where so
+   many nodes refuse for good that no majority is left (a wrong password or none, NOPERM, no such database,
+   a node of a Redis Cluster, something that is not a Redis server): waiting cannot help. */
 int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                     uint64_t ttl_ms, redlock_lock_t **out);
 

@@ -162,7 +162,8 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock, waiting while others have it or too few nodes answer, within [`Options::wait`].
+    /// Takes the lock, waiting while others have it or too few nodes answer, within [`Options::wait`]. It does not
+    /// wait for nodes that refuse for good.
     ///
     /// Threads of this process are served in the order of their arrival. A release here hands over to the next
     /// one, and one in another process tells this one; where it does not, the lock is found free when its
@@ -171,7 +172,12 @@ impl Redlock {
     /// # Errors
     ///
     /// The last complete attempt's: [`Error::Busy`], [`Error::Unavailable`] or [`Error::TooSlow`].
-    /// At once: [`Error::Config`], [`Error::Random`].
+    ///
+    /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where so many nodes refuse for good
+    /// that no majority is left: a wrong password or none, `NOPERM`, no such database, a node of a Redis Cluster
+    /// (`MOVED`), something that is not a Redis server. The error names each node's cause;
+    /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. What may pass (`LOADING`,
+    /// `READONLY`, `CLUSTERDOWN`, refused and silent connections) is waited for.
     ///
     /// # Example
     ///

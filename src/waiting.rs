@@ -342,7 +342,7 @@ impl Acquirer<'_> {
                 Err((failure, _)) => failure,
             };
             let here = was_here || waiting.is_here(self.resource);
-            if is_over(end) {
+            if is_over(end) || failure.is_hopeless() {
                 return Err(error(failure));
             }
             let pause = self.pause(&failure);

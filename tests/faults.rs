@@ -399,7 +399,10 @@ fn admin(server: &Server) -> redis::Connection {
 
 /// Whether a lock that is taken now is on all nodes.
 fn all_vote(redlock: &Redlock, nodes: &mut [Node]) -> bool {
-    let lock = redlock.acquire("again", TTL).unwrap();
+    // What a try to connect met that was under way when all was well again may have been for good.
+    let Ok(lock) = redlock.acquire("again", TTL) else {
+        return false;
+    };
     let mut on = |node: &mut Node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1);
     let all = nodes.iter_mut().all(&mut on);
     // Confirmed or not: it is written to all.

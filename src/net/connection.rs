@@ -44,7 +44,11 @@ impl Connection {
             ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, timeout)?),
             _ => Connection::Plain(Plain::connect(info, until)?),
         };
-        let greeting = connection.set_up(info, purpose, until, timeout)?;
+        let greeting = connection.set_up(info, purpose, until, timeout);
+        let greeting = greeting.map_err(|cause| match cause {
+            Cause::Garbage(text) => Cause::NotRedis(text),
+            cause => cause,
+        })?;
         if purpose == Purpose::GuardedLocks && greeting.uptime.is_none() {
             return Err(Cause::NoUptime);
         }

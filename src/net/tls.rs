@@ -11,7 +11,7 @@ mod enabled {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    use redis::{Connection, ConnectionInfo, RedisError, Value};
+    use redis::{Connection, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 
     use crate::error::Cause;
     use crate::net::plain::keepalive;
@@ -31,7 +31,7 @@ mod enabled {
                 caught(|| client.and_then(|client| client.get_connection_with_timeout(timeout)));
             match connected {
                 Some(Ok(connection)) => Ok(Tls(Box::new(connection))),
-                Some(Err(error)) => Err(Cause::Connect(error.to_string())),
+                Some(Err(error)) => Err(not_connected(&error)),
                 None => Err(Cause::Connect(
                     "the TLS library panicked: rustls needs a crypto provider, which the program \
                      chooses"
@@ -59,6 +59,19 @@ mod enabled {
             let mut bytes = Vec::new();
             pack(&received.map_err(|error| cause(&error, rest))?, &mut bytes);
             Ok(bytes)
+        }
+    }
+
+    /// The redis crate logs in and selects the database, and does not hand on what the server says to that.
+    fn not_connected(error: &RedisError) -> Cause {
+        match (error.kind(), error.detail()) {
+            (ErrorKind::AuthenticationFailed, _) => {
+                Cause::refused("WRONGPASS the password was refused")
+            }
+            (ErrorKind::Server(ServerErrorKind::ResponseError), Some(detail)) => {
+                Cause::refused(&format!("ERR {detail}"))
+            }
+            _ => Cause::Connect(error.to_string()),
         }
     }
 

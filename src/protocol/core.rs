@@ -790,11 +790,14 @@ impl<W> Core<W> {
             let late = Arc::new(Cause::Silent(waited));
             let trying = Arc::new(Cause::NotConnected(waited));
             for (at, node) in self.nodes.iter().enumerate() {
-                match node.is_here() {
-                    false => entry.fail(at, node.cause.as_ref().unwrap_or(&trying)),
-                    true if entry.asked.has(at) => entry.fail(at, &late),
+                match (node.is_here(), node.cause.as_ref()) {
+                    // A server that refused for good before this may have been put right: another try to connect
+                    // is under way. It is named all the same.
+                    (false, Some(cause)) if cause.is_final() => entry.votes.fail(at),
+                    (false, cause) => entry.fail(at, cause.unwrap_or(&trying)),
+                    (true, _) if entry.asked.has(at) => entry.fail(at, &late),
                     // It would have been asked if the others had sufficed.
-                    true => entry.votes.fail(at),
+                    (true, _) => entry.votes.fail(at),
                 }
             }
         }
@@ -1090,5 +1093,9 @@ fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
     let waits = errors.iter().filter_map(wait).collect();
     let spare = nodes.len() - majority(nodes.len());
     let retry_after = retry_after(waits, errors.len(), spare);
-    NodeErrors::new(errors, retry_after)
+    let errors = NodeErrors::new(errors, retry_after);
+    match entry.refused_for_good() > spare {
+        true => errors.for_good(),
+        false => errors,
+    }
 }

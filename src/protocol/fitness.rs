@@ -169,7 +169,9 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
     let what = match cause {
         Cause::Refused(text) => return advice_on(text),
         Cause::Silent(_) => "look at its load and the network: it may stand still",
-        Cause::Garbage(_) => "look at its address: is a Redis server there, and without TLS?",
+        Cause::Garbage(_) | Cause::NotRedis(_) => {
+            "look at its address: is a Redis server there, and without TLS?"
+        }
         Cause::NoThread(_) => "raise the limits of this process",
         _ => "start it, or look at its address and the network",
     };
@@ -997,7 +999,7 @@ mod tests {
             (refused("NOPERM this user"), "rights", "permit it"),
             (Cause::Connect("refused".into()), "reach", start),
             (Cause::NotConnected(MS), "reach", start),
-            (Cause::Garbage("HTTP".into()), "reach", "Redis server"),
+            (Cause::NotRedis("HTTP".into()), "reach", "Redis server"),
             (Cause::Silent(MS), "reach", "load"),
         ] {
             let mut nodes = good(3);

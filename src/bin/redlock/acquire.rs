@@ -86,6 +86,8 @@ pub(crate) fn acquire(
             Err(error) => error,
         };
         match error {
+            // Waiting is of no use: a wrong password, say.
+            Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(failed(&error)),
             Error::Busy if left <= slice => {
                 info!("another has the lock");
                 return Err(End::Code(job.conflict));

@@ -68,7 +68,8 @@ const CODES: [(&str, &str); 11] = [
     ("124", "--max-hold was used up, so COMMAND was ended."),
     (
         "69",
-        "Too few nodes answered; or this system is not Linux, which run needs.",
+        "Too few nodes answered (at once, without waiting, where they refuse for good: a wrong password, a right \
+         that is missing); or this system is not Linux, which run needs.",
     ),
     (
         "64",

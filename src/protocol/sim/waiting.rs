@@ -342,7 +342,7 @@ impl World {
         let here = self.is_here(c, resource) || was_here;
         let over = |at: Instant| wish.end.is_some_and(|end| at >= end);
         let for_nothing = !matches!(failure, Failure::Busy) && over(now + pause);
-        if over(now) || for_nothing {
+        if over(now) || for_nothing || failure.is_hopeless() {
             self.clients[c].threads[thread].wait = None;
             let pause = self.rest();
             self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
