@@ -1768,7 +1768,7 @@ fn secrets_are_in_no_argument_and_no_line() {
     job.wait();
     let said = job.said();
     assert!(
-        said.contains("acquire \"x\": Yes") && said.contains("is away"),
+        said.contains("acquire \"x\": granted") && said.contains("is away"),
         "{said}"
     );
     assert!(!said.contains("hunter2"), "{said}");

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -181,4 +182,202 @@ fn who_puts_the_password_right_gets_the_lock() {
         relay.heal();
     });
     assert!(gets.load(Ordering::Relaxed));
+}
+
+// ---- what is logged
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Collect;
+
+impl log::Log for Collect {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let line = format!("{} {}", record.level(), record.args());
+        LINES.lock().unwrap().push(line);
+    }
+
+    fn flush(&self) {}
+}
+
+fn collect(level: log::LevelFilter) {
+    log::set_logger(&Collect).unwrap();
+    log::set_max_level(level);
+}
+
+fn lines_with(part: &str) -> Vec<String> {
+    let lines = LINES.lock().unwrap();
+    lines
+        .iter()
+        .filter(|line| line.contains(part))
+        .cloned()
+        .collect()
+}
+
+fn name_of(server: &Server, node: usize) -> String {
+    format!("node {node} (127.0.0.1:{})", server.port())
+}
+
+#[test]
+fn a_refused_release_that_nobody_reads_is_logged_once_for_each_node_and_cause() {
+    let name = "a_refused_release_that_nobody_reads_is_logged_once_for_each_node_and_cause";
+    in_own_process(name, || {
+        collect(log::LevelFilter::Warn);
+        let servers = Server::several(3);
+        let rules = ["~*", "&*", "+@all"];
+        let redlock = as_user(&servers, &rules, options());
+        take(&redlock, "warm").release().unwrap();
+        allow(&servers[1..], &["-eval", "-evalsha"]);
+        let refused = || lines_with("refuses to release");
+        for round in 0.. {
+            drop(take(&redlock, &format!("resource {round}")));
+            if round > 20 && refused().len() == 2 {
+                break;
+            }
+            assert!(round < 2000, "{:?}", refused());
+        }
+        for (node, server) in servers.iter().enumerate().skip(1) {
+            let node = format!(
+                "WARN {} refuses to release \"resource ",
+                name_of(server, node)
+            );
+            let line = refused().into_iter().find(|line| line.starts_with(&node));
+            let line = line.unwrap_or_else(|| panic!("{:?}", refused()));
+            for part in [
+                "NOPERM",
+                "'eval'",
+                "ends there with its ttl",
+                "EVAL, EVALSHA, GET and DEL",
+            ] {
+                assert!(line.contains(part), "{line}");
+            }
+            assert!(!line.contains("hunter2"), "{line}");
+        }
+        // Another cause; and whoever closes reads what is left.
+        allow(&servers[1..], &["+@all", "-get"]);
+        drop(take(&redlock, "another cause"));
+        drop(redlock);
+        assert_eq!(refused().len(), 4, "{:?}", refused());
+        assert_eq!(lines_with("\"another cause\"").len(), 2, "{:?}", refused());
+    });
+}
+
+#[test]
+fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
+    let name = "what_is_no_lock_is_logged_once_for_each_node_and_resource";
+    in_own_process(name, || {
+        collect(log::LevelFilter::Warn);
+        let servers = Server::several(3);
+        let redlock = connected(&servers);
+        let fair = redlock.clone().with_options(options().fair(true)).unwrap();
+        for server in &servers {
+            server.command(&["RPUSH", "list", "x"]);
+            server.command(&["SET", "endless", "x"]);
+        }
+        servers[0].command(&["SET", "held", "x", "PX", "60000"]);
+        servers[1].command(&["SET", "held", "x", "PX", "60000"]);
+        for resource in ["list", "endless", "held"] {
+            for redlock in [&redlock, &fair, &redlock] {
+                let result = redlock.acquire_within(resource, TTL, NODE_TIMEOUT);
+                assert!(matches!(result, Err(Error::Busy)), "{resource}: {result:?}");
+            }
+        }
+        for (node, server) in servers.iter().enumerate() {
+            let node = name_of(server, node);
+            for (resource, what) in [("list", "another type"), ("endless", "no ttl")] {
+                let lines = lines_with(&format!("WARN {node}: \"{resource}\" is no lock"));
+                assert_eq!(lines.len(), 1, "{:?}", lines_with(""));
+                assert!(
+                    lines[0].contains(what) && lines[0].contains("prefix"),
+                    "{lines:?}"
+                );
+            }
+        }
+        assert_eq!(lines_with("").len(), 6, "{:?}", lines_with(""));
+        // A lock whose key was replaced.
+        let lock = take(&redlock, "replaced");
+        eventually("it is everywhere", || {
+            servers.iter().all(|server| server.exists("replaced"))
+        });
+        servers[2].command(&["DEL", "replaced"]);
+        servers[2].command(&["SADD", "replaced", "x"]);
+        drop(lock);
+        drop((redlock, fair));
+        let lines = lines_with("\"replaced\" is no lock, it holds data of another type");
+        assert_eq!(lines.len(), 1, "{:?}", lines_with(""));
+        assert!(lines[0].contains(&name_of(&servers[2], 2)), "{lines:?}");
+    });
+}
+
+/// One line for each thing that happens to it, of bounded length.
+#[test]
+fn every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address() {
+    let name = "every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address";
+    in_own_process(name, || {
+        collect(log::LevelFilter::Trace);
+        let mut servers = Server::several(3);
+        let redlock = connected(&servers);
+        LINES.lock().unwrap().clear();
+        let resource = [b"a\n\xff".as_slice(), &[b'x'; 70_000 - 5000]].concat();
+        let shown = format!("\"a\\n\\xff{}…\"", "x".repeat(61));
+        let take = |ttl| redlock.try_acquire(&resource, ttl).unwrap().unwrap();
+        let delete = || {
+            for server in &servers {
+                server.command_bytes(&[b"DEL", &resource]);
+            }
+        };
+        // Extended, denied, waited for, and lost in all ways.
+        let mut lock = take(TTL);
+        lock.extend(TTL).unwrap();
+        assert!(redlock.try_acquire(&resource, TTL).unwrap().is_none());
+        let other = connected(&servers);
+        other
+            .acquire_within(&resource, TTL, NODE_TIMEOUT)
+            .unwrap_err();
+        delete();
+        lock.extend(TTL).unwrap_err();
+        drop(lock);
+        let lock = take(TTL);
+        delete();
+        lock.fencing_token().unwrap_err();
+        drop(lock);
+        let lock = take(TTL);
+        delete();
+        lock.release().unwrap_err();
+        let kept = take(ms(600)).keep_alive(ms(600)).unwrap();
+        assert!(kept.wait_lost(TTL));
+        drop(kept);
+        let lock = take(TTL);
+        servers[1..].iter_mut().for_each(Server::kill);
+        let closure = redlock.with_lock("other", TTL, |_| ());
+        closure.unwrap_err();
+        drop(lock);
+        drop((redlock, other));
+        let lines = LINES.lock().unwrap();
+        for about in [
+            "was found lost when it was extended",
+            "was found lost when it was released",
+            "was found lost when its fencing token",
+            "could not be released",
+            "kept lock",
+            "acquire ",
+            ": yes",
+            ": no",
+        ] {
+            let about: Vec<&String> = lines.iter().filter(|line| line.contains(about)).collect();
+            let named = |line: &&&String| line.contains(&shown);
+            assert!(about.iter().any(|line| named(&line)), "{about:?}");
+        }
+        for line in lines.iter() {
+            assert!(line.len() < 600 && !line.contains('\n'), "{line}");
+            let is_lock = ["lock \"", "acquire \"", "\" on node "];
+            let is_lock = is_lock.iter().any(|part| line.contains(part));
+            let is_node = (0..3).any(|node| line.contains(&name_of(&servers[node], node)));
+            assert!(is_lock || is_node, "{line}");
+            assert_eq!(line.contains("node "), is_node, "{line}");
+        }
+    });
 }

@@ -20,7 +20,10 @@ use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
 use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Link};
+use crate::protocol::notice::Notice;
+use crate::protocol::queue::Foreign;
 use crate::protocol::quorum::NodeSet;
+use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
 
 /// The nodes, as the leader and the attendants share them.
@@ -187,6 +190,7 @@ impl Nodes {
         let address = info.addr().to_string();
         let sits_out;
         let cause = match event {
+            Event::Notice(..) => return,
             Event::Back(..) | Event::VotesAgain(_) => None,
             Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
             Event::SitsOut(left) => {
@@ -217,10 +221,7 @@ impl Nodes {
     }
 
     fn say(&self, node: usize, event: &Event) {
-        let Some(info) = self.infos.get(node) else {
-            return;
-        };
-        let node = format!("node {node} ({})", info.addr());
+        let node = self.name(node);
         match event {
             Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
             Event::Back(forgotten, replaced) if *replaced && self.purpose == Purpose::Locks => {
@@ -241,6 +242,15 @@ impl Nodes {
             Event::VotesAgain(forgotten) => {
                 say!(warn, "{node} gives votes again{}", but(*forgotten));
             }
+            Event::Notice(resource, notice) => say_notice(&node, &Shown(resource), notice),
+        }
+    }
+
+    /// As log lines name it.
+    pub(crate) fn name(&self, node: usize) -> String {
+        match self.infos.get(node) {
+            Some(info) => format!("node {node} ({})", info.addr()),
+            None => format!("node {node}"),
         }
     }
 
@@ -540,13 +550,42 @@ impl Leader {
     }
 }
 
+fn say_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
+    match notice {
+        Notice::NotReleased(cause) => {
+            let text = cause.to_string();
+            let rights = ["NOPERM", "unknown command", "can't run this command"];
+            let needs = match rights.iter().any(|part| text.contains(part)) {
+                true => {
+                    "; who releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
+                }
+                false => "",
+            };
+            say!(
+                warn,
+                "{node} refuses to release {resource}: {text}; the lock ends there with its ttl{needs}"
+            );
+        }
+        Notice::NoLock(Foreign::OtherType) => say!(
+            warn,
+            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until somebody \
+             deletes it (give locks a prefix that no other data has)"
+        ),
+        Notice::NoLock(Foreign::NoTtl) => say!(
+            warn,
+            "{node}: {resource} is no lock, it has no ttl; it counts as taken until somebody deletes it (give \
+             locks a prefix that no other data has)"
+        ),
+    }
+}
+
 /// What else is to be said of a node that is well again.
 fn but(forgotten: u64) -> String {
     if forgotten == 0 {
         return String::new();
     }
     format!(
-        "; {forgotten} releases were too many to be kept for it, and their keys end with their ttls"
+        "; {forgotten} releases were too many to be kept for it: those locks end there with their ttls"
     )
 }
 

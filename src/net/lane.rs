@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::net::drive::{Hub, Leader, Nodes};
 use crate::protocol::entry::{Answer, Op};
+use crate::shown::Shown;
 use crate::sync::lock;
 
 /// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
@@ -83,14 +84,14 @@ impl Lane {
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
         let answer = self.answer(op, None);
-        trace_votes(&answer);
+        self.trace_votes(&answer);
         answer
     }
 
     /// The same, and right behind it in the same write what another thread waits for.
     pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
         let answer = self.answer(op, Some((next, waiter)));
-        trace_votes(&answer);
+        self.trace_votes(&answer);
         answer
     }
 
@@ -125,7 +126,7 @@ impl Lane {
     /// The answer to what another thread has submitted for this one.
     pub(crate) fn run_by_another(&self, waiter: &Arc<Waiter>) -> Answer {
         let answer = self.follow(waiter);
-        trace_votes(&answer);
+        self.trace_votes(&answer);
         answer
     }
 
@@ -163,7 +164,7 @@ impl Lane {
         drop(hub);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();
-        answers.iter().for_each(trace_votes);
+        answers.iter().for_each(|answer| self.trace_votes(answer));
         answers
     }
 
@@ -172,6 +173,25 @@ impl Lane {
         match waiter.wait(self.yields) {
             Ok(answer) => answer,
             Err(leader) => self.lead(leader, self.nodes.hub(), clock::instant(), Some(waiter)),
+        }
+    }
+
+    /// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
+    /// its time, or use these same nodes.
+    fn trace_votes(&self, answer: &Answer) {
+        if log::max_level() < log::LevelFilter::Trace {
+            return;
+        }
+        let resource = Shown(answer.resource.as_deref().unwrap_or_default());
+        let name = |node| self.nodes.name(node);
+        for node in answer.tally.granted.iter() {
+            say!(trace, "{resource} on {}: yes", name(node));
+        }
+        for node in answer.tally.refused.iter() {
+            say!(trace, "{resource} on {}: no", name(node));
+        }
+        for (node, cause) in &answer.causes {
+            say!(trace, "{resource} on {}: {cause}", name(*node));
         }
     }
 
@@ -237,23 +257,6 @@ fn submit(hub: &mut Hub, op: Op) -> Arc<Waiter> {
     let who = Who::Waiter(waiter.clone());
     hub.core.submit(op, who, clock::instant());
     waiter
-}
-
-/// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
-/// its time, or use these same nodes.
-fn trace_votes(answer: &Answer) {
-    if log::max_level() < log::LevelFilter::Trace {
-        return;
-    }
-    for node in answer.tally.granted.iter() {
-        say!(trace, "node {node}: yes");
-    }
-    for node in answer.tally.refused.iter() {
-        say!(trace, "node {node}: no");
-    }
-    for (node, cause) in &answer.causes {
-        say!(trace, "node {node}: {cause}");
-    }
 }
 
 impl Who {

@@ -20,6 +20,7 @@ use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
 use crate::protocol::guard::{Guard, retry_after};
 use crate::protocol::mutant;
 use crate::protocol::node::{Errand, Greeting, Link, Node, Output, Pending, Reported, Ticket};
+use crate::protocol::notice::{Notice, Notices};
 use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::resp::Reply;
@@ -66,6 +67,8 @@ pub(crate) enum Event {
     SitsOut(Duration),
     GivesNoVotes(Arc<Cause>),
     VotesAgain(u64),
+    /// Of a resource, which is not about its votes.
+    Notice(Arc<[u8]>, Notice),
 }
 
 /// `W`: who waits for an answer.
@@ -96,6 +99,7 @@ pub(crate) struct Core<W> {
     /// What releases that nobody waited for have passed on to other processes, the oldest first.
     passed: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
+    notices: Notices,
     /// With their nodes, and when they happened.
     pub(crate) events: Vec<(usize, Event, Instant)>,
     /// Whoever waits for news should look.
@@ -142,6 +146,7 @@ impl<W> Core<W> {
             submitted: 0,
             passed: VecDeque::new(),
             answers: Vec::new(),
+            notices: Notices::default(),
             events: Vec::new(),
             news: false,
         }
@@ -555,9 +560,9 @@ impl<W> Core<W> {
         if what.retries && !is_not_now(error) {
             self.nodes[at].takes_again();
         }
-        let action = match (place, &what.release) {
-            (Some(place), _) => &self.entries[place].op.action,
-            (None, Some(_)) => &Action::Release(Tell::One),
+        let (action, key) = match (place, &what.release) {
+            (Some(place), _) => (&self.entries[place].op.action, &self.entries[place].op.key),
+            (None, Some(release)) => (&Action::Release(Tell::One), release),
             // Nobody waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if what.ticket.is_none() {
@@ -567,6 +572,10 @@ impl<W> Core<W> {
             }
         };
         let vote = action.vote(reply);
+        if let Some(notice) = self.notices.on(at, &key.resource, action, &vote) {
+            let event = Event::Notice(key.resource.clone(), notice);
+            push(&mut self.events, (at, event, now));
+        }
         let later = matches!(vote, Vote::Failed { later: true, .. });
         if let Some(release) = what.release.clone().filter(|_| later) {
             self.nodes[at].refuse(release);
@@ -682,10 +691,7 @@ impl<W> Core<W> {
 
     fn note(&mut self, at: usize, reported: Reported, event: Event, now: Instant) {
         self.nodes[at].reported = reported;
-        // They wait for a thread that has time to log them.
-        if self.events.len() < MAX_EVENTS {
-            self.events.push((at, event, now));
-        }
+        push(&mut self.events, (at, event, now));
     }
 
     // ---- the nodes
@@ -891,6 +897,7 @@ impl<W> Core<W> {
             numbers: entry.numbers,
             seen: std::mem::take(&mut entry.seen),
             passed,
+            resource: Some(entry.op.key.resource.clone()),
             causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };
@@ -1064,6 +1071,13 @@ impl<W> Core<W> {
 
     pub(crate) fn majority_at(&self) -> Option<Instant> {
         self.majority_at
+    }
+}
+
+/// They wait for a thread that has time to log them.
+fn push<T>(events: &mut Vec<T>, event: T) {
+    if events.len() < MAX_EVENTS {
+        events.push(event);
     }
 }
 
