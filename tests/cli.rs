@@ -676,6 +676,28 @@ fn throttle_lets_it_happen_once_and_becomes_the_command() {
 }
 
 #[test]
+fn nodes_that_refuse_for_good_are_not_waited_for() {
+    let fleet = Fleet::new(3);
+    let wrong = fleet.nodes.replace("redis://", "redis://:hunter2@");
+    for server in &fleet.servers {
+        server.command(&["ACL", "SETUSER", "default", "resetpass", ">right"]);
+    }
+    let started = Instant::now();
+    for options in [&["run"][..], &["run", "--fair"], &["run", "-w", "1h"]] {
+        let arguments = [options, &["x", "echo", "ran"]].concat();
+        let (status, out, err) = output(&mut redlock_command(&wrong, &arguments));
+        assert_eq!((status.code(), &*out), (Some(69), ""), "{err}");
+        assert_eq!(err.matches("WRONGPASS").count(), 3, "{err}");
+        assert!(
+            !err.contains("hunter2") && !err.contains("goes on"),
+            "{err}"
+        );
+    }
+    // A first wait would have been that long.
+    assert!(started.elapsed() < 10 * S);
+}
+
+#[test]
 fn numbers_grow_and_none_is_69() {
     let fleet = Fleet::new(3);
     let number = || -> u64 {

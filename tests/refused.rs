@@ -45,6 +45,8 @@ fn at_once<T>(what: &str, acquire: impl FnOnce() -> Result<T, Error>) -> String 
 fn no_way_to_wait_for_a_lock_waits_for_nodes_that_refuse_for_good() {
     let servers = Server::several(3);
     let all = ["~*", "&*", "+@all"];
+    // Nor pauses before it says so.
+    let long_waits = || long_waits().retry_delay(WAIT / 2, WAIT / 2);
     let redlock = as_user(&servers, &all, long_waits());
     let fair = redlock.clone().with_options(long_waits().fair(true));
     let fair = fair.unwrap();

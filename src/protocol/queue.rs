@@ -229,7 +229,7 @@ impl Seen {
             queued,
             left: u64::try_from(left).ok().map(Duration::from_millis),
             holder: u32::from_str_radix(holder, 16).ok(),
-            other_type: left == -2,
+            other_type: left == -2 && holder == "-",
         })
     }
 }
