@@ -281,12 +281,20 @@ fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
         }
         servers[0].command(&["SET", "held", "x", "PX", "60000"]);
         servers[1].command(&["SET", "held", "x", "PX", "60000"]);
-        for resource in ["list", "endless", "held"] {
-            for redlock in [&redlock, &fair, &redlock] {
-                let result = redlock.acquire_within(resource, TTL, NODE_TIMEOUT);
+        let wait = |resource: &str| {
+            for redlock in [&redlock, &fair] {
+                let result = redlock.acquire_within(resource, TTL, ms(100));
                 assert!(matches!(result, Err(Error::Busy)), "{resource}: {result:?}");
             }
+        };
+        for resource in ["list", "endless"] {
+            eventually(resource, || {
+                wait(resource);
+                lines_with(&format!("\"{resource}\"")).len() >= 3
+            });
+            wait(resource);
         }
+        wait("held");
         for (node, server) in servers.iter().enumerate() {
             let node = name_of(server, node);
             for (resource, what) in [("list", "another type"), ("endless", "no ttl")] {
@@ -353,11 +361,16 @@ fn every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address() {
         assert!(kept.wait_lost(TTL));
         drop(kept);
         let lock = take(TTL);
-        servers[1..].iter_mut().for_each(Server::kill);
-        let closure = redlock.with_lock("other", TTL, |_| ());
-        closure.unwrap_err();
+        let closure = redlock.with_lock("short", TTL, |_| {
+            servers[1..].iter_mut().for_each(Server::kill);
+        });
+        closure.unwrap();
         drop(lock);
         drop((redlock, other));
+        assert_eq!(
+            lines_with("lock \"short\": too few nodes confirmed").len(),
+            1
+        );
         let lines = LINES.lock().unwrap();
         for about in [
             "was found lost when it was extended",
