@@ -143,6 +143,14 @@ impl Fault {
         matches!(self, ReadOnly | Loading | ClusterDown)
     }
 
+    /// Whether it is of any use to wait for nodes in this fault. `None`: that is known of a new connection alone.
+    fn is_permanent(self) -> Option<bool> {
+        match self {
+            Garbage | WrongProtocol | AuthLost => None,
+            _ => Some(self == Moved),
+        }
+    }
+
     /// What spoils the way to the node; the others befall the server.
     fn by_relay(self) -> bool {
         matches!(
@@ -530,6 +538,9 @@ impl World {
                     (Err(Error::Unavailable(nodes)), Effect::Fails) => {
                         let failed: BTreeSet<usize> = nodes.iter().map(|node| node.0).collect();
                         assert_eq!(failed, case.faulty, "{name}: {nodes}");
+                        if let Some(permanent) = case.fault.is_permanent() {
+                            assert_eq!(nodes.is_permanent(), permanent, "{name}: {nodes}");
+                        }
                     }
                     (other, _) => panic!("{name}: {other:?}"),
                 }

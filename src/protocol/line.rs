@@ -755,6 +755,11 @@ impl<W: Clone> Lines<W> {
         self.places.len()
     }
 
+    /// Whether a place is about to be left, since waiting is of no use.
+    pub(crate) fn is_hopeless(&self, at: u64) -> bool {
+        self.places.get(&at).is_some_and(|place| place.hopeless)
+    }
+
     /// Whether somebody is at the front of a line, or about to be served.
     pub(crate) fn is_contended_for(&mut self, resource: &[u8]) -> bool {
         self.front(resource).is_none() || self.contender(resource).is_some()

@@ -219,7 +219,10 @@ impl World {
             };
             if at != who {
                 let same = wait.resource == resource && stands && wait.served.is_none();
-                let before = wait.place < Some(place) && !wait.wish.asks && !wait.vain;
+                let goes = wait
+                    .place
+                    .is_some_and(|at| self.clients[c].lines.is_hopeless(at));
+                let before = wait.place < Some(place) && !wait.wish.asks && !wait.vain && !goes;
                 if same && before && !over(wait) {
                     wrong = Some("was not the first");
                 }
