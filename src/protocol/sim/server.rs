@@ -141,7 +141,7 @@ impl Server {
 
     pub(super) fn run_out_of_memory(&mut self, until: u64) {
         self.out_of_memory_until = until;
-        self.forbids = until % 2 == 0;
+        self.forbids = until.is_multiple_of(2);
     }
 
     pub(super) fn refuse_writes(&mut self, until: u64) {
