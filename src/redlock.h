@@ -235,7 +235,7 @@ int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_le
 int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t resource_len,
                            uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
-/* The same as redlock_acquire() for as long as keep_trying(user) does not return 0. It is asked in the
+/* Waits until keep_trying(user) returns 0: REDLOCK_OPTION_WAIT_MS does not count here. It is asked in the
    calling thread, before each attempt and at least every 50 ms during pauses; a flag that a signal
    handler sets stops the waiting so. CANCELLED: it returned 0. */
 int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,

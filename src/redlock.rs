@@ -202,13 +202,13 @@ impl Redlock {
         self.wait_for(resource.as_ref(), ttl, wait, None)
     }
 
-    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so, and at most for
-    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms while this waits; one that
-    /// takes its time holds up the threads of this process that came later.
+    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so. Nothing else ends the wait:
+    /// [`Options::wait`] does not count here. `keep_trying` is asked before each attempt and at least every 50 ms
+    /// while this waits; one that takes its time holds up the threads of this process that came later.
     ///
     /// # Errors
     ///
-    /// [`Error::Cancelled`] when `keep_trying` said no; otherwise as [`acquire`](Redlock::acquire).
+    /// [`Error::Cancelled`] when `keep_trying` said no. At once: [`Error::Config`], [`Error::Random`].
     ///
     /// # Example
     ///
@@ -230,7 +230,7 @@ impl Redlock {
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
         let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
-        self.wait_for(resource.as_ref(), ttl, self.options.wait, Some(keep_trying))
+        self.wait_for(resource.as_ref(), ttl, Duration::MAX, Some(keep_trying))
     }
 
     /// [Acquires](Redlock::acquire) the lock, does the work, releases the lock: on every way out, also
