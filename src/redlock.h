@@ -204,6 +204,12 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    CONFIG: no such option, a value out of range (nothing is changed then), a forked child. */
 int redlock_set(redlock_t *redlock, int option, uint64_t value);
 
+/* Makes the connections now, where otherwise the first lock does, and asks each node whether it answers: for
+   programs that want to fail at their start. Takes a connect timeout and five node timeouts at most. OK: a
+   majority answers. UNAVAILABLE: none does; redlock_last_error() has each failed node's cause. CONFIG: two nodes
+   are one server. */
+int redlock_connect(redlock_t *redlock);
+
 /* Ends the client object. The connections close when its locks are ended too; the last one to go
    may block until the releases that are due have been written, and what was written before has been
    answered, for at most a node timeout. */

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
 use crate::net::visit::Overdue;
@@ -22,6 +22,7 @@ use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Link};
 use crate::protocol::quorum::NodeSet;
 use crate::sync::{lock, wait_until};
+use crate::text::{address, human};
 
 /// The nodes, as the leader and the attendants share them.
 pub(crate) struct Nodes {
@@ -71,7 +72,7 @@ pub(crate) struct Leader {
 
 impl Nodes {
     pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options, observer: Observer) -> Nodes {
-        let addresses = infos.iter().map(|info| info.addr().to_string().into());
+        let addresses = infos.iter().map(|info| address(info.addr()).into());
         let timeouts = (options.node_timeout, options.connect_timeout);
         let guard = options.restart_guard.map(Guard::new);
         let noise = getrandom::u64().unwrap_or(1);
@@ -184,7 +185,7 @@ impl Nodes {
         let Some(info) = self.infos.get(node).filter(|_| !self.observer.is_none()) else {
             return;
         };
-        let address = info.addr().to_string();
+        let address = address(info.addr());
         let sits_out;
         let cause = match event {
             Event::Back(..) | Event::VotesAgain(_) => None,
@@ -220,7 +221,7 @@ impl Nodes {
         let Some(info) = self.infos.get(node) else {
             return;
         };
-        let node = format!("node {node} ({})", info.addr());
+        let node = format!("node {node} ({})", address(info.addr()));
         match event {
             Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
             Event::Back(forgotten, replaced) if *replaced && self.purpose == Purpose::Locks => {
@@ -234,8 +235,9 @@ impl Nodes {
             Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
             Event::SitsOut(left) => say!(
                 warn,
-                "{node} gives no votes for {left:.1?}: it was restarted or replaced and may have forgotten \
-                 locks"
+                "{node} gives no votes for {}: it was restarted or replaced and may have forgotten \
+                 locks",
+                human(*left)
             ),
             Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
             Event::VotesAgain(forgotten) => {
@@ -346,7 +348,9 @@ impl Nodes {
         leader.connection(&mut hub, node);
         drop(hub);
         let received = match leader.connections.get_mut(node) {
-            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
+            Some(Some(connection)) => connection
+                .recv(&mut leader.buffer, until, now)
+                .map_err(|cause| cause.within(self.node_timeout, Limit::Node(1))),
             _ => Err(gone()),
         };
         let now = clock::instant();
@@ -382,6 +386,14 @@ impl Nodes {
         let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
         hub.core.recover(held.collect(), clock::instant());
         leader.answers.append(&mut hub.core.answers);
+    }
+
+    /// Makes the attendants of nodes that are away connect them at once. How many tries have ended so far.
+    pub(crate) fn connect_now(&self) -> Vec<u64> {
+        let mut hub = self.hub();
+        let tries = hub.core.connect_now();
+        self.announce(&mut hub);
+        tries
     }
 
     /// Nobody needs the nodes any more.
@@ -432,6 +444,8 @@ impl Nodes {
                     drop(hub);
                     let connection = connection.as_mut().ok_or_else(gone);
                     let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
+                    let timeout = self.connect_timeout;
+                    let received = received.map_err(|cause| cause.within(timeout, Limit::Connect));
                     let now = clock::instant();
                     hub = self.hub();
                     hub.core.received(node, received, now);
