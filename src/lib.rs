@@ -68,7 +68,7 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! [`Redlock::acquire_while`] waits until it is told to stop. [`Lock::extend`] prolongs a lock that
+//! [`Redlock::acquire_while`] waits until it is told to stop, however long. [`Lock::extend`] prolongs a lock that
 //! is still held. [`Lock::token`] and [`Redlock::resume`] hand a lock to another process.
 //!
 //! ## Longer than the ttl
@@ -124,7 +124,8 @@
 //!
 //! [`Redlock::with_observer`] tells a closure what happens to locks and nodes, for metrics and alerts (see
 //! `examples/metrics.rs`). [`Redlock::inspect`] says who holds a lock, and [`Redlock::check`] whether the nodes are
-//! fit for locks: for a look at the start of a service.
+//! fit for locks: for a look at the start of a service. [`Redlock::connect`] makes the connections at the start, and
+//! fails where no majority answers.
 //!
 //! # Errors
 //!
@@ -256,8 +257,13 @@ mod reentrant;
 mod shown;
 /// Poisoned mutexes, in one place.
 mod sync;
+/// How times and addresses are written for people.
+mod text;
 /// The random value that signs an acquisition.
 mod token;
+/// What is wrong with the URL of a node.
+#[cfg(any(feature = "capi", test))]
+mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
 

@@ -21,6 +21,7 @@ use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Tell};
 use crate::shown::Shown;
 use crate::sync::lock;
+use crate::text::human;
 use crate::token::{Token, jitter};
 
 /// How often `acquire_while` asks while it waits.
@@ -530,10 +531,11 @@ fn report(resource: &[u8], answer: &Answer, took: Duration) {
     let tally = answer.tally;
     say!(
         debug,
-        "acquire {}: {verdict} ({} yes, {} no, {} failed) in {took:.1?}",
+        "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
         Shown(resource),
         tally.granted.len(),
         tally.refused.len(),
         tally.failed.len(),
+        human(took),
     );
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
 use crate::net::visit::Overdue;
@@ -25,6 +25,7 @@ use crate::protocol::queue::Foreign;
 use crate::protocol::quorum::NodeSet;
 use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
+use crate::text::{address, human};
 
 /// The nodes, as the leader and the attendants share them.
 pub(crate) struct Nodes {
@@ -74,7 +75,7 @@ pub(crate) struct Leader {
 
 impl Nodes {
     pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options, observer: Observer) -> Nodes {
-        let addresses = infos.iter().map(|info| info.addr().to_string().into());
+        let addresses = infos.iter().map(|info| address(info.addr()).into());
         let timeouts = (options.node_timeout, options.connect_timeout);
         let guard = options.restart_guard.map(Guard::new);
         let noise = getrandom::u64().unwrap_or(1);
@@ -187,7 +188,7 @@ impl Nodes {
         let Some(info) = self.infos.get(node).filter(|_| !self.observer.is_none()) else {
             return;
         };
-        let address = info.addr().to_string();
+        let address = address(info.addr());
         let sits_out;
         let cause = match event {
             Event::Notice(..) => return,
@@ -235,8 +236,9 @@ impl Nodes {
             Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
             Event::SitsOut(left) => say!(
                 warn,
-                "{node} gives no votes for {left:.1?}: it was restarted or replaced and may have forgotten \
-                 locks"
+                "{node} gives no votes for {}: it was restarted or replaced and may have forgotten \
+                 locks",
+                human(*left)
             ),
             Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
             Event::VotesAgain(forgotten) => {
@@ -249,7 +251,7 @@ impl Nodes {
     /// As log lines name it.
     pub(crate) fn name(&self, node: usize) -> String {
         match self.infos.get(node) {
-            Some(info) => format!("node {node} ({})", info.addr()),
+            Some(info) => format!("node {node} ({})", address(info.addr())),
             None => format!("node {node}"),
         }
     }
@@ -356,7 +358,9 @@ impl Nodes {
         leader.connection(&mut hub, node);
         drop(hub);
         let received = match leader.connections.get_mut(node) {
-            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
+            Some(Some(connection)) => connection
+                .recv(&mut leader.buffer, until, now)
+                .map_err(|cause| cause.within(self.node_timeout, Limit::Node(1))),
             _ => Err(gone()),
         };
         let now = clock::instant();
@@ -392,6 +396,14 @@ impl Nodes {
         let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
         hub.core.recover(held.collect(), clock::instant());
         leader.answers.append(&mut hub.core.answers);
+    }
+
+    /// Makes the attendants of nodes that are away connect them at once. How many tries have ended so far.
+    pub(crate) fn connect_now(&self) -> Vec<u64> {
+        let mut hub = self.hub();
+        let tries = hub.core.connect_now();
+        self.announce(&mut hub);
+        tries
     }
 
     /// Nobody needs the nodes any more.
@@ -442,6 +454,8 @@ impl Nodes {
                     drop(hub);
                     let connection = connection.as_mut().ok_or_else(gone);
                     let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
+                    let timeout = self.connect_timeout;
+                    let received = received.map_err(|cause| cause.within(timeout, Limit::Connect));
                     let now = clock::instant();
                     hub = self.hub();
                     hub.core.received(node, received, now);

@@ -23,10 +23,14 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::error::NodeErrors;
 use crate::net::drive::{Hub, Leader, Nodes};
-use crate::protocol::entry::{Answer, Op};
+use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::quorum::NodeSet;
+use crate::protocol::script::{Action, Key};
 use crate::shown::Shown;
 use crate::sync::lock;
+use crate::token::Token;
 
 /// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
 /// thread is put to sleep and woken. With more it does not, and yielding only costs.
@@ -93,6 +97,36 @@ impl Lane {
         let answer = self.answer(op, Some((next, waiter)));
         self.trace_votes(&answer);
         answer
+    }
+
+    /// Connects all nodes that are not connected, and asks whether they answer. Those that do not, if any, where a
+    /// majority does; otherwise why not.
+    ///
+    /// Each node has `connect_timeout`. What follows takes some node timeouts at most.
+    pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
+        let (began, all) = (clock::instant(), self.nodes.infos().len());
+        let until = began + self.nodes.connect_timeout;
+        let before = self.nodes.connect_now();
+        let mut answer = self.run(ping());
+        let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
+        let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
+        let mut hub = self.nodes.hub();
+        while !hub.core.has_tried(&before) && clock::instant() < until {
+            hub = self.nodes.wait(hub, until);
+        }
+        // Who has come meanwhile is asked now.
+        let come = hub.core.here().and(missing(&answer));
+        if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
+            drop(hub);
+            answer = self.run(ping());
+            hub = self.nodes.hub();
+        }
+        let waited = clock::instant().saturating_duration_since(began);
+        match answer.outcome {
+            Outcome::Unavailable { errors, .. } => Err(errors),
+            _ if missing(&answer).is_empty() => Ok(None),
+            _ => Ok(Some(hub.core.not_well(&answer, waited))),
+        }
     }
 
     fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
@@ -182,16 +216,18 @@ impl Lane {
         if log::max_level() < log::LevelFilter::Trace {
             return;
         }
-        let resource = Shown(answer.resource.as_deref().unwrap_or_default());
-        let name = |node| self.nodes.name(node);
+        let resource = answer.resource.as_deref().filter(|name| !name.is_empty());
+        // Not everything is about a lock.
+        let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
+        let name = |node| format!("{of}{}", self.nodes.name(node));
         for node in answer.tally.granted.iter() {
-            say!(trace, "{resource} on {}: yes", name(node));
+            say!(trace, "{}: yes", name(node));
         }
         for node in answer.tally.refused.iter() {
-            say!(trace, "{resource} on {}: no", name(node));
+            say!(trace, "{}: no", name(node));
         }
         for (node, cause) in &answer.causes {
-            say!(trace, "{resource} on {}: {cause}", name(*node));
+            say!(trace, "{}: {cause}", name(*node));
         }
     }
 
@@ -249,6 +285,20 @@ impl Lane {
             }
             hub = self.nodes.wait(hub, clock::instant() + SOON);
         }
+    }
+}
+
+fn ping() -> Op {
+    Op {
+        action: Action::Ping,
+        key: Key {
+            resource: Arc::from(&[][..]),
+            token: Token::from_bytes([0; 20]),
+            asked: NodeSet::EMPTY,
+        },
+        until: None,
+        only_write: false,
+        nodes: NodeSet::ALL,
     }
 }
 

@@ -13,7 +13,7 @@ mod enabled {
 
     use redis::{Connection, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 
-    use crate::error::Cause;
+    use crate::error::{Cause, Limit};
     use crate::net::plain::keepalive;
 
     pub(crate) struct Tls(Box<Connection>);
@@ -31,6 +31,9 @@ mod enabled {
                 caught(|| client.and_then(|client| client.get_connection_with_timeout(timeout)));
             match connected {
                 Some(Ok(connection)) => Ok(Tls(Box::new(connection))),
+                Some(Err(error)) if error.is_timeout() => {
+                    Err(Cause::NotConnected(timeout, timeout))
+                }
                 Some(Err(error)) => Err(not_connected(&error)),
                 None => Err(Cause::Connect(
                     "the TLS library panicked: rustls needs a crypto provider, which the program \
@@ -87,7 +90,7 @@ mod enabled {
 
     fn cause(error: &RedisError, waited: Duration) -> Cause {
         if error.is_timeout() {
-            Cause::Silent(waited)
+            Cause::Silent(waited, Limit::Rest)
         } else if error.is_io_error() {
             Cause::Closed(error.to_string())
         } else {
@@ -128,14 +131,15 @@ mod missing {
     use redis::ConnectionInfo;
 
     use crate::error::Cause;
+    use crate::text::address;
 
     pub(crate) enum Tls {}
 
     impl Tls {
         pub(crate) fn connect(info: &ConnectionInfo, _: Duration) -> Result<Tls, Cause> {
             Err(Cause::Connect(format!(
-                "{}: TLS needs a feature",
-                info.addr()
+                "{}: TLS needs the feature `tls-rustls` or `tls-native-tls`",
+                address(info.addr())
             )))
         }
 

@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Cause, NodeError, NodeErrors};
+use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
 use crate::protocol::guard::{Guard, retry_after};
 use crate::protocol::mutant;
 use crate::protocol::node::{Errand, Greeting, Link, Node, Output, Pending, Reported, Ticket};
 use crate::protocol::notice::{Notice, Notices};
 use crate::protocol::order::{Order, SLICE};
-use crate::protocol::quorum::{NodeSet, Verdict, majority};
+use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, TOLD, Tell, Vote, is_not_loaded, is_not_now};
 
@@ -517,7 +517,7 @@ impl<W> Core<W> {
     fn heard_nothing(&mut self, at: usize, now: Instant) {
         let node = &mut self.nodes[at];
         if node.link == Link::Silent && node.fresh.is_some() {
-            return self.sever(at, Cause::Silent(self.node_timeout), now);
+            return self.sever(at, self.silent(), now);
         }
         if !node.is_here() {
             return;
@@ -724,9 +724,13 @@ impl<W> Core<W> {
         }
     }
 
+    fn silent(&self) -> Cause {
+        Cause::Silent(self.node_timeout, Limit::Node(1))
+    }
+
     /// A node did not answer within its time. Its connection is kept.
     fn silence(&mut self, at: usize, now: Instant) {
-        let cause = Arc::new(Cause::Silent(self.node_timeout));
+        let cause = Arc::new(self.silent());
         let retry_at = self.retry_at(at, now);
         self.nodes[at].silence(retry_at);
         self.here.remove(at);
@@ -793,8 +797,11 @@ impl<W> Core<W> {
             .filter(|entry| entry.late && entry.is_open())
         {
             let waited = now.saturating_duration_since(entry.submitted);
-            let late = Arc::new(Cause::Silent(waited));
-            let trying = Arc::new(Cause::NotConnected(waited));
+            let late = Arc::new(match entry.begun.is_some() && entry.until <= now {
+                true => Cause::Silent(self.node_timeout, Limit::Node(1)),
+                false => Cause::Silent(waited, Limit::Rest),
+            });
+            let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
             for (at, node) in self.nodes.iter().enumerate() {
                 match (node.is_here(), node.cause.as_ref()) {
                     // A server that refused for good before this may have been put right: another try to connect
@@ -808,6 +815,42 @@ impl<W> Core<W> {
             }
         }
         self.changed(now);
+    }
+
+    // ---- connecting without a lock
+
+    /// Nodes that are away are connected at once, without a pause. How many tries have ended so far.
+    pub(crate) fn connect_now(&mut self) -> Vec<u64> {
+        self.hurry(NodeSet::first(self.nodes.len()));
+        self.nodes.iter().map(|node| node.tries).collect()
+    }
+
+    /// Whether each node is connected, or has been tried since then.
+    pub(crate) fn has_tried(&self, before: &[u64]) -> bool {
+        let mut nodes = self.nodes.iter().zip(before);
+        nodes.all(|(node, before)| {
+            let connected = matches!(node.link, Link::Here | Link::SitsOut);
+            connected || node.unattended || node.tries > *before
+        })
+    }
+
+    /// Nodes that operations are sent to.
+    pub(crate) fn here(&self) -> NodeSet {
+        self.here
+    }
+
+    /// Those that did not answer where a majority did. They had so long.
+    pub(crate) fn not_well(&self, answer: &Answer, waited: Duration) -> NodeErrors {
+        let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
+        let mut causes = answer.causes.clone();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let known = node.cause.is_some() || causes.iter().any(|(failed, _)| *failed == at);
+            if !known {
+                causes.push((at, trying.clone()));
+            }
+        }
+        let asked = answer.tally.granted;
+        errors(Question::Answer, answer.tally, &causes, asked, &self.nodes)
     }
 
     // ---- verdicts
@@ -887,7 +930,13 @@ impl<W> Core<W> {
             Verdict::Yes => Outcome::Yes(entry.asked),
             Verdict::No => Outcome::No,
             Verdict::Unavailable => Outcome::Unavailable {
-                errors: errors(entry, &self.nodes),
+                errors: errors(
+                    entry.op.action.question(),
+                    entry.votes,
+                    &entry.causes,
+                    entry.asked,
+                    &self.nodes,
+                ),
                 closed: entry.is_acquire() && entry.failed_by_closing(self.nodes.len()),
             },
         };
@@ -941,7 +990,10 @@ impl<W> Core<W> {
             let timeouts = (self.node_timeout, self.connect_timeout);
             let errand = self.nodes[at].errand(now, self.closed_at, timeouts);
             match errand {
-                Errand::GiveUp => self.sever(at, Cause::Silent(self.connect_timeout), now),
+                Errand::GiveUp => {
+                    let cause = Cause::Silent(self.connect_timeout, Limit::Connect);
+                    self.sever(at, cause, now);
+                }
                 Errand::SitOut => self.sit_out(at, now),
                 Errand::Home => {
                     self.come_home(at, now);
@@ -1086,11 +1138,17 @@ fn panicked() -> Cause {
 }
 
 /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
-fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
-    let answered = entry.votes.granted.or(entry.votes.refused);
+fn errors(
+    question: Question,
+    votes: Tally,
+    causes: &[(usize, Arc<Cause>)],
+    asked: NodeSet,
+    nodes: &[Node],
+) -> NodeErrors {
+    let answered = votes.granted.or(votes.refused);
     let error = |(at, node): (usize, &Node)| {
-        let own = entry.causes.iter().rfind(|(failed, _)| *failed == at);
-        let away = node.cause.as_ref().filter(|_| !entry.asked.has(at));
+        let own = causes.iter().rfind(|(failed, _)| *failed == at);
+        let away = node.cause.as_ref().filter(|_| !asked.has(at));
         let cause = own.map(|(_, cause)| cause).or(away);
         let cause = cause.filter(|_| !answered.has(at))?;
         Some(NodeError {
@@ -1107,8 +1165,13 @@ fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
     let waits = errors.iter().filter_map(wait).collect();
     let spare = nodes.len() - majority(nodes.len());
     let retry_after = retry_after(waits, errors.len(), spare);
-    let errors = NodeErrors::new(errors, retry_after);
-    match entry.refused_for_good() > spare {
+    let errors = NodeErrors::new(errors, retry_after).with_votes(question, votes, nodes.len());
+    // By what they answered to this operation.
+    let refused = causes
+        .iter()
+        .filter(|(_, cause)| cause.is_final() || mutant(43));
+    let refused: NodeSet = refused.map(|(node, _)| *node).collect();
+    match refused.and(votes.failed).len() > spare {
         true => errors.for_good(),
         false => errors,
     }

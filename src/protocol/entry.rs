@@ -254,14 +254,6 @@ impl<W> Entry<W> {
         }
     }
 
-    /// So many nodes have refused it, and will until somebody changes something.
-    pub(crate) fn refused_for_good(&self) -> usize {
-        let causes = self.causes.iter();
-        let causes = causes.filter(|(_, cause)| cause.is_final() || mutant(43));
-        let nodes: NodeSet = causes.map(|(node, _)| *node).collect();
-        nodes.and(self.votes.failed).len()
-    }
-
     /// Whether too few nodes answered only because of connections that turned out closed.
     pub(crate) fn failed_by_closing(&self, nodes: usize) -> bool {
         let spare = nodes - majority(nodes);

@@ -148,6 +148,8 @@ pub(crate) enum Question {
     Acquire,
     /// Do I still have it (extend, release)? A refusal means "not held here".
     Held,
+    /// Are you there? Nobody refuses, and every answer is of interest.
+    Answer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,7 +267,9 @@ impl Tally {
         let spare = nodes - quorum;
         let (granted, refused) = (self.granted.len(), self.refused.len());
         let pending = nodes.saturating_sub(self.voted().len());
-        if granted >= quorum {
+        if question == Question::Answer && pending > 0 {
+            None
+        } else if granted >= quorum {
             Some(Verdict::Yes)
         } else if question == Question::Held && refused > spare {
             Some(Verdict::No)

@@ -64,6 +64,8 @@ pub(crate) enum Action {
     Fence(u64),
     /// Be told no more. The next one has so long, if it was this one's turn, or this one is fair.
     Leave(Arc<Channel>, Turn, bool),
+    /// Answer: this changes nothing.
+    Ping,
 }
 
 /// Whether a release tells the first of those that wait in other processes.
@@ -89,6 +91,7 @@ impl Action {
     pub(crate) fn question(&self) -> Question {
         match self {
             Action::Acquire(_) | Action::Knock(..) => Question::Acquire,
+            Action::Ping => Question::Answer,
             _ => Question::Held,
         }
     }
@@ -113,6 +116,7 @@ impl Action {
                 let args: &[&[u8]] = &[b"SET", resource, token, b"NX", b"PX"];
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
+            Action::Ping => resp::pack(out, &[&[b"PING"]], None),
             Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
             Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
             Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
@@ -155,6 +159,9 @@ impl Action {
             (Action::Release(_), Reply::Int(told @ 1..=2)) => Vote::Granted(told.unsigned_abs()),
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
             (Action::Leave(..), Reply::Int(_)) => Vote::Granted(0),
+            (Action::Ping, Reply::Other) => Vote::Granted(0),
+            // A user who may not ask that may take locks all the same.
+            (Action::Ping, Reply::Error(text)) if text.starts_with("NOPERM") => Vote::Granted(0),
             (Action::Extend(_) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
                 Vote::Refused(None)
             }
@@ -316,6 +323,7 @@ mod tests {
                     script(EXTEND, by_hash).arg(30_000).clone(),
                 ),
                 (Action::Fence(17), fence(by_hash)),
+                (Action::Ping, redis::cmd("PING")),
             ] {
                 let mut packed = Vec::new();
                 action.pack(&key, by_hash, &mut packed);

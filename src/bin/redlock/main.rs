@@ -1,7 +1,8 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, nodes, plan, run (whose helpers are acquire, child, processes,
-//! terminal and give_up), throttle, show, inspect, list (which has scan), doctor, manual, say.
+//! terminal and give_up), throttle, show, inspect, list (which has scan), doctor, manual, say. (text and url are the
+//! library's: what they say is not public.)
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -40,7 +41,11 @@ mod scan;
 mod show;
 #[cfg(target_os = "linux")]
 mod terminal;
+#[path = "../../text.rs"]
+mod text;
 mod throttle;
+#[path = "../../url.rs"]
+mod url;
 
 const FOUND: u8 = 1;
 const USAGE: u8 = 64;
