@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use redlock_sync::{Error, NodeErrors, NodeState, Redlock};
@@ -81,6 +83,30 @@ fn a_late_connection_names_connect_timeout() {
     let (_, cause) = errors.iter().next().unwrap();
     let expected = "not connected within 500 ms (connect_timeout)";
     assert!(cause.to_string().ends_with(expected), "{cause}");
+}
+
+/// Nobody accepts there, so the kernel drops what would be one connection more.
+#[test]
+fn a_connection_that_nobody_accepts_names_connect_timeout() {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    // SAFETY: plain system call on a socket of ours.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, ms(200)) {
+        queue.push(stream);
+        assert!(queue.len() < 100);
+    }
+    let redlock = Redlock::new([format!("redis://{address}")]).unwrap();
+    let redlock = redlock.with_options(options().connect_timeout(ms(500)));
+    let inspection = redlock.unwrap().inspect("a").unwrap();
+    let (_, _, state) = inspection.nodes().next().unwrap();
+    let NodeState::Failed(errors) = state else {
+        panic!("{state:?}");
+    };
+    let text = errors.to_string();
+    let expected = format!("node 0 ({address}): not connected within 500 ms (connect_timeout)");
+    assert_eq!(text, expected);
 }
 
 #[test]

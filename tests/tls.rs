@@ -82,6 +82,7 @@ fn connections(server: &Server) -> Vec<String> {
 fn locks_work_over_tls_and_survive_a_silent_node() {
     let nodes = three_tls_servers();
     let redlock = connected(nodes.each_ref().map(|(_, port)| *port), &nodes, options());
+    assert!(redlock.connect().unwrap().is_none());
 
     let mut lock = take(&redlock, "a");
     assert!(redlock.try_acquire("a", TTL).unwrap().is_none());

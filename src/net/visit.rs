@@ -78,9 +78,7 @@ impl Visit {
             }
         }
     }
-}
 
-impl Visit {
     fn silent(&self) -> Cause {
         let (time, timeouts) = self.time;
         Cause::Silent(time, Limit::Node(timeouts))

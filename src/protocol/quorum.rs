@@ -281,6 +281,7 @@ impl Tally {
             match question {
                 Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
                 Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                Question::Answer => Some(Verdict::Unavailable),
                 _ => None,
             }
         }
@@ -419,6 +420,13 @@ mod tests {
                         if pending == 0 {
                             assert!(acquire.is_some() && held.is_some(), "{case}");
                         }
+                        // All are waited for.
+                        let answer = tally.verdict(Question::Answer, nodes);
+                        let all = match granted >= quorum {
+                            true => Verdict::Yes,
+                            false => Verdict::Unavailable,
+                        };
+                        assert_eq!(answer, (pending == 0).then_some(all), "{case}");
                         // Certain means certain: no vote that may still come changes it.
                         for question in [Question::Acquire, Question::Held] {
                             let now = tally.verdict(question, nodes);

@@ -252,6 +252,29 @@ mod tests {
     }
 
     #[test]
+    fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
+        let answers = |bytes: &[u8]| {
+            let (reply, _) = resp::parse(bytes).unwrap().unwrap();
+            match Action::Ping.vote(reply) {
+                Vote::Granted(_) => "yes",
+                Vote::Failed { later, .. } if later => "not now",
+                Vote::Failed { .. } | Vote::Refused(_) => "no",
+                Vote::Sever(_) => "of no use",
+            }
+        };
+        for (bytes, expected) in [
+            (&b"+PONG\r\n"[..], "yes"),
+            (b"-NOPERM this user may not\r\n", "yes"),
+            (b"-LOADING Redis is loading\r\n", "not now"),
+            (b"-ERR unknown command 'PING'\r\n", "no"),
+            (b"-NOAUTH Authentication required.\r\n", "of no use"),
+            (b":1\r\n", "of no use"),
+        ] {
+            assert_eq!(answers(bytes), expected, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
     fn commands_are_packed_as_the_redis_crate_packs_them() {
         let key = Key {
             resource: Arc::from(&b"a {b}\r\n\0\xff"[..]),
