@@ -33,13 +33,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     if !private.is_empty() {
         println!("nodes: REDLOCK_NODES={}", nodes.join(","));
     }
-    let options = Options::new()
-        .wait(Duration::MAX) // until Ctrl-C
-        .node_timeout(Duration::from_millis(500)); // a job is in no hurry
+    let options = Options::new().node_timeout(Duration::from_millis(500)); // a job is in no hurry
     let redlock = Redlock::new(nodes)?.with_options(options)?;
 
     let lock = if std::env::args().any(|arg| arg == "--wait") {
         println!("waiting for the lock");
+        // Until Ctrl-C, however long.
         match redlock.acquire_while(RESOURCE, TTL, running) {
             Ok(lock) => lock,
             Err(redlock_sync::Error::Cancelled) => {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::sync::lock;
+use crate::url;
 use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, ReentrantLock, Token};
 
 mod log;
@@ -395,7 +396,8 @@ extern "C" fn redlock_new(
             // SAFETY: not null, and the header demands a string.
             let url = unsafe { CStr::from_ptr(url) };
             let not_text = |_| Failure::config(format!("the URL of node {i} is not UTF-8"));
-            nodes.push(url.to_str().map_err(not_text)?);
+            let node = url::parse(url.to_str().map_err(not_text)?);
+            nodes.push(node.map_err(|text| Failure::config(format!("node {i} {text}")))?);
         }
         Ok(Client {
             process: std::process::id(),
@@ -423,6 +425,14 @@ extern "C" fn redlock_set(client: Option<&Client>, option: c_int, value: u64) ->
         drop(settings);
         // May be the last to use its connections, and wait for what they owe.
         drop(old);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_connect(client: Option<&Client>) -> c_int {
+    status(|| {
+        redlock_of(client)?.connect()?;
         Ok(())
     })
 }

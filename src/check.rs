@@ -13,6 +13,7 @@ use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Tell, Vote};
 use crate::redlock::{Redlock, checked};
+use crate::text::address;
 use crate::token::Token;
 
 /// How long the lock that is tried stays at most.
@@ -82,9 +83,8 @@ impl Redlock {
         };
         let guard = self.options().restart_guard;
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
-        let (connect_timeout, node_timeout) = self.timeouts();
-        let timeouts = (connect_timeout, node_timeout.saturating_mul(QUESTIONS));
-        let answers = self.visit(timeouts, move |visit| ask(visit, &key, ttl));
+        let (_, node_timeout) = self.timeouts();
+        let answers = self.visit(QUESTIONS, move |visit| ask(visit, &key, ttl));
         let nodes = self.infos().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
@@ -119,7 +119,7 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
         Said { place, ..said }
     });
     Facts {
-        address: info.addr().to_string(),
+        address: address(info.addr()),
         said,
         plain_password: plain && info.redis_settings().password().is_some(),
     }
@@ -225,7 +225,7 @@ fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
         match answer {
             Ok(_) => {}
             // It is so slow that there is no time for more.
-            Err(Cause::Silent(_)) if trips.len() > 1 => break,
+            Err(Cause::Silent(..)) if trips.len() > 1 => break,
             Err(cause) => return Err(cause),
         }
     }

@@ -55,7 +55,8 @@ impl Lock {
             self.lose(LostReason::Taken);
             say!(
                 warn,
-                "{self:?} was found lost when its fencing token was asked for"
+                "lock {} was found lost when its fencing token was asked for",
+                self.shown()
             );
         }
         token

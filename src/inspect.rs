@@ -9,6 +9,7 @@ use crate::label::Label;
 use crate::protocol::quorum::majority;
 use crate::protocol::resp::{self, Reply};
 use crate::redlock::{Redlock, checked};
+use crate::text::address;
 use crate::token::{Fingerprint, Token};
 
 /// In one reply: what is left in milliseconds, how long the value is, and its first bytes. A key of another
@@ -62,7 +63,7 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         let mut look = Vec::new();
         resp::pack(&mut look, &[&[b"EVAL", LOOK, b"1", &resource]], None);
-        let answers = self.visit(self.timeouts(), move |visit| {
+        let answers = self.visit(1, move |visit| {
             let [reply] = visit.ask(&look)?;
             seen(reply)
         });
@@ -79,7 +80,7 @@ fn inspected(
     info: &ConnectionInfo,
     answer: Result<NodeState, Cause>,
 ) -> (String, NodeState) {
-    let address = info.addr().to_string();
+    let address = address(info.addr());
     let state = answer.unwrap_or_else(|cause| {
         let error = NodeError {
             node,

@@ -8,6 +8,7 @@ use crate::keeper::{Kept, LostReason};
 use crate::lock::Lock;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::redlock::Redlock;
+use crate::text::human;
 use crate::token::Token;
 
 /// A held lock that is renewed by itself, until `max_hold` is used up. Dropping it releases it.
@@ -69,7 +70,8 @@ impl Lock {
         let held = self.since.elapsed_at(Point::now());
         if max_hold < held {
             return Err(Error::config(format!(
-                "max_hold is {max_hold:?}, but the lock has been held for {held:?} already"
+                "max_hold is {max_hold:?}, but the lock has been held for {} already",
+                human(held)
             )));
         }
         let ttl = Ttl::new(self.ttl)?;

@@ -17,6 +17,7 @@ use crate::protocol::attempt::{Extended, Extension, refill};
 use crate::protocol::entry::Op;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
+use crate::shown::Shown;
 use crate::sync::{lock, wait_for};
 use crate::token::jitter;
 
@@ -38,6 +39,18 @@ pub enum LostReason {
     Expired,
     /// `max_hold` was used up, so it was not renewed any more.
     HoldLimit,
+}
+
+impl LostReason {
+    fn text(self) -> &'static str {
+        match self {
+            LostReason::Taken => "another has it, or its key was deleted",
+            LostReason::Expired => {
+                "its time was over before a majority of the nodes had renewed it"
+            }
+            LostReason::HoldLimit => "it was held for as long as max_hold permits",
+        }
+    }
 }
 
 type Callback = Box<dyn FnOnce(LostReason) + Send>;
@@ -170,8 +183,8 @@ impl Kept {
         let kept = self.clone();
         let say = move || {
             kept.tell_lost(reason);
-            let resource = kept.key.resource.escape_ascii();
-            say!(warn, "kept lock \"{resource}\" is lost: {reason:?}");
+            let resource = Shown(&kept.key.resource);
+            say!(warn, "kept lock {resource} is lost: {}", reason.text());
         };
         match finder {
             Finder::Holder => say(),
@@ -334,7 +347,8 @@ impl Keeper {
         if let Err(error) = added {
             say!(
                 warn,
-                "no thread that watches for the end of kept locks: {error}"
+                "kept lock {}: cannot start the thread that tells when it is lost: {error}",
+                Shown(&kept.key.resource)
             );
         }
     }

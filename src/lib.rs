@@ -156,14 +156,17 @@
 //! | warn | a held or kept lock was found lost |
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
+//! | warn | a node refuses a release for want of a right or the like, so that its lock ends with its ttl: once for each node and cause |
+//! | warn | what is in the place of a lock is none, as was seen while waiting for it, extending or releasing it: data of another type, or a key without a ttl. Once for each node and resource, and 100 times at most |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when that is over, with the number of releases that were too many to be kept for it |
 //! | warn | with the [restart guard](Options::restart_guard): a node gives no votes since its server was restarted or replaced, and for how long; without it: that this was so |
 //! | warn | no thread can be started that watches kept locks |
-//! | debug | one line for each attempt to acquire: verdict, votes, time |
-//! | trace | the votes that an answer rests on |
+//! | debug | one line for each attempt to acquire: what it came to, votes, time; and that a node cannot be subscribed to for the releases of other processes |
+//! | trace | the answers of the nodes, one by one |
 //!
-//! That a lock is held by another is not a warning. No line shows a token or a password. If the logger
-//! panics, the panic is caught and ignored.
+//! A line about a lock names its resource, escaped, and no more than its first 64 bytes. That a lock is held by
+//! another is not a warning. No line shows a token or a password. If the logger panics, the panic is caught and
+//! ignored.
 //!
 //! # Minimum supported Rust version
 //!
@@ -231,10 +234,17 @@ mod protocol;
 mod redlock;
 /// Locks that a thread can lock again.
 mod reentrant;
+/// A resource in a log line.
+mod shown;
 /// Poisoned mutexes, in one place.
 mod sync;
+/// How times and addresses are written for people.
+mod text;
 /// The random value that signs an acquisition.
 mod token;
+/// What is wrong with the URL of a node.
+#[cfg(any(feature = "capi", test))]
+mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
 

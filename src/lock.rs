@@ -14,6 +14,7 @@ use crate::protocol::attempt::{Extended, Extension, refill};
 use crate::protocol::entry::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::Key;
+use crate::shown::Shown;
 use crate::token::Token;
 use crate::waiting::Waiting;
 
@@ -244,7 +245,11 @@ impl Lock {
                 if !self.left().is_zero() {
                     self.lose(LostReason::Taken);
                 }
-                say!(warn, "{self:?} was found lost when it was extended");
+                say!(
+                    warn,
+                    "lock {} was found lost when it was extended",
+                    self.shown()
+                );
                 Err(Error::Lost)
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
@@ -260,6 +265,11 @@ impl Lock {
                 reason,
             });
         }
+    }
+
+    /// Its name in a log line.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown(&self.key.resource)
     }
 
     fn held(&self) -> Duration {
@@ -349,7 +359,11 @@ impl Lock {
                 Ok(())
             }
             Outcome::No => {
-                say!(warn, "{self:?} was found lost when it was released");
+                say!(
+                    warn,
+                    "lock {} was found lost when it was released",
+                    self.shown()
+                );
                 self.lose(LostReason::Taken);
                 self.ended(Ending::WasLost);
                 Err(Error::Lost)
@@ -364,13 +378,14 @@ impl Lock {
     /// Releases the lock after the work that it protected. A release that too few nodes confirmed
     /// does not spoil the work: the ttl ends the lock.
     pub(crate) fn release_after<T>(self, result: T) -> Result<T, Error> {
-        let name = format!("{self:?}");
+        let resource = self.key.resource.clone();
         match self.release() {
             Ok(()) => Ok(result),
             Err(Error::Unavailable(nodes)) => {
                 say!(
                     warn,
-                    "the release of {name} was not confirmed; its ttl ends it: {nodes}"
+                    "lock {}: too few nodes confirmed its release, so it ends with its ttl: {nodes}",
+                    Shown(&resource)
                 );
                 Ok(result)
             }
@@ -423,8 +438,9 @@ impl Lock {
         if !matches!(self.run_release(true), Outcome::Yes(_)) {
             say!(
                 warn,
-                "{self:?} could not be released on a majority of the nodes now; its ttl ends it at the \
-                 latest"
+                "lock {} could not be released on a majority of the nodes now; it ends with its ttl at the \
+                 latest",
+                self.shown()
             );
         }
     }

@@ -55,7 +55,9 @@ impl Options {
     }
 
     /// How long [`Redlock::acquire`](crate::Redlock::acquire) may try in all. Zero means one
-    /// attempt, [`Duration::MAX`] for ever.
+    /// attempt, [`Duration::MAX`] for ever. It also bounds what is built on `acquire`, such as
+    /// [`with_lock`](crate::Redlock::with_lock), but not
+    /// [`acquire_while`](crate::Redlock::acquire_while), which waits until it is told to stop.
     ///
     /// Defaults to 10 s.
     #[must_use]

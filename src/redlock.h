@@ -215,6 +215,12 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    CONFIG: no such option, a value out of range (nothing is changed then), a forked child. */
 int redlock_set(redlock_t *redlock, int option, uint64_t value);
 
+/* Makes the connections now, where otherwise the first lock does, and asks each node whether it answers: for
+   programs that want to fail at their start. Takes a connect timeout and five node timeouts at most. OK: a
+   majority answers. UNAVAILABLE: none does; redlock_last_error() has each failed node's cause. CONFIG: two nodes
+   are one server. */
+int redlock_connect(redlock_t *redlock);
+
 /* Ends the client object. The connections close when its locks are ended too; the last one to go
    may block until the releases that are due have been written, and what was written before has been
    answered, for at most a node timeout. */
@@ -237,8 +243,10 @@ int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resourc
                         uint64_t ttl_ms, redlock_lock_t **out);
 
 /* Waits while others have it or too few nodes answer, for as long as REDLOCK_OPTION_WAIT_MS
-   says. Threads of this process are served in the order in which they came. Fails as the last attempt did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait
-   is over. */
+   says. Threads of this process are served in the order in which they came. Fails as the last attempt
+   did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once where so
+   many nodes refuse for good that no majority is left (a wrong password or none, NOPERM, no such database,
+   a node of a Redis Cluster, something that is not a Redis server): waiting cannot help. */
 int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                     uint64_t ttl_ms, redlock_lock_t **out);
 
@@ -246,7 +254,7 @@ int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_le
 int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t resource_len,
                            uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
-/* The same as redlock_acquire() for as long as keep_trying(user) does not return 0. It is asked in the
+/* Waits until keep_trying(user) returns 0: REDLOCK_OPTION_WAIT_MS does not count here. It is asked in the
    calling thread, before each attempt and at least every 50 ms during pauses; a flag that a signal
    handler sets stops the waiting so. CANCELLED: it returned 0. */
 int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,

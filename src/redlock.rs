@@ -3,10 +3,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use crate::clock::Point;
-use crate::error::{Cause, ConfigError, Error};
+use crate::error::{Cause, ConfigError, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
 use crate::net::visit::{self, Visit};
@@ -14,6 +14,7 @@ use crate::observe::Observer;
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
+use crate::text::address;
 use crate::token::Token;
 use crate::waiting::Acquirer;
 
@@ -47,7 +48,7 @@ struct Child {
 
 impl Redlock {
     /// Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
-    /// Redlock. Nothing is connected before the first operation.
+    /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
     /// A node is a URL (`redis://`, `rediss://` with a TLS feature, `unix://`; with user, password and
     /// database) or a [`redis::ConnectionInfo`]. Connections speak RESP2, whatever a URL asks for.
@@ -55,7 +56,7 @@ impl Redlock {
     /// # Errors
     ///
     /// [`Error::Config`] for an empty list or more than 64 nodes, a bad URL, TLS without its feature,
-    /// and an address that is given twice.
+    /// and an address that is given twice. It names the node's index, and for a URL what it should be.
     ///
     /// # Example
     ///
@@ -73,9 +74,8 @@ impl Redlock {
     {
         let mut infos = Vec::new();
         for (i, node) in nodes.into_iter().enumerate() {
-            // The redis crate's text says what is wrong and does not repeat the URL.
             let info = node.into_connection_info();
-            infos.push(info.map_err(|error| Error::config(format!("node {i}: {error}")))?);
+            infos.push(info.map_err(|error| Error::Config(no_node(i, &error)))?);
         }
         check(&infos)?;
         let options = Options::default();
@@ -99,6 +99,46 @@ impl Redlock {
             Family::new(self.family.shared.lane.nodes().afresh(&options))
         };
         Ok(Redlock { family, options })
+    }
+
+    /// Makes the connections now, where otherwise the first operation does, and asks each node whether it answers:
+    /// for programs that want to fail at their start. `None`: all nodes are well. `Some`: a majority is, which is
+    /// enough for locks, and these are not.
+    ///
+    /// The locks use the same connections. So the first one need not wait for any, and lies on all nodes that are well.
+    /// It can be called at any time, to see how the nodes are; those that are away are tried at once.
+    ///
+    /// It takes at most [`connect_timeout`](Options::connect_timeout), which it only does if a node neither answers
+    /// nor refuses, and up to five times [`node_timeout`](Options::node_timeout).
+    ///
+    /// It does not check what the nodes are and whether they permit locks: a replica, a user without the rights, or a
+    /// policy that evicts keys are found by [`check`](Redlock::check). With the [restart
+    /// guard](Options::restart_guard) a node that gives no votes yet is not well, and
+    /// [`retry_after`](NodeErrors::retry_after) says for how long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if no majority answers, with the causes. [`Error::Config`] if two nodes turn out to be
+    /// one server.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// if let Some(failed) = redlock.connect()? {
+    ///     eprintln!("locks work, but not all nodes do: {failed}");
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn connect(&self) -> Result<Option<NodeErrors>, Error> {
+        let connected = self.shared().lane.connect();
+        let (Ok(Some(errors)) | Err(errors)) = &connected else {
+            return Ok(None);
+        };
+        match errors.same_server() {
+            Some(mistake) => Err(Error::Config(mistake)),
+            None => connected.map_err(Error::Unavailable),
+        }
     }
 
     /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another, or kept for one that waits
@@ -162,7 +202,8 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock, waiting while others have it or too few nodes answer, within [`Options::wait`].
+    /// Takes the lock, waiting while others have it or too few nodes answer, within [`Options::wait`]. It does not
+    /// wait for nodes that refuse for good.
     ///
     /// Threads of this process are served in the order of their arrival. A release here hands over to the next
     /// one, and one in another process tells this one; where it does not, the lock is found free when its
@@ -171,7 +212,12 @@ impl Redlock {
     /// # Errors
     ///
     /// The last complete attempt's: [`Error::Busy`], [`Error::Unavailable`] or [`Error::TooSlow`].
-    /// At once: [`Error::Config`], [`Error::Random`].
+    ///
+    /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where so many nodes refuse for good
+    /// that no majority is left: a wrong password or none, `NOPERM`, no such database, a node of a Redis Cluster
+    /// (`MOVED`), something that is not a Redis server. The error names each node's cause;
+    /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. What may pass (`LOADING`,
+    /// `READONLY`, `CLUSTERDOWN`, refused and silent connections) is waited for.
     ///
     /// # Example
     ///
@@ -202,13 +248,13 @@ impl Redlock {
         self.wait_for(resource.as_ref(), ttl, wait, None)
     }
 
-    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so, and at most for
-    /// [`Options::wait`]. It is asked before each attempt and at least every 50 ms while this waits; one that
-    /// takes its time holds up the threads of this process that came later.
+    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so. Nothing else ends the wait:
+    /// [`Options::wait`] does not count here. `keep_trying` is asked before each attempt and at least every 50 ms
+    /// while this waits; one that takes its time holds up the threads of this process that came later.
     ///
     /// # Errors
     ///
-    /// [`Error::Cancelled`] when `keep_trying` said no; otherwise as [`acquire`](Redlock::acquire).
+    /// [`Error::Cancelled`] when `keep_trying` said no. At once: [`Error::Config`], [`Error::Random`].
     ///
     /// # Example
     ///
@@ -230,7 +276,7 @@ impl Redlock {
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
         let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
-        self.wait_for(resource.as_ref(), ttl, self.options.wait, Some(keep_trying))
+        self.wait_for(resource.as_ref(), ttl, Duration::MAX, Some(keep_trying))
     }
 
     /// [Acquires](Redlock::acquire) the lock, does the work, releases the lock: on every way out, also
@@ -332,15 +378,22 @@ impl Redlock {
         self.family.shared.lane.nodes().infos()
     }
 
-    /// Asks all nodes over connections of their own.
+    /// Asks all nodes over connections of their own. For all questions there are so many node timeouts.
     pub(crate) fn visit<T: Send + 'static>(
         &self,
-        timeouts: (Duration, Duration),
+        timeouts: u32,
         ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
     ) -> Vec<Result<T, Cause>> {
         let shared = &self.family.shared;
         let overdue = shared.is_ours().then(|| &shared.lane.nodes().overdue);
-        visit::each(self.infos(), overdue, timeouts, ask)
+        let (connect, node_timeout) = self.timeouts();
+        visit::each(
+            self.infos(),
+            overdue,
+            connect,
+            (node_timeout, timeouts),
+            ask,
+        )
     }
 
     /// Of a connection, and of an answer.
@@ -433,13 +486,29 @@ impl Family {
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let infos = self.infos();
-        let addresses: Vec<String> = infos.iter().map(|info| info.addr().to_string()).collect();
+        let addresses: Vec<String> = infos.iter().map(|info| address(info.addr())).collect();
         f.debug_struct("Redlock")
             .field("nodes", &addresses)
             .field("options", &self.options)
             .finish()
     }
 }
+
+/// What was given as a node is none. What it was cannot be had here: the redis crate's error does not repeat it.
+fn no_node(i: usize, error: &RedisError) -> ConfigError {
+    let error = error.to_string();
+    let tls = cfg!(any(feature = "tls-rustls", feature = "tls-native-tls"));
+    ConfigError::new(if !tls && error.contains("TLS") {
+        format!("node {i} cannot be reached by this build: {NO_TLS}")
+    } else {
+        let reason = error.split(" - ").next().unwrap_or_default();
+        format!("node {i} is not the URL of a node ({reason}): {FORMS}")
+    })
+}
+
+const FORMS: &str = "write redis://[user:password@]host[:port][/database], rediss:// for TLS, or unix:///path; with the \
+    scheme, an IPv6 address in brackets (redis://[::1]:6379), and each node as an item of its own";
+const NO_TLS: &str = "TLS needs the feature `tls-rustls` or `tls-native-tls`";
 
 /// Nodes of which each vote counts once, and that this build can reach.
 fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
@@ -452,18 +521,25 @@ fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
         return Err(ConfigError::new(text));
     }
     for (i, info) in infos.iter().enumerate() {
+        let address = address(info.addr());
         if !info.addr().is_supported() {
             return Err(ConfigError::new(format!(
-                "node {i} ({}) cannot be reached by this build: TLS needs the feature \
-                 `tls-rustls` or `tls-native-tls`, Unix sockets need Unix",
-                info.addr()
+                "node {i} ({address}) cannot be reached by this build: {NO_TLS}, Unix sockets need Unix"
+            )));
+        }
+        // The redis crate takes "a,b:6379" for one host.
+        if let ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } = info.addr()
+            && host.contains([',', ';', ' '])
+        {
+            return Err(ConfigError::new(format!(
+                "node {i} ({}) seems to be several: give each node as an item of its own",
+                address.escape_debug()
             )));
         }
         let same = |other: &ConnectionInfo| other.addr() == info.addr();
         if let Some(other) = infos.iter().take(i).position(same) {
             return Err(ConfigError::new(format!(
-                "nodes {other} and {i} have the same address {}: its vote must count once",
-                info.addr()
+                "nodes {other} and {i} have the same address {address}: its vote must count once"
             )));
         }
     }

@@ -19,7 +19,9 @@ use crate::protocol::line::{Failure, Handover, Lines, Step, Wish};
 use crate::protocol::queue::{Channel, Knock, Turn};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Tell};
+use crate::shown::Shown;
 use crate::sync::lock;
+use crate::text::human;
 use crate::token::{Token, jitter};
 
 /// How often `acquire_while` asks while it waits.
@@ -203,7 +205,13 @@ impl Waiting {
                 // Another thread may listen to it already.
                 return;
             };
-            say!(debug, "node {node} is not listened to: {cause}");
+            let name = lane.upgrade().map(|lane| lane.nodes().name(node));
+            if let Some(name) = name {
+                say!(
+                    debug,
+                    "{name} cannot tell when other processes release locks: {cause}"
+                );
+            }
             self.with(|lines| lines.is_deaf(node));
             if lane.strong_count() == 0 {
                 return;
@@ -349,7 +357,7 @@ impl Acquirer<'_> {
                 Err((failure, _)) => failure,
             };
             let here = was_here || waiting.is_here(self.resource);
-            if is_over(end) {
+            if is_over(end) || failure.is_hopeless() {
                 return Err(error(failure));
             }
             let pause = self.pause(&failure);
@@ -525,17 +533,18 @@ fn error(failure: Failure) -> Error {
 
 fn report(resource: &[u8], answer: &Answer, took: Duration) {
     let verdict = match answer.outcome {
-        Outcome::Yes(_) => "Yes",
-        Outcome::No => "No",
-        Outcome::Unavailable { .. } => "Unavailable",
+        Outcome::Yes(_) => "granted",
+        Outcome::No => "denied",
+        Outcome::Unavailable { .. } => "too few answers",
     };
     let tally = answer.tally;
     say!(
         debug,
-        "acquire \"{}\": {verdict}, {} yes, {} no, {} failed, {took:?}",
-        resource.escape_ascii(),
+        "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
+        Shown(resource),
         tally.granted.len(),
         tally.refused.len(),
         tally.failed.len(),
+        human(took),
     );
 }

@@ -205,6 +205,7 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_new(hole, 2, &no_redlock));
     CHECK(last_error_has("node 1 is NULL"));
     IS(REDLOCK_CONFIG, redlock_set(NULL, REDLOCK_OPTION_WAIT_MS, 1));
+    IS(REDLOCK_CONFIG, redlock_connect(NULL));
     redlock_free(NULL);
 
     IS(REDLOCK_CONFIG, redlock_try_acquire(NULL, "a", 1, TTL, &lock));
@@ -280,7 +281,8 @@ static void wrong_values(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_new(urls, 0, &other));
     IS(REDLOCK_CONFIG, redlock_new(urls, (size_t)-1, &other));
     IS(REDLOCK_CONFIG, redlock_new(bad, 1, &other));
-    CHECK(last_error_has("node 0") && !last_error_has("hunter2"));
+    CHECK(last_error_has("node 0 (\"http://***@10.0.0.1\")") && !last_error_has("hunter2"));
+    CHECK(last_error_has("write redis://host:port"));
     IS(REDLOCK_CONFIG, redlock_new(not_text, 1, &other));
     twice[0] = twice[1] = urls[0];
     IS(REDLOCK_CONFIG, redlock_new(twice, 2, &other));
@@ -846,6 +848,8 @@ static void errors_name_the_nodes_and_belong_to_the_thread(void)
     IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(redlock, "a", 1, TTL, &lock));
     CHECK(last_error_has("node 0 (") && last_error_has("127.0.0.1:1"));
     CHECK(!last_error_has("hunter2"));
+    IS(REDLOCK_UNAVAILABLE, redlock_connect(redlock));
+    CHECK(last_error_has("answered by 0, 2 failed: node 0 (127.0.0.1:1): "));
     CHECK(pthread_create(&thread, NULL, has_no_error, NULL) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(last_error_has("node 0 ("));
@@ -1210,6 +1214,7 @@ int main(int argc, char **argv)
     version_and_codes();
     redlock = client(urls, 3);
     null_is_never_a_crash(redlock, urls);
+    OK(redlock_connect(redlock));
     wrong_values(redlock, urls);
     options_work(urls);
     restarted_nodes_do_not_vote(urls);

@@ -447,16 +447,47 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             &format!("{url},nonsense"),
             "",
             64,
-            &["REDLOCK_NODES, URL 2"],
+            &[
+                "REDLOCK_NODES, URL 2 (\"nonsense\") cannot be a node's URL: it has no scheme: write redis://nonsense",
+            ],
         ),
         (
             &[],
             "redis://:hunter2@:99999999",
             "",
             64,
-            &["REDLOCK_NODES, URL 1"],
+            &["REDLOCK_NODES, URL 1 (\"redis://***@:***\")", "no host"],
         ),
         (&["--node", "nonsense"], "", "", 64, &["--node, URL 1"]),
+        (
+            &["--node", "redis://a,redis://b"],
+            "",
+            "",
+            64,
+            &["(\"redis://a,redis://b\")", "an item of its own"],
+        ),
+        (
+            &["--node", "redis://::1:6379"],
+            "",
+            "",
+            64,
+            &["an IPv6 address has brackets: write redis://[::1]:6379"],
+        ),
+        (
+            &["--node", "http://user:hunter2@host"],
+            "",
+            "",
+            64,
+            &["(\"http://***@host\")", "write redis://host:port"],
+        ),
+        // The comma in it makes three of one.
+        (
+            &[],
+            "redis://user:1,hunter2,3@host",
+            "",
+            64,
+            &["REDLOCK_NODES, URL 3", "write %2C"],
+        ),
         (
             &["--node", secret],
             "",
@@ -688,6 +719,28 @@ fn throttle_lets_it_happen_once_and_becomes_the_command() {
     for server in &fleet.servers {
         server.resume();
     }
+}
+
+#[test]
+fn nodes_that_refuse_for_good_are_not_waited_for() {
+    let fleet = Fleet::new(3);
+    let wrong = fleet.nodes.replace("redis://", "redis://:hunter2@");
+    for server in &fleet.servers {
+        server.command(&["ACL", "SETUSER", "default", "resetpass", ">right"]);
+    }
+    let started = Instant::now();
+    for options in [&["run"][..], &["run", "--fair"], &["run", "-w", "1h"]] {
+        let arguments = [options, &["x", "echo", "ran"]].concat();
+        let (status, out, err) = output(&mut redlock_command(&wrong, &arguments));
+        assert_eq!((status.code(), &*out), (Some(69), ""), "{err}");
+        assert_eq!(err.matches("WRONGPASS").count(), 3, "{err}");
+        assert!(
+            !err.contains("hunter2") && !err.contains("goes on"),
+            "{err}"
+        );
+    }
+    // A first wait would have been that long.
+    assert!(started.elapsed() < 10 * S);
 }
 
 #[test]
@@ -1783,7 +1836,7 @@ fn secrets_are_in_no_argument_and_no_line() {
     job.wait();
     let said = job.said();
     assert!(
-        said.contains("acquire \"x\": Yes") && said.contains("is away"),
+        said.contains("acquire \"x\": granted") && said.contains("is away"),
         "{said}"
     );
     assert!(!said.contains("hunter2"), "{said}");

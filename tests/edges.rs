@@ -206,23 +206,19 @@ fn there_is_no_pause_after_the_last_attempt() {
 }
 
 #[test]
-fn no_attempt_starts_after_the_wait_however_long_it_takes_to_ask() {
+fn no_attempt_starts_once_it_is_told_to_stop_however_long_it_takes_to_ask() {
     with_nodes(|servers, redlock| {
         let _lock = take(redlock, "a");
-        let brief = redlock
-            .clone()
-            .with_options(options().wait(NODE_TIMEOUT))
-            .unwrap();
         let before = sets(&servers[0]);
         let mut asked = 0;
-        let result = brief.acquire_while("a", TTL, || {
+        let result = redlock.acquire_while("a", TTL, || {
             asked += 1;
             if asked == 2 {
                 std::thread::sleep(2 * NODE_TIMEOUT);
             }
-            true
+            asked < 2
         });
-        assert!(matches!(result, Err(Error::Busy)));
+        assert!(matches!(result, Err(Error::Cancelled)));
         assert_eq!(sets(&servers[0]), before + 1);
     });
 }
@@ -287,13 +283,33 @@ fn acquire_while_asks_before_each_attempt_and_during_pauses() {
         // Four times at 50 ms.
         assert!(before.elapsed() < 2 * NODE_TIMEOUT);
 
-        // And it ends with the wait.
-        let brief = redlock
-            .clone()
-            .with_options(options().wait(Duration::from_secs(1)));
-        let result = brief.unwrap().acquire_while("a", TTL, || true);
-        assert!(matches!(result, Err(Error::Busy)));
         lock.release().unwrap();
+    });
+}
+
+#[test]
+fn acquire_while_waits_until_it_is_told_to_stop_and_no_option_ends_it_sooner() {
+    with_nodes(|servers, redlock| {
+        let lock = take(redlock, "a");
+        for wait in [Duration::ZERO, ms(1), NODE_TIMEOUT / 10] {
+            let brief = redlock.clone().with_options(options().wait(wait)).unwrap();
+            let before = sets(&servers[0]);
+            let mut asked = 0;
+            let result = brief.acquire_while("a", TTL, || {
+                asked += 1;
+                asked < 10
+            });
+            assert!(matches!(result, Err(Error::Cancelled)), "{wait:?}");
+            assert!(sets(&servers[0]) > before, "{wait:?}: it has tried");
+        }
+        // Nor does it miss the release for that.
+        let none = redlock.clone().with_options(options().wait(ms(1))).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| none.acquire_while("a", TTL, || true).unwrap());
+            std::thread::sleep(ms(100));
+            lock.release().unwrap();
+            waiter.join().unwrap().release().unwrap();
+        });
     });
 }
 

@@ -143,6 +143,14 @@ impl Fault {
         matches!(self, ReadOnly | Loading | ClusterDown)
     }
 
+    /// Whether it is of any use to wait for nodes in this fault. `None`: that is known of a new connection alone.
+    fn is_permanent(self) -> Option<bool> {
+        match self {
+            Garbage | WrongProtocol | AuthLost => None,
+            _ => Some(self == Moved),
+        }
+    }
+
     /// What spoils the way to the node; the others befall the server.
     fn by_relay(self) -> bool {
         matches!(
@@ -399,7 +407,10 @@ fn admin(server: &Server) -> redis::Connection {
 
 /// Whether a lock that is taken now is on all nodes.
 fn all_vote(redlock: &Redlock, nodes: &mut [Node]) -> bool {
-    let lock = redlock.acquire("again", TTL).unwrap();
+    // What a try to connect met that was under way when all was well again may have been for good.
+    let Ok(lock) = redlock.acquire("again", TTL) else {
+        return false;
+    };
     let mut on = |node: &mut Node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1);
     let all = nodes.iter_mut().all(&mut on);
     // Confirmed or not: it is written to all.
@@ -527,6 +538,9 @@ impl World {
                     (Err(Error::Unavailable(nodes)), Effect::Fails) => {
                         let failed: BTreeSet<usize> = nodes.iter().map(|node| node.0).collect();
                         assert_eq!(failed, case.faulty, "{name}: {nodes}");
+                        if let Some(permanent) = case.fault.is_permanent() {
+                            assert_eq!(nodes.is_permanent(), permanent, "{name}: {nodes}");
+                        }
                     }
                     (other, _) => panic!("{name}: {other:?}"),
                 }

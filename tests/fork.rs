@@ -99,6 +99,31 @@ fn a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert() {
 }
 
 #[test]
+fn a_child_that_connects_makes_connections_of_its_own() {
+    let name = "a_child_that_connects_makes_connections_of_its_own";
+    in_own_process(name, || {
+        let servers = Server::several(3);
+        let redlock = redlock(&servers);
+        assert!(redlock.connect().unwrap().is_none());
+        let child = forked(|| {
+            assert!(redlock.connect().unwrap().is_none());
+            assert!(servers.iter().all(|server| server.clients() == 2));
+            let lock = take(&redlock, "of the child");
+            eventually("it is on all nodes", || {
+                servers.iter().all(|server| server.exists("of the child"))
+            });
+            lock.release().unwrap();
+        });
+        assert_well(child, "connect");
+        let connections: Vec<usize> = servers.iter().map(made).collect();
+        assert!(redlock.connect().unwrap().is_none());
+        for (server, before) in servers.iter().zip(connections) {
+            assert_eq!(made(server), before + 1, "only the one that asks is new");
+        }
+    });
+}
+
+#[test]
 fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
     in_own_process(
         "a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither",

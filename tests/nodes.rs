@@ -113,8 +113,18 @@ fn a_minority_grant_is_gone_from_every_live_node_within_one_node_timeout() {
     }
 }
 
-/// One bad node beside four good ones costs nothing; three of five, and the only one, are named.
+/// Who waits for a lock, and so many nodes refuse that no majority is left: it goes on waiting.
 fn bad_nodes(make: impl Fn() -> (Server, String), expected: &str) {
+    named(make, expected, false);
+}
+
+/// It does not.
+fn hopeless_nodes(make: impl Fn() -> (Server, String), expected: &str) {
+    named(make, expected, true);
+}
+
+/// One bad node beside four good ones costs nothing; three of five, and the only one, are named.
+fn named(make: impl Fn() -> (Server, String), expected: &str, hopeless: bool) {
     let good = Server::several(4);
     let bad: Vec<(Server, String)> = (0..3).map(|_| make()).collect();
 
@@ -159,6 +169,16 @@ fn bad_nodes(make: impl Fn() -> (Server, String), expected: &str) {
                 assert!(error.to_string().contains(expected), "{error}");
             }
             assert!(!errors.to_string().contains("hunter2"), "{errors}");
+        }
+        let started = Instant::now();
+        if hopeless {
+            let errors = unavailable(redlock.acquire_within("majority", TTL, TTL));
+            assert!(errors.is_permanent(), "{errors}");
+            assert!(started.elapsed() < TTL / 2, "{errors}");
+        } else {
+            let errors = unavailable(redlock.acquire_within("majority", TTL, 2 * NODE_TIMEOUT));
+            assert!(!errors.is_permanent(), "{errors}");
+            assert!(started.elapsed() >= NODE_TIMEOUT, "{errors}");
         }
         eventually("nothing is left", || {
             good.iter().all(|server| server.keys().is_empty())
@@ -221,12 +241,12 @@ fn a_node_that_refuses_connections_is_named() {
 
 #[test]
 fn a_node_that_demands_a_password_is_named() {
-    bad_nodes(with_args(&["--requirepass", "hunter2"]), "NOAUTH");
+    hopeless_nodes(with_args(&["--requirepass", "hunter2"]), "NOAUTH");
 }
 
 #[test]
 fn a_wrong_password_is_named_without_the_password() {
-    bad_nodes(
+    hopeless_nodes(
         || {
             let server = Server::with_args(&["--requirepass", "secret"]);
             let url = server.url().replace("redis://", "redis://:hunter2@");
@@ -238,7 +258,7 @@ fn a_wrong_password_is_named_without_the_password() {
 
 #[test]
 fn a_database_that_does_not_exist_is_named() {
-    bad_nodes(
+    hopeless_nodes(
         || {
             let server = Server::start();
             let url = format!("{}/99", server.url());
@@ -446,13 +466,13 @@ fn a_node_that_is_out_of_memory_is_named() {
 fn a_node_that_forbids_what_we_need_is_named() {
     let set = ["ACL", "SETUSER", "default", "-set"];
     let set: &'static [&'static str] = Box::leak(Box::new(set));
-    bad_nodes(after(Box::leak(Box::new([set]))), "NOPERM");
+    hopeless_nodes(after(Box::leak(Box::new([set]))), "NOPERM");
 }
 
 #[test]
 fn garbage_http_and_half_a_reply_are_named() {
-    bad_nodes(impostor(b"\x00\x01\x02garbage"), "not a Redis answer");
-    bad_nodes(
+    hopeless_nodes(impostor(b"\x00\x01\x02garbage"), "not a Redis answer");
+    hopeless_nodes(
         impostor(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
         "HTTP/1.1 400",
     );

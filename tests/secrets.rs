@@ -81,14 +81,14 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
             .any(|(line_level, line)| *line_level == level && line.contains(text))
     };
     assert!(
-        has(log::Level::Debug, "acquire \"the resource\": Yes"),
+        has(log::Level::Debug, "acquire \"the resource\": granted"),
         "one line per attempt"
     );
-    assert!(has(log::Level::Debug, "acquire \"the resource\": No"));
+    assert!(has(log::Level::Debug, "acquire \"the resource\": denied"));
     assert!(has(log::Level::Warn, "found lost"));
     assert!(has(
         log::Level::Warn,
-        "kept lock \"kept\" is lost: HoldLimit"
+        "kept lock \"kept\" is lost: it was held for as long as max_hold permits"
     ));
     assert!(has(log::Level::Warn, "could not be released"));
     assert!(has(log::Level::Warn, "is away"));

@@ -82,6 +82,7 @@ fn connections(server: &Server) -> Vec<String> {
 fn locks_work_over_tls_and_survive_a_silent_node() {
     let nodes = three_tls_servers();
     let redlock = connected(nodes.each_ref().map(|(_, port)| *port), &nodes, options());
+    assert!(redlock.connect().unwrap().is_none());
 
     let mut lock = take(&redlock, "a");
     assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
@@ -100,6 +101,32 @@ fn locks_work_over_tls_and_survive_a_silent_node() {
         eventually("nothing is left", || server.keys().is_empty());
         eventually("closed", || server.clients() == 0);
     }
+}
+
+/// The redis crate logs in there.
+#[cfg(not(feature = "tls-rustls"))]
+#[test]
+fn a_wrong_password_and_a_wrong_database_are_not_waited_for_over_tls() {
+    let (server, port) = tls_server(&TempDir::new());
+    let refused = |login: &str, database: &str, expected: &str| {
+        let url = format!("rediss://{login}127.0.0.1:{port}/{database}#insecure");
+        let redlock = Redlock::new([url]).unwrap().with_options(options());
+        let started = Instant::now();
+        let errors = unavailable(redlock.unwrap().acquire_within("a", TTL, TTL));
+        assert!(
+            errors.is_permanent() && started.elapsed() < TTL / 2,
+            "{errors}"
+        );
+        let text = errors.to_string();
+        assert!(
+            text.contains(expected) && !text.contains("hunter2"),
+            "{text}"
+        );
+    };
+    refused("", "99", "ERR DB index is out of range");
+    server.command(&["CONFIG", "SET", "requirepass", "right"]);
+    refused(":hunter2@", "", "WRONGPASS");
+    refused("", "", "NOAUTH");
 }
 
 /// Over connections of their own.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo};
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 use crate::net::plain::{Plain, SHORTEST};
 use crate::net::tls::Tls;
 use crate::protocol::node::Greeting;
@@ -42,9 +42,13 @@ impl Connection {
         let until = clock::instant() + timeout;
         let mut connection = match info.addr() {
             ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, timeout)?),
-            _ => Connection::Plain(Plain::connect(info, until)?),
+            _ => Connection::Plain(Plain::connect(info, until, timeout)?),
         };
-        let greeting = connection.set_up(info, purpose, until, timeout)?;
+        let greeting = connection.set_up(info, purpose, until, timeout);
+        let greeting = greeting.map_err(|cause| match cause {
+            Cause::Garbage(text) => Cause::NotRedis(text),
+            cause => cause.within(timeout, Limit::Connect),
+        })?;
         if purpose == Purpose::GuardedLocks && greeting.uptime.is_none() {
             return Err(Cause::NoUptime);
         }
@@ -129,7 +133,7 @@ impl Connection {
         while answered < commands.len() {
             let Some((reply, length)) = resp::parse(&inbox)? else {
                 match self.recv(&mut buffer, until, clock::instant()) {
-                    Ok([]) => return Err(Cause::NotConnected(timeout)),
+                    Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
                     Ok(bytes) => inbox.extend_from_slice(bytes),
                     Err(Cause::Closed(text)) => return Err(said.unwrap_or(Cause::Closed(text))),
                     Err(cause) => return Err(cause),

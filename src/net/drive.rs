@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
 use crate::net::visit::Overdue;
@@ -20,8 +20,12 @@ use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::entry::Answer;
 use crate::protocol::guard::Guard;
 use crate::protocol::node::{Errand, Link};
+use crate::protocol::notice::Notice;
+use crate::protocol::queue::Foreign;
 use crate::protocol::quorum::NodeSet;
+use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
+use crate::text::{address, human};
 
 /// The nodes, as the leader and the attendants share them.
 pub(crate) struct Nodes {
@@ -71,7 +75,7 @@ pub(crate) struct Leader {
 
 impl Nodes {
     pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options, observer: Observer) -> Nodes {
-        let addresses = infos.iter().map(|info| info.addr().to_string().into());
+        let addresses = infos.iter().map(|info| address(info.addr()).into());
         let timeouts = (options.node_timeout, options.connect_timeout);
         let guard = options.restart_guard.map(Guard::new);
         let noise = getrandom::u64().unwrap_or(1);
@@ -184,9 +188,10 @@ impl Nodes {
         let Some(info) = self.infos.get(node).filter(|_| !self.observer.is_none()) else {
             return;
         };
-        let address = info.addr().to_string();
+        let address = address(info.addr());
         let sits_out;
         let cause = match event {
+            Event::Notice(..) => return,
             Event::Back(..) | Event::VotesAgain(_) => None,
             Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
             Event::SitsOut(left) => {
@@ -217,10 +222,7 @@ impl Nodes {
     }
 
     fn say(&self, node: usize, event: &Event) {
-        let Some(info) = self.infos.get(node) else {
-            return;
-        };
-        let node = format!("node {node} ({})", info.addr());
+        let node = self.name(node);
         match event {
             Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
             Event::Back(forgotten, replaced) if *replaced && self.purpose == Purpose::Locks => {
@@ -234,13 +236,23 @@ impl Nodes {
             Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
             Event::SitsOut(left) => say!(
                 warn,
-                "{node} gives no votes for {left:.1?}: it was restarted or replaced and may have forgotten \
-                 locks"
+                "{node} gives no votes for {}: it was restarted or replaced and may have forgotten \
+                 locks",
+                human(*left)
             ),
             Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
             Event::VotesAgain(forgotten) => {
                 say!(warn, "{node} gives votes again{}", but(*forgotten));
             }
+            Event::Notice(resource, notice) => say_notice(&node, &Shown(resource), notice),
+        }
+    }
+
+    /// As log lines name it.
+    pub(crate) fn name(&self, node: usize) -> String {
+        match self.infos.get(node) {
+            Some(info) => format!("node {node} ({})", address(info.addr())),
+            None => format!("node {node}"),
         }
     }
 
@@ -346,7 +358,9 @@ impl Nodes {
         leader.connection(&mut hub, node);
         drop(hub);
         let received = match leader.connections.get_mut(node) {
-            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
+            Some(Some(connection)) => connection
+                .recv(&mut leader.buffer, until, now)
+                .map_err(|cause| cause.within(self.node_timeout, Limit::Node(1))),
             _ => Err(gone()),
         };
         let now = clock::instant();
@@ -382,6 +396,14 @@ impl Nodes {
         let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
         hub.core.recover(held.collect(), clock::instant());
         leader.answers.append(&mut hub.core.answers);
+    }
+
+    /// Makes the attendants of nodes that are away connect them at once. How many tries have ended so far.
+    pub(crate) fn connect_now(&self) -> Vec<u64> {
+        let mut hub = self.hub();
+        let tries = hub.core.connect_now();
+        self.announce(&mut hub);
+        tries
     }
 
     /// Nobody needs the nodes any more.
@@ -432,6 +454,8 @@ impl Nodes {
                     drop(hub);
                     let connection = connection.as_mut().ok_or_else(gone);
                     let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
+                    let timeout = self.connect_timeout;
+                    let received = received.map_err(|cause| cause.within(timeout, Limit::Connect));
                     let now = clock::instant();
                     hub = self.hub();
                     hub.core.received(node, received, now);
@@ -540,13 +564,42 @@ impl Leader {
     }
 }
 
+fn say_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
+    match notice {
+        Notice::NotReleased(cause) => {
+            let text = cause.to_string();
+            let rights = ["NOPERM", "unknown command", "can't run this command"];
+            let needs = match rights.iter().any(|part| text.contains(part)) {
+                true => {
+                    "; who releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
+                }
+                false => "",
+            };
+            say!(
+                warn,
+                "{node} refuses to release {resource}: {text}; the lock ends there with its ttl{needs}"
+            );
+        }
+        Notice::NoLock(Foreign::OtherType) => say!(
+            warn,
+            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until somebody \
+             deletes it (give locks a prefix that no other data has)"
+        ),
+        Notice::NoLock(Foreign::NoTtl) => say!(
+            warn,
+            "{node}: {resource} is no lock, it has no ttl; it counts as taken until somebody deletes it (give \
+             locks a prefix that no other data has)"
+        ),
+    }
+}
+
 /// What else is to be said of a node that is well again.
 fn but(forgotten: u64) -> String {
     if forgotten == 0 {
         return String::new();
     }
     format!(
-        "; {forgotten} releases were too many to be kept for it, and their keys end with their ttls"
+        "; {forgotten} releases were too many to be kept for it: those locks end there with their ttls"
     )
 }
 

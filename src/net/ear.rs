@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::protocol::queue;
 use crate::protocol::resp::{self, Reply};
@@ -43,7 +43,9 @@ impl Ear {
             match ear.reply()? {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Some(_) => return Ok(ear),
-                None if clock::instant() >= until => return Err(Cause::NotConnected(timeout)),
+                None if clock::instant() >= until => {
+                    return Err(Cause::NotConnected(timeout, timeout));
+                }
                 None => ear.receive(until)?,
             }
         }
@@ -62,7 +64,7 @@ impl Ear {
                     }
                 }
                 None if clock::instant() < until => self.receive(until)?,
-                None if self.asked => return Err(Cause::Silent(QUIET)),
+                None if self.asked => return Err(Cause::Silent(QUIET, Limit::Own)),
                 None => {
                     let mut ping = Vec::new();
                     resp::pack(&mut ping, &[&[b"PING"]], None);

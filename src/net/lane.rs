@@ -23,9 +23,14 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::error::NodeErrors;
 use crate::net::drive::{Hub, Leader, Nodes};
-use crate::protocol::entry::{Answer, Op};
+use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::quorum::NodeSet;
+use crate::protocol::script::{Action, Key};
+use crate::shown::Shown;
 use crate::sync::lock;
+use crate::token::Token;
 
 /// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
 /// thread is put to sleep and woken. With more it does not, and yielding only costs.
@@ -83,15 +88,45 @@ impl Lane {
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
         let answer = self.answer(op, None);
-        trace_votes(&answer);
+        self.trace_votes(&answer);
         answer
     }
 
     /// The same, and right behind it in the same write what another thread waits for.
     pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
         let answer = self.answer(op, Some((next, waiter)));
-        trace_votes(&answer);
+        self.trace_votes(&answer);
         answer
+    }
+
+    /// Connects all nodes that are not connected, and asks whether they answer. Those that do not, if any, where a
+    /// majority does; otherwise why not.
+    ///
+    /// Each node has `connect_timeout`. What follows takes some node timeouts at most.
+    pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
+        let (began, all) = (clock::instant(), self.nodes.infos().len());
+        let until = began + self.nodes.connect_timeout;
+        let before = self.nodes.connect_now();
+        let mut answer = self.run(ping());
+        let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
+        let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
+        let mut hub = self.nodes.hub();
+        while !hub.core.has_tried(&before) && clock::instant() < until {
+            hub = self.nodes.wait(hub, until);
+        }
+        // Who has come meanwhile is asked now.
+        let come = hub.core.here().and(missing(&answer));
+        if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
+            drop(hub);
+            answer = self.run(ping());
+            hub = self.nodes.hub();
+        }
+        let waited = clock::instant().saturating_duration_since(began);
+        match answer.outcome {
+            Outcome::Unavailable { errors, .. } => Err(errors),
+            _ if missing(&answer).is_empty() => Ok(None),
+            _ => Ok(Some(hub.core.not_well(&answer, waited))),
+        }
     }
 
     fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
@@ -125,7 +160,7 @@ impl Lane {
     /// The answer to what another thread has submitted for this one.
     pub(crate) fn run_by_another(&self, waiter: &Arc<Waiter>) -> Answer {
         let answer = self.follow(waiter);
-        trace_votes(&answer);
+        self.trace_votes(&answer);
         answer
     }
 
@@ -163,7 +198,7 @@ impl Lane {
         drop(hub);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();
-        answers.iter().for_each(trace_votes);
+        answers.iter().for_each(|answer| self.trace_votes(answer));
         answers
     }
 
@@ -172,6 +207,27 @@ impl Lane {
         match waiter.wait(self.yields) {
             Ok(answer) => answer,
             Err(leader) => self.lead(leader, self.nodes.hub(), clock::instant(), Some(waiter)),
+        }
+    }
+
+    /// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
+    /// its time, or use these same nodes.
+    fn trace_votes(&self, answer: &Answer) {
+        if log::max_level() < log::LevelFilter::Trace {
+            return;
+        }
+        let resource = answer.resource.as_deref().filter(|name| !name.is_empty());
+        // Not everything is about a lock.
+        let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
+        let name = |node| format!("{of}{}", self.nodes.name(node));
+        for node in answer.tally.granted.iter() {
+            say!(trace, "{}: yes", name(node));
+        }
+        for node in answer.tally.refused.iter() {
+            say!(trace, "{}: no", name(node));
+        }
+        for (node, cause) in &answer.causes {
+            say!(trace, "{}: {cause}", name(*node));
         }
     }
 
@@ -232,28 +288,26 @@ impl Lane {
     }
 }
 
+fn ping() -> Op {
+    Op {
+        action: Action::Ping,
+        key: Key {
+            resource: Arc::from(&[][..]),
+            token: Token::from_bytes([0; 20]),
+            label: None,
+            asked: NodeSet::EMPTY,
+        },
+        until: None,
+        only_write: false,
+        nodes: NodeSet::ALL,
+    }
+}
+
 fn submit(hub: &mut Hub, op: Op) -> Arc<Waiter> {
     let waiter = Waiter::new();
     let who = Who::Waiter(waiter.clone());
     hub.core.submit(op, who, clock::instant());
     waiter
-}
-
-/// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
-/// its time, or use these same nodes.
-fn trace_votes(answer: &Answer) {
-    if log::max_level() < log::LevelFilter::Trace {
-        return;
-    }
-    for node in answer.tally.granted.iter() {
-        say!(trace, "node {node}: yes");
-    }
-    for node in answer.tally.refused.iter() {
-        say!(trace, "node {node}: no");
-    }
-    for (node, cause) in &answer.causes {
-        say!(trace, "node {node}: {cause}");
-    }
 }
 
 impl Who {

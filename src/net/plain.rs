@@ -14,7 +14,7 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 
 /// The shortest time that a socket waits. The kernel counts in ticks of some milliseconds anyway.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
@@ -37,10 +37,15 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn connect(info: &ConnectionInfo, until: Instant) -> Result<Plain, Cause> {
+    /// `timeout`: the whole time that ends then.
+    pub(crate) fn connect(
+        info: &ConnectionInfo,
+        until: Instant,
+        timeout: Duration,
+    ) -> Result<Plain, Cause> {
         let stream = match info.addr() {
             ConnectionAddr::Tcp(host, port) => {
-                let stream = connect_tcp(host, *port, until)?;
+                let stream = connect_tcp(host, *port, until, timeout)?;
                 let keepalive = keepalive(info.tcp_settings());
                 // Without NODELAY a release behind an acquire waits 40 ms for the peer's delayed ACK.
                 stream
@@ -89,7 +94,7 @@ impl Plain {
                 // Neither signals nor a peer that reads little by little make it longer.
                 rest = until.saturating_duration_since(clock::instant());
                 if rest.is_zero() {
-                    return Err(Cause::Silent(asked));
+                    return Err(Cause::Silent(asked, Limit::Write));
                 }
                 rest = rest.max(SHORTEST);
             }
@@ -177,7 +182,12 @@ fn timed_out(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-fn connect_tcp(host: &str, port: u16, until: Instant) -> Result<TcpStream, Cause> {
+fn connect_tcp(
+    host: &str,
+    port: u16,
+    until: Instant,
+    timeout: Duration,
+) -> Result<TcpStream, Cause> {
     let addresses: Vec<_> = (host, port)
         .to_socket_addrs()
         .map_err(|error| Cause::Connect(format!("{host}: {error}")))?
@@ -193,6 +203,9 @@ fn connect_tcp(host: &str, port: u16, until: Instant) -> Result<TcpStream, Cause
                 last = "connection refused".into();
             }
             Ok(stream) => return Ok(stream),
+            Err(error) if timed_out(error.kind()) && clock::instant() >= until => {
+                return Err(Cause::NotConnected(timeout, timeout));
+            }
             Err(error) => last = error.to_string(),
         }
     }

@@ -11,9 +11,9 @@ mod enabled {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    use redis::{Connection, ConnectionInfo, RedisError, Value};
+    use redis::{Connection, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 
-    use crate::error::Cause;
+    use crate::error::{Cause, Limit};
     use crate::net::plain::keepalive;
 
     pub(crate) struct Tls(Box<Connection>);
@@ -31,7 +31,10 @@ mod enabled {
                 caught(|| client.and_then(|client| client.get_connection_with_timeout(timeout)));
             match connected {
                 Some(Ok(connection)) => Ok(Tls(Box::new(connection))),
-                Some(Err(error)) => Err(Cause::Connect(error.to_string())),
+                Some(Err(error)) if error.is_timeout() => {
+                    Err(Cause::NotConnected(timeout, timeout))
+                }
+                Some(Err(error)) => Err(not_connected(&error)),
                 None => Err(Cause::Connect(
                     "the TLS library panicked: rustls needs a crypto provider, which the program \
                      chooses"
@@ -62,6 +65,19 @@ mod enabled {
         }
     }
 
+    /// The redis crate logs in and selects the database, and does not hand on what the server says to that.
+    fn not_connected(error: &RedisError) -> Cause {
+        match (error.kind(), error.detail()) {
+            (ErrorKind::AuthenticationFailed, _) => {
+                Cause::refused("WRONGPASS the password was refused")
+            }
+            (ErrorKind::Server(ServerErrorKind::ResponseError), Some(detail)) => {
+                Cause::refused(&format!("ERR {detail}"))
+            }
+            _ => Cause::Connect(error.to_string()),
+        }
+    }
+
     /// `None`: the TLS library panicked. rustls does where the program has chosen no crypto provider; and it
     /// logs by itself, to a logger that may panic.
     fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -74,7 +90,7 @@ mod enabled {
 
     fn cause(error: &RedisError, waited: Duration) -> Cause {
         if error.is_timeout() {
-            Cause::Silent(waited)
+            Cause::Silent(waited, Limit::Rest)
         } else if error.is_io_error() {
             Cause::Closed(error.to_string())
         } else {
@@ -115,14 +131,15 @@ mod missing {
     use redis::ConnectionInfo;
 
     use crate::error::Cause;
+    use crate::text::address;
 
     pub(crate) enum Tls {}
 
     impl Tls {
         pub(crate) fn connect(info: &ConnectionInfo, _: Duration) -> Result<Tls, Cause> {
             Err(Cause::Connect(format!(
-                "{}: TLS needs a feature",
-                info.addr()
+                "{}: TLS needs the feature `tls-rustls` or `tls-native-tls`",
+                address(info.addr())
             )))
         }
 

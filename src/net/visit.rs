@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::Cause;
+use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::protocol::resp::{self, Reply};
 use crate::sync::lock;
@@ -20,21 +20,25 @@ pub(crate) struct Visit {
     connection: Connection,
     inbox: Vec<u8>,
     buffer: Vec<u8>,
-    /// For all answers.
-    time: Duration,
+    /// For all answers, in all and in node timeouts.
+    time: (Duration, u32),
     until: Instant,
 }
 
 impl Visit {
     /// Connects within `timeout`; from then on there is `time` for all questions.
-    fn open(info: &ConnectionInfo, timeout: Duration, time: Duration) -> Result<Visit, Cause> {
+    fn open(
+        info: &ConnectionInfo,
+        timeout: Duration,
+        time: (Duration, u32),
+    ) -> Result<Visit, Cause> {
         let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Visit {
             connection,
             inbox: Vec::new(),
             buffer: Vec::new(),
             time,
-            until: clock::instant() + time,
+            until: clock::instant() + time.0,
         })
     }
 
@@ -65,11 +69,19 @@ impl Visit {
             }
             let now = clock::instant();
             if now >= self.until {
-                return Err(Cause::Silent(self.time));
+                return Err(self.silent());
             }
-            let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
-            self.inbox.extend_from_slice(bytes);
+            match self.connection.recv(&mut self.buffer, self.until, now) {
+                Ok(bytes) => self.inbox.extend_from_slice(bytes),
+                Err(Cause::Silent(..)) => return Err(self.silent()),
+                Err(cause) => return Err(cause),
+            }
         }
+    }
+
+    fn silent(&self) -> Cause {
+        let (time, timeouts) = self.time;
+        Cause::Silent(time, Limit::Node(timeouts))
     }
 }
 
@@ -96,7 +108,7 @@ impl Overdue {
     }
 }
 
-/// Visits all nodes at a time, each within `timeouts`: to connect, and for all questions.
+/// Visits all nodes at a time. Each has `connect` to be connected, and so many node timeouts for all questions.
 ///
 /// What cannot be bounded (a name that is not resolved, a TLS handshake that stands still) is left to its thread,
 /// and until that ends no other one is sent to the same node: they would pile up. (In a forked child there is
@@ -104,11 +116,12 @@ impl Overdue {
 pub(crate) fn each<T: Send + 'static>(
     infos: &[ConnectionInfo],
     overdue: Option<&Overdue>,
-    (connect, time): (Duration, Duration),
+    connect: Duration,
+    (node_timeout, timeouts): (Duration, u32),
     ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
 ) -> Vec<Result<T, Cause>> {
-    let all = connect.saturating_add(time);
-    let until = clock::instant() + all + GRACE;
+    let time = (node_timeout.saturating_mul(timeouts), timeouts);
+    let until = clock::instant() + connect.saturating_add(time.0) + GRACE;
     let ask = Arc::new(ask);
     let start = |(node, info): (usize, &ConnectionInfo)| {
         if overdue.is_some_and(|overdue| overdue.has(node)) {
@@ -141,7 +154,7 @@ pub(crate) fn each<T: Send + 'static>(
             if let Some(overdue) = overdue {
                 overdue.add(node, weak);
             }
-            Err(Cause::NotConnected(all))
+            Err(Cause::NotConnected(connect, connect))
         })
     };
     visits.into_iter().map(end).collect()

@@ -483,6 +483,7 @@ mod tests {
                 left,
                 holder,
                 queued,
+                ..Seen::default()
             };
             let seen = vec![one; self.ears.nodes];
             let denial = Denial { seen, granted: 0 };
@@ -580,6 +581,7 @@ mod tests {
             left: None,
             holder: Some(1),
             queued: true,
+            ..Seen::default()
         };
         let mut seen = vec![one; 3];
         for (seen, holder) in seen.iter_mut().zip(1..) {
@@ -655,6 +657,7 @@ mod tests {
                 left: Some(left),
                 holder: None,
                 queued: true,
+                ..Seen::default()
             };
             let denial = Denial {
                 seen: vec![one; kept],

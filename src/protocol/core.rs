@@ -15,13 +15,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Cause, NodeError, NodeErrors};
+use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
 use crate::protocol::guard::{Guard, retry_after};
 use crate::protocol::mutant;
 use crate::protocol::node::{Errand, Greeting, Link, Node, Output, Pending, Reported, Ticket};
+use crate::protocol::notice::{Notice, Notices};
 use crate::protocol::order::{Order, SLICE};
-use crate::protocol::quorum::{NodeSet, Verdict, majority};
+use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, TOLD, Tell, Vote, is_not_loaded, is_not_now};
 
@@ -66,6 +67,8 @@ pub(crate) enum Event {
     SitsOut(Duration),
     GivesNoVotes(Arc<Cause>),
     VotesAgain(u64),
+    /// Of a resource, which is not about its votes.
+    Notice(Arc<[u8]>, Notice),
 }
 
 /// `W`: who waits for an answer.
@@ -96,6 +99,7 @@ pub(crate) struct Core<W> {
     /// What releases that nobody waited for have passed on to other processes, the oldest first.
     passed: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
+    notices: Notices,
     /// With their nodes, and when they happened.
     pub(crate) events: Vec<(usize, Event, Instant)>,
     /// Whoever waits for news should look.
@@ -142,6 +146,7 @@ impl<W> Core<W> {
             submitted: 0,
             passed: VecDeque::new(),
             answers: Vec::new(),
+            notices: Notices::default(),
             events: Vec::new(),
             news: false,
         }
@@ -512,7 +517,7 @@ impl<W> Core<W> {
     fn heard_nothing(&mut self, at: usize, now: Instant) {
         let node = &mut self.nodes[at];
         if node.link == Link::Silent && node.fresh.is_some() {
-            return self.sever(at, Cause::Silent(self.node_timeout), now);
+            return self.sever(at, self.silent(), now);
         }
         if !node.is_here() {
             return;
@@ -555,9 +560,9 @@ impl<W> Core<W> {
         if what.retries && !is_not_now(error) {
             self.nodes[at].takes_again();
         }
-        let action = match (place, &what.release) {
-            (Some(place), _) => &self.entries[place].op.action,
-            (None, Some(_)) => &Action::Release(Tell::One),
+        let (action, key) = match (place, &what.release) {
+            (Some(place), _) => (&self.entries[place].op.action, &self.entries[place].op.key),
+            (None, Some(release)) => (&Action::Release(Tell::One), release),
             // Nobody waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if what.ticket.is_none() {
@@ -567,6 +572,10 @@ impl<W> Core<W> {
             }
         };
         let vote = action.vote(reply);
+        if let Some(notice) = self.notices.on(at, &key.resource, action, &vote) {
+            let event = Event::Notice(key.resource.clone(), notice);
+            push(&mut self.events, (at, event, now));
+        }
         let later = matches!(vote, Vote::Failed { later: true, .. });
         if let Some(release) = what.release.clone().filter(|_| later) {
             self.nodes[at].refuse(release);
@@ -682,10 +691,7 @@ impl<W> Core<W> {
 
     fn note(&mut self, at: usize, reported: Reported, event: Event, now: Instant) {
         self.nodes[at].reported = reported;
-        // They wait for a thread that has time to log them.
-        if self.events.len() < MAX_EVENTS {
-            self.events.push((at, event, now));
-        }
+        push(&mut self.events, (at, event, now));
     }
 
     // ---- the nodes
@@ -718,9 +724,13 @@ impl<W> Core<W> {
         }
     }
 
+    fn silent(&self) -> Cause {
+        Cause::Silent(self.node_timeout, Limit::Node(1))
+    }
+
     /// A node did not answer within its time. Its connection is kept.
     fn silence(&mut self, at: usize, now: Instant) {
-        let cause = Arc::new(Cause::Silent(self.node_timeout));
+        let cause = Arc::new(self.silent());
         let retry_at = self.retry_at(at, now);
         self.nodes[at].silence(retry_at);
         self.here.remove(at);
@@ -787,18 +797,60 @@ impl<W> Core<W> {
             .filter(|entry| entry.late && entry.is_open())
         {
             let waited = now.saturating_duration_since(entry.submitted);
-            let late = Arc::new(Cause::Silent(waited));
-            let trying = Arc::new(Cause::NotConnected(waited));
+            let late = Arc::new(match entry.begun.is_some() && entry.until <= now {
+                true => Cause::Silent(self.node_timeout, Limit::Node(1)),
+                false => Cause::Silent(waited, Limit::Rest),
+            });
+            let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
             for (at, node) in self.nodes.iter().enumerate() {
-                match node.is_here() {
-                    false => entry.fail(at, node.cause.as_ref().unwrap_or(&trying)),
-                    true if entry.asked.has(at) => entry.fail(at, &late),
+                match (node.is_here(), node.cause.as_ref()) {
+                    // A server that refused for good before this may have been put right: another try to connect
+                    // is under way. It is named all the same.
+                    (false, Some(cause)) if cause.is_final() => entry.votes.fail(at),
+                    (false, cause) => entry.fail(at, cause.unwrap_or(&trying)),
+                    (true, _) if entry.asked.has(at) => entry.fail(at, &late),
                     // It would have been asked if the others had sufficed.
-                    true => entry.votes.fail(at),
+                    (true, _) => entry.votes.fail(at),
                 }
             }
         }
         self.changed(now);
+    }
+
+    // ---- connecting without a lock
+
+    /// Nodes that are away are connected at once, without a pause. How many tries have ended so far.
+    pub(crate) fn connect_now(&mut self) -> Vec<u64> {
+        self.hurry(NodeSet::first(self.nodes.len()));
+        self.nodes.iter().map(|node| node.tries).collect()
+    }
+
+    /// Whether each node is connected, or has been tried since then.
+    pub(crate) fn has_tried(&self, before: &[u64]) -> bool {
+        let mut nodes = self.nodes.iter().zip(before);
+        nodes.all(|(node, before)| {
+            let connected = matches!(node.link, Link::Here | Link::SitsOut);
+            connected || node.unattended || node.tries > *before
+        })
+    }
+
+    /// Nodes that operations are sent to.
+    pub(crate) fn here(&self) -> NodeSet {
+        self.here
+    }
+
+    /// Those that did not answer where a majority did. They had so long.
+    pub(crate) fn not_well(&self, answer: &Answer, waited: Duration) -> NodeErrors {
+        let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
+        let mut causes = answer.causes.clone();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let known = node.cause.is_some() || causes.iter().any(|(failed, _)| *failed == at);
+            if !known {
+                causes.push((at, trying.clone()));
+            }
+        }
+        let asked = answer.tally.granted;
+        errors(Question::Answer, answer.tally, &causes, asked, &self.nodes)
     }
 
     // ---- verdicts
@@ -878,7 +930,13 @@ impl<W> Core<W> {
             Verdict::Yes => Outcome::Yes(entry.asked),
             Verdict::No => Outcome::No,
             Verdict::Unavailable => Outcome::Unavailable {
-                errors: errors(entry, &self.nodes),
+                errors: errors(
+                    entry.op.action.question(),
+                    entry.votes,
+                    &entry.causes,
+                    entry.asked,
+                    &self.nodes,
+                ),
                 closed: entry.is_acquire() && entry.failed_by_closing(self.nodes.len()),
             },
         };
@@ -888,6 +946,7 @@ impl<W> Core<W> {
             numbers: entry.numbers,
             seen: std::mem::take(&mut entry.seen),
             passed,
+            resource: Some(entry.op.key.resource.clone()),
             causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };
@@ -931,7 +990,10 @@ impl<W> Core<W> {
             let timeouts = (self.node_timeout, self.connect_timeout);
             let errand = self.nodes[at].errand(now, self.closed_at, timeouts);
             match errand {
-                Errand::GiveUp => self.sever(at, Cause::Silent(self.connect_timeout), now),
+                Errand::GiveUp => {
+                    let cause = Cause::Silent(self.connect_timeout, Limit::Connect);
+                    self.sever(at, cause, now);
+                }
                 Errand::SitOut => self.sit_out(at, now),
                 Errand::Home => {
                     self.come_home(at, now);
@@ -1064,16 +1126,29 @@ impl<W> Core<W> {
     }
 }
 
+/// They wait for a thread that has time to log them.
+fn push<T>(events: &mut Vec<T>, event: T) {
+    if events.len() < MAX_EVENTS {
+        events.push(event);
+    }
+}
+
 fn panicked() -> Cause {
     Cause::Closed("a thread panicked while it used it".into())
 }
 
 /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
-fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
-    let answered = entry.votes.granted.or(entry.votes.refused);
+fn errors(
+    question: Question,
+    votes: Tally,
+    causes: &[(usize, Arc<Cause>)],
+    asked: NodeSet,
+    nodes: &[Node],
+) -> NodeErrors {
+    let answered = votes.granted.or(votes.refused);
     let error = |(at, node): (usize, &Node)| {
-        let own = entry.causes.iter().rfind(|(failed, _)| *failed == at);
-        let away = node.cause.as_ref().filter(|_| !entry.asked.has(at));
+        let own = causes.iter().rfind(|(failed, _)| *failed == at);
+        let away = node.cause.as_ref().filter(|_| !asked.has(at));
         let cause = own.map(|(_, cause)| cause).or(away);
         let cause = cause.filter(|_| !answered.has(at))?;
         Some(NodeError {
@@ -1090,5 +1165,14 @@ fn errors<W>(entry: &Entry<W>, nodes: &[Node]) -> NodeErrors {
     let waits = errors.iter().filter_map(wait).collect();
     let spare = nodes.len() - majority(nodes.len());
     let retry_after = retry_after(waits, errors.len(), spare);
-    NodeErrors::new(errors, retry_after)
+    let errors = NodeErrors::new(errors, retry_after).with_votes(question, votes, nodes.len());
+    // By what they answered to this operation.
+    let refused = causes
+        .iter()
+        .filter(|(_, cause)| cause.is_final() || mutant(43));
+    let refused: NodeSet = refused.map(|(node, _)| *node).collect();
+    match refused.and(votes.failed).len() > spare {
+        true => errors.for_good(),
+        false => errors,
+    }
 }

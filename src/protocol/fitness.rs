@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::error::Cause;
 use crate::protocol::guard::Guard;
 use crate::protocol::quorum::majority;
+use crate::text::human;
 
 /// The oldest server that can set a key with a ttl where there is none in one step.
 const OLDEST: [u32; 3] = [2, 6, 12];
@@ -168,8 +169,10 @@ impl Info {
 fn advice(cause: &Cause) -> (&'static str, &'static str) {
     let what = match cause {
         Cause::Refused(text) => return advice_on(text),
-        Cause::Silent(_) => "look at its load and the network: it may stand still",
-        Cause::Garbage(_) => "look at its address: is a Redis server there, and without TLS?",
+        Cause::Silent(..) => "look at its load and the network: it may stand still",
+        Cause::Garbage(_) | Cause::NotRedis(_) => {
+            "look at its address: is a Redis server there, and without TLS?"
+        }
         Cause::NoThread(_) => "raise the limits of this process",
         _ => "start it, or look at its address and the network",
     };
@@ -510,12 +513,18 @@ impl<'a> Findings<'a> {
         };
         let what = "raise node_timeout, or have a nearer node";
         if median > limit {
-            let text = format!("it answers in {median:.1?}, above node_timeout {limit:?}: {what}");
+            let text = format!(
+                "it answers in {}, above node_timeout {}: {what}",
+                human(median),
+                human(limit)
+            );
             self.add(self.no_vote, node, "latency", text);
         } else if *longest > limit / 2 {
             let text = format!(
-                "its slowest answer of {} took {longest:.1?}, above half of node_timeout {limit:?}: {what}",
-                trips.len()
+                "its slowest answer of {} took {}, above half of node_timeout {}: {what}",
+                trips.len(),
+                human(*longest),
+                human(limit)
             );
             self.add(Severity::Warning, node, "latency", text);
         }
@@ -670,22 +679,24 @@ impl<'a> Findings<'a> {
             }
             return;
         };
-        let left = self.rules.votes_in(uptime);
+        let (left, up) = (self.rules.votes_in(uptime), human(uptime));
         if !left.is_zero() {
             let text = format!(
-                "it was started {uptime:?} ago, and gives no votes for {left:?} more: until then it may have \
-                 forgotten locks"
+                "it was started {up} ago, and gives no votes for {} more: until then it may have \
+                 forgotten locks",
+                human(left)
             );
             self.add(self.no_vote, node, "uptime", text);
         } else if let Some(max_ttl) = self.rules.max_ttl.filter(|max_ttl| uptime < *max_ttl) {
             let left = max_ttl.saturating_sub(uptime);
             let text = format!(
-                "it was started {uptime:?} ago, and may have forgotten locks that are held for up to {left:?} \
-                 more: Options::restart_guard keeps it from voting until then"
+                "it was started {up} ago, and may have forgotten locks that are held for up to {} \
+                 more: Options::restart_guard keeps it from voting until then",
+                human(left)
             );
             self.add(Severity::Warning, node, "uptime", text);
         } else if uptime < LATELY {
-            let text = format!("it was started {uptime:?} ago");
+            let text = format!("it was started {up} ago");
             self.add(Severity::Note, node, "uptime", text);
         }
     }
@@ -717,6 +728,7 @@ fn is_public(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Limit;
 
     const MS: Duration = Duration::from_millis(1);
     const RULES: Rules<'_> = Rules {
@@ -834,7 +846,9 @@ mod tests {
                 said(node).place = Place::Ip(IpAddr::from([8, 8, 8, 8]));
                 node.plain_password = true;
             }),
-            (Warning, "reach", |node| node.said = Err(Cause::Silent(MS))),
+            (Warning, "reach", |node| {
+                node.said = Err(Cause::Silent(MS, Limit::Node(1)))
+            }),
             (Warning, "auth", |node| {
                 node.said = Err(Cause::refused("NOAUTH Authentication required."));
             }),
@@ -876,7 +890,7 @@ mod tests {
                 let mut away = good(count);
                 let mut refusing = good(count);
                 for node in 0..bad {
-                    away[node].said = Err(Cause::Silent(MS));
+                    away[node].said = Err(Cause::Silent(MS, Limit::Node(1)));
                     said(&mut refusing[node]).probe = Probe::Refused("SET", "OOM".into());
                 }
                 for (nodes, code) in [(away, "reach"), (refusing, "probe")] {
@@ -916,7 +930,9 @@ mod tests {
             ("latency", RULES, |node| {
                 said(node).round_trips = vec![51 * MS; 10];
             }),
-            ("reach", RULES, |node| node.said = Err(Cause::Silent(MS))),
+            ("reach", RULES, |node| {
+                node.said = Err(Cause::Silent(MS, Limit::Node(1)))
+            }),
             ("auth", RULES, |node| {
                 node.said = Err(Cause::refused("WRONGPASS invalid"));
             }),
@@ -996,9 +1012,9 @@ mod tests {
             (refused("WRONGPASS invalid"), "auth", "password"),
             (refused("NOPERM this user"), "rights", "permit it"),
             (Cause::Connect("refused".into()), "reach", start),
-            (Cause::NotConnected(MS), "reach", start),
-            (Cause::Garbage("HTTP".into()), "reach", "Redis server"),
-            (Cause::Silent(MS), "reach", "load"),
+            (Cause::NotConnected(MS, MS), "reach", start),
+            (Cause::NotRedis("HTTP".into()), "reach", "Redis server"),
+            (Cause::Silent(MS, Limit::Node(1)), "reach", "load"),
         ] {
             let mut nodes = good(3);
             nodes[2].said = Err(cause);
@@ -1085,7 +1101,7 @@ mod tests {
         assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
         let text = judge(&nodes, guarded)[0].to_string();
         assert!(text.contains("node 1 (10.0.0.1:6379)"), "{text}");
-        assert!(text.contains("gives no votes for 2s more"), "{text}");
+        assert!(text.contains("gives no votes for 2 s more"), "{text}");
         // It may have been up for nearly a second less than it says.
         set(&mut nodes[1], "uptime_in_seconds", "30");
         assert_eq!(found(&nodes, guarded), [(Warning, Some(1), "uptime")]);
@@ -1107,7 +1123,7 @@ mod tests {
         let young = (Warning, Some(1), "uptime");
         assert_eq!(found(&nodes, told), [persistence, young]);
         let text = judge(&nodes, told)[1].to_string();
-        assert!(text.contains("for up to 1s more"), "{text}");
+        assert!(text.contains("for up to 1 s more"), "{text}");
         let note = (Note, Some(1), "uptime");
         assert_eq!(found(&nodes, RULES), [persistence, note]);
         set(&mut nodes[1], "uptime_in_seconds", "30");
@@ -1121,7 +1137,7 @@ mod tests {
         assert_eq!(found(&nodes, both), [young]);
         set(&mut nodes[1], "uptime_in_seconds", "9");
         let text = judge(&nodes, both)[0].to_string();
-        assert!(text.contains("gives no votes for 2s more"), "{text}");
+        assert!(text.contains("gives no votes for 2 s more"), "{text}");
     }
 
     #[test]

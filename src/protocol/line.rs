@@ -39,6 +39,13 @@ pub(crate) enum Failure {
     Unavailable(NodeErrors),
 }
 
+impl Failure {
+    /// Waiting is of no use: so many nodes refuse for good that no quorum is left.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        matches!(self, Failure::Unavailable(nodes) if nodes.is_permanent())
+    }
+}
+
 /// What somebody waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
@@ -97,6 +104,8 @@ struct Place<W> {
     last: Option<Failure>,
     /// It has not finished its first attempt, which it makes however short its wait is.
     owed: bool,
+    /// The last attempt, by whoever it was, has shown that waiting is of no use.
+    hopeless: bool,
 }
 
 #[derive(Debug, Default)]
@@ -251,6 +260,7 @@ impl<W: Clone> Lines<W> {
                 state,
                 last,
                 owed,
+                hopeless: false,
             },
         );
         place
@@ -261,6 +271,9 @@ impl<W: Clone> Lines<W> {
         let Some(place) = self.places.get_mut(&at) else {
             return Step::Over(Failure::Busy);
         };
+        if place.hopeless {
+            return Step::Over(self.failure(at));
+        }
         let over = place.wish.end.is_some_and(|end| end <= now.mono);
         let soon = place.arrived.mono + self.node_timeout;
         let owed = place.owed && (place.last.is_none() || now.mono < soon);
@@ -361,15 +374,47 @@ impl<W: Clone> Lines<W> {
                 _ => contender.failed(pause, now),
             }
         }
+        let hopeless = failure.is_hopeless();
         if let Some(line) = self.lines.get_mut(&place.resource) {
             line.last = Some(failure.clone());
         }
         place.last = Some(failure);
+        if hopeless {
+            return self.give_up(at);
+        }
         let quorum = majority(self.ears.nodes);
         let split = denial.granted > 0 && !denial.is_kept(1) && denial.holder(quorum).is_none();
         // Another try is part of the same attempt.
         let soon = place.arrived.mono + self.node_timeout;
         place.owed &= split && now < soon;
+    }
+
+    /// An attempt has shown that waiting is of no use: neither for this thread, nor for those that wait for it to
+    /// ask the nodes. (Who is just asking them finds out by itself.)
+    fn give_up(&mut self, at: u64) {
+        let Some(place) = self.places.get_mut(&at) else {
+            return;
+        };
+        place.hopeless = true;
+        // Until it has left nobody else makes a try for it.
+        place.wish.asks = true;
+        let (resource, last) = (place.resource.clone(), place.last.clone());
+        let Some(line) = self.lines.get_mut(&resource) else {
+            return;
+        };
+        let (places, woken) = (&mut self.places, &mut self.woken);
+        line.queue.retain(|other| {
+            let Some(place) = places.get_mut(other).filter(|_| *other != at) else {
+                return *other == at;
+            };
+            let waits = matches!(place.state, State::Queued);
+            if waits {
+                place.hopeless = true;
+                place.last.clone_from(&last);
+                woken.push(place.who.clone());
+            }
+            !waits
+        });
     }
 
     /// Who was served in vain is at the front again.
@@ -550,7 +595,7 @@ impl<W: Clone> Lines<W> {
             if let Some(line) = self.lines.get_mut(resource) {
                 line.run = None;
             }
-            let channel = self.channel.filter(|_| !mutant(43));
+            let channel = self.channel.filter(|_| !mutant(44));
             return Handover::Tell(channel.map_or(Tell::One, Tell::Another));
         };
         let (Some(line), Some(place)) = (self.lines.get_mut(resource), self.places.get_mut(&at))
@@ -719,6 +764,11 @@ impl<W: Clone> Lines<W> {
     /// So many have a place.
     pub(crate) fn places(&self) -> usize {
         self.places.len()
+    }
+
+    /// Whether a place is about to be left, since waiting is of no use.
+    pub(crate) fn is_hopeless(&self, at: u64) -> bool {
+        self.places.get(&at).is_some_and(|place| place.hopeless)
     }
 
     /// Whether somebody is at the front of a line, or about to be served.
@@ -1051,5 +1101,88 @@ mod tests {
         world.denied(first, &Denial::default());
         assert!(world.leave(first, false), "though another waits");
         world.knocks_in_turn(second);
+    }
+
+    // ---- nodes that refuse for good
+
+    fn refused(for_good: bool) -> Failure {
+        let errors = NodeErrors::new(Vec::new(), None);
+        Failure::Unavailable(match for_good {
+            true => errors.for_good(),
+            false => errors,
+        })
+    }
+
+    impl World {
+        fn fails(&mut self, place: u64, for_good: bool) {
+            let failure = (refused(for_good), 50 * MS);
+            let denial = Denial::default();
+            self.lines.failed(place, failure, &denial, self.now.mono);
+        }
+
+        fn is_over(&mut self, place: u64) -> bool {
+            match self.step(place, false) {
+                Step::Over(failure) => {
+                    assert!(failure.is_hopeless(), "{failure:?}");
+                    true
+                }
+                _ => false,
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_of_a_line_learns_ends_the_wait_of_all_and_what_may_pass_ends_none() {
+        let mut world = world();
+        let places = [0, 1, 2].map(|who| world.join(who, None));
+        assert!(matches!(world.step(places[0], false), Step::Try(None)));
+        world.fails(places[0], false);
+        assert!(world.lines.woken.is_empty());
+        assert!(!places.iter().any(|place| world.is_over(*place)));
+        // Now it would be told by other processes, and does not wait for ever to be.
+        world.pass(50 * MS);
+        assert!(matches!(world.step(places[0], false), Step::Park(_)));
+        world.pass(50 * MS);
+        assert!(matches!(world.step(places[0], false), Step::Try(Some(_))));
+        world.fails(places[0], true);
+        assert_eq!(world.lines.woken, [1, 2]);
+        assert_eq!(world.release(), None, "they are about to go");
+        assert!(places.iter().all(|place| world.is_over(*place)));
+        // Who comes now asks by itself, as soon as the one before has left.
+        let late = world.join(3, None);
+        assert!(!world.is_over(late));
+        for place in places {
+            world.leave(place, false);
+        }
+        assert!(matches!(world.step(late, false), Step::Try(None)));
+        world.leave(late, true);
+        assert!(world.lines.lines.is_empty(), "nothing is kept of it");
+    }
+
+    #[test]
+    fn who_is_just_asking_the_nodes_finds_out_by_itself() {
+        let mut world = world();
+        let [served, front, other] = [0, 1, 2].map(|who| world.join(who, None));
+        assert_eq!(world.release(), Some((served, 0)));
+        assert!(matches!(world.step(front, false), Step::Try(None)));
+        world.fails(served, true);
+        assert!(world.is_over(served) && world.is_over(other));
+        world.fails(front, false);
+        assert!(!world.is_over(front));
+        world.leave(front, false);
+        assert!(world.is_over(served));
+        world.leave(served, false);
+        world.leave(other, false);
+        assert_eq!(world.lines.places(), 0);
+    }
+
+    #[test]
+    fn who_was_in_the_queues_and_gives_up_leaves_them() {
+        let mut world = world();
+        let place = world.join_fair(1, Some(50 * MS));
+        world.knocks_in_turn(place);
+        world.fails(place, true);
+        assert!(world.is_over(place), "though it has time");
+        assert!(world.leave(place, false));
     }
 }

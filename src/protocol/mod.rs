@@ -11,6 +11,7 @@
 //! - `guard`: whether a server may have forgotten locks
 //! - `order`: which node is read first
 //! - `entry`: one operation under way
+//! - `notice`: what is logged once
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
 //! - `fitness`: what nodes say of themselves, and whether they are fit for locks
@@ -28,6 +29,7 @@ pub(crate) mod fitness;
 pub(crate) mod guard;
 pub(crate) mod line;
 pub(crate) mod node;
+pub(crate) mod notice;
 pub(crate) mod order;
 pub(crate) mod queue;
 pub(crate) mod quorum;

@@ -40,10 +40,12 @@ macro_rules! join {
     };
 }
 
-/// What is seen of the lock.
+/// What is seen of the lock: how long its key lives, and part of a hash of what is in it. Without an end that is -1;
+/// it is no lock then. Neither is what holds data of another type: -2. What may not be asked is unknown.
 macro_rules! see {
     () => {
         "local v,p=c('GET',k),c('PTTL',k) \
+        if type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then return '-2 -'..w end \
         if type(v)~='string' or type(p)~='number' then return '-1 -'..w end \
         return p..' '..string.sub(redis.sha1hex(v),1,6)..w"
     };
@@ -59,7 +61,7 @@ pub(crate) const KNOCK: Script = Script {
         see!()
     )
     .as_bytes(),
-    hash: b"59c49613605618c96169201c779d636af68631ea",
+    hash: b"d4ebc57dc061a254db71268148410b834e45a0c9",
 };
 
 /// Wait in the queue, and acquire only in turn: who was told last has the turn, for so long (the last argument).
@@ -83,7 +85,7 @@ pub(crate) const WAIT_IN_TURN: Script = Script {
         see!()
     )
     .as_bytes(),
-    hash: b"1cef288da7635d8a1abbcfbb9838d850c994edee",
+    hash: b"e3a83b2f02fd3da083572231bb1b1bdb8e75a357",
 };
 
 /// Leave the queue; if the lock is free, whoever is first now is told. The lock is kept for that one if it was this
@@ -184,8 +186,16 @@ impl Knock {
     }
 }
 
-/// What a node that denied a knock says of the lock.
+/// What is in the place of a lock and is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Foreign {
+    OtherType,
+    /// It never ends.
+    NoTtl,
+}
+
+/// What a node that denied a knock says of the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// How long its key still lives, or how long it is kept for another. Unknown where that may not be asked, or
     /// it has no end.
@@ -194,12 +204,23 @@ pub(crate) struct Seen {
     pub(crate) holder: Option<u32>,
     /// This process is in the queue there.
     pub(crate) queued: bool,
+    /// The key holds data of another type.
+    pub(crate) other_type: bool,
 }
 
 impl Seen {
     /// Nobody has the lock: it is kept for another who waits.
     pub(crate) fn is_kept(&self) -> bool {
         self.holder.is_none() && self.left.is_some()
+    }
+
+    /// The key is no lock. (The time of one is unknown only if nothing else is known.)
+    pub(crate) fn foreign(&self) -> Option<Foreign> {
+        match (self.other_type, self.left, self.holder) {
+            (true, ..) => Some(Foreign::OtherType),
+            (_, None, Some(_)) => Some(Foreign::NoTtl),
+            _ => None,
+        }
     }
 
     /// `None`: that is no answer to a knock.
@@ -214,6 +235,7 @@ impl Seen {
             queued,
             left: u64::try_from(left).ok().map(Duration::from_millis),
             holder: u32::from_str_radix(holder, 16).ok(),
+            other_type: left == -2 && holder == "-",
         })
     }
 }
@@ -242,6 +264,7 @@ mod tests {
                 left,
                 holder,
                 queued,
+                ..Seen::default()
             })
         };
         let ms = Duration::from_millis;
@@ -251,6 +274,12 @@ mod tests {
         assert_eq!(seen("-1 00a1ff w"), known(None, holder, true));
         assert_eq!(seen("-1 - -"), known(None, None, false));
         assert_eq!(seen("250 - w"), known(Some(ms(250)), None, true));
+        let foreign = |text| seen(text).unwrap().foreign();
+        assert_eq!(foreign("-1 00a1ff w"), Some(Foreign::NoTtl));
+        assert_eq!(foreign("-2 - -"), Some(Foreign::OtherType));
+        for lock in ["1500 00a1ff w", "0 000000 -", "250 - w", "-1 - -"] {
+            assert_eq!(foreign(lock), None, "{lock}");
+        }
         let kept = |text| seen(text).unwrap().is_kept();
         assert!(kept("250 - w") && !kept("-1 - -") && !kept("250 00a1ff w"));
         for bad in ["", "1500", "x 00a1ff w", "1500 00a1ff", "  "] {

@@ -148,6 +148,8 @@ pub(crate) enum Question {
     Acquire,
     /// Do I still have it (extend, release)? A refusal means "not held here".
     Held,
+    /// Are you there? Nobody refuses, and every answer is of interest.
+    Answer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,7 +267,9 @@ impl Tally {
         let spare = nodes - quorum;
         let (granted, refused) = (self.granted.len(), self.refused.len());
         let pending = nodes.saturating_sub(self.voted().len());
-        if granted >= quorum {
+        if question == Question::Answer && pending > 0 {
+            None
+        } else if granted >= quorum {
             Some(Verdict::Yes)
         } else if question == Question::Held && refused > spare {
             Some(Verdict::No)
@@ -277,6 +281,7 @@ impl Tally {
             match question {
                 Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
                 Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                Question::Answer => Some(Verdict::Unavailable),
                 _ => None,
             }
         }
@@ -415,6 +420,13 @@ mod tests {
                         if pending == 0 {
                             assert!(acquire.is_some() && held.is_some(), "{case}");
                         }
+                        // All are waited for.
+                        let answer = tally.verdict(Question::Answer, nodes);
+                        let all = match granted >= quorum {
+                            true => Verdict::Yes,
+                            false => Verdict::Unavailable,
+                        };
+                        assert_eq!(answer, (pending == 0).then_some(all), "{case}");
                         // Certain means certain: no vote that may still come changes it.
                         for question in [Question::Acquire, Question::Held] {
                             let now = tally.verdict(question, nodes);

@@ -66,6 +66,8 @@ pub(crate) enum Action {
     Fence(u64),
     /// Be told no more. The next one has so long, if it was this one's turn, or this one is fair.
     Leave(Arc<Channel>, Turn, bool),
+    /// Answer: this changes nothing.
+    Ping,
 }
 
 /// Whether a release tells the first of those that wait in other processes.
@@ -107,6 +109,7 @@ impl Action {
     pub(crate) fn question(&self) -> Question {
         match self {
             Action::Acquire(_) | Action::Knock(..) => Question::Acquire,
+            Action::Ping => Question::Answer,
             _ => Question::Held,
         }
     }
@@ -131,6 +134,7 @@ impl Action {
                 let args: &[&[u8]] = &[b"SET", resource, &key.value(), b"NX", b"PX"];
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
+            Action::Ping => resp::pack(out, &[&[b"PING"]], None),
             Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
             Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
             Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
@@ -172,6 +176,9 @@ impl Action {
             (Action::Release(_), Reply::Int(told @ 1..=2)) => Vote::Granted(told.unsigned_abs()),
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
             (Action::Leave(..), Reply::Int(_)) => Vote::Granted(0),
+            (Action::Ping, Reply::Other) => Vote::Granted(0),
+            // A user who may not ask that may take locks all the same.
+            (Action::Ping, Reply::Error(text)) if text.starts_with("NOPERM") => Vote::Granted(0),
             (Action::Extend(_) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
                 Vote::Refused(None)
             }
@@ -262,6 +269,29 @@ mod tests {
     }
 
     #[test]
+    fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
+        let answers = |bytes: &[u8]| {
+            let (reply, _) = resp::parse(bytes).unwrap().unwrap();
+            match Action::Ping.vote(reply) {
+                Vote::Granted(_) => "yes",
+                Vote::Failed { later, .. } if later => "not now",
+                Vote::Failed { .. } | Vote::Refused(_) => "no",
+                Vote::Sever(_) => "of no use",
+            }
+        };
+        for (bytes, expected) in [
+            (&b"+PONG\r\n"[..], "yes"),
+            (b"-NOPERM this user may not\r\n", "yes"),
+            (b"-LOADING Redis is loading\r\n", "not now"),
+            (b"-ERR unknown command 'PING'\r\n", "no"),
+            (b"-NOAUTH Authentication required.\r\n", "of no use"),
+            (b":1\r\n", "of no use"),
+        ] {
+            assert_eq!(answers(bytes), expected, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
     fn commands_are_packed_as_the_redis_crate_packs_them() {
         let key = Key {
             resource: Arc::from(&b"a {b}\r\n\0\xff"[..]),
@@ -338,6 +368,7 @@ mod tests {
                     script(EXTEND, by_hash).arg(30_000).clone(),
                 ),
                 (Action::Fence(17), fence(by_hash)),
+                (Action::Ping, redis::cmd("PING")),
             ] {
                 let mut packed = Vec::new();
                 action.pack(&key, by_hash, &mut packed);

@@ -55,6 +55,9 @@ pub(crate) fn acquire(
 ) -> Result<Lock, End> {
     // A new wait would be the last in the queue.
     let slice = if job.fair { Duration::MAX } else { SLICE };
+    let options = options.clone().fair(job.fair);
+    let redlock = redlock.clone().with_options(options);
+    let redlock = redlock.map_err(|error| failed(&error))?;
     let mut ended_by = None;
     let mut outage = false;
     info!(
@@ -66,17 +69,18 @@ pub(crate) fn acquire(
             Some(end) => end.saturating_duration_since(Instant::now()),
             None => Duration::MAX,
         };
-        let options = options.clone().wait(left.min(slice)).fair(job.fair);
-        let redlock = redlock
-            .clone()
-            .with_options(options)
-            .map_err(|error| failed(&error))?;
+        let until = Instant::now().checked_add(left.min(slice));
         let keep_trying = || {
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
-            ended_by.is_none()
+            ended_by.is_none() && until.is_none_or(|until| Instant::now() < until)
         };
         let name = job.name.as_encoded_bytes();
-        let result = redlock.acquire_while(name, job.ttl, keep_trying);
+        let mut result = redlock.acquire_while(name, job.ttl, keep_trying);
+        if ended_by.is_none() && matches!(result, Err(Error::Cancelled)) {
+            // The slice is over. One attempt more says why there is no lock.
+            let last = redlock.try_acquire(name, job.ttl);
+            result = last.and_then(|lock| lock.ok_or(Error::Busy));
+        }
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
         if let Some(signal) = ended_by {
             return Err(End::Signal(signal));
@@ -86,6 +90,8 @@ pub(crate) fn acquire(
             Err(error) => error,
         };
         match error {
+            // Waiting is of no use: a wrong password, say.
+            Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(failed(&error)),
             Error::Busy if left <= slice => {
                 info!("another has the lock");
                 return Err(End::Code(job.conflict));

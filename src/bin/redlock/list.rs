@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::arguments::List;
 use crate::scan::{self, What};
 use crate::show::{escaped, milliseconds, print, print_json, table, time};
+use crate::text::address;
 use crate::{End, FOUND, UNAVAILABLE, say};
 
 /// A token is so long, and a label behind it at most so long.
@@ -26,7 +27,7 @@ const LOOKS: u32 = 3;
 
 pub(crate) fn list(given: &List, pattern: Option<Vec<u8>>, nodes: &[ConnectionInfo]) -> End {
     let timeouts = (given.nodes.connect_timeout.0, given.nodes.node_timeout.0);
-    let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+    let addresses: Vec<String> = nodes.iter().map(|node| address(node.addr())).collect();
     let mut found = Found::new(nodes.len());
     let look = |what, asked: &dyn Fn(usize) -> bool| scan::look(nodes, timeouts, what, asked);
     found.add(look(What::Pattern(pattern), &|_| true));

@@ -1,7 +1,8 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, nodes, plan, run (whose helpers are acquire, child, processes,
-//! terminal and give_up), throttle, show, inspect, list (which has scan), doctor, manual, say.
+//! terminal and give_up), throttle, show, inspect, list (which has scan), doctor, manual, say. (text and url are the
+//! library's: what they say is not public.)
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -41,7 +42,11 @@ mod scan;
 mod show;
 #[cfg(target_os = "linux")]
 mod terminal;
+#[path = "../../text.rs"]
+mod text;
 mod throttle;
+#[path = "../../url.rs"]
+mod url;
 
 const FOUND: u8 = 1;
 const USAGE: u8 = 64;
@@ -69,7 +74,8 @@ const CODES: [(&str, &str); 11] = [
     ("124", "--max-hold was used up, so COMMAND was ended."),
     (
         "69",
-        "Too few nodes answered; or this system is not Linux, which run needs.",
+        "Too few nodes answered (at once, without waiting, where they refuse for good: a wrong password, a right \
+         that is missing); or this system is not Linux, which run needs.",
     ),
     (
         "64",

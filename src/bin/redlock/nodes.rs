@@ -7,11 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redlock_sync::redis::{ConnectionInfo, IntoConnectionInfo};
+use redlock_sync::redis::ConnectionInfo;
 use redlock_sync::{Options, Redlock};
 
 use crate::arguments::{Nodes, within};
 use crate::label::label;
+use crate::url;
 
 const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
@@ -22,7 +23,7 @@ const LONGEST_FILE: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// What is wrong with which flag, variable, or line of a file. No URL is repeated: it may have a password.
+/// What is wrong with which flag, variable, or line of a file. URLs are repeated without their passwords.
 pub(crate) fn open(given: &Nodes) -> Result<(Redlock, Options), String> {
     let (place, nodes) = nodes(given)?;
     client(given, &place, nodes)
@@ -86,11 +87,7 @@ fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
         .filter(|url| !url.is_empty())
         .collect();
     if !urls.is_empty() {
-        let nodes: Result<_, String> = (1..)
-            .zip(urls)
-            .map(|(number, url)| node(url, format_args!("{VARIABLE}, URL {number}")))
-            .collect();
-        return Ok((VARIABLE.into(), nodes?));
+        return Ok((VARIABLE.into(), from_variable(&urls)?));
     }
     match env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()) {
         Some(path) => from_file(FILE_VARIABLE, &PathBuf::from(path)),
@@ -99,6 +96,20 @@ fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
              --nodes-file or {FILE_VARIABLE}, or by --node"
         )),
     }
+}
+
+fn from_variable(urls: &[&str]) -> Result<Vec<ConnectionInfo>, String> {
+    // A comma in a password has made two of one: parts of it may be among them.
+    let torn = |url: &&str| url.contains('@') && !url.contains("://");
+    if let Some(at) = urls.iter().position(torn) {
+        let number = at + 1;
+        return Err(format!(
+            "{VARIABLE}, URL {number} cannot be a node's URL: it has no scheme (redis://); if there is a comma in a \
+             password, write %2C"
+        ));
+    }
+    let one = |(number, url): (usize, &&str)| node(url, format_args!("{VARIABLE}, URL {number}"));
+    (1..).zip(urls).map(one).collect()
 }
 
 fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
@@ -150,9 +161,7 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
 }
 
 fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<ConnectionInfo, String> {
-    // The redis crate's text does not repeat it.
-    let info = url.into_connection_info();
-    info.map_err(|error| format!("{place} cannot be a node's URL (redis://host:port): {error}"))
+    url::parse(url).map_err(|error| format!("{place} {error}"))
 }
 
 fn has_password(info: &ConnectionInfo) -> bool {

@@ -12,6 +12,7 @@ use redlock_sync::redis::{
 
 use crate::list::{Answer, Key, VALUE};
 use crate::show::escaped;
+use crate::text::human;
 
 /// So many keys are asked for at a time.
 const PAGE: usize = 1000;
@@ -80,7 +81,7 @@ fn collect(
             heard.retain(|node, heard| {
                 let is_waited_for = heard.elapsed() < patience;
                 if !is_waited_for {
-                    answers[*node] = Err(format!("no answer within {patience:?}"));
+                    answers[*node] = Err(format!("no answer within {}", human(patience)));
                 }
                 is_waited_for
             });
@@ -190,7 +191,10 @@ fn keys(connection: &mut Connection, names: &[Vec<u8>]) -> RedisResult<Vec<Key>>
 /// Without the arguments that some errors repeat: the password may be among them.
 fn text(error: &RedisError, for_page: Duration) -> String {
     if error.is_timeout() {
-        return format!("no answer within {for_page:?}");
+        return format!(
+            "no answer within {} ({PATIENCE} × node_timeout)",
+            human(for_page)
+        );
     }
     let text = error.to_string();
     let end = text

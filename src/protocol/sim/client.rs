@@ -601,6 +601,7 @@ impl World {
             rel: NodeSet::EMPTY,
             granted: NodeSet::EMPTY,
             denied: NodeSet::EMPTY,
+            forbidden: NodeSet::EMPTY,
             extended: NodeSet::EMPTY,
             refilled: NodeSet::EMPTY,
             not_held: NodeSet::EMPTY,
@@ -928,6 +929,7 @@ impl World {
                         format!("client {c}: too few answers, and nothing is wrong")
                     });
                 }
+                self.is_hopeless(c, token, &tried);
                 // Nobody else wants it.
                 self.probes_failed += u32::from(resource >= PROBED);
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
@@ -968,6 +970,20 @@ impl World {
         };
         self.check(right, || {
             format!("client {c}: the release of {token} met {told:?}, of which {gone:?} had none")
+        });
+    }
+
+    /// Nobody gives up for good but because of so many servers that no quorum is left.
+    fn is_hopeless(&mut self, c: usize, token: usize, tried: &Tried) {
+        let Tried::Unavailable(errors) = tried else {
+            return;
+        };
+        let forbidden = self.trails[token].forbidden;
+        let hopeless = errors.is_permanent();
+        self.counts.hopeless += u64::from(hopeless);
+        let spare = self.servers.len() - self.quorum();
+        self.check(!hopeless || forbidden.len() > spare, || {
+            format!("client {c}: {token} is hopeless, but only {forbidden:?} do not permit it")
         });
     }
 

@@ -115,6 +115,8 @@ struct Trail {
     rel: NodeSet,
     granted: NodeSet,
     denied: NodeSet,
+    /// Servers that do not permit it.
+    forbidden: NodeSet,
     extended: NodeSet,
     /// Where it may have been set once more.
     refilled: NodeSet,
@@ -165,6 +167,7 @@ pub(super) struct Counts {
     served: u64,
     waited: u64,
     gave_up: u64,
+    hopeless: u64,
     killed: u64,
     /// The longest time for which a lock was free, and somebody waited for it, where all is prompt.
     slept: u64,
@@ -248,6 +251,7 @@ impl Counts {
         self.served += other.served;
         self.waited += other.waited;
         self.gave_up += other.gave_up;
+        self.hopeless += other.hopeless;
         self.killed += other.killed;
         self.slept = self.slept.max(other.slept);
     }

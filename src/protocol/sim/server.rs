@@ -26,7 +26,9 @@ pub(super) struct Server {
     rate: u64,
     paused_until: u64,
     refuses_connections_until: u64,
+    /// Or does not permit it, so long.
     out_of_memory_until: u64,
+    forbids: bool,
     refuses_writes_until: u64,
     slow_until: u64,
     /// It knows the scripts.
@@ -104,6 +106,7 @@ impl Server {
             paused_until: 0,
             refuses_connections_until: 0,
             out_of_memory_until: 0,
+            forbids: false,
             refuses_writes_until: 0,
             slow_until: 0,
             loaded: false,
@@ -139,6 +142,7 @@ impl Server {
 
     pub(super) fn run_out_of_memory(&mut self, until: u64) {
         self.out_of_memory_until = until;
+        self.forbids = until.is_multiple_of(2);
     }
 
     pub(super) fn refuse_writes(&mut self, until: u64) {
@@ -610,6 +614,10 @@ impl World {
             format!("{token} is set after its release on node {node}")
         });
         let server = &mut self.servers[node];
+        if server.out_of_memory_until > t && server.forbids {
+            self.trails[token].forbidden.add(node);
+            return b"-NOPERM this user has no permissions to run the 'set' command\r\n".into();
+        }
         if server.out_of_memory_until > t {
             return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n".into();
         }

@@ -131,10 +131,11 @@ const MUTANTS: &[(u32, &str)] = &[
     (40, "whose turn it is may be gone, and the others sleep"),
     (41, "who knocks goes before the first in the queue"),
     (
-        43,
+        44,
         "a release in a process that does not wait tells that process",
     ),
     (42, "a lock is not kept for whom a release has told"),
+    (43, "whoever fails refuses for good"),
 ];
 
 #[test]

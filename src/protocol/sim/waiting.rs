@@ -223,7 +223,10 @@ impl World {
             };
             if at != who {
                 let same = wait.resource == resource && stands && wait.served.is_none();
-                let before = wait.place < Some(place) && !wait.wish.asks && !wait.vain;
+                let goes = wait
+                    .place
+                    .is_some_and(|at| self.clients[c].lines.is_hopeless(at));
+                let before = wait.place < Some(place) && !wait.wish.asks && !wait.vain && !goes;
                 if same && before && !over(wait) {
                     wrong = Some("was not the first");
                 }
@@ -349,7 +352,7 @@ impl World {
         let here = self.is_here(c, resource) || was_here;
         let over = |at: Instant| wish.end.is_some_and(|end| at >= end);
         let for_nothing = !matches!(failure, Failure::Busy) && over(now + pause);
-        if over(now) || for_nothing {
+        if over(now) || for_nothing || failure.is_hopeless() {
             self.clients[c].threads[thread].wait = None;
             let pause = self.rest();
             self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);

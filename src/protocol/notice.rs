@@ -1,0 +1,188 @@
+//! What is logged once: servers that refuse releases, and what stands in the place of a lock and is none.
+//!
+//! Nobody else would hear of either: a dropped lock waits for no answer, and who is denied is told that somebody
+//! has the lock.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::error::Cause;
+use crate::protocol::queue::Foreign;
+use crate::protocol::script::{Action, Vote};
+
+/// So many of each kind are logged, and then no more: that is enough to read, and they are remembered.
+const MOST: usize = 100;
+
+/// What is to be logged.
+#[derive(Clone, Debug)]
+pub(crate) enum Notice {
+    /// The key ends with its ttl.
+    NotReleased(Cause),
+    NoLock(Foreign),
+}
+
+/// What has been.
+#[derive(Default)]
+pub(crate) struct Notices {
+    /// By node and cause.
+    refused: Vec<(usize, String)>,
+    /// By node and a hash of the resource.
+    foreign: Vec<(usize, u64)>,
+}
+
+impl Notices {
+    /// What is to be said of a node's answer, if it was not said before.
+    pub(crate) fn on(
+        &mut self,
+        node: usize,
+        resource: &Arc<[u8]>,
+        action: &Action,
+        vote: &Vote,
+    ) -> Option<Notice> {
+        let cause = match vote {
+            Vote::Refused(Some(seen)) => return self.foreign(node, resource, seen.foreign()?),
+            Vote::Failed {
+                cause,
+                later: false,
+            } => cause,
+            _ => return None,
+        };
+        let Cause::Refused(text) = cause else {
+            return None;
+        };
+        let compares = action.is_release() || matches!(action, Action::Extend(_));
+        if compares && text.contains("WRONGTYPE") {
+            return self.foreign(node, resource, Foreign::OtherType);
+        }
+        let refused = (node, text.clone());
+        let new = action.is_release() && is_new(&mut self.refused, refused);
+        new.then(|| Notice::NotReleased(cause.clone()))
+    }
+
+    fn foreign(&mut self, node: usize, resource: &[u8], what: Foreign) -> Option<Notice> {
+        let mut hasher = DefaultHasher::new();
+        resource.hash(&mut hasher);
+        let new = is_new(&mut self.foreign, (node, hasher.finish()));
+        new.then_some(Notice::NoLock(what))
+    }
+}
+
+fn is_new<T: PartialEq>(known: &mut Vec<T>, one: T) -> bool {
+    let new = known.len() < MOST && !known.contains(&one);
+    if new {
+        known.push(one);
+    }
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::protocol::queue::Seen;
+    use crate::protocol::quorum::Ttl;
+    use crate::protocol::script::Tell;
+
+    const RELEASE: Action = Action::Release(Tell::One);
+
+    fn failed(text: &str, later: bool) -> Vote {
+        let cause = Cause::refused(text);
+        Vote::Failed { cause, later }
+    }
+
+    fn on(notices: &mut Notices, node: usize, name: &str, action: &Action, vote: &Vote) -> String {
+        let notice = notices.on(node, &name.as_bytes().into(), action, vote);
+        notice.map_or_else(String::new, |notice| format!("{notice:?}"))
+    }
+
+    #[test]
+    fn a_refused_release_is_said_once_for_each_node_and_cause() {
+        let mut notices = Notices::default();
+        let noperm = failed("NOPERM no 'eval'", false);
+        let refused = "NotReleased(Refused(\"NOPERM no 'eval'\"))";
+        assert_eq!(on(&mut notices, 0, "a", &RELEASE, &noperm), refused);
+        assert_eq!(on(&mut notices, 0, "b", &RELEASE, &noperm), "");
+        assert_eq!(on(&mut notices, 1, "b", &RELEASE, &noperm), refused);
+        assert_ne!(
+            on(&mut notices, 0, "a", &RELEASE, &failed("ERR x", false)),
+            ""
+        );
+        // It is sent again; or whoever asked is told.
+        assert_eq!(
+            on(&mut notices, 2, "a", &RELEASE, &failed("BUSY", true)),
+            ""
+        );
+        let extend = Action::Extend(Ttl::new(Duration::from_secs(1)).unwrap());
+        assert_eq!(on(&mut notices, 2, "a", &extend, &noperm), "");
+        assert_eq!(on(&mut notices, 2, "a", &RELEASE, &Vote::Granted(1)), "");
+    }
+
+    #[test]
+    fn what_is_no_lock_is_said_once_for_each_node_and_resource() {
+        let mut notices = Notices::default();
+        let (list, extend) = (
+            failed("WRONGTYPE Operation against a key", false),
+            Action::Extend(Ttl::new(Duration::from_secs(1)).unwrap()),
+        );
+        let seen = |other_type, left, holder| {
+            Vote::Refused(Some(Seen {
+                other_type,
+                left,
+                holder,
+                queued: true,
+            }))
+        };
+        let endless = seen(false, None, Some(7));
+        assert_eq!(
+            on(&mut notices, 0, "a", &RELEASE, &list),
+            "NoLock(OtherType)"
+        );
+        assert_eq!(on(&mut notices, 0, "a", &extend, &list), "");
+        assert_eq!(
+            on(&mut notices, 0, "b", &extend, &list),
+            "NoLock(OtherType)"
+        );
+        assert_eq!(
+            on(&mut notices, 0, "c", &RELEASE, &endless),
+            "NoLock(NoTtl)"
+        );
+        assert_eq!(on(&mut notices, 0, "c", &RELEASE, &endless), "");
+        assert_eq!(
+            on(&mut notices, 1, "c", &RELEASE, &endless),
+            "NoLock(NoTtl)"
+        );
+        // A lock; one that is kept for another; what may not be looked at.
+        let time = Some(Duration::ZERO);
+        for vote in [
+            seen(false, time, Some(7)),
+            seen(false, time, None),
+            seen(false, None, None),
+            Vote::Refused(None),
+        ] {
+            assert_eq!(on(&mut notices, 2, "d", &RELEASE, &vote), "");
+        }
+        let list = seen(true, None, None);
+        assert_eq!(
+            on(&mut notices, 2, "d", &RELEASE, &list),
+            "NoLock(OtherType)"
+        );
+    }
+
+    #[test]
+    fn so_many_are_said_and_remembered() {
+        let mut notices = Notices::default();
+        let said = |notices: &mut Notices, i: usize| {
+            let text = format!("ERR {i}");
+            let refused = on(notices, 0, "a", &RELEASE, &failed(&text, false));
+            let list = failed("WRONGTYPE", false);
+            let foreign = on(notices, 0, &text, &RELEASE, &list);
+            (!refused.is_empty(), !foreign.is_empty())
+        };
+        for i in 0..10 * MOST {
+            assert_eq!(said(&mut notices, i), (i < MOST, i < MOST), "{i}");
+        }
+        assert_eq!((notices.refused.len(), notices.foreign.len()), (MOST, MOST));
+    }
+}
