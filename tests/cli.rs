@@ -301,7 +301,7 @@ fn what_cannot_work_is_a_usage_error_that_names_it_and_locks_nothing() {
     let fleet = Fleet::new(1);
     let long = "n".repeat(64 * 1024 + 1);
     let cases: &[(&[&str], &str)] = &[
-        (&["run"], "NAME COMMAND"),
+        (&["run"], "<NAME> [COMMAND] [ARG]..."),
         (&["run", "x"], "no COMMAND"),
         (&["run", "x", "--"], "no COMMAND"),
         (&["run", "", "true"], "0 bytes"),
@@ -572,6 +572,36 @@ fn who_looks_sees_the_host_and_the_process_that_have_a_lock() {
         "{out}"
     );
     fleet.nothing_is_left();
+}
+
+#[test]
+fn the_nodes_are_read_from_pipes_as_from_files() {
+    let fleet = Fleet::new(1);
+    let url = fleet.servers[0].url();
+    let run = format!("{REDLOCK} run -n --nodes-file");
+    for line in [
+        format!("echo {url} | {run} /dev/stdin x true"),
+        format!("{run} <(echo '# a node'; sleep 0.3; echo {url}) x true"),
+        format!("mkfifo f; (sleep 0.3; echo {url} >f) & {run} f x true"),
+    ] {
+        let dir = TempDir::new();
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &line]).current_dir(dir.path());
+        bash.env("REDLOCK_NODES", "nonsense");
+        let (status, _, err) = output(&mut bash);
+        assert!(status.success() && err.is_empty(), "{line}: {err}");
+    }
+}
+
+#[test]
+fn each_v_says_more() {
+    let fleet = Fleet::new(1);
+    let said = |v: &str| fleet.output(&["run", v, "x", "true"]).2;
+    let (info, debug, trace) = (said("-v"), said("-vv"), said("-vvv"));
+    let (attempt, vote) = ("acquire \"x\": granted", "on node 0");
+    assert!(!info.contains(attempt), "{info}");
+    assert!(debug.contains(attempt) && !debug.contains(vote), "{debug}");
+    assert!(trace.contains(attempt) && trace.contains(vote), "{trace}");
 }
 
 #[test]
@@ -1815,7 +1845,7 @@ fn secrets_are_in_no_argument_and_no_line() {
         &nodes.join(","),
         &[
             "run",
-            "-vv",
+            "-vvv",
             "--ttl",
             "4s",
             "x",
@@ -1895,11 +1925,12 @@ fn the_manual_page_names_every_option() {
         let options: Vec<&str> = options
             .map(|word| word.trim_end_matches(['.', ',', ':']))
             .collect();
-        assert!(options.len() >= 8);
+        assert!(options.len() >= 7);
         for option in options {
             assert!(page.contains(option), "no {option} in the manual page");
         }
     }
+    assert_eq!(page.matches("<\\fINAME\\fR> [\\fICOMMAND\\fR]").count(), 2);
     for code in [64, 69, 71, 75, 76, 124, 126, 127] {
         assert!(page.contains(&code.to_string()));
     }

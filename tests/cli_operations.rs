@@ -281,6 +281,12 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
         (&["inspect", &long], "65537 bytes"),
         (&["inspect", "a", "b"], "'b'"),
         (&["inspect", "--leaked", "a"], "--leaked"),
+        // Without effect there.
+        (
+            &["inspect", "--restart-guard", "1h", "a"],
+            "--restart-guard",
+        ),
+        (&["list", "--restart-guard", "1h"], "--restart-guard"),
         (
             &["inspect", "--node-timeout", "0", "a"],
             "--node-timeout is 0s",
@@ -481,7 +487,7 @@ fn no_password_and_no_token_is_shown() {
     let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
     for password in ["hunter2", "hunter22"] {
         for arguments in COMMANDS {
-            let arguments: Vec<&str> = arguments.split(' ').chain(["-vv"]).collect();
+            let arguments: Vec<&str> = arguments.split(' ').chain(["-vvv"]).collect();
             let (_, out, err) = run(&mut command(&with(password).join(","), &arguments));
             let shown = format!("{out}{err}");
             let lower = shown.to_lowercase();

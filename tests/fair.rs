@@ -250,7 +250,11 @@ fn a_waiter_that_is_killed_when_it_is_its_turn_costs_no_more_than_one_that_hangs
             assert!(took < 4 * TURN, "{took:?}");
         });
     }
-    nothing_is_left(&servers);
+    // What the killed one had sent may be granted by a node that was slow to read it, and stays for its ttl.
+    eventually("nothing is left on a majority", || {
+        let is_empty = |server: &&Server| server.keys().is_empty();
+        servers.iter().filter(is_empty).count() >= 2
+    });
 }
 
 #[test]

@@ -74,6 +74,10 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
         errors.iter().collect::<Vec<_>>()
     ));
 
+    eventually("a node is said to be away", || {
+        let lines = LINES.lock().unwrap();
+        lines.iter().any(|(_, line)| line.contains("is away"))
+    });
     let lines = LINES.lock().unwrap();
     let has = |level, text: &str| {
         lines

@@ -56,7 +56,7 @@ pub(crate) enum Command {
 )]
 pub(crate) struct Run {
     /// The lock's name, what to run, and its arguments
-    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "NAME COMMAND [ARG]")]
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_names = ["NAME", "COMMAND", "ARG"])]
     pub(crate) words: Vec<OsString>,
     /// Do not wait if another has the lock
     #[arg(short, long, conflicts_with = "wait")]
@@ -87,6 +87,8 @@ pub(crate) struct Run {
     pub(crate) fence: bool,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
+    #[command(flatten)]
+    pub(crate) votes: Votes,
 }
 
 #[derive(Args)]
@@ -96,8 +98,8 @@ pub(crate) struct Run {
     after_help = format!("{TIMES}\n\nWithout COMMAND exit code 0 means go.")
 )]
 pub(crate) struct Throttle {
-    /// Whose turn it is, what to run, and its arguments
-    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_name = "NAME [COMMAND [ARG]]")]
+    /// Whose turn it is; what to run, if anything, and its arguments
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_names = ["NAME", "COMMAND", "ARG"])]
     pub(crate) words: Vec<OsString>,
     /// Once in this time
     #[arg(long, value_name = "TIME")]
@@ -110,6 +112,8 @@ pub(crate) struct Throttle {
     pub(crate) fence: bool,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
+    #[command(flatten)]
+    pub(crate) votes: Votes,
 }
 
 #[derive(Args)]
@@ -170,6 +174,8 @@ pub(crate) struct Doctor {
     pub(crate) probe: Option<OsString>,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
+    #[command(flatten)]
+    pub(crate) votes: Votes,
 }
 
 #[derive(Args)]
@@ -186,12 +192,17 @@ pub(crate) struct Nodes {
     /// How long connecting may take
     #[arg(long, value_name = "TIME", default_value = "2s")]
     pub(crate) connect_timeout: Time,
+    /// Say what happens on standard error; -vv: each attempt, too; -vvv: the votes as well
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// Not for those that only look: they count no votes.
+#[derive(Args)]
+pub(crate) struct Votes {
     /// A node gives no votes until it has been up for this time: the longest ttl that any client uses
     #[arg(long, value_name = "TIME")]
     pub(crate) restart_guard: Option<Time>,
-    /// Say what happens on standard error; -vv: all of it
-    #[arg(short, long, action = ArgAction::Count)]
-    pub(crate) verbose: u8,
 }
 
 const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
@@ -244,7 +255,7 @@ impl Run {
             max_hold.min(LONGEST),
         )
         .map_err(|error| format!("{error} (--max-hold)"))?;
-        if let Some(Time(longest)) = self.nodes.restart_guard {
+        if let Some(Time(longest)) = self.votes.restart_guard {
             // It is the ttl that the key is left with.
             within("--at-least", at_least, Duration::ZERO, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
@@ -301,7 +312,7 @@ impl Throttle {
             return Err("--fence is for COMMAND, and there is none".into());
         }
         within("--every", self.every.0, SHORTEST, LONGEST)?;
-        if let Some(Time(longest)) = self.nodes.restart_guard {
+        if let Some(Time(longest)) = self.votes.restart_guard {
             within("--every", self.every.0, SHORTEST, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
         }

@@ -60,7 +60,13 @@ pub(crate) fn page() -> End {
                 one.get_name().to_uppercase()
             )?;
             Man::new(one.clone()).render_options_section(&mut options)?;
-            let options = String::from_utf8_lossy(&options).replace(".SH OPTIONS", ".SS Options");
+            let options = String::from_utf8_lossy(&options)
+                .replace(".SH OPTIONS", ".SS Options")
+                // As --help has it. Else it looks like one argument.
+                .replace(
+                    "<\\fINAME COMMAND ARG\\fR>",
+                    "<\\fINAME\\fR> [\\fICOMMAND\\fR] [\\fIARG\\fR]...",
+                );
             text.write_all(options.as_bytes())?;
         }
         writeln!(text, ".SH \"EXIT STATUS\"")?;

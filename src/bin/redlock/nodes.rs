@@ -1,32 +1,47 @@
 //! Where the nodes' URLs come from, and the rules that keep passwords out of sight.
 
 use std::env;
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use redlock_sync::redis::ConnectionInfo;
 use redlock_sync::{Options, Redlock};
 
-use crate::arguments::{Nodes, within};
+use crate::arguments::{Nodes, Votes, within};
 use crate::label::label;
 use crate::url;
 
 const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
 /// Sixty-four nodes need less.
-const LONGEST_FILE: u64 = 1 << 20;
+const LONGEST_FILE: usize = 1 << 20;
+/// How long who writes into a pipe may take, which asks a store of secrets, or is a person.
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// The client, and the options that it has.
 ///
 /// # Errors
 ///
 /// What is wrong with which flag, variable, or line of a file. URLs are repeated without their passwords.
-pub(crate) fn open(given: &Nodes) -> Result<(Redlock, Options), String> {
+pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), String> {
     let (place, nodes) = nodes(given)?;
-    client(given, &place, nodes)
+    client(given, votes, &place, nodes)
+}
+
+/// The client, for a look at the nodes.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
+    Ok(open(given, &ALL)?.0)
 }
 
 /// The nodes alone, after the same checks.
@@ -36,12 +51,18 @@ pub(crate) fn open(given: &Nodes) -> Result<(Redlock, Options), String> {
 /// As [`open`].
 pub(crate) fn named(given: &Nodes) -> Result<Vec<ConnectionInfo>, String> {
     let (place, nodes) = nodes(given)?;
-    client(given, &place, nodes.clone())?;
+    client(given, &ALL, &place, nodes.clone())?;
     Ok(nodes)
 }
 
+/// Every node that answers.
+const ALL: Votes = Votes {
+    restart_guard: None,
+};
+
 fn client(
     given: &Nodes,
+    votes: &Votes,
     place: &str,
     nodes: Vec<ConnectionInfo>,
 ) -> Result<(Redlock, Options), String> {
@@ -49,7 +70,7 @@ fn client(
         .node_timeout(given.node_timeout.0)
         .connect_timeout(given.connect_timeout.0)
         .label(label());
-    if let Some(max_ttl) = given.restart_guard {
+    if let Some(max_ttl) = votes.restart_guard {
         options = options.restart_guard(max_ttl.0);
     }
     let redlock = Redlock::new(nodes).map_err(|error| format!("{place}: {error}"))?;
@@ -130,15 +151,7 @@ fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
 fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>), String> {
     let place = format!("{named_by} {}", path.display());
     let failed = |error: std::io::Error| format!("{place}: {error}");
-    let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.permissions().mode();
-    let mut text = String::new();
-    file.take(LONGEST_FILE + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
-    if text.len() as u64 > LONGEST_FILE {
-        return Err(format!("{place} is longer than {LONGEST_FILE} bytes"));
-    }
+    let (mode, text) = read(path, WITHIN).map_err(failed)?;
     let mut nodes = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
@@ -160,10 +173,113 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
     Ok((place, nodes))
 }
 
+/// A file's mode and text. It may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its time, or a
+/// FIFO, which may have none.
+fn read(path: &Path, within: Duration) -> io::Result<(u32, String)> {
+    let end = Instant::now() + within;
+    let mut file = OpenOptions::new();
+    // Without the flag, opening a FIFO waits for a writer.
+    let file = file.custom_flags(OFlag::O_NONBLOCK.bits());
+    let file = file.read(true).open(path)?;
+    let mode = file.metadata()?.permissions().mode();
+    let mut bytes = Vec::new();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut polled = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut polled, wait) {
+            Ok(0) => {
+                let text = format!(
+                    "not read to its end within {within:?}: is it a pipe that nobody closes?"
+                );
+                return Err(io::Error::new(ErrorKind::TimedOut, text));
+            }
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let mut page = [0; 4096];
+        match (&file).read(&mut page) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend(page.iter().take(count)),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        if bytes.len() > LONGEST_FILE {
+            let text = format!("longer than {LONGEST_FILE} bytes");
+            return Err(io::Error::new(ErrorKind::FileTooLarge, text));
+        }
+    }
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "not UTF-8"))?;
+    Ok((mode, text))
+}
+
 fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<ConnectionInfo, String> {
     url::parse(url).map_err(|error| format!("{place} {error}"))
 }
 
 fn has_password(info: &ConnectionInfo) -> bool {
     info.redis_settings().password().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::thread;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fifo(name: &str) -> PathBuf {
+        let path = env::temp_dir().join(format!("redlock-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_writes_or_closes_is_waited_for_within_its_time() {
+        let path = fifo("silent");
+        let begin = Instant::now();
+        let nobody = read(&path, SECOND / 2).unwrap_err();
+        let writer = OpenOptions::new().read(true).write(true).open(&path);
+        let open = read(&path, SECOND / 2).unwrap_err();
+        assert!(begin.elapsed() > SECOND / 2 && begin.elapsed() < 6 * SECOND);
+        for error in [nobody, open] {
+            let text = error.to_string();
+            assert!(text.contains("500ms") && text.contains("pipe"), "{text}");
+        }
+        drop(writer);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_is_read_until_it_is_closed() {
+        let path = fifo("slow");
+        let text = thread::scope(|scope| {
+            let reader = scope.spawn(|| read(&path, 20 * SECOND));
+            thread::sleep(SECOND / 10);
+            let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+            for _ in 0..3 {
+                writer.write_all("#\n".repeat(3000).as_bytes()).unwrap();
+                thread::sleep(SECOND / 10);
+            }
+            drop(writer);
+            reader.join().unwrap().unwrap().1
+        });
+        assert_eq!(text.len(), 18_000);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_never_ends_is_read_to_its_limit() {
+        let error = read(Path::new("/dev/zero"), 20 * SECOND).unwrap_err();
+        assert!(error.to_string().contains("1048576 bytes"), "{error}");
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigSet, Signal};
 
 /// So many lines wait to be written. More are dropped.
@@ -66,4 +67,32 @@ fn writer() -> Option<SyncSender<Line>> {
 
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
+}
+
+/// What the library logs, and what we do.
+struct Stderr;
+
+impl Log for Stderr {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        say(*record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// What the library logs, for so many `-v`.
+pub(crate) fn log(verbose: u8) {
+    let level = match verbose {
+        0 => return,
+        1 => LevelFilter::Info,
+        2 => LevelFilter::Debug,
+        _ => LevelFilter::Trace,
+    };
+    if log::set_logger(&Stderr).is_ok() {
+        log::set_max_level(level);
+    }
 }

@@ -1,0 +1,31 @@
+//! What COMMAND finds, and how this program becomes it.
+
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::say::{said, say};
+use crate::{CANNOT_RUN, NOT_FOUND};
+
+/// What COMMAND finds in its environment beside our own.
+pub(crate) fn environment(command: &mut Command, name: &OsStr, fence: Option<u64>) {
+    command.env("REDLOCK_NAME", name);
+    match fence {
+        Some(fence) => command.env("REDLOCK_FENCE", fence.to_string()),
+        // An outer lock's number would be taken for this one's.
+        None => command.env_remove("REDLOCK_FENCE"),
+    };
+}
+
+/// Becomes the command; otherwise says why not.
+pub(crate) fn exec(command: &mut Command) -> u8 {
+    said();
+    let error = command.exec();
+    let program = command.get_program().to_string_lossy();
+    say(format_args!("cannot run {program:?}: {error}"));
+    match error.kind() {
+        ErrorKind::NotFound => NOT_FOUND,
+        _ => CANNOT_RUN,
+    }
+}

@@ -1,0 +1,66 @@
+//! How this program ends: its exit codes, in one table.
+
+use redlock_sync::Error;
+
+use crate::say;
+
+pub(crate) const FOUND: u8 = 1;
+pub(crate) const USAGE: u8 = 64;
+pub(crate) const UNAVAILABLE: u8 = 69;
+pub(crate) const NO_PROCESS: u8 = 71;
+pub(crate) const BUSY: u8 = 75;
+pub(crate) const LOST: u8 = 76;
+pub(crate) const TIMED_OUT: u8 = 124;
+pub(crate) const CANNOT_RUN: u8 = 126;
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// The exit codes, as the manual page says them.
+pub(crate) const CODES: [(&str, &str); 11] = [
+    ("COMMAND's", "It ran to its end under the lock."),
+    (
+        "by a signal",
+        "COMMAND was ended by INT, TERM or HUP, or redlock was while it waited: redlock ends by the same signal.",
+    ),
+    ("128+n", "COMMAND was ended by any other signal n."),
+    ("75, or -E", "Another has the lock, or it is too soon."),
+    (
+        "76",
+        "The lock was lost: COMMAND was ended for it, or ended unprotected.",
+    ),
+    ("124", "--max-hold was used up, so COMMAND was ended."),
+    (
+        "69",
+        "Too few nodes answered (at once, without waiting, where they refuse for good: a wrong password, a right \
+         that is missing); or this system is not Linux, which run needs.",
+    ),
+    (
+        "64",
+        "Something in the command line, the environment or the nodes file cannot work.",
+    ),
+    (
+        "71",
+        "The system gave no process, no /proc, or no random bytes.",
+    ),
+    ("126, 127", "COMMAND cannot be run; is not found."),
+    (
+        "1",
+        "doctor: a fault was found (with --strict: or a warning). list --leaked: there is something.",
+    ),
+];
+
+/// How COMMAND, or this program, ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Code(u8),
+    Signal(i32),
+}
+
+/// Says why there is no lock, and with which code that ends.
+pub(crate) fn failed(error: &Error) -> End {
+    say(format_args!("{error}"));
+    End::Code(match error {
+        Error::Config(_) => USAGE,
+        Error::Random(_) => NO_PROCESS,
+        _ => UNAVAILABLE,
+    })
+}
