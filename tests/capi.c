@@ -1083,7 +1083,7 @@ static void log_messages(const char *const *urls)
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "log", 3, TTL, &other));
     CHECK(logged(log) == 0);
     OK(redlock_set_log(REDLOCK_LOG_DEBUG, on_log, log));
-    log->expected = "acquire \"log\": No, ";
+    log->expected = "acquire \"log\": denied (";
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "log", 3, TTL, &other));
     CHECK(log->found && add(&log->at[REDLOCK_LOG_DEBUG], 0) == 1 && logged(log) == 1);
     OK(redlock_set_log(REDLOCK_LOG_TRACE, on_log, log));
@@ -1114,7 +1114,7 @@ static void log_messages(const char *const *urls)
     OK(redlock_set_log(REDLOCK_LOG_WARN, on_log, log));
     CHECK(add(&log->at[REDLOCK_LOG_WARN], 0) == 0);
     OK(redlock_lock_release(twin(redlock, lock)));
-    log->expected = "Lock(\"log\") was found lost";
+    log->expected = "lock \"log\" was found lost";
     log->found = 0;
     IS(REDLOCK_LOST, redlock_lock_extend(lock, TTL));
     CHECK(log->found && add(&log->at[REDLOCK_LOG_WARN], 0) == 1);

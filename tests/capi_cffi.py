@@ -85,5 +85,5 @@ ok(redlock.redlock_lock_release(out[0]))
 redlock.redlock_free(client)
 ok(redlock.redlock_set_log(0, ffi.NULL, ffi.NULL))
 verdicts = [text for level, text, mine in messages if level == 4 and mine == "mine"]
-assert any(text.startswith("acquire ") and ": No, " in text for text in verdicts), messages
+assert any(text.startswith("acquire ") and ": denied (" in text for text in verdicts), messages
 print("ok")
