@@ -116,7 +116,7 @@ impl Connection {
         until: Instant,
         timeout: Duration,
     ) -> Result<Greeting, Cause> {
-        let (commands, needed) = self.commands(info, purpose);
+        let (commands, needed) = commands(info, purpose);
         let mut bytes = Vec::new();
         for command in &commands {
             command.write_packed_command(&mut bytes);
@@ -167,47 +167,43 @@ impl Connection {
         greeting.by_hash = loaded == SCRIPTS.len();
         Ok(greeting)
     }
+}
 
-    /// The commands that set it up, and how many of them, the first ones, must not be refused.
-    fn commands(&self, info: &ConnectionInfo, purpose: Purpose) -> (Vec<Cmd>, usize) {
-        let settings = info.redis_settings();
-        let mut commands = Vec::new();
-        let mut needed = 0;
-        // Over TLS the redis crate has done this.
-        if let Connection::Plain(_) = self {
-            if let Some(password) = settings.password() {
-                let mut auth = redis::cmd("AUTH");
-                if let Some(username) = settings.username() {
-                    auth.arg(username);
-                }
-                auth.arg(password);
-                commands.push(auth);
-            }
-            if settings.db() != 0 {
-                commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
-            }
-            needed = commands.len();
-            if !settings.skip_set_lib_name() {
-                let name = settings.lib_name().unwrap_or(env!("CARGO_PKG_NAME"));
-                let version = settings.lib_ver().unwrap_or(env!("CARGO_PKG_VERSION"));
-                for (what, value) in [("LIB-NAME", name), ("LIB-VER", version)] {
-                    let mut set_info = redis::cmd("CLIENT");
-                    set_info.arg("SETINFO").arg(what).arg(value);
-                    commands.push(set_info);
-                }
-            }
+/// The commands that set it up, and how many of them, the first ones, must not be refused.
+fn commands(info: &ConnectionInfo, purpose: Purpose) -> (Vec<Cmd>, usize) {
+    let settings = info.redis_settings();
+    let mut commands = Vec::new();
+    if let Some(password) = settings.password() {
+        let mut auth = redis::cmd("AUTH");
+        if let Some(username) = settings.username() {
+            auth.arg(username);
         }
-        if purpose == Purpose::Messages {
-            return (commands, needed);
-        }
-        commands.push(redis::cmd("INFO").arg("server").clone());
-        for script in SCRIPTS {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(script.text);
-            commands.push(load);
-        }
-        (commands, needed)
+        auth.arg(password);
+        commands.push(auth);
     }
+    if settings.db() != 0 {
+        commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
+    }
+    let needed = commands.len();
+    if !settings.skip_set_lib_name() {
+        let name = settings.lib_name().unwrap_or(env!("CARGO_PKG_NAME"));
+        let version = settings.lib_ver().unwrap_or(env!("CARGO_PKG_VERSION"));
+        for (what, value) in [("LIB-NAME", name), ("LIB-VER", version)] {
+            let mut set_info = redis::cmd("CLIENT");
+            set_info.arg("SETINFO").arg(what).arg(value);
+            commands.push(set_info);
+        }
+    }
+    if purpose == Purpose::Messages {
+        return (commands, needed);
+    }
+    commands.push(redis::cmd("INFO").arg("server").clone());
+    for script in SCRIPTS {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script.text);
+        commands.push(load);
+    }
+    (commands, needed)
 }
 
 fn rest(until: Instant, now: Instant) -> Duration {

@@ -11,7 +11,7 @@ mod enabled {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    use redis::{Connection, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
+    use redis::{Connection, ConnectionInfo, RedisError, Value};
 
     use crate::error::{Cause, Limit};
     use crate::net::plain::keepalive;
@@ -22,8 +22,9 @@ mod enabled {
         pub(crate) fn connect(info: &ConnectionInfo, timeout: Duration) -> Result<Tls, Cause> {
             let settings = info.tcp_settings().clone().set_nodelay(true);
             let settings = settings.set_keepalive(keepalive(info.tcp_settings()));
-            // With RESP3 the answer to INFO would be of another kind.
-            let resp2 = info.redis_settings().clone();
+            // With RESP3 the answer to INFO would be of another kind. The redis crate would not hand on what the
+            // server says to a password or a database: both are sent later.
+            let resp2 = redis::RedisConnectionInfo::default();
             let resp2 = resp2.set_protocol(redis::ProtocolVersion::RESP2);
             let info = info.clone().set_tcp_settings(settings);
             let client = redis::Client::open(info.set_redis_settings(resp2));
@@ -34,7 +35,7 @@ mod enabled {
                 Some(Err(error)) if error.is_timeout() => {
                     Err(Cause::NotConnected(timeout, timeout))
                 }
-                Some(Err(error)) => Err(not_connected(&error)),
+                Some(Err(error)) => Err(Cause::Connect(error.to_string())),
                 None => Err(Cause::Connect(
                     "the TLS library panicked: rustls needs a crypto provider, which the program \
                      chooses"
@@ -62,19 +63,6 @@ mod enabled {
             let mut bytes = Vec::new();
             pack(&received.map_err(|error| cause(&error, rest))?, &mut bytes);
             Ok(bytes)
-        }
-    }
-
-    /// The redis crate logs in and selects the database, and does not hand on what the server says to that.
-    fn not_connected(error: &RedisError) -> Cause {
-        match (error.kind(), error.detail()) {
-            (ErrorKind::AuthenticationFailed, _) => {
-                Cause::refused("WRONGPASS the password was refused")
-            }
-            (ErrorKind::Server(ServerErrorKind::ResponseError), Some(detail)) => {
-                Cause::refused(&format!("ERR {detail}"))
-            }
-            _ => Cause::Connect(error.to_string()),
         }
     }
 
