@@ -16,11 +16,11 @@ use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::Token;
 
-/// How long the lock that is tried stays at most.
+/// How long the lock that the check takes stays at most.
 const PROBE_TTL: Duration = Duration::from_secs(1);
-/// So often a node is asked how fast it answers.
+/// How many round trips are measured for each node.
 const PINGS: usize = 10;
-/// What there is time for, in node timeouts: also for nodes that take somewhat longer than one.
+/// The time for all questions to a node, in node timeouts: enough for nodes that need somewhat longer than one for each.
 const QUESTIONS: u32 = 20;
 
 impl Redlock {
@@ -45,18 +45,18 @@ impl Redlock {
     /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | somebody has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a cluster's node, a sentinel | | |
-    /// | `eviction` | a policy that removes locks | keys were removed before the policy was mended; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
+    /// | `eviction` | a policy that removes locks | keys were removed before the policy was corrected; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
     /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
     /// | `replicas` | | it has replicas, to which something may fail over | |
     /// | `independence` | | two nodes at the same address | all on this machine |
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout`, and too few are left | it is; or the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
-    /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, for so long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
+    /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, and for how long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `version` | older than 2.6.12 | | versions differ |
-    /// | `rights` | with the restart guard `INFO` is refused, and too few are left | with it `INFO` is | `INFO` or `CONFIG` is refused |
+    /// | `rights` | with the restart guard, `INFO` is refused, and too few are left | with the restart guard, `INFO` is refused | `INFO` or `CONFIG` is refused |
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
     }
 }
 
-/// Asks a node all that is to be known.
+/// Asks a node for everything that the rules need.
 fn ask(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
@@ -224,7 +224,7 @@ fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
         trips.push(clock::instant().saturating_duration_since(sent));
         match answer {
             Ok(_) => {}
-            // It is so slow that there is no time for more.
+            // The node is so slow that no time is left for more.
             Err(Cause::Silent(..)) if trips.len() > 1 => break,
             Err(cause) => return Err(cause),
         }

@@ -27,7 +27,7 @@ const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
     if p==-2 then return false end \
     return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,84))";
 
-/// A token is so long.
+/// The length of a token.
 const TOKEN: usize = 20;
 
 impl Redlock {
@@ -122,7 +122,7 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
     })
 }
 
-/// A token is random: one that could be typed is somebody's text, perhaps a secret, and what follows no label.
+/// A token is random: if it is readable text, the value is other data, perhaps a secret, and what follows is no label.
 fn is_text(token: &[u8; TOKEN]) -> bool {
     let text = match str::from_utf8(token) {
         Ok(text) => Some(text),

@@ -82,11 +82,11 @@ pub struct Lock {
     lost: AtomicBool,
     /// While it is kept alive.
     pub(crate) kept: Option<Arc<Kept>>,
-    /// Found lost while it was kept alive, which may just be being told.
+    /// Set if it was found lost while it was kept alive. The observer may not have been told yet.
     found_lost: Option<Arc<Kept>>,
     /// An observer was told of it.
     announced: bool,
-    /// When it was acquired, another process had been told that it is free.
+    /// When it was acquired, another process had been sent the message that it is free.
     pub(crate) passed: bool,
     /// Those who wait for it get it in the order in which they came.
     fair: bool,
@@ -217,7 +217,7 @@ impl Lock {
         self.came_to(extended, old, false)
     }
 
-    /// An extension that nobody counts.
+    /// An extension that does not count towards `max_extensions`.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
         let extension = Extension::new(ttl, self.deadline, Point::now());
         let op = extension.op(self.key.clone());
@@ -241,7 +241,7 @@ impl Lock {
                 Ok(())
             }
             Extended::Lost => {
-                // Not if that is only known because it is over.
+                // Not if the reason is only that its validity is over.
                 if !self.left().is_zero() {
                     self.lose(LostReason::Taken);
                 }
@@ -278,7 +278,7 @@ impl Lock {
 
     // ---- what the observer is told
 
-    /// It is held, and somebody is about to rely on it.
+    /// Tells the observer that the lock is held, before the caller relies on it.
     pub(crate) fn announce(&mut self, wait: Duration, attempts: u32) {
         let observer = self.shared.observer();
         self.announced = !observer.is_none();
@@ -289,7 +289,7 @@ impl Lock {
         });
     }
 
-    /// What an extension, or a renewal, of the validity `old` came to.
+    /// Tells the observer the result of an extension, or a renewal, of the validity `old`.
     pub(crate) fn came_to(
         &self,
         extended: Result<(), Error>,
@@ -403,7 +403,7 @@ impl Lock {
         }
     }
 
-    /// Nobody relies on it any more. Whether it was this process's.
+    /// From now on nobody relies on it. Returns whether it belonged to this process and had not ended.
     fn end(&mut self) -> bool {
         let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
         if ends {

@@ -150,12 +150,12 @@ pub enum Ending {
     WasLost,
 }
 
-/// Whom events are told, if anybody.
+/// The closure that is told of events, if there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Observer(Option<Arc<Listener>>);
 
 struct Listener {
-    /// In a forked child nobody is told: what the closure uses may be locked by a thread that is not there.
+    /// In a forked child the closure is not called: it may use a mutex that was held by a thread of the parent.
     process: u32,
     tell: AssertUnwindSafe<Box<Tell>>,
 }
@@ -174,8 +174,8 @@ impl Observer {
         self.0.is_none()
     }
 
-    /// Tells it of an event, which is made for that alone. Not to be called where anything is locked, nor by
-    /// a thread that leads: the closure may take its time, and take locks.
+    /// Tells it of an event, which is made only if there is a closure. Do not call this while a mutex is held, nor in
+    /// the thread that does the I/O for others: the closure may take its time, and take locks.
     pub(crate) fn tell<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(listener) = &self.0
             && listener.process == std::process::id()

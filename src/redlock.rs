@@ -37,11 +37,11 @@ struct Family {
     children: [Child; 4],
 }
 
-/// What a forked process uses. Nothing here is ever waited for that another process began: a thread of
-/// the parent that was in the middle of something does not exist in the child.
+/// What a forked process uses. The child never waits for anything that another process began: the thread of
+/// the parent that began it does not exist in the child.
 #[derive(Default)]
 struct Child {
-    /// Zero: nobody's.
+    /// The id of the process that uses it. Zero: none does.
     process: AtomicU32,
     family: OnceLock<Arc<Family>>,
 }
@@ -368,7 +368,7 @@ impl Redlock {
         Ok(lock)
     }
 
-    /// With connections of its own, since what nodes do is told by what drives them.
+    /// With connections of its own, since the code that drives the connections reports what nodes do.
     pub(crate) fn observed_by(self, observer: Observer) -> Redlock {
         let infos = self.infos().to_vec();
         Redlock {
@@ -382,7 +382,7 @@ impl Redlock {
         self.family.shared.lane.nodes().infos()
     }
 
-    /// Asks all nodes over connections of their own. For all questions there are so many node timeouts.
+    /// Asks all nodes over new connections. `timeouts`: the time for all questions to a node, in node timeouts.
     pub(crate) fn visit<T: Send + 'static>(
         &self,
         timeouts: u32,
@@ -400,7 +400,7 @@ impl Redlock {
         )
     }
 
-    /// Of a connection, and of an answer.
+    /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {
         let nodes = self.family.shared.lane.nodes();
         (nodes.connect_timeout, nodes.node_timeout)
@@ -455,8 +455,8 @@ impl Family {
         })
     }
 
-    /// The family of this process, or of a process between this one and it: in a grandchild the place of
-    /// the child is taken, so it gets the next that is free, or looks for one there.
+    /// The family of this process, or of a process between it and the one that made `self`: in a grandchild the
+    /// place of the child is taken, so it takes the next free place, or looks further in the child's family.
     fn child(&self, options: &Options) -> Arc<Family> {
         let process = std::process::id();
         for child in &self.children {
@@ -465,7 +465,7 @@ impl Family {
                     .process
                     .compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire);
             match taken {
-                // Nobody else in this process sets it.
+                // No other thread of this process sets it.
                 Ok(_) => {
                     let family = Family::new(self.shared.lane.nodes().afresh(options));
                     let _ = child.family.set(family.clone());
@@ -498,7 +498,7 @@ impl fmt::Debug for Redlock {
     }
 }
 
-/// What was given as a node is none. What it was cannot be had here: the redis crate's error does not repeat it.
+/// A value that is not the URL of a node. The text cannot repeat the value: the redis crate's error does not have it.
 fn no_node(i: usize, error: &RedisError) -> ConfigError {
     let error = error.to_string();
     let tls = cfg!(any(feature = "tls-rustls", feature = "tls-native-tls"));
@@ -514,7 +514,7 @@ const FORMS: &str = "write redis://[user:password@]host[:port][/database], redis
     scheme, an IPv6 address in brackets (redis://[::1]:6379), and each node as an item of its own";
 const NO_TLS: &str = "TLS needs the feature `tls-rustls` or `tls-native-tls`";
 
-/// Nodes of which each vote counts once, and that this build can reach.
+/// Checks that each node's vote counts once, and that this build can reach all nodes.
 fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
     let count = infos.len();
     if count == 0 || count > MAX_NODES {
