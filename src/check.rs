@@ -16,25 +16,25 @@ use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::Token;
 
-/// How long the lock that is tried stays at most.
+/// How long the lock that the check takes stays at most.
 const PROBE_TTL: Duration = Duration::from_secs(1);
-/// So often a node is asked how fast it answers.
+/// How many round trips are measured for each node.
 const PINGS: usize = 10;
-/// What there is time for, in node timeouts: also for nodes that take somewhat longer than one.
+/// The time for all questions to a node, in node timeouts: enough for nodes that need somewhat longer than one for each.
 const QUESTIONS: u32 = 20;
 
 impl Redlock {
-    /// Whether the nodes are fit for locks, and what is wrong with them: for a look at the start of a service,
+    /// Checks whether the nodes are fit for locks, and reports what is wrong with them: when a service starts,
     /// or by hand.
     ///
     /// On each node it takes the lock `probe`, extends and releases it, reads `INFO` and `CONFIG GET appendfsync`,
-    /// and measures how fast it answers and how far its clock is off. It changes nothing else. Choose a name that is
-    /// no lock's, such as `"check:"` and the host's name. Where the user in the nodes' URLs is bound to some names by
-    /// ACL key patterns (`~locks:*`), choose one of those: `"locks:check:"` and the host's name; otherwise no lock
-    /// can be tried, which is a warning. If the check dies, the key is gone after a second. Where `INFO` or `CONFIG`
-    /// is forbidden, a finding says what could not be looked at.
+    /// and measures how fast it answers and how far its clock is off. It changes nothing else. Choose a name that no
+    /// other lock has, such as `"check:"` and the host's name. If ACL key patterns (`~locks:*`) restrict the user to
+    /// some names, choose one of those, such as `"locks:check:"` and the host's name; otherwise no lock
+    /// can be tried, which is a warning. If the program dies during the check, the key is gone after a second. If
+    /// `INFO` or `CONFIG` is forbidden, a finding says what could not be checked.
     ///
-    /// It asks over connections of its own, all nodes at a time. Each has
+    /// It uses connections of its own, to all nodes in parallel. Each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times
     /// [`node_timeout`](crate::Options::node_timeout) for all questions. With the [restart
     /// guard](crate::Options::restart_guard) it also says which nodes give no votes yet.
@@ -45,23 +45,23 @@ impl Redlock {
     /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | somebody has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a cluster's node, a sentinel | | |
-    /// | `eviction` | a policy that removes locks | keys were removed before the policy was mended; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
+    /// | `eviction` | a policy that removes locks | keys were removed before the policy was corrected; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
     /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
     /// | `replicas` | | it has replicas, to which something may fail over | |
     /// | `independence` | | two nodes at the same address | all on this machine |
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout`, and too few are left | it is; or the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
-    /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, for so long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
+    /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, and for how long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `version` | older than 2.6.12 | | versions differ |
-    /// | `rights` | with the restart guard `INFO` is refused, and too few are left | with it `INFO` is | `INFO` or `CONFIG` is refused |
+    /// | `rights` | with the restart guard, `INFO` is refused, and too few are left | with the restart guard, `INFO` is refused | `INFO` or `CONFIG` is refused |
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long `probe`, and [`Error::Random`]. That nodes do not answer is a
-    /// part of the report.
+    /// [`Error::Config`] for an empty or too long `probe`, and [`Error::Random`]. Nodes that do not answer are not an
+    /// error, but part of the report.
     ///
     /// # Example
     ///
@@ -125,7 +125,7 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
     }
 }
 
-/// Asks a node all that is to be known.
+/// Asks a node for everything that the rules need.
 fn ask(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
@@ -224,7 +224,7 @@ fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
         trips.push(clock::instant().saturating_duration_since(sent));
         match answer {
             Ok(_) => {}
-            // It is so slow that there is no time for more.
+            // The node is so slow that no time is left for more.
             Err(Cause::Silent(..)) if trips.len() > 1 => break,
             Err(cause) => return Err(cause),
         }
@@ -232,8 +232,8 @@ fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
     Ok(trips)
 }
 
-/// What [`Redlock::check`] has found. `Display` gives a line for each finding, the worst first; nothing if there
-/// is none.
+/// What [`Redlock::check`] found. `Display` gives a line for each finding, the worst first; nothing if there
+/// are none.
 #[derive(Clone, Debug)]
 pub struct Report {
     findings: Vec<Finding>,
@@ -245,9 +245,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// The same for programs whose locks have a ttl of at most so much, where not all have the [restart
-    /// guard](crate::Options::restart_guard): warns of nodes that were started so lately that they may have
-    /// forgotten a lock that is still held (`uptime`). What else is said of restarts stays as it is.
+    /// The same report for programs whose locks have a ttl of at most `max_ttl`, if not all of them use the [restart
+    /// guard](crate::Options::restart_guard): it warns of nodes that were started so recently that they may have
+    /// forgotten a lock that is still held (`uptime`). Other findings about restarts stay as they are.
     pub fn with_max_ttl(mut self, max_ttl: Duration) -> Report {
         let facts: Vec<Facts> = self.nodes.iter().map(|node| node.0.clone()).collect();
         let rules = Rules {
@@ -260,8 +260,8 @@ impl Report {
         self
     }
 
-    /// Whether there is no [fault](Severity::Fault). Nodes that give no votes, each for whatever reason, are
-    /// faults as soon as they leave no majority.
+    /// Whether there is no [fault](Severity::Fault). Nodes that give no votes, for whatever reason, are
+    /// faults if too few others are left for a majority.
     pub fn is_fit(&self) -> bool {
         let mut findings = self.findings.iter();
         findings.all(|finding| finding.severity() != Severity::Fault)
@@ -288,7 +288,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What is known of a node. `None`: it could not be asked, or does not say.
+/// What is known about a node. `None`: it could not be asked, or does not say.
 #[derive(Clone, Debug)]
 pub struct NodeFacts(Facts);
 
@@ -298,7 +298,7 @@ impl NodeFacts {
         &self.0.address
     }
 
-    /// Of the server, such as `7.0.15`.
+    /// The server's version, such as `7.0.15`.
     pub fn version(&self) -> Option<&str> {
         self.info()?.version()
     }
@@ -313,12 +313,12 @@ impl NodeFacts {
         self.info()?.uptime()
     }
 
-    /// The median of ten.
+    /// The median round trip of ten.
     pub fn round_trip(&self) -> Option<Duration> {
         median(&self.said()?.round_trips)
     }
 
-    /// How far its clock is ahead of this machine's, in milliseconds; below zero: behind. As exact as half a
+    /// How far its clock is ahead of this machine's, in milliseconds; negative: behind. Exact to half a
     /// round trip.
     pub fn clock_offset(&self) -> Option<i64> {
         self.said()?.clock

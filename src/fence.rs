@@ -8,29 +8,29 @@ use crate::lock::Lock;
 use crate::protocol::fence::{Fenced, Fencing};
 
 impl Lock {
-    /// A number for this lock that grows from holder to holder, for stores that refuse smaller ones: the
-    /// only protection for a holder that was paused past its validity and writes all the same. The first
-    /// call asks the nodes; later ones give the same number and ask nobody.
+    /// A number for this lock that grows from holder to holder, for stores that refuse smaller numbers: the
+    /// only protection against a holder that was paused until its validity was over and then writes. The first
+    /// call asks the nodes; later calls return the same number and ask no node.
     ///
-    /// The store keeps the largest number that it has seen beside the data, and refuses a write with a smaller
+    /// The store keeps the largest number that it has seen with the data, and refuses a write with a smaller
     /// one, in the same transaction: `UPDATE account SET balance = ?1, fence = ?2 WHERE name = ?3 AND
-    /// fence <= ?2`; zero rows: stop. **Ask for the number before you read** what you are going to change.
+    /// fence <= ?2`; zero rows: stop. **Get the number before you read** what you are going to change.
     ///
-    /// It is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), not dense, per resource, and no secret. Each
+    /// It is from 1 to 2<sup>53</sup> − 1 (which is the year 2255), with gaps, per resource, and not secret. Each
     /// node counts in a key `<resource>:fence`, which ends a day after its last use; the node's user needs
-    /// the command `TIME`, and the pattern of that key. The numbers grow as long as the nodes' clocks agree
-    /// within a day and are not set back by so much; over restarts of nodes without their data, with the
-    /// [restart guard](crate::Options::restart_guard) and clocks within 0.4 s of each other. A lock that was
+    /// the command `TIME`, and a key pattern that includes that key. The numbers grow as long as the nodes' clocks
+    /// agree within a day and are not set back by a day or more. If nodes are restarted without their data, this needs
+    /// the [restart guard](crate::Options::restart_guard) and clocks within 0.4 s of each other. A lock that was
     /// [resumed](crate::Redlock::resume) gets a larger number than its giver's, whose late writes are then
     /// refused.
     ///
-    /// Blocks as [`extend`](Lock::extend) does; at most until the validity ends.
+    /// Blocks like [`extend`](Lock::extend); at most until the validity ends.
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the validity is over, also if the number is known; or so many nodes no longer hold
-    ///   the lock that no majority can.
-    /// - [`Error::Unavailable`]: too few nodes answered. The deadline stays in force; ask again.
+    /// - [`Error::Lost`]: the validity is over, even if the number is already known; or so many nodes no longer hold
+    ///   the lock that no majority is left.
+    /// - [`Error::Unavailable`]: too few nodes answered. The deadline stays in force; try again.
     ///
     /// # Example
     ///
@@ -94,8 +94,8 @@ impl KeptLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::fencing_token`]. If so many nodes no longer hold the lock that no majority can, all its
-    /// signals say so.
+    /// As [`Lock::fencing_token`]. If so many nodes no longer hold the lock that no majority is left, the lock is lost
+    /// for all its functions and callbacks.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.lock().fence(|| self.remaining());
         if let Err(Error::Lost) = token {

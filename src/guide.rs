@@ -1,12 +1,12 @@
-//! The guide: what is about more than one item. These modules are documentation only.
+//! The guide: everything that concerns more than one type or function. These modules are documentation only.
 //!
 //! | chapter | what it answers |
 //! | --- | --- |
 //! | [`guarantees`] | What may I rely on, and what not? How is the validity of a lock computed? |
 //! | [`recipes`] | Several locks at once, handing a lock over, entering a lock again, and other short programs |
-//! | [`long_jobs`] | My work takes longer than the ttl. |
+//! | [`long_jobs`] | What if my work takes longer than the ttl? |
 //! | [`fencing`] | How does my database refuse a holder that comes too late? |
-//! | [`waiting`] | Who gets a lock that several want, and when? What if that must be in order? |
+//! | [`waiting`] | Who gets a lock that several want, and when? How do I get it in the order of arrival? |
 //! | [`operations`] | How do I set up, watch and restart the nodes? |
 //! | [`shell`] | The command `redlock`, for cron, systemd and scripts |
 //! | [`c`] | C, C++, Python and other languages |
@@ -15,7 +15,7 @@
 //! | [`comparison`] | How do other crates behave? |
 //! | [`contributing`] | How is the code laid out and tested, and by which rules? |
 //!
-//! Words that are used throughout:
+//! Terms that are used throughout:
 //!
 //! - A *node* is one Redis server. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
 //!   nodes that were given to [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.

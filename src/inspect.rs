@@ -27,21 +27,22 @@ const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
     if p==-2 then return false end \
     return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,84))";
 
-/// A token is so long.
+/// The length of a token.
 const TOKEN: usize = 20;
 
 impl Redlock {
-    /// Who holds a lock, node by node, at this moment: for people who look for the reason of something. Never
-    /// decide by it whether to take a lock or not: that is [`try_acquire`](Redlock::try_acquire).
+    /// Shows who holds a lock, node by node, at this moment: for people who investigate a problem. Do not decide by
+    /// it whether to take a lock: call [`try_acquire`](Redlock::try_acquire) for that.
     ///
-    /// It changes nothing, and asks over connections of its own, which end with the call; each node has
+    /// It changes nothing, and uses connections of its own, which end with the call; each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and
-    /// [`node_timeout`](crate::Options::node_timeout) to answer. It needs the rights that locks need and no
-    /// more. Nodes that are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
+    /// [`node_timeout`](crate::Options::node_timeout) to answer. It needs only the rights that locks need.
+    /// Nodes that are kept from voting by the [restart guard](crate::Options::restart_guard) count here.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for an empty or too long resource. That nodes do not answer is a part of what it says.
+    /// [`Error::Config`] for an empty or too long resource. Nodes that do not answer are not an error, but part of the
+    /// result.
     ///
     /// # Example
     ///
@@ -121,7 +122,7 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
     })
 }
 
-/// A token is random: one that could be typed is somebody's text, perhaps a secret, and what follows no label.
+/// A token is random: if it is readable text, the value is other data, perhaps a secret, and what follows is no label.
 fn is_text(token: &[u8; TOKEN]) -> bool {
     let text = match str::from_utf8(token) {
         Ok(text) => Some(text),
@@ -134,14 +135,14 @@ fn is_text(token: &[u8; TOKEN]) -> bool {
     text.is_some_and(|text| !text.chars().any(char::is_control))
 }
 
-/// What [`Redlock::inspect`] has seen.
+/// What [`Redlock::inspect`] found.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     nodes: Vec<(String, NodeState)>,
 }
 
 impl Inspection {
-    /// What the answers of the nodes come to.
+    /// What the answers of the nodes mean together.
     pub fn state(&self) -> LockState {
         let states: Vec<&NodeState> = self.nodes.iter().map(|(_, state)| state).collect();
         decide(&states)
@@ -154,7 +155,7 @@ impl Inspection {
     }
 }
 
-/// What is known of a lock.
+/// What the nodes' answers together say about a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockState {
@@ -163,28 +164,28 @@ pub enum LockState {
     Held {
         /// Whose it is.
         holder: Holder,
-        /// Until too few nodes have it, if it is neither extended nor released. (Its holder relies on a little
-        /// less.) `None`: it has no end, so this crate did not make it.
+        /// How long a majority will have it, if it is neither extended nor released. (Its holder relies on a little
+        /// less.) `None`: it has no ttl, so this crate did not make it.
         remaining: Option<Duration>,
     },
     /// A majority of the nodes does not have it.
     Free,
-    /// Neither: attempts that collide at this moment, what an attempt left on nodes that were away, or keys of
-    /// something else.
+    /// Neither of them: attempts collide at this moment, an attempt left keys on nodes that were then away, or the
+    /// keys are not locks.
     #[non_exhaustive]
     Blocked {
-        /// Until a majority of the nodes is free, if nobody does anything. `None`: no end can be seen.
+        /// How long until a majority of the nodes is free, if nothing else happens. `None`: no end can be seen.
         remaining: Option<Duration>,
     },
-    /// So few nodes answered that the others decide.
+    /// Too few nodes answered: the state depends on the others.
     Unknown,
 }
 
-/// What a node says of a lock.
+/// What one node says about a lock.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum NodeState {
-    /// It has it.
+    /// It has the lock.
     #[non_exhaustive]
     Held {
         /// Whose it is.
@@ -192,7 +193,7 @@ pub enum NodeState {
         /// How long the key is kept. `None`: it has no end.
         remaining: Option<Duration>,
     },
-    /// It does not have it.
+    /// It does not have the lock.
     Free,
     /// It has a key of this name that is no lock of this crate: not a string, or shorter than a token.
     #[non_exhaustive]
@@ -213,14 +214,15 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// That of the holder's token: the program that has the lock knows it by
+    /// The fingerprint of the holder's token. The program that holds the lock gets the same from
     /// [`Token::fingerprint`](crate::Token::fingerprint).
     pub fn fingerprint(&self) -> Fingerprint {
         self.token.fingerprint()
     }
 
-    /// What stands behind the token in the key's value, if it is text of at most 64 bytes, and the token is not:
-    /// then the whole is somebody's text, and may be secret.
+    /// The [label](crate::Options::label), if there is one: what follows the token in the key's value, if it is text of
+    /// at most 64 bytes. If the token is also text, there is no label: then the value is other data, which may be
+    /// secret.
     pub fn label(&self) -> Option<&str> {
         self.label.as_ref().map(Label::as_str)
     }

@@ -11,13 +11,13 @@ use crate::redlock::Redlock;
 use crate::text::human;
 use crate::token::Token;
 
-/// A held lock that is renewed by itself, until `max_hold` is used up. Dropping it releases it.
+/// A held lock that is renewed automatically, until `max_hold` is used up. Dropping it releases it.
 ///
-/// Renewed every third of its ttl; a renewal that fails is tried again until the deadline. When the
-/// lock is lost all the same, its holder learns it: [`is_valid`](KeptLock::is_valid),
+/// It is renewed every third of its ttl; a renewal that fails is retried until the deadline. If the
+/// lock is lost all the same, its holder can find out: [`is_valid`](KeptLock::is_valid),
 /// [`ensure`](KeptLock::ensure), [`lost`](KeptLock::lost), [`wait_lost`](KeptLock::wait_lost) and
 /// [`on_lost`](KeptLock::on_lost) all decide by the local clock, whatever the nodes and the renewal
-/// are doing, and agree.
+/// are doing, and never contradict each other.
 ///
 /// See [`Lock::keep_alive`].
 #[must_use = "a lock is released when it is dropped"]
@@ -28,10 +28,10 @@ pub struct KeptLock {
 }
 
 impl Lock {
-    /// Has the lock renewed automatically, for at most `max_hold` counted from its acquisition. Each
-    /// renewal asks for the ttl that was last granted, so the hold ends at the latest at `max_hold` plus
-    /// that ttl. (Why a bound: a holder that hangs would otherwise keep the lock for ever.) A lock that was
-    /// [resumed](Redlock::resume) has only the validity that it was told: [extend](Lock::extend) it first.
+    /// Renews the lock automatically, for at most `max_hold` counted from its acquisition. Each
+    /// renewal asks for the ttl that was last granted, so the lock ends at the latest at `max_hold` plus
+    /// that ttl. (Without a bound, a holder that hangs would keep the lock for ever.) The ttl of a lock that was
+    /// [resumed](Redlock::resume) is the validity that was passed to `resume`: [extend](Lock::extend) it first.
     ///
     /// One thread renews all kept locks of a [`Redlock`] and its clones; it ends with the last of them.
     /// [`Options::max_extensions`](crate::Options::max_extensions) does not bound renewals.
@@ -41,13 +41,13 @@ impl Lock {
     /// - [`Error::Config`]: `max_hold` is less than the time that the lock has been held already, or the
     ///   renewal thread cannot be started.
     /// - [`Error::Lost`]: its validity is over.
-    /// - As [`extend`](Lock::extend) where it is nearly expired, and therefore renewed at once.
+    /// - As [`extend`](Lock::extend), if the lock has nearly expired and is therefore renewed at once.
     ///
     /// After any error the lock has been released.
     ///
     /// # Example
     ///
-    /// A job of unknown length, with a short ttl so that others go on soon if it dies:
+    /// A job of unknown length, with a short ttl so that others can go on soon if it dies:
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -103,18 +103,18 @@ impl KeptLock {
         &self.lock.key.resource
     }
 
-    /// The random value that signs this lock.
+    /// The random value that identifies this acquisition on the nodes.
     pub fn token(&self) -> &Token {
         &self.lock.key.token
     }
 
-    /// How long the lock is valid if it is not renewed any more. Zero once it is lost. Local: asks
+    /// How long the lock stays valid without another renewal. Zero once it is lost. Local: asks
     /// no node.
     pub fn remaining(&self) -> Duration {
         self.validity().unwrap_or(Duration::ZERO)
     }
 
-    /// How long the lock is still renewed: until `max_hold` is used up.
+    /// How long the lock will still be renewed: the rest of `max_hold`.
     pub fn hold_left(&self) -> Duration {
         if self.is_ours() {
             self.kept.hold_left()
@@ -128,13 +128,13 @@ impl KeptLock {
         self.validity().is_ok()
     }
 
-    /// Makes sure that the lock stays valid for `at_least`, renewed or not: to be called before each
+    /// Checks that the lock stays valid for at least `at_least`, even without another renewal. Call it before each
     /// critical write, with the time that the write may take. Local: asks no node.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (it is still held, and may
-    /// be renewed yet).
+    /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (the lock is still held, and may
+    /// still be renewed).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         match self.validity() {
             Err(_) => Err(Error::Lost),
@@ -143,14 +143,15 @@ impl KeptLock {
         }
     }
 
-    /// Waits until the lock is lost, for `timeout` at most. True as soon as it is lost.
+    /// Waits until the lock is lost, for at most `timeout`. Returns true as soon as it is lost, false after the
+    /// timeout.
     pub fn wait_lost(&self, timeout: Duration) -> bool {
         !self.is_ours() || self.kept.wait_lost(timeout)
     }
 
-    /// Calls `f` when the lock is lost; at once if it is lost already; not after
-    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop (a call that has begun at that
-    /// moment goes on). It runs on a thread of its own; where none can be started, on the one that found
+    /// Calls `f` when the lock is lost, or at once if it is lost already. It is not called after
+    /// [`release`](KeptLock::release), [`stop`](KeptLock::stop) or a drop (a call that has already begun
+    /// goes on). It runs on a thread of its own, or, if none can be started, on the thread that found
     /// the loss.
     pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
         if self.is_ours() {
@@ -164,8 +165,8 @@ impl KeptLock {
         self.validity().err()
     }
 
-    /// Ends the renewal and gives back the plain lock, with the deadline that it has now. A renewal that
-    /// is under way at this moment may still reach the nodes; the deadline does not count on it.
+    /// Ends the renewal and returns the plain lock with its current deadline. A renewal that
+    /// is under way at this moment may still reach the nodes; the deadline does not rely on it.
     pub fn stop(self) -> Lock {
         let mut lock = self.lock;
         if lock.shared.is_ours() {
@@ -215,8 +216,8 @@ impl fmt::Debug for KeptLock {
 }
 
 impl Redlock {
-    /// [Acquires](Redlock::acquire) the lock, has it [kept alive](Lock::keep_alive), does the work,
-    /// releases the lock: on every way out, also by a panic.
+    /// [Acquires](Redlock::acquire) the lock, [keeps it alive](Lock::keep_alive), does the work and
+    /// releases the lock, however the work ends, even by a panic.
     ///
     /// # Errors
     ///

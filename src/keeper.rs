@@ -32,12 +32,12 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// So many nodes no longer held it that no majority does: another has it, or somebody deleted it.
+    /// So many nodes no longer hold it that no majority is left: another holder has it, or somebody deleted it.
     Taken,
-    /// Its validity ended before a majority of the nodes had answered a renewal, or, if it was not kept alive,
+    /// Its validity ended before a majority of the nodes had confirmed a renewal; or, if it was not kept alive,
     /// before it was extended or released.
     Expired,
-    /// `max_hold` was used up, so it was not renewed any more.
+    /// `max_hold` was used up, so the lock was no longer renewed.
     HoldLimit,
 }
 

@@ -4,15 +4,15 @@
 //! node is the single-instance lock, N independent masters are
 //! [Redlock](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), which works
 //! for as long as a majority of them does. It hands out [`Lock`]s, which end by themselves when
-//! their time to live (ttl) is over, and are released when they are dropped. [`Options`] say how
-//! long it waits and how often it tries again. Every failure is an [`Error`] that says what to do.
+//! their time to live (ttl) is over, and are released when they are dropped. [`Options`] set how
+//! long it waits and how often it retries. Every failure is an [`Error`] that says what to do.
 //!
-//! A lock is a lease, and nothing stops the world when it ends. A program that is paused between
-//! its last look at the lock and its write may write after another has taken over; a node that
-//! loses its keys may grant what is still held. [Guarantees](guide::guarantees) has what follows from
-//! that, and when to take a row lock of a database or a consensus service instead.
+//! A lock is a lease, and nothing stops its holder when it ends. A program that is paused between
+//! its last check of the lock and its write may write after another holder has taken over; a node that
+//! loses its keys may grant a lock that is still held. [Guarantees](guide::guarantees) explains what follows
+//! from that, and when to use a row lock of a database or a consensus service instead.
 //!
-//! The [guide] has more: [recipes](guide::recipes), [long jobs](guide::long_jobs), [waiting](guide::waiting),
+//! The [guide] covers more: [recipes](guide::recipes), [long jobs](guide::long_jobs), [waiting](guide::waiting),
 //! [operations](guide::operations), [fencing tokens](guide::fencing), a [FAQ](guide::faq).
 //!
 //! # Usage
@@ -32,7 +32,7 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! The same with a closure, released on every way out of it:
+//! The same with a closure, and the lock is released however the closure ends:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
@@ -43,7 +43,7 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Leave the work to whoever has the lock already:
+//! Leave the work to whoever already holds the lock:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
@@ -56,8 +56,8 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! At most once in five seconds, for a user, over all hosts: a lock that is [left](Lock::leak) to
-//! its ttl.
+//! At most one mail to a user every five seconds, from all hosts together: a lock that is not released,
+//! but [left](Lock::leak) to end with its ttl.
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
@@ -71,7 +71,7 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Work of unknown length, with a short ttl that is renewed automatically, for an hour at most:
+//! Work of unknown length, with a short ttl that is renewed automatically for at most an hour:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
@@ -95,7 +95,8 @@
 //! ## Nodes
 //!
 //! A node is a URL, or a [`redis::ConnectionInfo`]. Nothing is connected before the first
-//! operation.
+//! operation. A program that should fail at its start if no majority of the nodes answers calls
+//! [`Redlock::connect`].
 //!
 //! ```
 //! use redlock_sync::Redlock;
@@ -105,17 +106,16 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Nodes are independent masters that evict nothing, do not fail over to replicas, and do not forget locks
-//! when they are restarted: [operations](guide::operations) has the settings. All threads, clones and locks of a
+//! Nodes must be independent masters that evict nothing, do not fail over to replicas, and do not forget locks
+//! when they are restarted: [operations](guide::operations) lists the settings. All threads, clones and locks of a
 //! [`Redlock`] share one connection to each node.
 //!
 //! # Errors
 //!
-//! [`Error`] has a table of what to do about each. The two to tell apart: [`Error::Busy`] means
-//! that another holds the lock (or that others tried for it as well, and none got a majority),
-//! [`Error::Unavailable`] that too few nodes answered to know, and it
-//! carries the cause of each failed node. As long as a majority of the nodes answers, the failure
-//! of the others is no error.
+//! [`Error`] has a table of what to do about each of them. Two are easily confused: [`Error::Busy`] means
+//! that somebody else holds the lock (or that others tried for it as well, and none got a majority).
+//! [`Error::Unavailable`] means that too few nodes answered to know, and carries the cause of each failed
+//! node. As long as a majority of the nodes answers, the failure of the others is not an error.
 //!
 //! ```no_run
 //! use redlock_sync::{Error, Redlock};
@@ -137,35 +137,35 @@
 //!
 //! # Features
 //!
-//! None is on by default.
+//! All are off by default.
 //!
-//! - `tls-rustls`: `rediss://` by way of the redis crate and rustls. The program chooses the
-//!   [crypto provider](guide::operations#tls); without one, such a node cannot be connected, and its cause says so.
+//! - `tls-rustls`: `rediss://` with rustls. The program chooses the [crypto provider](guide::operations#tls); without
+//!   one, such a node cannot be connected, and the error names this cause.
 //! - `tls-native-tls`: `rediss://` with the operating system's TLS. If both are on, rustls is used.
 //! - `capi`: the C interface, see [C and other languages](guide::c). Its manual is `src/redlock.h`.
-//! - `cli`: the command [`redlock`](guide::shell), and nothing for the library.
+//! - `cli`: the command [`redlock`](guide::shell). It adds nothing to the library.
 //!
 //! [Connections over TLS](guide::operations#tls) are weaker in some points.
 //!
 //! # Log levels
 //!
-//! By way of the [`log`](https://docs.rs/log) crate:
+//! The library logs through the [`log`](https://docs.rs/log) crate:
 //!
 //! | level | what is logged |
 //! | --- | --- |
-//! | warn | a held or kept lock was found lost |
+//! | warn | a lock that is [kept alive](Lock::keep_alive) was lost; another lock was found lost by [`extend`](Lock::extend), [`release`](Lock::release) or [`fencing_token`](Lock::fencing_token) |
 //! | warn | dropping a lock could not write its release to a majority |
-//! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
-//! | warn | a node refuses a release for want of a right or the like, so that its lock ends with its ttl: once for each node and cause |
-//! | warn | what is in the place of a lock is none, as was seen while waiting for it, extending or releasing it: data of another type, or a key without a ttl. Once for each node and resource, and 100 times at most |
-//! | warn | a node is away, or gives no votes, with its index and cause; and when that is over, with the number of releases that were too many to be kept for it |
-//! | warn | with the [restart guard](Options::restart_guard): a node gives no votes since its server was restarted or replaced, and for how long; without it: that this was so |
-//! | warn | no thread can be started that watches kept locks |
-//! | debug | one line for each attempt to acquire: what it came to, votes, time; and that a node cannot be subscribed to for the releases of other processes |
+//! | warn | [`Redlock::with_lock`] or [`Redlock::with_kept_lock`]: too few nodes confirmed the release |
+//! | warn | a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl. Once for each node and cause, and 100 times at most |
+//! | warn | the key of a lock is not a lock: it holds data of another type, or has no ttl. Noticed while waiting for the lock, extending or releasing it. Once for each node and resource, and 100 times at most |
+//! | warn | a node is away, or gives no votes, with its index and cause; and when it is back, with the number of releases that could not be kept for it |
+//! | warn | a node was restarted or replaced, and may have forgotten locks. With the [restart guard](Options::restart_guard): for how long it gives no votes |
+//! | warn | the thread that watches kept locks cannot be started |
+//! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot tell this process of the releases of others |
 //! | trace | the answers of the nodes, one by one |
 //!
-//! A line about a lock names its resource, escaped, and no more than its first 64 bytes. That a lock is held by
-//! another is not a warning. No line shows a token or a password. If the logger panics, the panic is caught and
+//! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that somebody else
+//! holds is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
 //! ignored.
 //!
 //! # Minimum supported Rust version

@@ -57,13 +57,13 @@ impl Drop for Shared {
 /// A held lock. Dropping it releases it.
 ///
 /// It is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance
-/// for clocks that run at different rates. Past that it reports itself lost, without asking anybody;
-/// others may have it then. It can be sent to and used from any thread.
+/// for clocks that run at different rates. After the deadline it reports itself lost, without asking
+/// a node; others may hold the lock then. It can be sent to and used from any thread.
 ///
 /// Dropping writes the release to the nodes and does not wait for their answers;
-/// [`release`](Lock::release) tells whether it was still held. Whatever the nodes do, either takes at
-/// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), releasing
-/// may be the first to connect.)
+/// [`release`](Lock::release) tells whether the lock was still held. Whatever the nodes do, either takes at
+/// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), the release
+/// may be the first operation of the program, and has to connect.)
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
@@ -82,11 +82,11 @@ pub struct Lock {
     lost: AtomicBool,
     /// While it is kept alive.
     pub(crate) kept: Option<Arc<Kept>>,
-    /// Found lost while it was kept alive, which may just be being told.
+    /// Set if it was found lost while it was kept alive. The observer may not have been told yet.
     found_lost: Option<Arc<Kept>>,
     /// An observer was told of it.
     announced: bool,
-    /// When it was acquired, another process had been told that it is free.
+    /// When it was acquired, another process had been sent the message that it is free.
     pub(crate) passed: bool,
     /// Those who wait for it get it in the order in which they came.
     fair: bool,
@@ -128,13 +128,13 @@ impl Lock {
         &self.key.resource
     }
 
-    /// The random value that signs this lock: to hand it to another process, which goes on with
-    /// [`Redlock::resume`](crate::Redlock::resume).
+    /// The random value that identifies this acquisition on the nodes. With it another process can take over the
+    /// lock: [`Redlock::resume`](crate::Redlock::resume).
     pub fn token(&self) -> &Token {
         &self.key.token
     }
 
-    /// How long the lock is still valid. Zero once it is over, or known to be lost. Local: asks
+    /// How long the lock is still valid. Zero once its validity is over, or it is known to be lost. Local: asks
     /// no node.
     pub fn remaining(&self) -> Duration {
         if self.shared.is_ours() {
@@ -161,13 +161,13 @@ impl Lock {
         !self.remaining().is_zero()
     }
 
-    /// Makes sure that the lock stays valid for `at_least`: to be called before each critical write,
+    /// Checks that the lock stays valid for at least `at_least`. Call it before each critical write,
     /// with the time that the write may take. Local: asks no node.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the validity is over, [`Error::TooSlow`] if less is left than asked for
-    /// (the lock is still held: extend it, or stop).
+    /// [`Error::Lost`] if the lock is lost or its validity is over, [`Error::TooSlow`] if less is left than asked
+    /// for (the lock is still held: extend it, or stop).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         let remaining = self.remaining();
         if remaining.is_zero() {
@@ -184,23 +184,23 @@ impl Lock {
         self.extensions_left
     }
 
-    /// Makes the lock valid for `ttl` from now, less drift, if it would end earlier. An extension
-    /// never shortens: a ttl shorter than what remains succeeds and changes nothing.
+    /// Makes the lock valid for `ttl` from now, less the allowance for clocks, if it would end earlier. An extension
+    /// never shortens a lock: with a ttl shorter than the time that remains it succeeds and changes nothing.
     ///
     /// The number of extensions is bounded by [`Options::max_extensions`](crate::Options::max_extensions);
     /// only successful ones count.
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the validity is over (also if it ended while the answers were coming), or so
-    ///   many nodes no longer hold the lock that no majority can. Stop what it protects.
+    /// - [`Error::Lost`]: the validity is over (perhaps it ended before the answers came), or so
+    ///   many nodes no longer hold the lock that no majority is left. Stop what it protects.
     /// - [`Error::Unavailable`]: too few nodes answered. The old deadline stays in force, so
-    ///   trying again is worth while until then.
+    ///   it is worth trying again until then.
     /// - [`Error::ExtensionLimit`]: the bound is used up. The old deadline stays in force.
     /// - [`Error::Config`]: `ttl` out of range.
     ///
-    /// A failed extension deletes nothing, creates nothing and shortens nothing. One that succeeds brings the
-    /// lock back to nodes that do not hold it: they were restarted, or connected late.
+    /// A failed extension deletes nothing, creates nothing and shortens nothing. A successful one sets the
+    /// lock again on nodes that do not hold it, because they were restarted or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.restart_guard)?;
         let old = self.deadline;
@@ -217,7 +217,7 @@ impl Lock {
         self.came_to(extended, old, false)
     }
 
-    /// An extension that nobody counts.
+    /// An extension that does not count towards `max_extensions`.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
         let extension = Extension::new(ttl, self.deadline, Point::now());
         let op = extension.op(self.key.clone());
@@ -241,7 +241,7 @@ impl Lock {
                 Ok(())
             }
             Extended::Lost => {
-                // Not if that is only known because it is over.
+                // Not if the reason is only that its validity is over.
                 if !self.left().is_zero() {
                     self.lose(LostReason::Taken);
                 }
@@ -278,7 +278,7 @@ impl Lock {
 
     // ---- what the observer is told
 
-    /// It is held, and somebody is about to rely on it.
+    /// Tells the observer that the lock is held, before the caller relies on it.
     pub(crate) fn announce(&mut self, wait: Duration, attempts: u32) {
         let observer = self.shared.observer();
         self.announced = !observer.is_none();
@@ -289,7 +289,7 @@ impl Lock {
         });
     }
 
-    /// What an extension, or a renewal, of the validity `old` came to.
+    /// Tells the observer the result of an extension, or a renewal, of the validity `old`.
     pub(crate) fn came_to(
         &self,
         extended: Result<(), Error>,
@@ -339,10 +339,10 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: it had been lost before: its validity was over, or a majority no longer held
-    ///   it. What it protected may have been touched by another. The release is written all the same.
+    /// - [`Error::Lost`]: the lock had already been lost: its validity was over, or a majority no longer held
+    ///   it. Others may have touched what it protected. The release is written all the same.
     /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did, and
-    ///   ends by itself with its ttl on the others.
+    ///   ends with its ttl on the others.
     pub fn release(mut self) -> Result<(), Error> {
         if !self.end() {
             return Err(Error::Lost);
@@ -393,8 +393,8 @@ impl Lock {
         }
     }
 
-    /// Gives the lock up without releasing it: nobody can take it until its ttl ends. That is a
-    /// throttle: "at most once in 5 seconds".
+    /// Gives up the lock without releasing it: nobody can take it until its ttl ends. Use it for a
+    /// throttle ("at most once in 5 seconds"), and after the lock was handed to another process.
     pub fn leak(mut self) {
         if self.end() {
             let how = self.or_lost(Ending::Left);
@@ -403,7 +403,7 @@ impl Lock {
         }
     }
 
-    /// Nobody relies on it any more. Whether it was this process's.
+    /// From now on nobody relies on it. Returns whether it belonged to this process and had not ended.
     fn end(&mut self) -> bool {
         let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
         if ends {

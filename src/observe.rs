@@ -13,12 +13,13 @@ use crate::redlock::Redlock;
 ///
 /// A lock gives one [`Acquired`](Event::Acquired) and one [`Ended`](Event::Ended), and at most one
 /// [`Lost`](Event::Lost) between the two. So the number of locks that are held is the difference of two
-/// counts. (A lock that is forgotten, by `std::mem::forget`, never ends.) Extensions are told as they are known:
-/// that of a renewal which was under way may come right behind the loss or the end of its lock. An end is told after
-/// the release, so where a lock passes from one thread to another, the [`Acquired`](Event::Acquired) of the next may
-/// come before the [`Ended`](Event::Ended) of the last: a count of holders of one resource may read two for a moment.
+/// counts. (A lock that is forgotten with `std::mem::forget` never ends.) Extensions are reported when their result is
+/// known: the event of a renewal that was under way may come right after the loss or the end of its lock. An end is
+/// reported after the release. So if a lock passes from one thread to another, the [`Acquired`](Event::Acquired) of the
+/// next holder may come before the [`Ended`](Event::Ended) of the last, and a count of the holders of one resource may
+/// be two for a moment.
 ///
-/// A resource may name a user or an account: to count by, take its class.
+/// A resource may name a user or an account. For a label of a metric, use its kind (such as `account`), not its name.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -29,20 +30,20 @@ pub enum Event<'a> {
         resource: &'a [u8],
         /// How long the call took, from its beginning.
         wait: Duration,
-        /// So many attempts it took; 0: it was [resumed](Redlock::resume).
+        /// The number of attempts; 0: it was [resumed](Redlock::resume).
         attempts: u32,
     },
-    /// A call gave no lock, also where [`Redlock::try_acquire`] says `None`. (One with a resource or a ttl that
-    /// cannot work is not told.)
+    /// A call returned no lock. That includes a `None` of [`Redlock::try_acquire`]. (A call with an invalid resource or
+    /// ttl is not reported.)
     #[non_exhaustive]
     NotAcquired {
         /// What was to be locked.
         resource: &'a [u8],
         /// How long the call took.
         wait: Duration,
-        /// So many attempts were made.
+        /// The number of attempts.
         attempts: u32,
-        /// Why. [`Error::Busy`] where `try_acquire` says `None`.
+        /// Why. [`Error::Busy`] if `try_acquire` returned `None`.
         error: &'a Error,
     },
     /// A lock was extended, by hand or by a renewal.
@@ -50,12 +51,12 @@ pub enum Event<'a> {
     Extended {
         /// What is locked.
         resource: &'a [u8],
-        /// What was left of the old validity. Little of it shows a loss coming.
+        /// How much of the old validity was left. If it is short, the lock is in danger of being lost.
         left: Duration,
         /// By [`Lock::keep_alive`].
         renewal: bool,
     },
-    /// A lock was not extended. A renewal that finds its lock lost is told as [`Lost`](Event::Lost) alone.
+    /// A lock was not extended. A renewal that finds its lock lost is reported only as [`Lost`](Event::Lost).
     #[non_exhaustive]
     NotExtended {
         /// What is locked.
@@ -67,8 +68,7 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// Somebody found out that a lock was lost: its user (when it asks, extends or ends it), or what keeps it
-    /// alive.
+    /// A lock was found lost: by its user (who queries, extends or ends it), or by the thread that keeps it alive.
     #[non_exhaustive]
     Lost {
         /// What was locked.
@@ -78,7 +78,7 @@ pub enum Event<'a> {
         /// Why.
         reason: LostReason,
     },
-    /// A lock is not held any more, or was given up.
+    /// A lock is no longer held, or was given up.
     #[non_exhaustive]
     Ended {
         /// What was locked.
@@ -89,7 +89,7 @@ pub enum Event<'a> {
         how: Ending,
     },
     /// A node gives no votes: it is away, was restarted under the [restart
-    /// guard](crate::Options::restart_guard), or answers with errors. Told once, until it is back.
+    /// guard](crate::Options::restart_guard), or answers with errors. Reported once, until it is back.
     #[non_exhaustive]
     NodeAway {
         /// Its index, in the order of [`Redlock::new`].
@@ -106,7 +106,7 @@ pub enum Event<'a> {
         node: usize,
         /// Host and port, or path.
         address: &'a str,
-        /// How long it gave none.
+        /// How long it gave no votes.
         away: Duration,
     },
 }
@@ -140,9 +140,9 @@ impl<'a> Event<'a> {
 pub enum Ending {
     /// A majority of the nodes confirmed its release.
     Released,
-    /// Its release was not confirmed by a majority. The ttl ends it.
+    /// Its release was not confirmed by a majority. It ends with its ttl.
     NotConfirmed,
-    /// It was dropped, and its release written.
+    /// It was dropped, and its release was written.
     Dropped,
     /// It was [left](Lock::leak) to its ttl.
     Left,
@@ -150,12 +150,12 @@ pub enum Ending {
     WasLost,
 }
 
-/// Whom events are told, if anybody.
+/// The closure that is told of events, if there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Observer(Option<Arc<Listener>>);
 
 struct Listener {
-    /// In a forked child nobody is told: what the closure uses may be locked by a thread that is not there.
+    /// In a forked child the closure is not called: it may use a mutex that was held by a thread of the parent.
     process: u32,
     tell: AssertUnwindSafe<Box<Tell>>,
 }
@@ -174,8 +174,8 @@ impl Observer {
         self.0.is_none()
     }
 
-    /// Tells it of an event, which is made for that alone. Not to be called where anything is locked, nor by
-    /// a thread that leads: the closure may take its time, and take locks.
+    /// Tells it of an event, which is made only if there is a closure. Do not call this while a mutex is held, nor in
+    /// the thread that does the I/O for others: the closure may take its time, and take locks.
     pub(crate) fn tell<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(listener) = &self.0
             && listener.process == std::process::id()
@@ -222,21 +222,21 @@ impl Observer {
 }
 
 impl Redlock {
-    /// The same nodes, with `observer` called at each [`Event`]: for metrics, alerts, traces. The
-    /// connections are made afresh, so do it right after [`new`](Redlock::new). A second observer
-    /// takes the place of the first.
+    /// The same nodes, with `observer` called at each [`Event`]: for metrics, alerts, traces. This makes
+    /// new connections, so call it right after [`new`](Redlock::new). A second observer
+    /// replaces the first.
     ///
-    /// The observer is called in the thread to which it happened: in that of the caller before the call returns; what
-    /// renewals come to, and what nodes do, in threads that do nothing else. As long as it has not returned from a
-    /// renewal, the next ones of the same lock are not told. Nothing is locked meanwhile: it may use this `Redlock`,
-    /// sleep, or drop the last clone, and holds up its own thread alone. A lock whose validity is over when the
-    /// observer returns is [`Error::TooSlow`], or [`Error::Lost`] for an extension. If it panics, that is caught and
-    /// ignored. In a forked child it is not called. One that owns a clone of its own `Redlock` keeps its connections
-    /// open for ever.
+    /// Events of a call are reported in the thread of the caller, before the call returns. Events of renewals and nodes
+    /// are reported in threads that do nothing else. While the observer is handling a renewal, further renewals of the
+    /// same lock are not reported. No mutex of the library is held meanwhile: the observer may use this `Redlock`,
+    /// sleep, or drop the last clone, and delays only its own thread. If the validity of a lock is over when the
+    /// observer returns, the call fails with [`Error::TooSlow`], or with [`Error::Lost`] for an extension. A panic of
+    /// the observer is caught and ignored. In a forked child it is not called. An observer that owns a clone of its own
+    /// `Redlock` keeps the connections open for ever.
     ///
     /// # Example
     ///
-    /// `examples/metrics.rs` makes Prometheus metrics of all events.
+    /// `examples/metrics.rs` turns all events into Prometheus metrics.
     ///
     /// ```no_run
     /// use redlock_sync::{Event, Redlock};

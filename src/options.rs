@@ -66,14 +66,14 @@ impl Options {
         self
     }
 
-    /// The bounds of the pause between two attempts where nothing wakes sooner, drawn at random each time so
-    /// that contenders that collided once do not collide again. `min` must not be larger than `max`.
+    /// The bounds of the pause between two attempts, if nothing wakes the waiter sooner. It is drawn at random each
+    /// time, so that contenders that collided once do not collide again. `min` must not be larger than `max`.
     ///
-    /// A release wakes whoever waits for the lock in the same process, and one that waits in another; and all
-    /// try when the lock's ttl ends. So these pauses matter for locks of other libraries, for nodes that are
-    /// away or do not permit messages, and for a message that was lost, or went to a process that hangs. Where a
-    /// majority of the nodes tells its waiters, the pause doubles while the same holder is met, up to 8 × `max` and
-    /// 1 s at least: long pauses are noticed then.
+    /// A release wakes the next waiter of the same process, or sends a message to one waiter of another process;
+    /// and waiters try again when the lock's ttl ends. So these pauses matter for locks of other libraries, for nodes
+    /// that are away or do not permit messages, and where a message was lost or went to a process that hangs. Where a
+    /// majority of the nodes can send the waiter messages, the pause doubles as long as the same holder has the lock,
+    /// up to 8 × `max` or 1 s, whichever is longer.
     ///
     /// Defaults to 50 ms and 250 ms.
     #[must_use]
@@ -83,14 +83,14 @@ impl Options {
     }
 
     /// How long one command may take: to be written to all nodes, and answered by as many as are needed.
-    /// Without a majority each operation takes so long before it fails. A minority that does not answer
-    /// costs less: some milliseconds, once, and from then on nothing until it is back. The Redlock
-    /// specification asks for a time that is small against the ttl: 5–50 ms for locks of 10 s. From
-    /// above 0 to 1 hour.
+    /// If no majority answers, each operation takes this long before it fails. A minority that does not answer
+    /// costs less: some milliseconds, once, and then nothing until it is back. The Redlock
+    /// specification asks for a time that is small compared with the ttl: 5–50 ms for locks of 10 s. More
+    /// than 0, and at most 1 hour.
     ///
-    /// A release takes this long at most; an attempt to acquire, or an extension, twice as long, with
-    /// all that is tried again within it. The first operation also waits this long for the nodes that are
-    /// still being connected when a majority is.
+    /// A release takes at most this long; an attempt to acquire, or an extension, at most twice as long, with
+    /// everything that is retried in it. Once a majority is connected, the first operation also waits up to this
+    /// long for the nodes that are still connecting.
     ///
     /// Defaults to 50 ms.
     #[must_use]
@@ -99,9 +99,9 @@ impl Options {
         self
     }
 
-    /// How long connecting a node may take, with name resolution, TLS and authentication. An
-    /// operation waits that long for connections only as long as no majority has ever been connected.
-    /// From above 0 to 1 hour.
+    /// How long connecting to a node may take, including name resolution, TLS and authentication. An
+    /// operation waits this long for connections only if no majority has ever been connected.
+    /// More than 0, and at most 1 hour.
     ///
     /// Defaults to 500 ms.
     #[must_use]
@@ -110,8 +110,9 @@ impl Options {
         self
     }
 
-    /// How often one lock can be [extended](crate::Lock::extend) by hand. Without a bound a hung
-    /// holder could keep a lock for ever, says the Redlock specification.
+    /// How often one lock can be [extended](crate::Lock::extend) by hand. Without a bound, a holder that hangs
+    /// in a loop could keep a lock for ever; the Redlock specification asks for one. Zero: never. Automatic renewal
+    /// ([`Lock::keep_alive`](crate::Lock::keep_alive)) has a bound of its own.
     ///
     /// Defaults to 10.
     #[must_use]
@@ -120,23 +121,23 @@ impl Options {
         self
     }
 
-    /// Protects against nodes that were restarted without their data, and would grant what is still held:
+    /// Protects against nodes that were restarted without their data, and would grant locks that are still held:
     /// a node gives no votes until its server has been up for `max_ttl`. The Redlock specification asks for
-    /// such a "delayed restart"; here it needs nothing of the nodes but that `INFO server` is permitted.
+    /// such a "delayed restart". Here the clients see to it; the nodes only have to permit `INFO server`.
     ///
     /// `max_ttl` is the longest ttl that *any* client uses on the same resources, extensions and renewals
-    /// included, and all of them need this option with the same value. Longer ttls are refused here
+    /// included, and all clients need this option with the same value. This client refuses longer ttls
     /// ([`Error::Config`](crate::Error::Config)). From 3 ms to 100 years; zero: no guard.
     ///
-    /// What it costs: a restarted node does not vote for `max_ttl` (1 s at least) and up to two seconds; without a
-    /// majority that does, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
+    /// What it costs: a restarted node does not vote for `max_ttl` (at least 1 s) plus up to two seconds. While no
+    /// majority votes, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
     /// [`NodeErrors::retry_after`](crate::NodeErrors::retry_after) says for how long. So keep `max_ttl`
     /// short, and restart nodes one by one. Nodes that write every command to a disk that survives
-    /// (`appendfsync always`) do not need it. It does not see `FLUSHALL`, evicted keys, or a virtual machine
-    /// that was set back.
+    /// (`appendfsync always`) do not need it. It does not notice `FLUSHALL`, evicted keys, or a virtual machine
+    /// that was reset to a snapshot.
     ///
-    /// Defaults to no guard: a node of a new deployment cannot be told from one that has forgotten
-    /// everything.
+    /// Defaults to no guard, because a node of a new deployment cannot be told from one that has forgotten
+    /// everything: with the guard, the first start of a deployment has to wait as well.
     ///
     /// ```
     /// use std::time::Duration;
@@ -152,26 +153,26 @@ impl Options {
         self
     }
 
-    /// Whether a lock goes to whoever has waited longest, across processes. All who use the same resources should say
-    /// the same: acquirers that are not fair go before fair ones.
+    /// Whether a lock goes to whoever has waited longest, across processes. All clients that use the same resources
+    /// should set the same value: clients without the option go before those with it.
     ///
-    /// Among fair acquirers, who has waited longer gets a lock first, if it is alive and takes its turn. How long
-    /// that is: with one node by that node's clock, to a round trip; with several nodes by the hosts' clocks, where at
-    /// most one second of their difference counts; not at all where nodes do not tell (TLS, a user without
-    /// channels). A turn lasts for 4 × [`node_timeout`](Options::node_timeout), at
-    /// least 250 ms and at most 1 s. A waiter that was killed is skipped. One that hangs costs the others its turn
-    /// and a pause that is no longer. Nobody leaves a free lock to others for more than four turns. Exclusion never
-    /// depends on any of this.
+    /// Among fair waiters, the one that has waited longest gets the lock, if it is alive and takes its turn. Its
+    /// arrival is measured, with one node, by that node's clock, to a round trip; with several nodes, by the hosts'
+    /// clocks, whose difference counts up to one second. There is no order where nodes cannot send messages to the
+    /// waiters (over TLS, or to a user without channels). A turn is the time for which a free lock is reserved for one
+    /// waiter: 4 × [`node_timeout`](Options::node_timeout), at least 250 ms and at most 1 s. A waiter that was killed
+    /// is skipped. One that hangs costs the others its turn and a pause of at most the same length. Nobody leaves a
+    /// free lock to others for more than four turns. Mutual exclusion never depends on any of this.
     ///
-    /// Strict first come, first served is impossible over several independent nodes. Each of them sees arrivals in
-    /// an order of its own, and cannot ask the others. Two waiters of which each is first on some nodes would both
+    /// Strict first come, first served is impossible over several independent nodes. Each node sees arrivals in
+    /// its own order, and cannot ask the others. Two waiters that are each first on some of the nodes would both
     /// wait for a majority for ever; so turns must end.
     ///
-    /// What it costs: each acquire is a script of 5–7 µs of a node's time in place of a `SET` of less than one. A
-    /// thread never hands a lock over to another of the same process; each release sends a message to one waiter,
-    /// which takes a round trip more. So leave it off where throughput counts, or where nobody waits long.
-    /// [`try_acquire`](crate::Redlock::try_acquire) also says `None` where a free lock is kept for another. Needs
-    /// Redis 5.
+    /// What it costs: each acquisition runs a script that takes 5–7 µs of a node's time, in place of a `SET` that
+    /// takes less than one. A thread never hands a lock directly to another thread of the same process: each release
+    /// sends a message to one waiter, which takes one more round trip. So leave it off where throughput matters, or
+    /// where nobody waits long. [`try_acquire`](crate::Redlock::try_acquire) also returns `None` for a free lock that
+    /// is reserved for somebody who waits. Needs Redis 5.
     ///
     /// Defaults to false.
     ///
@@ -188,12 +189,12 @@ impl Options {
         self
     }
 
-    /// Who has a lock, for the people who ask: [`Redlock::inspect`](crate::Redlock::inspect) and `redlock list` show it
-    /// as [`Holder::label`](crate::Holder::label). A host and a process, as `web-3:4711`, say enough. Everybody who may
-    /// read the keys can read it: no secrets.
+    /// A text that tells people who holds a lock: `redlock list` and [`Redlock::inspect`](crate::Redlock::inspect)
+    /// show it ([`Holder::label`](crate::Holder::label)). A host and a process id, such as `web-3:4711`, are enough.
+    /// Everybody who may read the keys can read it, so it must not be a secret.
     ///
-    /// It stands behind the token in the value of the lock's key. Nothing is decided by it: clients with labels,
-    /// with others and without one exclude each other as always.
+    /// It is stored after the token in the value of the lock's key, and has no effect on locking: clients with
+    /// the same label, different labels or none exclude each other as always.
     ///
     /// At most 64 bytes, without control characters. Defaults to the empty text: no label.
     ///

@@ -2,7 +2,8 @@
  * redlock.h - distributed locks on Redis, for C and every language that can call it.
  *
  * This header is the manual. Read it from the top: conventions, rules, the client object, acquiring,
- * asking, ending, lasting longer, log messages. `examples/capi/` has a complete program.
+ * querying a lock, extending and ending it, automatic renewal, log messages. `examples/capi/` has a
+ * complete program.
  *
  *     redlock_t *redlock;
  *     redlock_lock_t *lock;
@@ -21,7 +22,7 @@
  *     redlock_free(redlock);
  *
  * A lock is a lease: it ends by itself when its time to live (ttl) is over, whether its holder has
- * finished or not. What that means, and when to take something else, stands in the guide under
+ * finished or not. What that means, and when to use something else, is explained in the guide under
  * "guarantees": https://docs.rs/redlock-sync/latest/redlock_sync/guide/index.html
  */
 
@@ -74,8 +75,8 @@ extern "C" {
  * that the whole string has, without the NUL. buf may be NULL if cap is 0.
  *
  * NULL where a pointer is needed gives REDLOCK_CONFIG, or 0 from functions that return a value.
- * No NULL, and no code or option number that does not exist, ever crashes. (A handle that was ended
- * already, or never was one, does: as with free().)
+ * NULL never crashes, nor does a code or option number that does not exist. (A handle that has already
+ * been ended, or never was a handle, does, as with free().)
  *
  *
  * Rules
@@ -84,25 +85,25 @@ extern "C" {
  * program. A redlock_lock_t may be used from any thread, and from several at once. Whoever ends a
  * handle makes sure that no other thread is using it or will.
  *
- * Blocking. Only acquiring, extending, releasing, redlock_lock_keep_alive(),
- * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how long, in terms of the
- * options. Calls in other threads add half a node timeout at most, where a node takes in nothing.
- * All others decide by the local clock and memory, without asking a node. (Calls with one lock from
- * several threads wait for each other while one of them changes the lock. redlock_lock_stop(),
- * redlock_lock_leak() and redlock_set_log() wait for a callback that is running. What ends the last use of connections
- * blocks as redlock_free(): also redlock_lock_leak(), and redlock_set() with a new timeout. A callback for log
- * messages adds what it takes.)
+ * Blocking. Only redlock_connect(), acquiring, extending, releasing, redlock_lock_keep_alive(),
+ * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how
+ * long, in terms of the options. Calls in other threads add at most half a node timeout, where a node
+ * takes in nothing. All other functions decide by the local clock and memory, without asking a node.
+ * (Calls with one lock from several threads wait for each other while one of them changes the lock.
+ * redlock_lock_stop(), redlock_lock_leak() and redlock_set_log() wait for a callback that is running.
+ * A call that ends the last use of connections blocks like redlock_free(): also redlock_lock_leak(),
+ * and redlock_set() with a new timeout. A callback for log messages adds its own time.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
  * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost (without a
  * reason), and ending it frees memory and tells the nodes nothing. Do not fork while
- * another thread is in redlock_set() or redlock_set_log(). A child is told by its process id: one that has the same id as
- * the process that called redlock_new() (the first process of a new pid namespace whose parent was the
- * first of its own, or a descendant that was given the id again) is taken for it. Call redlock_new() in
- * the child there.
+ * another thread is in redlock_set() or redlock_set_log(). A child is recognised by its process id: one
+ * that has the same id as the process that called redlock_new() is mistaken for it. (That happens to the
+ * first process of a new pid namespace whose parent was the first of its own, and to a descendant that
+ * was given the id again.) Call redlock_new() in such a child.
  *
  * Signals. The library installs no handlers, and raises no SIGPIPE. Blocking functions go on after a
- * signal: use redlock_acquire_while() where a signal shall stop the waiting. Do not call any of these
+ * signal: use redlock_acquire_while() where a signal should stop the waiting. Do not call any of these
  * functions in a signal handler. The library's threads are started by the calls that need them and
  * inherit the signal mask of the calling thread. pthread_cancel() of a thread that is in one of these
  * functions aborts the process.
@@ -121,7 +122,7 @@ typedef struct redlock redlock_t;
 typedef struct redlock_lock redlock_lock_t;
 
 /* ---------------------------------------------------------------------------------------------
- * Version. That of the library in use: compare it with the header's where they may differ.
+ * Version of the library in use. Compare it with the header's version if the two may differ.
  * ------------------------------------------------------------------------------------------- */
 
 uint32_t redlock_version_number(void);
@@ -132,26 +133,27 @@ const char *redlock_version_string(void);
  * ------------------------------------------------------------------------------------------- */
 
 #define REDLOCK_OK 0
-/* Held by another, for the whole time waited (or others were trying for it as well, and nobody got a
-   majority): come back later, or leave the work to them. */
+/* Somebody else held the lock for the whole time waited (or others tried for it as well, and nobody got
+   a majority): come back later, or leave the work to them. */
 #define REDLOCK_BUSY 1
 /* This lock is no longer held: its validity is over, or a majority of the nodes said so. Stop what
    it protects, now. */
 #define REDLOCK_LOST 2
-/* Not enough validity: granted too late to be of use (acquiring; it has been released again), or
-   less left than asked for (redlock_lock_ensure(); it is still held). A longer ttl or faster nodes. */
+/* Not enough validity: the lock was granted so late that its validity was over (acquiring; it has been
+   released again), or less is left than asked for (redlock_lock_ensure(); it is still held). Use a longer
+   ttl, or faster nodes. */
 #define REDLOCK_TOO_SLOW 3
-/* Too few nodes answered for a verdict: nothing is known about the lock. redlock_last_error() has
-   each failed node's cause. */
+/* Too few nodes answered to decide: it is not known whether the lock is held. redlock_last_error() has
+   the cause at each failed node. */
 #define REDLOCK_UNAVAILABLE 4
 /* The bound on extensions is used up. The lock is valid until its deadline: finish. */
 #define REDLOCK_EXTENSION_LIMIT 5
 /* redlock_acquire_while() was told to stop. */
 #define REDLOCK_CANCELLED 6
-/* Something passed in cannot work, now or later: NULL, no nodes, a bad URL, a ttl out of range, one
+/* A value that was passed in cannot work, now or later: NULL, no nodes, a bad URL, a ttl out of range, one
    server given under two addresses, ... redlock_last_error() names the value and the limit. */
 #define REDLOCK_CONFIG 7
-/* The operating system gave no random bytes for a token. */
+/* The operating system supplied no random bytes for a token. */
 #define REDLOCK_RANDOM 8
 /* A bug in this library, caught at its border. Report it with redlock_last_error(). Nothing is
    known about the lock; its handle can be used and must be ended all the same. */
@@ -160,13 +162,14 @@ const char *redlock_version_string(void);
 /* What a status code means, in a few words. Static; never NULL, for any number. */
 const char *redlock_status_string(int status);
 
-/* The text of the last failure in this thread: more than the code says, with the cause at each
-   failed node. Never a password. A call that succeeds leaves it; empty before the first failure.
+/* The text of the last failure in this thread, with more detail than the code: the cause at each
+   failed node, for example. Never a password. A call that succeeds does not change it; it is empty
+   before the first failure.
    Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);
 
-/* After UNAVAILABLE: how long until enough nodes vote, if only the restart guard keeps them from it. Of the
-   last failure in this thread, as redlock_last_error(); 0: unknown. */
+/* After UNAVAILABLE: how long it takes until enough nodes vote, if only the restart guard keeps them from
+   voting. It belongs to the last failure in this thread, like redlock_last_error(). 0: unknown. */
 uint64_t redlock_last_retry_after_ms(void);
 
 /* ---------------------------------------------------------------------------------------------
@@ -176,54 +179,56 @@ uint64_t redlock_last_retry_after_ms(void);
 /* Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
    Redlock, where a majority decides. `urls` are n strings: redis://, unix://, and rediss:// if the
    library was built with a TLS feature; with user, password and database. Nothing is connected before
-   the first lock is acquired.
+   redlock_connect() or the first lock.
    CONFIG: no node or more than 64, a bad URL, the same address twice. */
 int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 
-/* How long redlock_acquire() may try in all. 0 is one attempt, UINT64_MAX for ever. Default 10000. */
+/* How long redlock_acquire() may try in all. 0 is one attempt, UINT64_MAX for ever. Default 10000.
+   redlock_acquire_while() is not bounded by it. */
 #define REDLOCK_OPTION_WAIT_MS 1
-/* The bounds of the random pause between two attempts where no release wakes sooner (see the guide under
-   "waiting"). Default 50 and 250. Setting one of them past
-   the other moves the other along, so that the order of the two calls does not matter. */
+/* The bounds of the random pause between two attempts, if no release wakes the waiter sooner (see the
+   guide under "waiting"). Default 50 and 250. Setting one of them past the other moves the other along,
+   so that the order of the two calls does not matter. */
 #define REDLOCK_OPTION_RETRY_DELAY_MIN_MS 2
 #define REDLOCK_OPTION_RETRY_DELAY_MAX_MS 3
 /* How long one command may take: to be written to all nodes, and answered by as many as are needed.
-   Without a majority each operation takes so long before it fails; a minority that does not answer
-   costs some milliseconds once, and from then on nothing until it is back. Small against the ttl. 1 to
-   3600000. Default 50. */
+   If no majority answers, each operation takes this long before it fails. A minority that does not
+   answer costs some milliseconds once, and then nothing until it is back. It should be small compared
+   with the ttl. 1 to 3600000. Default 50. */
 #define REDLOCK_OPTION_NODE_TIMEOUT_MS 4
-/* How long connecting may take, with name resolution, TLS and authentication. An operation waits
-   that long for connections only as long as no majority has ever been connected. 1 to 3600000.
+/* How long connecting to a node may take, including name resolution, TLS and authentication. An
+   operation waits this long for connections only if no majority has ever been connected. 1 to 3600000.
    Default 500. */
 #define REDLOCK_OPTION_CONNECT_TIMEOUT_MS 5
 /* How often one lock can be extended by redlock_lock_extend(). 0 to UINT32_MAX. Default 10. */
 #define REDLOCK_OPTION_MAX_EXTENSIONS 6
 /* Protects against nodes that were restarted without their data: a node gives no votes until its server
-   has been up for so long. It is the longest ttl that any client uses on the same resources; all of them
-   need it, longer ttls are refused (CONFIG), and `INFO server` must be permitted. While no majority votes,
-   operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how long. See the guide under "operations".
-   0: none, the default; 3 to 3153600000000. A new value means new connections. */
+   has been up for this time. The value is the longest ttl that any client uses on the same resources. All
+   clients need the same value; longer ttls are refused (CONFIG), and `INFO server` must be permitted. While
+   no majority votes, operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how
+   long. See the guide under "operations". 0: none, the default; 3 to 3153600000000. A new value means
+   new connections. */
 #define REDLOCK_OPTION_RESTART_GUARD_MS 7
-/* Whether a lock goes to whoever has waited longest, across processes: 0, the default, or 1. Acquirers that
-   are not fair go before fair ones, so all who use the same resources should say the same. A waiter that hangs
-   costs the others four node timeouts (at least 250 ms, at most 1 s). It is slower; see the guide under
-   "waiting". */
+/* Whether a lock goes to whoever has waited longest, across processes: 0, the default, or 1. Clients
+   without the option go before those with it, so all that use the same resources should set the same
+   value. A waiter that hangs costs the others its turn of four node timeouts (at least 250 ms, at most
+   1 s), and a pause of at most the same length. Fair locks are slower; see the guide under "waiting". */
 #define REDLOCK_OPTION_FAIR 8
 
-/* Sets one option, for the calls that begin after it; locks that are held keep what they were
-   acquired with. Best done before the first lock: a new timeout means new connections.
+/* Sets one option, for the calls that begin after it; locks that are held keep the options that they
+   were acquired with. Best done before the first lock: a new timeout means new connections.
    CONFIG: no such option, a value out of range (nothing is changed then), a forked child. */
 int redlock_set(redlock_t *redlock, int option, uint64_t value);
 
-/* Makes the connections now, where otherwise the first lock does, and asks each node whether it answers: for
-   programs that want to fail at their start. Takes a connect timeout and five node timeouts at most. OK: a
-   majority answers. UNAVAILABLE: none does; redlock_last_error() has each failed node's cause. CONFIG: two nodes
-   are one server. */
+/* Connects to all nodes now, which otherwise the first lock does, and asks each whether it answers: for
+   programs that should fail at their start. Blocks for at most a connect timeout and five node timeouts.
+   OK: a majority answers (the log names the nodes that do not). UNAVAILABLE: no majority answers;
+   redlock_last_error() has the cause at each failed node. CONFIG: two nodes are one server. */
 int redlock_connect(redlock_t *redlock);
 
-/* Ends the client object. The connections close when its locks are ended too; the last one to go
-   may block until the releases that are due have been written, and what was written before has been
-   answered, for at most a node timeout. */
+/* Ends the client object. The connections are closed when all its locks have ended too. The call that ends
+   the last of them may block until pending releases have been written and everything written before has
+   been answered, for at most a node timeout. */
 void redlock_free(redlock_t *redlock);
 
 /* ---------------------------------------------------------------------------------------------
@@ -232,61 +237,65 @@ void redlock_free(redlock_t *redlock);
  * The ttl bounds how long the lock stays taken if this process dies: 3 ms to 100 years. The lock is
  * valid for at most 99 % of it less 2 ms (for clocks that differ), less what acquiring took.
  *
- * All of these fail with CONFIG and RANDOM at once, and after any failure whatever was granted has
- * been undone. One attempt blocks for at most two node timeouts; the first one ever for a connect
- * timeout and a node timeout more.
+ * All of these fail with CONFIG and RANDOM at once. After any failure, what was granted has been undone
+ * on all nodes that can be reached; the others are told when they are back. One attempt blocks for at
+ * most two node timeouts; the very first one for a connect timeout and a node timeout more.
  * ------------------------------------------------------------------------------------------- */
 
-/* One attempt. BUSY: held by another, or (REDLOCK_OPTION_FAIR) kept for one that waits; or others kept trying
-   for it as well, and none of them got a majority. UNAVAILABLE, TOO_SLOW. */
+/* One attempt. BUSY: somebody else holds the lock, or it is reserved for one that waits
+   (REDLOCK_OPTION_FAIR), or others tried for it as well and none of them got a majority. UNAVAILABLE,
+   TOO_SLOW. */
 int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                         uint64_t ttl_ms, redlock_lock_t **out);
 
-/* Waits while others have it or too few nodes answer, for as long as REDLOCK_OPTION_WAIT_MS
-   says. Threads of this process are served in the order in which they came. Fails as the last attempt
-   did: BUSY, UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once where so
-   many nodes refuse for good that no majority is left (a wrong password or none, NOPERM, no such database,
-   a node of a Redis Cluster, something that is not a Redis server): waiting cannot help. */
+/* Waits for up to REDLOCK_OPTION_WAIT_MS while others hold the lock or too few nodes answer. Threads of
+   this process are served in the order in which they came. Fails as the last attempt did: BUSY,
+   UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once if so many nodes
+   refuse for good that no majority is left (a wrong password or none, NOPERM, no such database, a node of
+   a Redis Cluster, something that is not a Redis server), since waiting cannot help then. */
 int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                     uint64_t ttl_ms, redlock_lock_t **out);
 
-/* The same with a wait of its own. 0 is one attempt, UINT64_MAX for ever. */
+/* The same with its own wait in place of the option. 0 is one attempt, UINT64_MAX for ever. */
 int redlock_acquire_within(redlock_t *redlock, const void *resource, size_t resource_len,
                            uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
-/* Waits until keep_trying(user) returns 0: REDLOCK_OPTION_WAIT_MS does not count here. It is asked in the
-   calling thread, before each attempt and at least every 50 ms during pauses; a flag that a signal
-   handler sets stops the waiting so. CANCELLED: it returned 0. */
+/* Waits until keep_trying(user) returns 0; REDLOCK_OPTION_WAIT_MS does not bound it. keep_trying is called
+   in the calling thread, before each attempt and at least every 50 ms during pauses. So it can look at a
+   flag that a signal handler sets. CANCELLED: it returned 0. UNAVAILABLE at once if the nodes refuse for
+   good, as in redlock_acquire(). */
 int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resource_len,
                           uint64_t ttl_ms, int (*keep_trying)(void *user), void *user,
                           redlock_lock_t **out);
 
-/* Takes a lock that this thread can take again: if it holds the lock already, a handle more for it. Nothing
-   is asked of the nodes then if at least half of the validity that ttl_ms gives is left; otherwise the lock is
-   extended for all of its handles, which counts as one extension. Each handle is ended once, in any order;
-   the last one releases the lock, and the others ask nobody. wait_ms as above.
-   The handle belongs to its thread: calls with it in another one fail with CONFIG (or give 0), and do nothing: it
-   is not freed either; end it before its thread ends. (redlock_lock_resource() can be called from
-   anywhere.) redlock_lock_keep_alive(), redlock_lock_leak() and redlock_lock_token() do the same in any thread.
-   After redlock_set() of a timeout or the restart guard, locks that were taken before are not seen.
-   If the thread holds the lock: LOST if that is over (it is not taken anew before all its handles have ended),
-   and what redlock_lock_extend() fails with. Otherwise as redlock_acquire(). */
+/* Takes a reentrant lock, which this thread can take again: if it holds the lock already, it gets another
+   handle for it. Then the nodes are not asked if at least half of the validity that ttl_ms gives is left;
+   otherwise the lock is extended for all of its handles, which counts as one extension. Each handle is
+   ended once, in any order. Ending the last one releases the lock; ending another asks no node. wait_ms as
+   above.
+   The handle belongs to its thread, and must be ended before the thread ends. Calls with it in another
+   thread fail with CONFIG (or return 0) and do nothing, so that it is not freed either.
+   (redlock_lock_resource() can be called from anywhere.) redlock_lock_keep_alive(), redlock_lock_leak() and
+   redlock_lock_token() fail in the same way in any thread.
+   After redlock_set() of a timeout or the restart guard, locks that were taken before are not recognised.
+   If the thread holds the lock: LOST if the lock is over (it is not taken again before all its handles
+   have ended), and the failures of redlock_lock_extend(). Otherwise as redlock_acquire(). */
 int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t resource_len,
                               uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
-/* The length of a token: the random value that signs one lock. */
+/* The length of a token: the random value that identifies one acquisition on the nodes. */
 #define REDLOCK_TOKEN_SIZE 20
 
-/* Goes on with a lock that another process or thread handed over: its resource, its token
-   (redlock_lock_token()) and how long it is still valid (redlock_lock_remaining_ms() there, less what
-   the hand-over took). Believes what it is told and asks no node. The giver ends its handle with
-   redlock_lock_leak(). Extensions count anew. */
+/* Takes over a lock that another process or thread hands over, given its resource, its token
+   (redlock_lock_token()) and how long it is still valid (redlock_lock_remaining_ms() there, less the time
+   that the hand-over took). Relies on these values and asks no node. The giver ends its handle with
+   redlock_lock_leak(). The count of extensions starts again at zero. CONFIG: a value out of range. */
 int redlock_resume(redlock_t *redlock, const void *resource, size_t resource_len,
                    const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
                    redlock_lock_t **out);
 
 /* ---------------------------------------------------------------------------------------------
- * Asking a lock. Local: no node is asked, nothing blocks.
+ * Querying a lock. Local unless it says otherwise: no node is asked, nothing blocks.
  * ------------------------------------------------------------------------------------------- */
 
 /* How long the lock is still valid, rounded down. 0 once it is over or known to be lost. */
@@ -295,8 +304,8 @@ uint64_t redlock_lock_remaining_ms(const redlock_lock_t *lock);
 /* 1 while the lock is valid, otherwise 0. */
 int redlock_lock_is_valid(const redlock_lock_t *lock);
 
-/* Makes sure that the lock stays valid for at_least_ms: to be called before each critical write, with
-   the time that the write may take. LOST: the validity is over. TOO_SLOW: less is left than asked
+/* Checks that the lock stays valid for at least at_least_ms. Call it before each critical write, with
+   the time that the write may take. LOST: the lock is lost, or its validity is over. TOO_SLOW: less is left than asked
    for; it is still held. */
 int redlock_lock_ensure(const redlock_lock_t *lock, uint64_t at_least_ms);
 
@@ -312,130 +321,134 @@ size_t redlock_lock_depth(const redlock_lock_t *lock);
    lock: never log it. */
 size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
 
-/* A number for this lock that grows from holder to holder, for stores that refuse smaller ones: see the
-   guide under "fencing". No secret. The first call asks the nodes, and blocks for at most two node
-   timeouts and as long as the nodes' numbers differ, until the validity ends; later calls give the same
-   number and ask nobody. *out is 0 on failure.
-   LOST: the validity is over, or so many nodes no longer hold the lock that no majority can. UNAVAILABLE: too
-   few nodes answered; ask again. CONFIG: NULL. */
+/* A number for this lock that grows from holder to holder, for stores that refuse smaller numbers: see the
+   guide under "fencing". Not a secret. The first call asks the nodes. It blocks for at most two node
+   timeouts, or longer while the nodes' numbers differ, but never past the end of the validity. Later calls
+   return the same number and ask no node. *out is 0 on failure.
+   LOST: the validity is over, or so many nodes no longer hold the lock that no majority is left.
+   UNAVAILABLE: too few nodes answered; try again. CONFIG: NULL. */
 int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
 
-/* What is locked. Bytes, as with the token. */
+/* What is locked: bytes, copied like the token. */
 size_t redlock_lock_resource(const redlock_lock_t *lock, void *buf, size_t cap);
 
 /* ---------------------------------------------------------------------------------------------
  * Extending and ending a lock
  * ------------------------------------------------------------------------------------------- */
 
-/* Makes the lock valid for ttl_ms from now (less the drift) if it would end earlier; it never
-   shortens. Blocks for at most two node timeouts. A failed extension deletes, creates and shortens
+/* Makes the lock valid for ttl_ms from now (less the allowance for clocks) if it would end earlier; it
+   never shortens. Blocks for at most two node timeouts. A failed extension deletes, creates and shortens
    nothing on the nodes; it may have prolonged the lock on some:
    LOST: the validity is over, or a majority no longer holds the lock.
-   UNAVAILABLE: too few nodes answered. The old deadline stays, so trying again is worth while.
+   UNAVAILABLE: too few nodes answered. The old deadline stays in force, so it is worth trying again.
    EXTENSION_LIMIT: REDLOCK_OPTION_MAX_EXTENSIONS is used up (only successful ones count).
-   CONFIG: ttl out of range; or the lock is kept alive, which renews it by itself.
-   Nodes that do not hold the lock (they were restarted, or connected late) are given it again. */
+   CONFIG: ttl out of range; or the lock is kept alive, and so renewed automatically.
+   A successful extension also sets the lock again on nodes that do not hold it, because they were
+   restarted or connected late. */
 int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
 
 /* Releases the lock, waits until a majority has confirmed it, and frees the handle, whatever it
-   returns (but for a reentrant lock of another thread). Blocks for at most a node timeout.
-   LOST: it had been lost before; what it protected may have been touched by another.
-   UNAVAILABLE: too few nodes confirmed; the ttl ends the lock on the others. */
+   returns (except for a reentrant lock of another thread). Blocks for at most a node timeout.
+   LOST: it had already been lost; others may have touched what it protected.
+   UNAVAILABLE: too few nodes confirmed; on the others the lock ends with its ttl. */
 int redlock_lock_release(redlock_lock_t *lock);
 
-/* Frees the handle (unless the lock is reentrant) and does not release the lock: nobody can take it until its ttl ends. For
-   a throttle ("at most once in 5 seconds"), and after handing the lock over. */
+/* Frees the handle (unless the lock is reentrant) without releasing the lock: nobody can take it until its
+   ttl ends. For a throttle ("at most once in 5 seconds"), and after handing the lock over. */
 void redlock_lock_leak(redlock_lock_t *lock);
 
 /* ---------------------------------------------------------------------------------------------
  * Work that takes longer than the ttl
  *
- * A lock that is kept alive is renewed by itself every third of its ttl, until max_hold_ms is used up.
- * The handle stays the same. If the lock is lost all the same, its holder learns it by
+ * A lock that is kept alive is renewed automatically every third of its ttl, until max_hold_ms is used up.
+ * The handle stays the same. If the lock is lost all the same, its holder can find out with
  * redlock_lock_is_valid(), redlock_lock_ensure() and the functions below, which all decide by the local
- * clock, whatever the nodes are doing, and agree.
+ * clock, whatever the nodes are doing, and never contradict each other.
  * ------------------------------------------------------------------------------------------- */
 
-/* Has the lock renewed, for at most max_hold_ms counted from its acquisition. One thread renews all
-   locks of a redlock_t. Blocks only if the lock is nearly expired and therefore renewed at once.
-   CONFIG: it is kept alive already (nothing is changed then); max_hold_ms is less than the time that it
-   has been held; no thread can be started. LOST, UNAVAILABLE: as redlock_lock_extend().
-   After any other failure than "kept alive already" the lock has been released: the handle is
-   lost for good and must still be ended. */
+/* Keeps the lock alive, for at most max_hold_ms counted from its acquisition. One thread renews all
+   locks of a redlock_t. Blocks only if the lock has nearly expired and is therefore renewed at once, for
+   at most two node timeouts.
+   CONFIG: it is kept alive already, or reentrant (nothing is changed then); max_hold_ms is less than the
+   time that it has been held; no thread can be started. LOST, UNAVAILABLE: as redlock_lock_extend().
+   After any failure but these two the lock has been released: the handle reports it lost,
+   and must still be ended. */
 int redlock_lock_keep_alive(redlock_lock_t *lock, uint64_t max_hold_ms);
 
-/* Ends the renewal: a lock as before, with the deadline that it has now. Callbacks are forgotten; one
-   that is running is waited for. CONFIG: it is not kept alive. LOST: keep_alive had failed. */
+/* Ends the renewal. The lock is a plain one again, with its current deadline. Its callbacks are removed;
+   the call waits for one that is running. CONFIG: it is not kept alive. LOST: redlock_lock_keep_alive()
+   had failed. */
 int redlock_lock_stop(redlock_lock_t *lock);
 
-/* How long the lock is still renewed. 0 if it is not kept alive. */
+/* How long the lock will still be renewed. 0 if it is not kept alive. */
 uint64_t redlock_lock_hold_left_ms(const redlock_lock_t *lock);
 
-/* Waits until the lock is lost, for at most timeout_ms. LOST: it is. OK: it was still held
-   when the time was over. CONFIG: it is not kept alive, or not any more. */
+/* Waits until the lock is lost, for at most timeout_ms. LOST: it is lost. OK: it was still held
+   when the time was over. CONFIG: it is not kept alive, or no longer. */
 int redlock_lock_wait_lost(const redlock_lock_t *lock, uint64_t timeout_ms);
 
 /* Why a lock that was kept alive was lost. */
 /* It is not lost, or not kept alive. */
 #define REDLOCK_REASON_NONE 0
-/* So many nodes no longer held it that no majority does: another has it, or somebody deleted it. */
+/* So many nodes no longer hold it that no majority is left: another holder has it, or somebody deleted it. */
 #define REDLOCK_REASON_TAKEN 1
-/* Its validity ended before a majority of the nodes had answered a renewal. */
+/* Its validity ended before a majority of the nodes had confirmed a renewal. */
 #define REDLOCK_REASON_EXPIRED 2
 /* max_hold_ms was used up. */
 #define REDLOCK_REASON_HOLD_LIMIT 3
 
 int redlock_lock_lost_reason(const redlock_lock_t *lock);
 
-/* Has fn(reason, user) called once, when the lock is lost: at once if it is lost already, never after
-   it was stopped or ended. Several can be set; each is called. CONFIG: the lock is not kept alive.
+/* Calls fn(reason, user) once, when the lock is lost; at once if it is lost already, and never after the
+   lock was stopped or ended. Several callbacks can be set; each is called. CONFIG: the lock is not kept
+   alive.
 
-   fn runs on a thread of its own (where none can be started, on the one that found the loss), while
-   other threads go on using the lock. It should only pass the news on: set a flag, write to a pipe,
-   signal a condition. The lock belongs to its owner: called by fn with the same lock, functions say
-   that it is lost (without a reason) and do nothing, and redlock_lock_release() and
+   fn runs on a thread of its own (or, if none can be started, on the one that found the loss), while
+   other threads go on using the lock. It should only pass on the news: set a flag, write to a pipe,
+   signal a condition. The lock belongs to its owner: if fn calls a function with the same lock, the
+   function reports the lock lost (without a reason) and does nothing; redlock_lock_release() and
    redlock_lock_leak() do not free it. Other handles can be used.
 
    redlock_lock_stop(), redlock_lock_release() and redlock_lock_leak() wait for a callback that is
-   running; when they return, none is running nor will be, so that `user` may be freed. Do
-   not hold a mutex in them that fn waits for. In a forked child fn is never called. */
+   running. When they return, none is running and none will be called, so `user` may be freed. Do not
+   hold a mutex that fn waits for while calling them. In a forked child fn is never called. */
 int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
 
 /* ---------------------------------------------------------------------------------------------
  * What the library logs
  *
- * Nothing unless redlock_set_log() says to whom. WARN is worth reading: a node is away or back, a lock was
- * found lost. That a lock is held by another is no warning.
+ * Nothing is logged unless redlock_set_log() sets a callback. WARN is worth reading: a node is away or
+ * back, a lock was found lost. A lock that somebody else holds is not a warning.
  * ------------------------------------------------------------------------------------------- */
 
 #define REDLOCK_LOG_ERROR 1
 #define REDLOCK_LOG_WARN 2
 #define REDLOCK_LOG_INFO 3
-/* One line for each attempt to acquire: verdict, votes, time. */
+/* One line for each attempt to acquire: result, votes, time. */
 #define REDLOCK_LOG_DEBUG 4
-/* And the votes that it rests on. */
+/* And the answers of the nodes, one by one. */
 #define REDLOCK_LOG_TRACE 5
 
-/* Has fn(level, message, user) called for each message of max_level or more serious, from now on, in the whole
-   process. fn NULL: nothing is logged, as in the beginning (whatever max_level says). OK, or
-   CONFIG: no such level; or the library is part of a Rust program that has set a logger of its own, which
-   goes on getting the messages.
+/* From now on, calls fn(level, message, user) for each message of max_level or more serious, in the whole
+   process. fn NULL: nothing is logged, as at the beginning (whatever max_level is). OK, or CONFIG: no such
+   level; or the library is part of a Rust program that has set a logger of its own, which keeps getting
+   the messages.
 
-   message is UTF-8, has no password and no token, and lives until fn returns.
+   message is UTF-8, contains no password and no token, and is valid until fn returns.
 
-   fn runs in the thread that has something to say, which may be one of the library's, and in several at once.
-   That thread holds no lock of the library (what is logged in a call with a redlock_lock_t is passed on when the
-   call is nearly over). So fn may call these functions, also with that redlock_lock_t, but must not end a handle
-   that the call is about. (While redlock_acquire_reentrant() extends a lock that the thread has, that lock is
-   not valid for fn.) What is logged meanwhile in the same thread is not passed on. fn should return soon,
-   since the thread may be the one that renews locks; other threads do not wait for it.
+   fn runs in the thread that logs the message, which may be one of the library's, and in several threads at
+   once. That thread holds no mutex of the library (messages logged in a call with a redlock_lock_t are passed
+   on when the call is nearly over). So fn may call these functions, even with that redlock_lock_t, but must
+   not end a handle that the call is about. (While redlock_acquire_reentrant() extends a lock that the thread
+   holds, that lock is not valid for fn.) Messages logged in the same thread while fn runs are not passed on.
+   fn should return soon, since the thread may be the one that renews locks; other threads do not wait for it.
 
-   When redlock_set_log() returns, no thread is in the fn that was set before, nor will be: the old `user` may be
-   freed. It waits for that, so do not hold a mutex that the old fn waits for. Called by fn, it does not wait,
-   and the old `user` must stay valid. Whatever fn uses must live until NULL is set, also while the program
-   ends. Each call keeps some bytes of memory for good.
+   redlock_set_log() waits until no thread is in the fn that was set before, and none will enter it again; then
+   the old `user` may be freed. So do not hold a mutex that the old fn waits for. If fn itself calls it, it does
+   not wait, and the old `user` must stay valid. Whatever fn uses must live until NULL is set, even while the
+   program ends. Each call keeps some bytes of memory for good.
 
-   In a forked child fn goes on being called. */
+   In a forked child fn is still called. */
 int redlock_set_log(int max_level, void (*fn)(int level, const char *message, void *user),
                     void *user);
 

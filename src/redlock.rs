@@ -37,11 +37,11 @@ struct Family {
     children: [Child; 4],
 }
 
-/// What a forked process uses. Nothing here is ever waited for that another process began: a thread of
-/// the parent that was in the middle of something does not exist in the child.
+/// What a forked process uses. The child never waits for anything that another process began: the thread of
+/// the parent that began it does not exist in the child.
 #[derive(Default)]
 struct Child {
-    /// Zero: nobody's.
+    /// The id of the process that uses it. Zero: none does.
     process: AtomicU32,
     family: OnceLock<Arc<Family>>,
 }
@@ -56,7 +56,7 @@ impl Redlock {
     /// # Errors
     ///
     /// [`Error::Config`] for an empty list or more than 64 nodes, a bad URL, TLS without its feature,
-    /// and an address that is given twice. It names the node's index, and for a URL what it should be.
+    /// and an address that is given twice. Its text names the node's index, and the forms that a URL can have.
     ///
     /// # Example
     ///
@@ -85,8 +85,8 @@ impl Redlock {
         })
     }
 
-    /// The same nodes with other options. The connections are shared with `self`'s clones unless
-    /// a timeout or the restart guard changed.
+    /// The same nodes with other options. The connections are shared with `self`'s clones, unless
+    /// a timeout or the restart guard changes.
     ///
     /// # Errors
     ///
@@ -101,25 +101,26 @@ impl Redlock {
         Ok(Redlock { family, options })
     }
 
-    /// Makes the connections now, where otherwise the first operation does, and asks each node whether it answers:
-    /// for programs that want to fail at their start. `None`: all nodes are well. `Some`: a majority is, which is
-    /// enough for locks, and these are not.
+    /// Connects to all nodes now, which otherwise the first operation does, and asks each whether it answers:
+    /// for programs that should fail at their start. `None`: all nodes answer. `Some`: a majority answers, which is
+    /// enough for locks; the nodes listed do not.
     ///
-    /// The locks use the same connections. So the first one need not wait for any, and lies on all nodes that are well.
-    /// It can be called at any time, to see how the nodes are; those that are away are tried at once.
+    /// Locks use the same connections. So the first lock need not wait for any, and lies on all nodes that answer.
+    /// It can be called at any time to see which nodes answer; those that are away are tried at once.
     ///
-    /// It takes at most [`connect_timeout`](Options::connect_timeout), which it only does if a node neither answers
-    /// nor refuses, and up to five times [`node_timeout`](Options::node_timeout).
+    /// It takes at most [`connect_timeout`](Options::connect_timeout) plus five times
+    /// [`node_timeout`](Options::node_timeout). Only a node that neither answers nor refuses makes it wait for the
+    /// whole `connect_timeout`.
     ///
-    /// It does not check what the nodes are and whether they permit locks: a replica, a user without the rights, or a
-    /// policy that evicts keys are found by [`check`](Redlock::check). With the [restart
-    /// guard](Options::restart_guard) a node that gives no votes yet is not well, and
+    /// It does not check what the nodes are and whether they permit locks: [`check`](Redlock::check) finds a replica,
+    /// a user without the rights, or a policy that evicts keys. With the [restart guard](Options::restart_guard), a
+    /// node that gives no votes yet counts as one that does not answer, and
     /// [`retry_after`](NodeErrors::retry_after) says for how long.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if no majority answers, with the causes. [`Error::Config`] if two nodes turn out to be
-    /// one server.
+    /// [`Error::Unavailable`] if no majority answers, with the cause at each node. [`Error::Config`] if two nodes turn
+    /// out to be one server.
     ///
     /// # Example
     ///
@@ -141,15 +142,15 @@ impl Redlock {
         }
     }
 
-    /// Tries once to take the lock on `resource` for `ttl`. `None`: held by another, or kept for one that waits
-    /// ([`Options::fair`]).
+    /// Tries once to take the lock on `resource` for `ttl`. `None`: somebody else holds it, or it is reserved for
+    /// somebody who waits ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
     ///
     /// Where several programs try for a free lock at the same moment, each may get some votes and nobody
-    /// a majority. Who got any tries again after a random pause of a few round trips that grows, with a new
-    /// token, for some hundred round trips and one [`node_timeout`](Options::node_timeout) at most. (The
-    /// Redlock specification, "Retry on failure".)
+    /// a majority. A program that got some retries with a new token, after a random pause of a few round trips
+    /// that grows with each retry, for at most some hundred round trips and one
+    /// [`node_timeout`](Options::node_timeout). (The Redlock specification, "Retry on failure".)
     ///
-    /// An attempt takes two of them at most, all told; the first operation of a program also connects.
+    /// An attempt takes at most two `node_timeout`s in all; the first operation of a program also connects.
     ///
     /// The resource is the key's name, 1 byte to 64 KiB, any bytes. The ttl is truncated to whole
     /// milliseconds; from 3 ms to 100 years. It bounds how long the lock stays taken if this process
@@ -160,8 +161,8 @@ impl Redlock {
     /// [`Error::Config`], [`Error::Unavailable`], [`Error::TooSlow`] (a majority granted it when its
     /// validity was over; it has been released again), [`Error::Random`].
     ///
-    /// After any failure the undo has been written to every node that may have granted and can be reached;
-    /// the others get it when they are back.
+    /// After any failure, what was granted is undone: the undo has been written to every node that may have granted
+    /// the lock and can be reached. The others get it when they are back.
     ///
     /// # Example
     ///
@@ -202,22 +203,23 @@ impl Redlock {
         }
     }
 
-    /// Takes the lock, waiting while others have it or too few nodes answer, within [`Options::wait`]. It does not
-    /// wait for nodes that refuse for good.
+    /// Takes the lock. Waits for up to [`Options::wait`] while others hold it or too few nodes answer, but not where
+    /// the nodes refuse for good.
     ///
-    /// Threads of this process are served in the order of their arrival. A release here hands over to the next
-    /// one, and one in another process tells this one; where it does not, the lock is found free when its
-    /// ttl ends, or after a pause ([`Options::retry_delay`]).
+    /// Threads of this process are served in the order of their arrival. A release in this process hands the lock to
+    /// the next thread; a release in another process sends a message to one that waits. A waiter that gets no
+    /// message tries again when the lock's ttl ends, or after a pause ([`Options::retry_delay`]).
     ///
     /// # Errors
     ///
-    /// The last complete attempt's: [`Error::Busy`], [`Error::Unavailable`] or [`Error::TooSlow`].
+    /// When the wait is over, the error of the last complete attempt: [`Error::Busy`], [`Error::Unavailable`] or
+    /// [`Error::TooSlow`].
     ///
     /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where so many nodes refuse for good
     /// that no majority is left: a wrong password or none, `NOPERM`, no such database, a node of a Redis Cluster
-    /// (`MOVED`), something that is not a Redis server. The error names each node's cause;
-    /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. What may pass (`LOADING`,
-    /// `READONLY`, `CLUSTERDOWN`, refused and silent connections) is waited for.
+    /// (`MOVED`), something that is not a Redis server. The error names the cause at each node;
+    /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. Failures that may pass
+    /// (`LOADING`, `READONLY`, `CLUSTERDOWN`, refused and silent connections) are retried.
     ///
     /// # Example
     ///
@@ -233,8 +235,8 @@ impl Redlock {
         self.acquire_within(resource, ttl, self.options.wait)
     }
 
-    /// [`acquire`](Redlock::acquire) with a wait of its own. Zero: one attempt. [`Duration::MAX`]: for
-    /// ever.
+    /// [`acquire`](Redlock::acquire) with its own wait in place of [`Options::wait`]. Zero: one attempt.
+    /// [`Duration::MAX`]: for ever.
     ///
     /// # Errors
     ///
@@ -248,13 +250,15 @@ impl Redlock {
         self.wait_for(resource.as_ref(), ttl, wait, None)
     }
 
-    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` says so. Nothing else ends the wait:
-    /// [`Options::wait`] does not count here. `keep_trying` is asked before each attempt and at least every 50 ms
-    /// while this waits; one that takes its time holds up the threads of this process that came later.
+    /// [`acquire`](Redlock::acquire) for as long as `keep_trying` returns true. [`Options::wait`] does not bound it.
+    /// `keep_trying` is called before each attempt and at least every 50 ms while this waits; a slow one holds up the
+    /// threads of this process that came later.
     ///
     /// # Errors
     ///
-    /// [`Error::Cancelled`] when `keep_trying` said no. At once: [`Error::Config`], [`Error::Random`].
+    /// [`Error::Cancelled`] when `keep_trying` returned false. At once, as [`acquire`](Redlock::acquire):
+    /// [`Error::Config`], [`Error::Random`], and [`Error::Unavailable`] where the nodes refuse for good. A lock that
+    /// is held, an outage, and answers that come too late are waited out.
     ///
     /// # Example
     ///
@@ -279,15 +283,15 @@ impl Redlock {
         self.wait_for(resource.as_ref(), ttl, Duration::MAX, Some(keep_trying))
     }
 
-    /// [Acquires](Redlock::acquire) the lock, does the work, releases the lock: on every way out, also
-    /// by a panic.
+    /// [Acquires](Redlock::acquire) the lock, does the work and releases the lock, however the work ends, even by
+    /// a panic.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Redlock::acquire), in which case the work was not begun; and [`Error::Lost`] if the
+    /// As [`acquire`](Redlock::acquire): then the work did not run. [`Error::Lost`] if the
     /// validity was over when the work ended, or a majority no longer held the lock: then
-    /// the work ran unprotected for a time. A release that too few nodes confirmed is no error here
-    /// (the ttl ends the lock); it is logged.
+    /// the work ran unprotected for a time. A release that too few nodes confirmed is not an error here
+    /// (the lock ends with its ttl); it is logged.
     ///
     /// # Example
     ///
@@ -311,13 +315,13 @@ impl Redlock {
         lock.release_after(result)
     }
 
-    /// Goes on with a lock that another process or program handed over: its token, and how long it is
-    /// still valid ([`Lock::remaining`] there, less what the hand-over took).
+    /// Takes over a lock that another process or program hands over, given its token and how long it is
+    /// still valid ([`Lock::remaining`] there, less the time that the hand-over took).
     ///
-    /// Believes what it is told and asks no node. `validity` counts from this call, so everything that
-    /// passed since [`Lock::remaining`] was asked must be taken off, a pause included: where that
-    /// cannot be known, [extend](Lock::extend) at once, before relying on the lock. The giver must not
-    /// release it ([`Lock::leak`] it). Extensions count anew.
+    /// Relies on these values and asks no node. `validity` counts from this call, so all time that has
+    /// passed since `remaining` was called, pauses included, must be subtracted. If that time is not
+    /// known, [extend](Lock::extend) at once, before relying on the lock. The giver must not
+    /// release it, but [`leak`](Lock::leak) it. The count of extensions starts again at zero.
     ///
     /// # Errors
     ///
@@ -325,7 +329,7 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// What a program that starts another hands over, and what that does with it:
+    /// What one program hands over, and what the other does with it:
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -364,7 +368,7 @@ impl Redlock {
         Ok(lock)
     }
 
-    /// With connections of its own, since what nodes do is told by what drives them.
+    /// With connections of its own, since the code that drives the connections reports what nodes do.
     pub(crate) fn observed_by(self, observer: Observer) -> Redlock {
         let infos = self.infos().to_vec();
         Redlock {
@@ -378,7 +382,7 @@ impl Redlock {
         self.family.shared.lane.nodes().infos()
     }
 
-    /// Asks all nodes over connections of their own. For all questions there are so many node timeouts.
+    /// Asks all nodes over new connections. `timeouts`: the time for all questions to a node, in node timeouts.
     pub(crate) fn visit<T: Send + 'static>(
         &self,
         timeouts: u32,
@@ -396,7 +400,7 @@ impl Redlock {
         )
     }
 
-    /// Of a connection, and of an answer.
+    /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {
         let nodes = self.family.shared.lane.nodes();
         (nodes.connect_timeout, nodes.node_timeout)
@@ -451,8 +455,8 @@ impl Family {
         })
     }
 
-    /// The family of this process, or of a process between this one and it: in a grandchild the place of
-    /// the child is taken, so it gets the next that is free, or looks for one there.
+    /// The family of this process, or of a process between it and the one that made `self`: in a grandchild the
+    /// place of the child is taken, so it takes the next free place, or looks further in the child's family.
     fn child(&self, options: &Options) -> Arc<Family> {
         let process = std::process::id();
         for child in &self.children {
@@ -461,7 +465,7 @@ impl Family {
                     .process
                     .compare_exchange(0, process, Ordering::AcqRel, Ordering::Acquire);
             match taken {
-                // Nobody else in this process sets it.
+                // No other thread of this process sets it.
                 Ok(_) => {
                     let family = Family::new(self.shared.lane.nodes().afresh(options));
                     let _ = child.family.set(family.clone());
@@ -494,7 +498,7 @@ impl fmt::Debug for Redlock {
     }
 }
 
-/// What was given as a node is none. What it was cannot be had here: the redis crate's error does not repeat it.
+/// A value that is not the URL of a node. The text cannot repeat the value: the redis crate's error does not have it.
 fn no_node(i: usize, error: &RedisError) -> ConfigError {
     let error = error.to_string();
     let tls = cfg!(any(feature = "tls-rustls", feature = "tls-native-tls"));
@@ -510,7 +514,7 @@ const FORMS: &str = "write redis://[user:password@]host[:port][/database], redis
     scheme, an IPv6 address in brackets (redis://[::1]:6379), and each node as an item of its own";
 const NO_TLS: &str = "TLS needs the feature `tls-rustls` or `tls-native-tls`";
 
-/// Nodes of which each vote counts once, and that this build can reach.
+/// Checks that each node's vote counts once, and that this build can reach all nodes.
 fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
     let count = infos.len();
     if count == 0 || count > MAX_NODES {

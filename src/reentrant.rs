@@ -48,9 +48,9 @@ impl Drop for Held {
     }
 }
 
-/// A view of a [`Redlock`] in which a thread can lock again what it holds: made by [`Redlock::reentrant`].
+/// A view of a [`Redlock`] in which a thread can lock again what it already holds: made by [`Redlock::reentrant`].
 ///
-/// A function that needs a lock can then be called by one that has it, in the same thread:
+/// Then a function that needs a lock can be called by one that already holds it, in the same thread:
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -74,18 +74,18 @@ impl Drop for Held {
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// It belongs to the thread: another one, also one that is started inside, contends like any other. It
-/// follows the connections: clones of one `Redlock` know of each other's locks in the same thread, and so does
-/// [`Redlock::with_options`] unless a timeout or the restart guard changes. Plain
-/// [`Redlock::acquire`] knows nothing of it, and would wait for the thread's own lock. Nothing of it is
-/// on the nodes. After a fork the child acquires anew.
+/// Each acquisition in the thread is an *entry*. Entries belong to the thread: another thread, even one that is started
+/// while the lock is held, has to compete for the lock as usual. Clones of one `Redlock` know of each other's locks in
+/// the same thread, and so does the result of [`Redlock::with_options`], unless a timeout or the restart guard changes.
+/// Plain [`Redlock::acquire`] knows nothing of entries, and would wait for the thread's own lock. Nothing about entries
+/// is stored on the nodes. After a fork the child has to acquire its own locks.
 #[derive(Clone, Debug)]
 pub struct Reentrant {
     redlock: Redlock,
 }
 
 impl Redlock {
-    /// A view in which a thread can lock again what it holds.
+    /// A view in which a thread can lock again what it already holds: see [`Reentrant`].
     pub fn reentrant(&self) -> Reentrant {
         Reentrant {
             redlock: self.clone(),
@@ -112,14 +112,14 @@ impl Reentrant {
         Ok(lock.map(ReentrantLock::first))
     }
 
-    /// As [`Redlock::acquire`]. If this thread holds the lock, it is entered once more: nothing is asked of
-    /// the nodes if at least half of the validity that `ttl` gives is left; otherwise the lock is extended, which
-    /// counts as [one extension](crate::Options::max_extensions). A shorter ttl changes nothing.
+    /// As [`Redlock::acquire`]. If this thread already holds the lock, this adds an entry: no node is asked
+    /// if at least half of the validity that `ttl` gives is left; otherwise the lock is extended, which
+    /// counts as [one extension](crate::Options::max_extensions). A shorter ttl never shortens the lock.
     ///
     /// # Errors
     ///
-    /// As [`Redlock::acquire`]. Where the thread holds the lock: [`Error::Lost`] if it is over (it is never taken
-    /// anew before all entries have ended: the outer ones rely on it), and the errors of [`Lock::extend`]. The
+    /// As [`Redlock::acquire`]. If the thread holds the lock: [`Error::Lost`] if the lock is over (it is never taken
+    /// again before all entries have ended, because the outer ones rely on it), and the errors of [`Lock::extend`]. The
     /// outer entries stay as they are.
     pub fn acquire(
         &self,
@@ -150,14 +150,14 @@ impl Reentrant {
         }
     }
 
-    /// [Acquires](Reentrant::acquire) the lock, does the work, ends the entry: on every way out, also by a
+    /// [Acquires](Reentrant::acquire) the lock, does the work and ends the entry, however the work ends, even by a
     /// panic.
     ///
     /// # Errors
     ///
     /// As [`Redlock::with_lock`], and, if this thread holds the lock, as an inner
-    /// [`acquire`](Reentrant::acquire): after an [`Error::ExtensionLimit`] the work was not begun, and after an
-    /// [`Error::Lost`] it may have run or not.
+    /// [`acquire`](Reentrant::acquire): after an [`Error::ExtensionLimit`] the work did not run, and after an
+    /// [`Error::Lost`] it may or may not have run.
     pub fn with_lock<T>(
         &self,
         resource: impl AsRef<[u8]>,
@@ -202,7 +202,7 @@ impl Reentrant {
 
 /// One entry of a lock that its thread can enter again. Dropping the last one releases the lock.
 ///
-/// It stays in its thread. Entries may end in any order. (One that is forgotten, by `std::mem::forget`, keeps the
+/// It cannot leave its thread. Entries may end in any order. (One that is forgotten with `std::mem::forget` keeps the
 /// thread from ever taking that lock again.)
 ///
 /// ```compile_fail
@@ -280,7 +280,7 @@ impl ReentrantLock {
         }
     }
 
-    /// As [`Lock::fencing_token`]: that of the lock, whichever entry asks.
+    /// As [`Lock::fencing_token`]. All entries get the same number.
     ///
     /// # Errors
     ///
@@ -290,11 +290,11 @@ impl ReentrantLock {
         self.held.with(token)?
     }
 
-    /// Ends this entry. The last one releases the lock, as [`Lock::release`]; others ask nobody.
+    /// Ends this entry. The last one releases the lock, as [`Lock::release`] does; the others ask no node.
     ///
     /// # Errors
     ///
-    /// Of the last one as [`Lock::release`]; of others [`Error::Lost`] if the lock is over.
+    /// For the last entry as [`Lock::release`]; for the others [`Error::Lost`] if the lock is over.
     pub fn release(self) -> Result<(), Error> {
         match self.take_last() {
             Some(lock) => {

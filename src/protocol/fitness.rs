@@ -17,15 +17,15 @@ const CLOCK: i64 = 1000;
 /// A server that has not been up for so long was restarted lately.
 const LATELY: Duration = Duration::from_secs(3600);
 
-/// How bad a [`Finding`] is. The worse is the greater: `severity() >= Severity::Warning` are warnings and faults.
+/// How bad a [`Finding`] is. A worse severity is greater: `severity() >= Severity::Warning` selects warnings and faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
     /// Good to know.
     Note,
-    /// Locks can be relied on, and had; something makes it likely that they soon cannot, or less than they should.
+    /// Locks work and can be relied on now, but are likely to fail soon, or are less reliable than they should be.
     Warning,
-    /// Locks cannot be relied on, or cannot be had.
+    /// Locks cannot be relied on, or cannot be acquired.
     Fault,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something about the nodes that is not as it should be. `Display` says what, and what to do.
+/// Something about the nodes that is not as it should be. `Display` says what it is, and what to do.
 #[derive(Clone, Debug)]
 pub struct Finding {
     severity: Severity,
@@ -54,13 +54,14 @@ impl Finding {
         self.severity
     }
 
-    /// The node that it is about, in the order of [`Redlock::new`](crate::Redlock::new). `None`: about all of
-    /// them.
+    /// The index of the node that it concerns, in the order of [`Redlock::new`](crate::Redlock::new). `None`: it
+    /// concerns several nodes, or all.
     pub fn node(&self) -> Option<usize> {
         self.node
     }
 
-    /// What it is about, in one word, for programs.
+    /// What it concerns, as one word for programs: the codes are in the table of
+    /// [`Redlock::check`](crate::Redlock::check).
     pub fn code(&self) -> &'static str {
         self.code
     }
