@@ -78,8 +78,16 @@ constants! {
 struct Failure {
     code: c_int,
     text: String,
+    outlook: Outlook,
+}
+
+/// Of nodes that gave no verdict.
+#[derive(Clone, Copy, Default)]
+struct Outlook {
     /// In milliseconds; zero: unknown.
     retry_after: u64,
+    /// They refuse for good.
+    permanent: bool,
 }
 
 impl Failure {
@@ -87,7 +95,7 @@ impl Failure {
         Failure {
             code: REDLOCK_CONFIG,
             text: text.into(),
-            retry_after: 0,
+            outlook: Outlook::default(),
         }
     }
 
@@ -109,9 +117,9 @@ impl From<Error> for Failure {
             Error::Random(_) => REDLOCK_RANDOM,
         };
         let text = error.to_string();
-        let wait = match &error {
-            Error::Unavailable(nodes) => nodes.retry_after(),
-            _ => None,
+        let (wait, permanent) = match &error {
+            Error::Unavailable(nodes) => (nodes.retry_after(), nodes.is_permanent()),
+            _ => (None, false),
         };
         // Rounded up: when it is over enough nodes vote.
         let wait = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000));
@@ -119,15 +127,17 @@ impl From<Error> for Failure {
         Failure {
             code,
             text,
-            retry_after,
+            outlook: Outlook {
+                retry_after,
+                permanent,
+            },
         }
     }
 }
 
 thread_local! {
     static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
-    /// In milliseconds; zero: unknown.
-    static LAST_RETRY_AFTER: Cell<u64> = const { Cell::new(0) };
+    static LAST_OUTLOOK: Cell<Outlook> = const { Cell::new(Outlook { retry_after: 0, permanent: false }) };
     /// The lock whose callback is running in this thread, by its address.
     static CALLED_BACK: Cell<usize> = const { Cell::new(0) };
 }
@@ -143,13 +153,13 @@ fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
             Failure {
                 code: REDLOCK_PANIC,
                 text: format!("a bug in redlock-sync: {}", text.unwrap_or("a panic")),
-                retry_after: 0,
+                outlook: Outlook::default(),
             }
         }
     };
     // In a thread that is ending there may be no place any more.
     let _ = LAST_ERROR.try_with(|last| last.replace(failure.text));
-    let _ = LAST_RETRY_AFTER.try_with(|last| last.set(failure.retry_after));
+    let _ = LAST_OUTLOOK.try_with(|last| last.set(failure.outlook));
     failure.code
 }
 
@@ -269,7 +279,20 @@ extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_retry_after_ms() -> u64 {
-    LAST_RETRY_AFTER.try_with(Cell::get).unwrap_or(0)
+    LAST_OUTLOOK
+        .try_with(Cell::get)
+        .unwrap_or_default()
+        .retry_after
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_is_permanent() -> c_int {
+    c_int::from(
+        LAST_OUTLOOK
+            .try_with(Cell::get)
+            .unwrap_or_default()
+            .permanent,
+    )
 }
 
 #[unsafe(no_mangle)]

@@ -172,6 +172,12 @@ size_t redlock_last_error(char *buf, size_t cap);
    voting. It belongs to the last failure in this thread, like redlock_last_error(). 0: unknown. */
 uint64_t redlock_last_retry_after_ms(void);
 
+/* After UNAVAILABLE: 1 if so many nodes refuse for good (a wrong password, a right that is missing, no Redis
+   server) that no majority is left. Calling again is of no use before somebody changes the URLs or the
+   servers, and a call that waits returns at once: pause before you try again. It belongs to the last failure in
+   this thread, like redlock_last_error(). 0: that may pass. */
+int redlock_last_is_permanent(void);
+
 /* ---------------------------------------------------------------------------------------------
  * The client object
  * ------------------------------------------------------------------------------------------- */

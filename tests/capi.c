@@ -902,6 +902,26 @@ static void restarted_nodes_do_not_vote(const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_try_acquire(redlock, "guarded", 7, 3600001, &lock));
     CHECK(last_error_has("the restart guard is for 3600s at most"));
     CHECK(redlock_last_retry_after_ms() == 0);
+    CHECK(redlock_last_is_permanent() == 0);
+    redlock_free(redlock);
+}
+
+/* What passes is told from what an operator has to change, which is not waited for. */
+static void a_wrong_password_is_not_waited_for(const char *const *urls)
+{
+    char url[256];
+    const char *one = url;
+    redlock_t *redlock;
+    redlock_lock_t *lock;
+
+    snprintf(url, sizeof(url), "redis://:wrong@%s", urls[0] + strlen("redis://"));
+    OK(redlock_new(&one, 1, &redlock));
+    OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, UINT64_MAX));
+    IS(REDLOCK_UNAVAILABLE, redlock_acquire(redlock, "a", 1, TTL, &lock));
+    CHECK(redlock_last_is_permanent() == 1);
+    CHECK(!last_error_has("wrong@"));
+    IS(REDLOCK_CONFIG, redlock_acquire(redlock, "a", 1, 0, &lock));
+    CHECK(redlock_last_is_permanent() == 0);
     redlock_free(redlock);
 }
 
@@ -1218,6 +1238,7 @@ int main(int argc, char **argv)
     wrong_values(redlock, urls);
     options_work(urls);
     restarted_nodes_do_not_vote(urls);
+    a_wrong_password_is_not_waited_for(urls);
     acquire_ask_extend_release(redlock);
     kept_alive(urls);
     reentrant(redlock);

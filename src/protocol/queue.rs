@@ -47,7 +47,7 @@ macro_rules! see {
         "local v,p=c('GET',k),c('PTTL',k) \
         if type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then return '-2 -'..w end \
         if type(v)~='string' or type(p)~='number' then return '-1 -'..w end \
-        return p..' '..string.sub(redis.sha1hex(v),1,6)..w"
+        return p..' '..string.sub(redis.sha1hex(string.sub(v,1,20)),1,6)..w"
     };
 }
 
@@ -61,7 +61,7 @@ pub(crate) const KNOCK: Script = Script {
         see!()
     )
     .as_bytes(),
-    hash: b"d4ebc57dc061a254db71268148410b834e45a0c9",
+    hash: b"66928d4b445231fd1ff96204971cd9da39a37f97",
 };
 
 /// Wait in the queue, and acquire only in turn: who was told last has the turn, for so long (the last argument).
@@ -85,7 +85,7 @@ pub(crate) const WAIT_IN_TURN: Script = Script {
         see!()
     )
     .as_bytes(),
-    hash: b"e3a83b2f02fd3da083572231bb1b1bdb8e75a357",
+    hash: b"cf613cd6c8ab56b366698fd4da91a2ad121f3af7",
 };
 
 /// Leave the queue; if the lock is free, whoever is first now is told. The lock is kept for that one if it was this
