@@ -146,8 +146,8 @@ impl Fault {
     /// Whether it is of any use to wait for nodes in this fault. `None`: that is known of a new connection alone.
     fn is_permanent(self) -> Option<bool> {
         match self {
-            Garbage | WrongProtocol | AuthLost => None,
-            _ => Some(self == Moved),
+            Garbage | WrongProtocol => None,
+            _ => Some(matches!(self, Moved | AuthLost)),
         }
     }
 

@@ -1176,3 +1176,117 @@ fn errors(
         false => errors,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::protocol::quorum::Ttl;
+    use crate::token::Token;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// One node, which nobody has connected yet.
+    struct World {
+        core: Core<u8>,
+        now: Instant,
+        sent: Vec<u8>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let now = clock::instant();
+            let timeouts = (50 * MS, 1000 * MS);
+            let addresses = std::iter::once(Arc::from("x"));
+            World {
+                core: Core::new(addresses, timeouts, None, 1, now),
+                now,
+                sent: Vec::new(),
+            }
+        }
+
+        fn acquire(&mut self) {
+            let op = Op {
+                action: Action::Acquire(Ttl::new(1000 * MS).unwrap()),
+                key: Key {
+                    resource: Arc::from(&b"a"[..]),
+                    token: Token::from_bytes([7; 20]),
+                    label: None,
+                    asked: NodeSet::EMPTY,
+                },
+                until: None,
+                only_write: false,
+                nodes: NodeSet::ALL,
+            };
+            self.core.submit(op, 0, self.now);
+        }
+
+        /// What the leader should do, once the node has an attendant.
+        fn next(&mut self) -> Next {
+            match self.core.next(self.now) {
+                Next::HandOver { node } => {
+                    self.core.attended(node, Ok(()), self.now);
+                    self.core.next(self.now)
+                }
+                next => next,
+            }
+        }
+
+        fn begin_to_connect(&mut self) {
+            self.next();
+            let errand = self.core.errand(0, self.now);
+            assert!(matches!(errand, Errand::Connect), "{errand:?}");
+        }
+
+        fn connected(&mut self, result: Result<(), Cause>) {
+            self.now += 10 * MS;
+            let greeting = result.map(|()| Greeting {
+                by_hash: true,
+                ..Greeting::default()
+            });
+            if self.core.connected(0, greeting, self.now) {
+                let errands = [(); 2].map(|()| self.core.errand(0, self.now));
+                assert!(matches!(errands, [Errand::Adopt, Errand::Home]));
+            }
+        }
+
+        /// What is due is sent, and this comes back.
+        fn answers(&mut self, reply: &[u8]) {
+            let next = self.next();
+            assert!(matches!(next, Next::Send { .. }), "{next:?}");
+            self.core.output(0, &mut self.sent, self.now);
+            self.now += MS;
+            self.core.received(0, Ok(reply), self.now);
+        }
+
+        /// Why too few nodes have answered, if that is certain, and whether for good.
+        fn failure(&mut self) -> Option<(String, bool)> {
+            self.next();
+            let (_, answer) = self.core.answers.pop()?;
+            match answer.outcome {
+                Outcome::Unavailable { errors, .. } => {
+                    Some((errors.to_string(), errors.is_permanent()))
+                }
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_must_log_in_again_is_replaced_and_refuses_nothing_for_good() {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"-NOAUTH Authentication required.\r\n");
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("NOAUTH") && !for_good, "{text}");
+        // A new one that is told the same is.
+        world.now += 1000 * MS;
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("NOAUTH") && for_good, "{text}");
+    }
+}

@@ -184,7 +184,7 @@ impl Action {
             }
             // A new connection logs in again.
             (_, Reply::Error(text)) if text.starts_with("NOAUTH") => {
-                Vote::Sever(Cause::refused(&text))
+                Vote::Sever(Cause::logged_out(&text))
             }
             (_, Reply::Error(text)) => Vote::Failed {
                 cause: Cause::refused(&text),
