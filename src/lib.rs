@@ -156,7 +156,7 @@
 //! | warn | a held or kept lock was found lost |
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`]: too few nodes confirmed the release |
-//! | warn | a node refuses a release for want of a right or the like, so that its lock ends with its ttl: once for each node and cause |
+//! | warn | a node refuses a release for want of a right or the like, so that its lock ends with its ttl: once for each node and error code |
 //! | warn | what is in the place of a lock is none, as was seen while waiting for it, extending or releasing it: data of another type, or a key without a ttl. Once for each node and resource, and 100 times at most |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when that is over, with the number of releases that were too many to be kept for it |
 //! | warn | with the [restart guard](Options::restart_guard): a node gives no votes since its server was restarted or replaced, and for how long; without it: that this was so |

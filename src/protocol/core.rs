@@ -572,7 +572,7 @@ impl<W> Core<W> {
             }
         };
         let vote = action.vote(reply);
-        if let Some(notice) = self.notices.on(at, &key.resource, action, &vote) {
+        if let Some(notice) = self.notices.on(at, key, action, &vote) {
             let event = Event::Notice(key.resource.clone(), notice);
             push(&mut self.events, (at, event, now));
         }
@@ -903,7 +903,9 @@ impl<W> Core<W> {
         if mutant(3) {
             undo = entry.votes.granted;
         }
-        let release = entry.op.key.clone();
+        let mut release = entry.op.key.clone();
+        // A server that answered with an error does not have it, and may refuse the release, too.
+        release.asked = undo.without(entry.refused());
         for at in undo.iter() {
             self.add_release(at, Some(release.clone()));
             if self.nodes[at].takes_releases() {
@@ -1281,12 +1283,30 @@ mod tests {
         world.answers(b"-NOAUTH Authentication required.\r\n");
         let (text, for_good) = world.failure().unwrap();
         assert!(text.contains("NOAUTH") && !for_good, "{text}");
-        // A new one that is told the same is.
+        // What a new one is told is for good.
         world.now += 1000 * MS;
         world.acquire();
         world.begin_to_connect();
         world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
         let (text, for_good) = world.failure().unwrap();
         assert!(text.contains("NOAUTH") && for_good, "{text}");
+    }
+
+    /// It was never there.
+    #[test]
+    fn nothing_is_said_of_the_undo_of_an_acquire_that_a_server_refused() {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"-NOPERM this user may not\r\n");
+        world.sent.clear();
+        world.answers(b"-NOPERM this user may not\r\n");
+        let undo = world.sent.escape_ascii().to_string();
+        assert!(undo.contains("EVALSHA"), "{undo}");
+        let (_, for_good) = world.failure().unwrap();
+        assert!(for_good);
+        let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
+        assert!(!world.core.events.iter().any(notice));
     }
 }

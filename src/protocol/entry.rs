@@ -223,6 +223,16 @@ impl<W> Entry<W> {
         new
     }
 
+    /// Nodes that answered with an error, or did so when they were connected.
+    pub(crate) fn refused(&self) -> NodeSet {
+        let refused = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Refused(_));
+        self.causes
+            .iter()
+            .filter(refused)
+            .map(|(node, _)| *node)
+            .collect()
+    }
+
     /// Nodes that were asked and have not voted.
     pub(crate) fn owing(&self) -> NodeSet {
         self.asked.without(self.votes.voted())

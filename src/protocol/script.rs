@@ -90,7 +90,8 @@ pub(crate) struct Key {
     pub(crate) token: Token,
     /// What stands behind the token, on nodes that grant it.
     pub(crate) label: Option<Label>,
-    /// The nodes that were asked for it: its release is due to no other.
+    /// The nodes that were asked for it, and may have it: its release is due to no other, but for the undo of a
+    /// failed acquire.
     pub(crate) asked: NodeSet,
 }
 
