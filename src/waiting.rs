@@ -371,7 +371,7 @@ impl Acquirer<'_> {
             retry_delay: self.options.retry_delay,
             turn,
         };
-        let waiter = Waiter::new();
+        let waiter = Waiter::new(Some(self.resource.clone()));
         let (who, now) = (waiter.clone(), Point::now());
         let place = waiting.with(|lines| lines.join(self.resource, who, wish, tried, now));
         let mut seat = Seat {

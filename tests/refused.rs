@@ -399,6 +399,8 @@ fn every_line_about_a_lock_names_it_and_every_line_about_a_node_its_address() {
             let is_lock = is_lock.iter().any(|part| line.contains(part));
             let is_node = (0..3).any(|node| line.contains(&name_of(&servers[node], node)));
             assert!(is_lock || is_node, "{line}");
+            let is_vote = line.ends_with(": yes") || line.ends_with(": no");
+            assert!(!is_vote || line.contains("\" on node "), "{line}");
             assert_eq!(line.contains("node "), is_node, "{line}");
         }
     });

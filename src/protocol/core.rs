@@ -948,7 +948,6 @@ impl<W> Core<W> {
             numbers: entry.numbers,
             seen: std::mem::take(&mut entry.seen),
             passed,
-            resource: Some(entry.op.key.resource.clone()),
             causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };

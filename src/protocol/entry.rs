@@ -42,8 +42,6 @@ pub(crate) struct Answer {
     pub(crate) seen: Vec<Seen>,
     /// An earlier release of the same resource has told another process, as was learnt only now.
     pub(crate) passed: bool,
-    /// Of which lock, for the log.
-    pub(crate) resource: Option<Arc<[u8]>>,
     /// Why nodes failed.
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
@@ -62,7 +60,6 @@ impl Answer {
             numbers: None,
             seen: Vec::new(),
             passed: false,
-            resource: None,
             causes: Vec::new(),
             begun: now,
         }
