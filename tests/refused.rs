@@ -187,6 +187,27 @@ fn who_puts_the_password_right_gets_the_lock() {
     });
 }
 
+#[test]
+fn a_try_to_connect_with_a_password_that_was_wrong_ends_nobody_who_comes_when_it_is_right() {
+    let servers = Server::several(1);
+    let relay = relay::Relay::to(servers[0].port());
+    allow(&servers, &["reset", "on", ">right", "~*", "&*", "+@all"]);
+    let url = relay.url().replace("redis://", "redis://u:hunter2@");
+    let redlock = Redlock::new([url]).unwrap();
+    let redlock = redlock.with_options(long_waits()).unwrap();
+    at_once("wrong password", || redlock.acquire("a", TTL));
+    // The next try is refused, and does not hear of it yet.
+    relay.set(|policy| policy.down.stalled = true);
+    std::thread::sleep(NODE_TIMEOUT);
+    allow(&servers, &["resetpass", ">hunter2"]);
+    std::thread::scope(|scope| {
+        let gets = scope.spawn(|| redlock.acquire("a", TTL));
+        std::thread::sleep(NODE_TIMEOUT / 2);
+        relay.heal();
+        gets.join().unwrap().unwrap().release().unwrap();
+    });
+}
+
 // ---- what is logged
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -303,6 +303,7 @@ fn ping() -> Op {
             label: None,
             asked: NodeSet::EMPTY,
         },
+        since: None,
         until: None,
         only_write: false,
         nodes: NodeSet::ALL,

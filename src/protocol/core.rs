@@ -750,8 +750,12 @@ impl<W> Core<W> {
 
     /// Operations that were not sent to a node need not wait for it.
     fn fail_unasked(&mut self, at: usize, cause: &Arc<Cause>) {
+        let began = self.nodes[at].try_began;
         for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
-            if !entry.asked.has(at) {
+            // What a server refuses for good may have been put right before this was wanted: the next try, which
+            // is made at once, will tell.
+            let stale = cause.is_final() && began < Some(entry.since());
+            if !entry.asked.has(at) && !stale {
                 entry.fail(at, cause);
             }
         }
@@ -1215,6 +1219,7 @@ mod tests {
                     label: None,
                     asked: NodeSet::EMPTY,
                 },
+                since: None,
                 until: None,
                 only_write: false,
                 nodes: NodeSet::ALL,
@@ -1289,6 +1294,35 @@ mod tests {
         world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
         let (text, for_good) = world.failure().unwrap();
         assert!(text.contains("NOAUTH") && for_good, "{text}");
+    }
+
+    #[test]
+    fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
+        let wrong = || Err(Cause::refused("WRONGPASS invalid"));
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(wrong());
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("WRONGPASS") && for_good, "{text}");
+        // This one is wanted while the next try is under way.
+        world.now += 1000 * MS;
+        world.begin_to_connect();
+        world.now += MS;
+        world.acquire();
+        world.connected(wrong());
+        assert_eq!(world.failure(), None);
+        world.begin_to_connect();
+        world.connected(wrong());
+        let (_, for_good) = world.failure().unwrap();
+        assert!(for_good);
+        // What may pass anyhow ends a try as it always did.
+        world.now += 1000 * MS;
+        world.begin_to_connect();
+        world.now += MS;
+        world.acquire();
+        world.connected(Err(Cause::Connect("refused".into())));
+        assert!(!world.failure().unwrap().1);
     }
 
     /// It was never there.

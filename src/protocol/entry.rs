@@ -14,6 +14,8 @@ use crate::protocol::script::{Action, Key, TOLD};
 pub(crate) struct Op {
     pub(crate) action: Action,
     pub(crate) key: Key,
+    /// Since when it is wanted, if that is longer than since it is submitted.
+    pub(crate) since: Option<Instant>,
     /// When an answer is of no more use, if that is before the operation's own time is over.
     pub(crate) until: Option<Instant>,
     /// It is done as soon as it is written: nobody reads the answer (for `Drop`).
@@ -135,6 +137,10 @@ impl<W> Entry<W> {
             undo: NodeSet::EMPTY,
             late: false,
         }
+    }
+
+    pub(crate) fn since(&self) -> Instant {
+        self.op.since.unwrap_or(self.submitted)
     }
 
     pub(crate) fn is_acquire(&self) -> bool {
