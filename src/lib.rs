@@ -156,7 +156,7 @@
 //! | warn | a lock that is [kept alive](Lock::keep_alive) was lost; another lock was found lost by [`extend`](Lock::extend), [`release`](Lock::release) or [`fencing_token`](Lock::fencing_token) |
 //! | warn | dropping a lock could not write its release to a majority |
 //! | warn | [`Redlock::with_lock`] or [`Redlock::with_kept_lock`]: too few nodes confirmed the release |
-//! | warn | a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl. Once for each node and cause, and 100 times at most |
+//! | warn | a node refuses a release, for example because the user lacks a right, so the lock ends there with its ttl. Once for each node and error code |
 //! | warn | the key of a lock is not a lock: it holds data of another type, or has no ttl. Noticed while waiting for the lock, extending or releasing it. Once for each node and resource, and 100 times at most |
 //! | warn | a node is away, or gives no votes, with its index and cause; and when it is back, with the number of releases that could not be kept for it |
 //! | warn | a node was restarted or replaced, and may have forgotten locks. With the [restart guard](Options::restart_guard): for how long it gives no votes |

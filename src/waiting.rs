@@ -127,6 +127,7 @@ impl Waiting {
         let op = |tell| Op {
             action: Action::Release(tell),
             key: key.clone(),
+            since: None,
             until: None,
             only_write,
             nodes: NodeSet::ALL,
@@ -279,6 +280,7 @@ fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, fair: bool, nodes:
             label: None,
             asked: NodeSet::EMPTY,
         },
+        since: None,
         until: None,
         only_write: true,
         nodes,
@@ -290,6 +292,7 @@ struct Seat<'a> {
     shared: &'a Shared,
     resource: &'a Arc<[u8]>,
     place: u64,
+    since: Instant,
     fair: bool,
     waiter: Arc<Waiter>,
     got: bool,
@@ -339,7 +342,8 @@ impl Acquirer<'_> {
 
     /// Tries until the lock is there, for so long.
     pub(crate) fn wait(&mut self, wait: Duration) -> Result<Lock, Error> {
-        let end = clock::instant().checked_add(wait);
+        let since = clock::instant();
+        let end = since.checked_add(wait);
         self.ask()?;
         let waiting = &self.shared.waiting;
         let node_timeout = self.shared.lane.nodes().node_timeout;
@@ -371,13 +375,14 @@ impl Acquirer<'_> {
             retry_delay: self.options.retry_delay,
             turn,
         };
-        let waiter = Waiter::new();
+        let waiter = Waiter::new(Some(self.resource.clone()));
         let (who, now) = (waiter.clone(), Point::now());
         let place = waiting.with(|lines| lines.join(self.resource, who, wish, tried, now));
         let mut seat = Seat {
             shared: self.shared,
             resource: self.resource,
             place,
+            since,
             fair: turn.is_some(),
             waiter,
             got: false,
@@ -401,7 +406,7 @@ impl Acquirer<'_> {
                     continue;
                 }
                 Step::Try(knock) => {
-                    let attempt = self.attempt(knock);
+                    let attempt = self.attempt(knock).since(seat.since);
                     self.carry_out(attempt, None)?
                 }
                 Step::Served(attempt) => {

@@ -146,8 +146,8 @@ impl Fault {
     /// Whether it is of any use to wait for nodes in this fault. `None`: that is known of a new connection alone.
     fn is_permanent(self) -> Option<bool> {
         match self {
-            Garbage | WrongProtocol | AuthLost => None,
-            _ => Some(self == Moved),
+            Garbage | WrongProtocol => None,
+            _ => Some(matches!(self, Moved | AuthLost)),
         }
     }
 
@@ -407,9 +407,14 @@ fn admin(server: &Server) -> redis::Connection {
 
 /// Whether a lock that is taken now is on all nodes.
 fn all_vote(redlock: &Redlock, nodes: &mut [Node]) -> bool {
-    // What a try to connect met that was under way when all was well again may have been for good.
-    let Ok(lock) = redlock.acquire("again", TTL) else {
-        return false;
+    let lock = match redlock.acquire("again", TTL) {
+        Ok(lock) => lock,
+        Err(error) => {
+            // All is well by now, whatever a try to connect has met that was under way before.
+            let for_good = matches!(&error, Error::Unavailable(nodes) if nodes.is_permanent());
+            assert!(!for_good, "{error}");
+            return false;
+        }
     };
     let mut on = |node: &mut Node| node.admin(&["EXISTS", "again"]) == redis::Value::Int(1);
     let all = nodes.iter_mut().all(&mut on);

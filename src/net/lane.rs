@@ -58,6 +58,8 @@ pub(crate) enum Who {
 pub(crate) struct Waiter {
     thread: Thread,
     turn: Mutex<Turn>,
+    /// What it waits for, for the log.
+    traced: Option<Arc<[u8]>>,
 }
 
 enum Turn {
@@ -87,15 +89,17 @@ impl Lane {
 
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
+        let traced = traced(&op);
         let answer = self.answer(op, None);
-        self.trace_votes(&answer);
+        self.trace_votes(traced.as_deref(), &answer);
         answer
     }
 
     /// The same, and right behind it in the same write what another thread waits for.
     pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
+        let traced = traced(&op);
         let answer = self.answer(op, Some((next, waiter)));
-        self.trace_votes(&answer);
+        self.trace_votes(traced.as_deref(), &answer);
         answer
     }
 
@@ -149,7 +153,7 @@ impl Lane {
             }
             return self.lead(leader, hub, now, None);
         }
-        let waiter = Waiter::new();
+        let waiter = Waiter::new(None);
         hub.core.submit(op, Who::Waiter(waiter.clone()), now);
         submit_next(&mut hub);
         self.nodes.submitted(&hub);
@@ -160,7 +164,7 @@ impl Lane {
     /// The answer to what another thread has submitted for this one.
     pub(crate) fn run_by_another(&self, waiter: &Arc<Waiter>) -> Answer {
         let answer = self.follow(waiter);
-        self.trace_votes(&answer);
+        self.trace_votes(waiter.traced.as_deref(), &answer);
         answer
     }
 
@@ -198,7 +202,9 @@ impl Lane {
         drop(hub);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();
-        answers.iter().for_each(|answer| self.trace_votes(answer));
+        for (waiter, answer) in waiters.iter().zip(&answers) {
+            self.trace_votes(waiter.traced.as_deref(), answer);
+        }
         answers
     }
 
@@ -212,11 +218,11 @@ impl Lane {
 
     /// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
     /// its time, or use these same nodes.
-    fn trace_votes(&self, answer: &Answer) {
+    fn trace_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
         if log::max_level() < log::LevelFilter::Trace {
             return;
         }
-        let resource = answer.resource.as_deref().filter(|name| !name.is_empty());
+        let resource = resource.filter(|name| !name.is_empty());
         // Not everything is about a lock.
         let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
         let name = |node| format!("{of}{}", self.nodes.name(node));
@@ -297,14 +303,22 @@ fn ping() -> Op {
             label: None,
             asked: NodeSet::EMPTY,
         },
+        since: None,
         until: None,
         only_write: false,
         nodes: NodeSet::ALL,
     }
 }
 
+/// Of which lock it is, if its votes are to be logged. (Only then: threads count together who has the name, which
+/// costs each of them time.)
+fn traced(op: &Op) -> Option<Arc<[u8]>> {
+    let traces = log::max_level() >= log::LevelFilter::Trace;
+    traces.then(|| op.key.resource.clone())
+}
+
 fn submit(hub: &mut Hub, op: Op) -> Arc<Waiter> {
-    let waiter = Waiter::new();
+    let waiter = Waiter::new(traced(&op));
     let who = Who::Waiter(waiter.clone());
     hub.core.submit(op, who, clock::instant());
     waiter
@@ -319,11 +333,12 @@ impl Who {
 }
 
 impl Waiter {
-    /// This thread.
-    pub(crate) fn new() -> Arc<Waiter> {
+    /// This thread. `resource`: what it waits for, if that is to be logged.
+    pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Waiter> {
         Arc::new(Waiter {
             thread: std::thread::current(),
             turn: Mutex::new(Turn::Wait),
+            traced: resource,
         })
     }
 

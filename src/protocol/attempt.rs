@@ -29,6 +29,8 @@ pub(crate) struct Attempt {
     label: Option<Label>,
     knock: Option<Arc<Knock>>,
     node_timeout: Duration,
+    /// Since when it is wanted.
+    since: Option<Instant>,
     /// When the first try was sent.
     begun: Option<Instant>,
     /// Of the current try.
@@ -107,11 +109,20 @@ impl Attempt {
             label,
             knock,
             node_timeout,
+            since: None,
             begun: None,
             token: None,
             started: None,
             splits: 0,
             closed: false,
+        }
+    }
+
+    /// The lock was wanted before this attempt.
+    pub(crate) fn since(self, since: Instant) -> Attempt {
+        Attempt {
+            since: Some(since),
+            ..self
         }
     }
 
@@ -135,6 +146,7 @@ impl Attempt {
                 label: self.label.clone(),
                 asked: NodeSet::EMPTY,
             },
+            since: Some(*self.since.get_or_insert(now.mono)),
             until: valid.into_iter().chain(all).min(),
             only_write: false,
             nodes: NodeSet::ALL,
@@ -226,6 +238,7 @@ pub(crate) fn refill(
     (!missing.is_empty()).then(|| Op {
         action: Action::Refill(ttl),
         key,
+        since: None,
         until: now.mono.checked_add(deadline.remaining(now)),
         only_write: true,
         nodes: missing,
@@ -264,6 +277,7 @@ impl Extension {
         Op {
             action: Action::Extend(self.ttl),
             key,
+            since: None,
             until: self.started.mono.checked_add(useful),
             only_write: false,
             nodes: NodeSet::ALL,

@@ -572,7 +572,7 @@ impl<W> Core<W> {
             }
         };
         let vote = action.vote(reply);
-        if let Some(notice) = self.notices.on(at, &key.resource, action, &vote) {
+        if let Some(notice) = self.notices.on(at, key, action, &vote) {
             let event = Event::Notice(key.resource.clone(), notice);
             push(&mut self.events, (at, event, now));
         }
@@ -750,8 +750,12 @@ impl<W> Core<W> {
 
     /// Operations that were not sent to a node need not wait for it.
     fn fail_unasked(&mut self, at: usize, cause: &Arc<Cause>) {
+        let began = self.nodes[at].try_began;
         for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
-            if !entry.asked.has(at) {
+            // What a server refuses for good may have been put right before this was wanted: the next try, which
+            // is made at once, will tell.
+            let stale = cause.is_final() && began < Some(entry.since());
+            if !entry.asked.has(at) && !stale {
                 entry.fail(at, cause);
             }
         }
@@ -903,7 +907,9 @@ impl<W> Core<W> {
         if mutant(3) {
             undo = entry.votes.granted;
         }
-        let release = entry.op.key.clone();
+        let mut release = entry.op.key.clone();
+        // A server that answered with an error does not have it, and may refuse the release, too.
+        release.asked = undo.without(entry.refused());
         for at in undo.iter() {
             self.add_release(at, Some(release.clone()));
             if self.nodes[at].takes_releases() {
@@ -946,7 +952,6 @@ impl<W> Core<W> {
             numbers: entry.numbers,
             seen: std::mem::take(&mut entry.seen),
             passed,
-            resource: Some(entry.op.key.resource.clone()),
             causes: std::mem::take(&mut entry.causes),
             begun: entry.begun.unwrap_or(now),
         };
@@ -1174,5 +1179,167 @@ fn errors(
     match refused.and(votes.failed).len() > spare {
         true => errors.for_good(),
         false => errors,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::protocol::quorum::Ttl;
+    use crate::token::Token;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// One node, which nobody has connected yet.
+    struct World {
+        core: Core<u8>,
+        now: Instant,
+        sent: Vec<u8>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let now = clock::instant();
+            let timeouts = (50 * MS, 1000 * MS);
+            let addresses = std::iter::once(Arc::from("x"));
+            World {
+                core: Core::new(addresses, timeouts, None, 1, now),
+                now,
+                sent: Vec::new(),
+            }
+        }
+
+        fn acquire(&mut self) {
+            let op = Op {
+                action: Action::Acquire(Ttl::new(1000 * MS).unwrap()),
+                key: Key {
+                    resource: Arc::from(&b"a"[..]),
+                    token: Token::from_bytes([7; 20]),
+                    label: None,
+                    asked: NodeSet::EMPTY,
+                },
+                since: None,
+                until: None,
+                only_write: false,
+                nodes: NodeSet::ALL,
+            };
+            self.core.submit(op, 0, self.now);
+        }
+
+        /// What the leader should do, once the node has an attendant.
+        fn next(&mut self) -> Next {
+            match self.core.next(self.now) {
+                Next::HandOver { node } => {
+                    self.core.attended(node, Ok(()), self.now);
+                    self.core.next(self.now)
+                }
+                next => next,
+            }
+        }
+
+        fn begin_to_connect(&mut self) {
+            self.next();
+            let errand = self.core.errand(0, self.now);
+            assert!(matches!(errand, Errand::Connect), "{errand:?}");
+        }
+
+        fn connected(&mut self, result: Result<(), Cause>) {
+            self.now += 10 * MS;
+            let greeting = result.map(|()| Greeting {
+                by_hash: true,
+                ..Greeting::default()
+            });
+            if self.core.connected(0, greeting, self.now) {
+                let errands = [(); 2].map(|()| self.core.errand(0, self.now));
+                assert!(matches!(errands, [Errand::Adopt, Errand::Home]));
+            }
+        }
+
+        /// What is due is sent, and this comes back.
+        fn answers(&mut self, reply: &[u8]) {
+            let next = self.next();
+            assert!(matches!(next, Next::Send { .. }), "{next:?}");
+            self.core.output(0, &mut self.sent, self.now);
+            self.now += MS;
+            self.core.received(0, Ok(reply), self.now);
+        }
+
+        /// Why too few nodes have answered, if that is certain, and whether for good.
+        fn failure(&mut self) -> Option<(String, bool)> {
+            self.next();
+            let (_, answer) = self.core.answers.pop()?;
+            match answer.outcome {
+                Outcome::Unavailable { errors, .. } => {
+                    Some((errors.to_string(), errors.is_permanent()))
+                }
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_must_log_in_again_is_replaced_and_refuses_nothing_for_good() {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"-NOAUTH Authentication required.\r\n");
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("NOAUTH") && !for_good, "{text}");
+        // What a new one is told is for good.
+        world.now += 1000 * MS;
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("NOAUTH") && for_good, "{text}");
+    }
+
+    #[test]
+    fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
+        let wrong = || Err(Cause::refused("WRONGPASS invalid"));
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(wrong());
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("WRONGPASS") && for_good, "{text}");
+        // This one is wanted while the next try is under way.
+        world.now += 1000 * MS;
+        world.begin_to_connect();
+        world.now += MS;
+        world.acquire();
+        world.connected(wrong());
+        assert_eq!(world.failure(), None);
+        world.begin_to_connect();
+        world.connected(wrong());
+        let (_, for_good) = world.failure().unwrap();
+        assert!(for_good);
+        // What may pass anyhow ends a try as it always did.
+        world.now += 1000 * MS;
+        world.begin_to_connect();
+        world.now += MS;
+        world.acquire();
+        world.connected(Err(Cause::Connect("refused".into())));
+        assert!(!world.failure().unwrap().1);
+    }
+
+    /// It was never there.
+    #[test]
+    fn nothing_is_said_of_the_undo_of_an_acquire_that_a_server_refused() {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"-NOPERM this user may not\r\n");
+        world.sent.clear();
+        world.answers(b"-NOPERM this user may not\r\n");
+        let undo = world.sent.escape_ascii().to_string();
+        assert!(undo.contains("EVALSHA"), "{undo}");
+        let (_, for_good) = world.failure().unwrap();
+        assert!(for_good);
+        let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
+        assert!(!world.core.events.iter().any(notice));
     }
 }

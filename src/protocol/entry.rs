@@ -14,6 +14,8 @@ use crate::protocol::script::{Action, Key, TOLD};
 pub(crate) struct Op {
     pub(crate) action: Action,
     pub(crate) key: Key,
+    /// Since when it is wanted, if that is longer than since it is submitted.
+    pub(crate) since: Option<Instant>,
     /// When an answer is of no more use, if that is before the operation's own time is over.
     pub(crate) until: Option<Instant>,
     /// It is done as soon as it is written: nobody reads the answer (for `Drop`).
@@ -42,8 +44,6 @@ pub(crate) struct Answer {
     pub(crate) seen: Vec<Seen>,
     /// An earlier release of the same resource has told another process, as was learnt only now.
     pub(crate) passed: bool,
-    /// Of which lock, for the log.
-    pub(crate) resource: Option<Arc<[u8]>>,
     /// Why nodes failed.
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
@@ -62,7 +62,6 @@ impl Answer {
             numbers: None,
             seen: Vec::new(),
             passed: false,
-            resource: None,
             causes: Vec::new(),
             begun: now,
         }
@@ -138,6 +137,10 @@ impl<W> Entry<W> {
             undo: NodeSet::EMPTY,
             late: false,
         }
+    }
+
+    pub(crate) fn since(&self) -> Instant {
+        self.op.since.unwrap_or(self.submitted)
     }
 
     pub(crate) fn is_acquire(&self) -> bool {
@@ -221,6 +224,16 @@ impl<W> Entry<W> {
             return NodeSet::EMPTY;
         }
         new
+    }
+
+    /// Nodes that answered with an error, or did so when they were connected.
+    pub(crate) fn refused(&self) -> NodeSet {
+        let refused = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Refused(_));
+        self.causes
+            .iter()
+            .filter(refused)
+            .map(|(node, _)| *node)
+            .collect()
     }
 
     /// Nodes that were asked and have not voted.

@@ -49,6 +49,7 @@ impl Fencing {
         Op {
             action: Action::Fence(self.at_least),
             key,
+            since: None,
             until,
             only_write: false,
             nodes: NodeSet::ALL,

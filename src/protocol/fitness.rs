@@ -169,7 +169,7 @@ impl Info {
 /// What is wrong with a node that cannot be asked, and what to do.
 fn advice(cause: &Cause) -> (&'static str, &'static str) {
     let what = match cause {
-        Cause::Refused(text) => return advice_on(text),
+        Cause::Refused(text) | Cause::LoggedOut(text) => return advice_on(text),
         Cause::Silent(..) => "look at its load and the network: it may stand still",
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"

@@ -229,6 +229,8 @@ pub(crate) struct Node {
     /// Tries to connect that have ended, and those since it was last here.
     pub(crate) tries: u64,
     failed: u32,
+    /// When the last try began.
+    pub(crate) try_began: Option<Instant>,
     /// When to connect again; while it is coming, when that has failed.
     retry_at: Option<Instant>,
     /// An operation needs it: no pause.
@@ -532,6 +534,12 @@ impl Node {
         }
     }
 
+    fn connects(&mut self, now: Instant) -> Errand {
+        self.connecting = true;
+        self.try_began = Some(now);
+        Errand::Connect
+    }
+
     /// What the attendant should do. `closed`: since when nobody needs the node any more.
     pub(crate) fn errand(
         &mut self,
@@ -547,8 +555,7 @@ impl Node {
             Link::Down if self.connecting => Errand::Pause { until: soon },
             Link::Down if now >= retry_at || self.hurry => {
                 self.hurry = false;
-                self.connecting = true;
-                Errand::Connect
+                self.connects(now)
             }
             Link::Down => Errand::Pause { until: retry_at },
             Link::Silent if writes => Errand::Send { until: soon },
@@ -564,10 +571,7 @@ impl Node {
                     },
                     Some(_) => Errand::Quit,
                     None if self.connecting => Errand::Recv { until: listen },
-                    None => {
-                        self.connecting = true;
-                        Errand::Connect
-                    }
+                    None => self.connects(now),
                 }
             }
             Link::SitsOut => self.sits_out_errand(now, closed.is_some(), connect_timeout),

@@ -5,11 +5,10 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 
 use crate::error::Cause;
 use crate::protocol::queue::Foreign;
-use crate::protocol::script::{Action, Vote};
+use crate::protocol::script::{Action, Key, Vote};
 
 /// So many of each kind are logged, and then no more: that is enough to read, and they are remembered.
 const MOST: usize = 100;
@@ -25,7 +24,7 @@ pub(crate) enum Notice {
 /// What has been.
 #[derive(Default)]
 pub(crate) struct Notices {
-    /// By node and cause.
+    /// By node and the error's code: what else it says may differ from lock to lock.
     refused: Vec<(usize, String)>,
     /// By node and a hash of the resource.
     foreign: Vec<(usize, u64)>,
@@ -36,10 +35,11 @@ impl Notices {
     pub(crate) fn on(
         &mut self,
         node: usize,
-        resource: &Arc<[u8]>,
+        key: &Key,
         action: &Action,
         vote: &Vote,
     ) -> Option<Notice> {
+        let resource = &key.resource;
         let cause = match vote {
             Vote::Refused(Some(seen)) => return self.foreign(node, resource, seen.foreign()?),
             Vote::Failed {
@@ -55,8 +55,10 @@ impl Notices {
         if compares && text.contains("WRONGTYPE") {
             return self.foreign(node, resource, Foreign::OtherType);
         }
-        let refused = (node, text.clone());
-        let new = action.is_release() && is_new(&mut self.refused, refused);
+        // Where it cannot be, nothing is left of it.
+        let stays = action.is_release() && key.asked.has(node);
+        let code = text.split_whitespace().next().unwrap_or_default();
+        let new = stays && is_new(&mut self.refused, (node, code.to_owned()));
         new.then(|| Notice::NotReleased(cause.clone()))
     }
 
@@ -82,8 +84,9 @@ mod tests {
 
     use super::*;
     use crate::protocol::queue::Seen;
-    use crate::protocol::quorum::Ttl;
+    use crate::protocol::quorum::{NodeSet, Ttl};
     use crate::protocol::script::Tell;
+    use crate::token::Token;
 
     const RELEASE: Action = Action::Release(Tell::One);
 
@@ -92,13 +95,22 @@ mod tests {
         Vote::Failed { cause, later }
     }
 
+    fn key(name: &str, asked: NodeSet) -> Key {
+        Key {
+            resource: name.as_bytes().into(),
+            token: Token::from_bytes([7; 20]),
+            label: None,
+            asked,
+        }
+    }
+
     fn on(notices: &mut Notices, node: usize, name: &str, action: &Action, vote: &Vote) -> String {
-        let notice = notices.on(node, &name.as_bytes().into(), action, vote);
+        let notice = notices.on(node, &key(name, NodeSet::ALL), action, vote);
         notice.map_or_else(String::new, |notice| format!("{notice:?}"))
     }
 
     #[test]
-    fn a_refused_release_is_said_once_for_each_node_and_cause() {
+    fn a_refused_release_is_said_once_for_each_node_and_code() {
         let mut notices = Notices::default();
         let noperm = failed("NOPERM no 'eval'", false);
         let refused = "NotReleased(Refused(\"NOPERM no 'eval'\"))";
@@ -109,6 +121,12 @@ mod tests {
             on(&mut notices, 0, "a", &RELEASE, &failed("ERR x", false)),
             ""
         );
+        let others = failed("NOPERM no access to the key 'c'", false);
+        assert_eq!(on(&mut notices, 0, "c", &RELEASE, &others), "");
+        for (slot, said) in [(3999, true), (17, false)] {
+            let moved = failed(&format!("MOVED {slot} 127.0.0.1:6381"), false);
+            assert_ne!(on(&mut notices, 0, "a", &RELEASE, &moved).is_empty(), said);
+        }
         // It is sent again; or whoever asked is told.
         assert_eq!(
             on(&mut notices, 2, "a", &RELEASE, &failed("BUSY", true)),
@@ -117,6 +135,17 @@ mod tests {
         let extend = Action::Extend(Ttl::new(Duration::from_secs(1)).unwrap());
         assert_eq!(on(&mut notices, 2, "a", &extend, &noperm), "");
         assert_eq!(on(&mut notices, 2, "a", &RELEASE, &Vote::Granted(1)), "");
+    }
+
+    /// And keeps nothing else from being said.
+    #[test]
+    fn nothing_is_said_of_a_release_where_the_lock_cannot_be() {
+        let mut notices = Notices::default();
+        let noperm = failed("NOPERM no 'eval'", false);
+        let undo = key("a", [1, 2].into_iter().collect());
+        assert!(notices.on(0, &undo, &RELEASE, &noperm).is_none());
+        assert_ne!(on(&mut notices, 0, "a", &RELEASE, &noperm), "");
+        assert!(notices.on(1, &undo, &RELEASE, &noperm).is_some());
     }
 
     #[test]
@@ -174,7 +203,7 @@ mod tests {
     fn so_many_are_said_and_remembered() {
         let mut notices = Notices::default();
         let said = |notices: &mut Notices, i: usize| {
-            let text = format!("ERR {i}");
+            let text = format!("E{i} x");
             let refused = on(notices, 0, "a", &RELEASE, &failed(&text, false));
             let list = failed("WRONGTYPE", false);
             let foreign = on(notices, 0, &text, &RELEASE, &list);

@@ -90,7 +90,8 @@ pub(crate) struct Key {
     pub(crate) token: Token,
     /// What stands behind the token, on nodes that grant it.
     pub(crate) label: Option<Label>,
-    /// The nodes that were asked for it: its release is due to no other.
+    /// The nodes that were asked for it, and may have it: its release is due to no other, but for the undo of a
+    /// failed acquire.
     pub(crate) asked: NodeSet,
 }
 
@@ -184,7 +185,7 @@ impl Action {
             }
             // A new connection logs in again.
             (_, Reply::Error(text)) if text.starts_with("NOAUTH") => {
-                Vote::Sever(Cause::refused(&text))
+                Vote::Sever(Cause::logged_out(&text))
             }
             (_, Reply::Error(text)) => Vote::Failed {
                 cause: Cause::refused(&text),

@@ -344,6 +344,7 @@ pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
             label: None,
             asked: NodeSet::EMPTY,
         },
+        since: None,
         until: None,
         only_write: true,
         nodes: NodeSet::ALL,

@@ -165,6 +165,7 @@ impl World {
         let op = Op {
             action: Action::Release(tell),
             key,
+            since: None,
             until: None,
             only_write: quiet,
             nodes: NodeSet::ALL,
