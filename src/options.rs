@@ -195,7 +195,7 @@ impl Options {
     /// It stands behind the token in the value of the lock's key. Nothing is decided by it: clients with labels,
     /// with others and without one exclude each other as always.
     ///
-    /// At most 64 bytes, without control characters. Defaults to the empty text: no label.
+    /// At most 64 bytes of printable text: no control characters, and no invisible ones. Defaults to the empty text: no label.
     ///
     /// ```
     /// use redlock_sync::{Options, Redlock};
