@@ -56,7 +56,8 @@ impl Redlock {
     /// # Errors
     ///
     /// [`Error::Config`] for an empty list or more than 64 nodes, a bad URL, TLS without its feature,
-    /// and an address that is given twice. It names the node's index, and for a URL what it should be.
+    /// a host with characters that no host's name has (an international one is punycode: `xn--…`), and an address
+    /// that is given twice. It names the node's index, and for a URL what it should be.
     ///
     /// # Example
     ///
