@@ -24,9 +24,9 @@ impl Label {
                 "the label is {length} bytes long: it must be {max} at most"
             )));
         }
-        if text.chars().any(char::is_control) {
+        if !is_printable(text) {
             return Err(ConfigError::new(format!(
-                "the label {text:?} has control characters: it must be printable text"
+                "the label {text:?} has control characters or invisible ones: it must be printable text"
             )));
         }
         Ok(())
@@ -43,6 +43,13 @@ impl Label {
     }
 }
 
+/// Nothing that `Debug` escapes, but for quotes and the backslash: what cannot be seen, or turns the order of what is
+/// shown behind it.
+fn is_printable(text: &str) -> bool {
+    let plain = text.replace(['"', '\'', '\\'], "");
+    plain.escape_debug().eq(plain.chars())
+}
+
 impl fmt::Debug for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
@@ -56,7 +63,14 @@ mod tests {
     #[test]
     fn what_is_no_label_is_named_with_its_limit() {
         let long = "é".repeat(32);
-        for good in ["web-3:4711", " ", &long] {
+        for good in [
+            "web-3:4711",
+            " ",
+            &long,
+            r#"a"b'c\d"#,
+            "cafe\u{301}",
+            "дом 雪 🦀",
+        ] {
             Label::new(good).unwrap().validate().unwrap();
             assert_eq!(Label::parse(good.as_bytes()).unwrap().as_str(), good);
         }
@@ -70,6 +84,15 @@ mod tests {
         };
         assert!(error(&format!("{long}x")).contains("65 bytes long: it must be 64 at most"));
         assert!(error("a\nb").contains(r#""a\nb" has control characters"#));
+        // Right to left, end of line, nothing to see, and an accent for what stands before it.
+        for odd in [
+            '\u{202e}', '\u{2028}', '\u{200b}', '\u{feff}', '\u{2066}', '\u{85}',
+        ] {
+            let text = error(&format!("a{odd}b"));
+            assert!(text.contains("it must be printable text"), "{text}");
+            assert!(!text.contains(odd), "{text}");
+        }
+        error("\u{301}a");
         assert_eq!(Label::parse(b""), None);
         assert_eq!(Label::parse(b"\xff"), None);
     }

@@ -196,7 +196,7 @@ impl Options {
     /// It is stored after the token in the value of the lock's key, and has no effect on locking: clients with
     /// the same label, different labels or none exclude each other as always.
     ///
-    /// At most 64 bytes, without control characters. Defaults to the empty text: no label.
+    /// At most 64 bytes of printable text: no control characters, and no invisible ones. Defaults to the empty text: no label.
     ///
     /// ```
     /// use redlock_sync::{Options, Redlock};

@@ -5,6 +5,8 @@
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
+use crate::text::{SEVERAL, is_name, odd};
+
 /// So much of a URL is shown.
 const SHOWN: usize = 64;
 const HIDDEN: &str = "***";
@@ -34,9 +36,10 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, String> {
     };
     match url.into_connection_info() {
         Err(error) => wrong(&form(url, &error.to_string())),
-        // The redis crate takes "a,b:6379" for one host.
-        Ok(info) if info.addr().to_string().contains([',', ';']) && !is_path(url) => wrong(SEVERAL),
-        Ok(info) => Ok(info),
+        Ok(info) => match odd(info.addr()) {
+            Some(reason) => wrong(reason),
+            None => Ok(info),
+        },
     }
 }
 
@@ -59,14 +62,15 @@ pub(crate) fn shown(url: &str) -> String {
 
 // ---- passwords
 
-/// The URL with `***` in place of what is a password, or may be one.
+/// The URL with `***` in place of what is a password, or may be one: only hosts, ports, paths and numbers of databases
+/// are left.
 fn masked(url: &str) -> String {
     let (place, more) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
-    let known = |scheme: &&str| SCHEMES.contains(scheme) || OTHERS.contains(scheme);
-    let scheme = scheme(place).filter(known);
+    let scheme = scheme(place).filter(is_known);
     let user = scheme.map_or(String::new(), |scheme| format!("{scheme}://")) + HIDDEN;
-    if more.contains('@') {
-        // A password may have '?' or '#' in it.
+    let (_, rest) = url.rsplit_once('@').unwrap_or(("", url));
+    if more.contains('@') || rest.contains("%40") || rest.contains('＠') {
+        // A password may have '?' or '#' in it, or who encoded it has encoded too much.
         return user;
     }
     let more = match more {
@@ -74,8 +78,11 @@ fn masked(url: &str) -> String {
         _ if is_harmless(more) => more,
         _ => "?***",
     };
-    // A password may have '@' in it, too: all up to the last one is user and password.
+    // A password may have '@' in it, too: all up to the last one is user and password. Where that is no URL of a host,
+    // all may be the password.
+    let is_url = scheme.is_some() && !is_path(place);
     let shown = match place.rsplit_once('@') {
+        Some((before, _)) if !is_url || before.trim().contains(is_separator) => user,
         Some((_, hosts)) => user + "@" + &masked_hosts(hosts),
         None => masked_hosts(place),
     };
@@ -91,31 +98,42 @@ fn is_harmless(more: &str) -> bool {
     })
 }
 
-/// Hosts with their ports. What is no port, nor the number of a database, may be a password: the '@' behind it was
-/// forgotten.
+/// Hosts with their ports, and paths. Behind the first, only what has a scheme: the rest may be parameters.
 fn masked_hosts(hosts: &str) -> String {
+    let mut is_first = true;
     let one = |piece: &str| {
-        let host = piece.trim_end_matches(is_separator);
-        let (_, separator) = piece.split_at(host.len());
-        let (scheme, rest) = split_scheme(host);
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let is_file = authority.is_empty() && (scheme.is_empty() || is_path(scheme));
-        let is_number = path.chars().all(|c| c == '/' || c.is_ascii_digit());
-        let path = if is_file || is_number { path } else { "/***" };
-        match authority.split_once(':') {
-            Some((name, port)) if !is_ipv6(authority) && (name.is_empty() || !is_port(port)) => {
-                format!("{scheme}{name}:{HIDDEN}{separator}")
-            }
-            _ => format!("{scheme}{authority}{path}{separator}"),
+        let text = piece.trim_end_matches(is_separator);
+        let (_, separator) = piece.split_at(text.len());
+        let is_shown = scheme(text).as_ref().map_or(is_first, is_known);
+        is_first &= text.is_empty();
+        match is_shown || text.is_empty() {
+            true => masked_host(text) + separator,
+            false => HIDDEN.to_owned() + separator,
         }
     };
     hosts.split_inclusive(is_separator).map(one).collect()
 }
 
-// ---- the right form
+/// What is no port, nor the number of a database, may be a password: the '@' behind it was forgotten.
+fn masked_host(text: &str) -> String {
+    let (scheme, rest) = split_scheme(text);
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let is_file = authority.is_empty() && (scheme.is_empty() || is_path(scheme));
+    let is_number = path.chars().all(|c| c == '/' || c.is_ascii_digit());
+    let path = match is_number || is_file && path.split('/').skip(1).all(is_name) {
+        true => path,
+        false => "/***",
+    };
+    let (name, port) = match authority.split_once(':') {
+        _ if is_ipv6(authority) || authority.is_empty() || is_name(authority) => (authority, ""),
+        Some((name, port)) if is_name(name) && is_port(port) => (authority, ""),
+        Some((name, _)) if name.is_empty() || is_name(name) => (name, ":***"),
+        _ => (HIDDEN, ""),
+    };
+    format!("{scheme}{name}{port}{path}")
+}
 
-const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each node as an item of its own, and \
-    write %2C, %3B or %20 for those in a password";
+// ---- the right form
 
 /// What it should be.
 fn form(url: &str, error: &str) -> String {
@@ -194,6 +212,10 @@ fn reason(error: &str) -> &str {
 }
 
 // ---- parts
+
+fn is_known(scheme: &&str) -> bool {
+    SCHEMES.contains(scheme) || OTHERS.contains(scheme)
+}
 
 fn is_separator(c: char) -> bool {
     c == ',' || c == ';' || c.is_whitespace()
@@ -284,6 +306,14 @@ mod tests {
             ("redis://a;redis://b", several),
             ("redis://a,b:6379", several),
             ("redis://a,b", several),
+            ("redis-cli -h a", several),
+            ("a:1,password=x", "redis://user:password@host:port"),
+            (
+                "redis://user%3Ax%40host",
+                "no host's name has: write redis://user:password@host:port",
+            ),
+            ("redis://bücher.example", "as punycode (xn--…)"),
+            ("unix:///s,password=x", "write unix:///path?user=…&pass=…"),
             ("a:1,b:2", several),
             ("a:1 b:2", several),
             (
@@ -321,6 +351,8 @@ mod tests {
         for url in [
             "redis://a",
             "redis://[::1]:1",
+            "redis://xn--bcher-kva.example",
+            "redis://a_b.c-d.:1",
             "unix:///a,b",
             " redis://a:1/2 ",
         ] {
@@ -342,7 +374,8 @@ mod tests {
         for url in [
             "127.0.0.1:6379",
             "http://host:80/",
-            "redis://a:1,b:2",
+            "host:6379/0",
+            "redis://a:1, rediss://b_c.d-e/7",
             "redis://::1:6379",
             "redis://host:99999/1?db=7&protocol=resp3",
             "redis://[::1]:1/7",
@@ -352,11 +385,23 @@ mod tests {
             assert_eq!(shown(url), url);
         }
         assert_eq!(shown("redis://u:p@host:1/x"), "redis://***@host:1/***");
-        assert_eq!(shown("u:p@host:1"), "***@host:1");
+        assert_eq!(shown("u:p@host:1"), "***");
         assert_eq!(
             shown("redis://u:p@a:1, redis://b"),
             "redis://***@a:1, redis://b"
         );
+        assert_eq!(shown("redis://a:1,b:2"), "redis://a:1,***");
+    }
+
+    /// Also the address that is shown of what is taken. (What is behind an '@' there, or
+    /// before a '?' or '#', is the host.)
+    fn seen(url: &str) -> String {
+        let text = match parse(url) {
+            Ok(_) if url.contains(['@', '?', '#']) => String::new(),
+            Ok(info) => crate::text::address(info.addr()),
+            Err(text) => text,
+        };
+        shown(url) + &text
     }
 
     /// Wherever it stands, and whatever is in it.
@@ -406,14 +451,40 @@ mod tests {
             "redis://host:99999?password={}",
             "redis://host:99999/0?db=1&token={}#x",
             "redis://host:99999#{}",
+            // Key and value, or the arguments of a program.
+            "name.redis.cache.windows.net:6380,password={}=,ssl=True",
+            "host:6379;password={}",
+            "host:6379 {}",
+            "host:6379, {}",
+            "password={}",
+            "redis-cli -h host -a {}",
+            "-a{}",
+            "redis://name,password={}",
+            "redis://host:6379 {}",
+            "redis://host password={} ssl",
+            "unix:///run/x,password={}",
+            "unix:///run/x password={}",
+            "unix:///run/x%3Fpass={}",
+            "/run/x password={}",
+            "/run/x:{}",
         ];
         let all = passwords.iter().chain(&more).chain(&odd);
         for password in all {
-            for place in places {
-                let url = place.replace("{}", password);
-                let seen = shown(&url) + &parse(&url).err().unwrap_or_default();
-                for part in ["hun", "ter2", "hün"] {
-                    assert!(!seen.contains(part), "{url}: {seen}");
+            for url in places.map(|place| place.replace("{}", password)) {
+                // Percent-encoded by who meant the password, and full width.
+                let encoded = url.replace(':', "%3A").replace('@', "%40");
+                for url in [
+                    encoded.replace('/', "%2F").replace('?', "%3F"),
+                    encoded.to_lowercase().replacen("%3a//", "://", 1),
+                    url.replace('@', "%40"),
+                    url.replace(':', "：").replace('@', "＠"),
+                    url.replacen(':', "：", 2).replacen("：", ":", 1),
+                    url,
+                ] {
+                    let seen = seen(&url);
+                    for part in ["hun", "ter2", "hün"] {
+                        assert!(!seen.contains(part), "{url}: {seen}");
+                    }
                 }
             }
         }
@@ -429,8 +500,9 @@ mod tests {
             "redis://user:123456",
             "user:hunter2",
             "redis://a:1,user:hunter2",
+            "redis://user:12?hunter2%40host",
         ] {
-            let seen = shown(url) + &parse(url).err().unwrap_or_default();
+            let seen = seen(url);
             assert!(
                 !seen.contains("hunter2") && !seen.contains("12345"),
                 "{seen}"
@@ -440,11 +512,12 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_short_and_has_no_control_characters() {
-        assert_eq!(shown("redis://h\u{1b}[2J\n\0"), "redis://h\\u{1b}[2J\\n\\0");
-        assert_eq!(shown("http://\u{202e}x"), "http://\\u{202e}x");
-        let long = shown(&"ü".repeat(1000));
-        assert_eq!(long, "ü".repeat(64) + "…");
-        let long = shown(&"\u{1b}".repeat(1000));
+        assert_eq!(shown("redis://h\u{1b}[2J\n\0"), "redis://***\\n***");
+        assert_eq!(shown("http://\u{202e}x"), "http://***");
+        assert_eq!(shown("\u{2028}unix:///ü"), "\\u{2028}unix:///***");
+        let long = shown(&"x".repeat(1000));
+        assert_eq!(long, "x".repeat(64) + "…");
+        let long = shown(&"\u{2028}".repeat(1000));
         assert!(long.chars().count() <= 65 && long.ends_with("}…"), "{long}");
         assert!(text(&"x".repeat(10_000)).len() < 300);
     }

@@ -448,7 +448,17 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             "",
             64,
             &[
-                "REDLOCK_NODES, URL 2 (\"nonsense\") cannot be a node's URL: it has no scheme: write redis://nonsense",
+                "REDLOCK_NODES, URL 2 cannot be a node's URL: it has no scheme (redis://)",
+                "redis://user:password@host:port",
+            ],
+        ),
+        (
+            &[],
+            "nonsense",
+            "",
+            64,
+            &[
+                "REDLOCK_NODES, URL 1 (\"nonsense\") cannot be a node's URL: it has no scheme: write redis://nonsense",
             ],
         ),
         (
@@ -479,6 +489,59 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             "",
             64,
             &["(\"http://***@host\")", "write redis://host:port"],
+        ),
+        // What other programs take, or who encodes too much.
+        (
+            &[],
+            "redis://a:6379,password=hunter2=,ssl=True",
+            "",
+            64,
+            &["REDLOCK_NODES, URL 2 cannot", "write %2C"],
+        ),
+        (
+            &[],
+            "redis://a:6379 hunter2",
+            "",
+            64,
+            &["REDLOCK_NODES, URL 2 cannot", "write %2C"],
+        ),
+        (
+            &["--node", "a.cache.windows.net:6380,password=hunter2="],
+            "",
+            "",
+            64,
+            &[
+                "(\"a.cache.windows.net:6380,***\")",
+                "redis://user:password@host:port",
+            ],
+        ),
+        (
+            &["--node", "redis-cli -h host -a hunter2"],
+            "",
+            "",
+            64,
+            &["--node, URL 1 (\"redis-cli *** *** *** ***\")"],
+        ),
+        (
+            &["--node", "redis://name,password=hunter2"],
+            "",
+            "",
+            64,
+            &["(\"redis://name,***\")", "an item of its own"],
+        ),
+        (
+            &["--node", "redis%3A%2F%2F%3Ahunter2%40host%3A6379"],
+            "",
+            "",
+            64,
+            &["--node, URL 1 (\"***\")", "redis://user:password@host:port"],
+        ),
+        (
+            &["--node", "redis://user%3Ahunter2%40host%3A6379"],
+            "",
+            "",
+            64,
+            &["(\"redis://***\")", "redis://user:password@host:port"],
         ),
         // The comma in it makes three of one.
         (

@@ -26,6 +26,18 @@ fn bad_nodes_are_named_and_no_password_is_shown() {
         "redis://:hunter2@host?protocol=9",
         "redis://:hunter2@0.0.0.0",
         "unix:",
+        // The redis crate takes these for hosts and paths.
+        "redis://user%3Ahunter2%40host%3A6379",
+        "redis://user%3ahunter2%40host:6379",
+        "redis://user：hunter2＠host",
+        "redis://%3Ahunter2@hunter2%40host",
+        "redis://name,password=hunter2",
+        "redis://name;password=hunter2:6379",
+        "redis://password=hunter2",
+        "unix:///run/x,password=hunter2",
+        "unix:///run/x;password=hunter2,ssl=True",
+        "unix:///run/x%3Fpass=hunter2",
+        "unix:///run/x password=hunter2",
     ] {
         let text = config(Redlock::new(["redis://good", bad]));
         assert!(text.contains("node 1"), "{bad}: {text}");
@@ -63,16 +75,43 @@ fn what_is_no_url_of_a_node_is_named_by_its_index_with_the_right_forms() {
     // These are URLs, of one host with an odd name.
     for several in ["redis://a,b:6379", "redis://:hunter2@a,b"] {
         let text = config(Redlock::new(["redis://good", several]));
-        let expected =
-            "node 1 (a,b:6379) seems to be several: give each node as an item of its own";
+        let expected = "node 1 has no address of a node: it has a comma, a semicolon or a space in it: give \
+                        each node as an item of its own, and a password before an @ \
+                        (redis://user:password@host:port), with %2C, %3B or %20 for those in it";
         assert_eq!(text, expected);
     }
     let several = [("a, b", 6379)].map(|(host, port)| (host.to_owned(), port));
     let text = config(Redlock::new(several));
     assert!(
-        text.contains("node 0 (a, b:6379) seems to be several"),
+        text.contains("node 0 has no address of a node: it has a comma"),
         "{text}"
     );
+}
+
+/// What is taken is shown wherever the node is named.
+#[test]
+fn a_host_has_the_characters_of_hosts_only() {
+    for host in [
+        "user:hunter2@host",
+        "host:hunter2",
+        "host%hunter2",
+        "host\nhunter2",
+        "：hunter2＠host",
+        "::1%eth0:hunter2@host",
+        "host password=hunter2",
+    ] {
+        let text = config(Redlock::new([(host, 6379)]));
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.starts_with("node 0 has no address of a node: "));
+        assert!(text.contains("redis://user:password@host:port"), "{text}");
+    }
+    let text = config(Redlock::new(["redis://bücher.example"]));
+    assert!(text.contains("punycode (xn--…)"), "{text}");
+    for host in ["fe80::1%eth0.100", "::1", "10.0.0.1", "a_b.c-d."] {
+        let redlock = Redlock::new([(host, 6379)]).unwrap();
+        assert!(format!("{redlock:?}").contains(host), "{redlock:?}");
+    }
+    Redlock::new(["redis://xn--bcher-kva.example"]).unwrap();
 }
 
 #[test]

@@ -125,6 +125,29 @@ fn a_token_is_enough_to_go_on_with_a_lock() {
     }
 }
 
+/// Whoever may write a key can put there what turns the order of what an operator reads.
+#[test]
+fn what_could_not_be_a_label_is_not_shown_as_one() {
+    let servers = Server::several(1);
+    let redlock = connected(&servers);
+    for (label, is_one) in [
+        ("web-3", true),
+        ("\u{202e}3-bew", false),
+        ("web\u{2028}3", false),
+        ("web\u{200b}3", false),
+        ("\u{feff}web", false),
+    ] {
+        let value = "\u{1}".repeat(20) + label;
+        servers[0].command(&["SET", "a", &value, "PX", "60000"]);
+        let inspection = redlock.inspect("a").unwrap();
+        let LockState::Held { holder, .. } = inspection.state() else {
+            panic!("{:?}", inspection.state());
+        };
+        assert_eq!(holder.label(), is_one.then_some(label));
+        assert_eq!(holder.to_string().contains(label), is_one, "{holder}");
+    }
+}
+
 #[test]
 fn what_is_no_label_is_refused_with_its_limit() {
     let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
@@ -135,6 +158,8 @@ fn what_is_no_label_is_refused_with_its_limit() {
     for (label, expected) in [
         ("x".repeat(65), "the label is 65 bytes long"),
         ("web\n3".into(), "control characters"),
+        ("web\u{202e}3".into(), r"web\u{202e}3"),
+        ("web\u{2028}3".into(), "printable text"),
     ] {
         let error = refused(&label);
         assert!(matches!(error, Error::Config(_)));

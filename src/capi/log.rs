@@ -306,6 +306,7 @@ impl Drop for HoldsBack {
 mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::time::Instant;
 
     use crate::sync::lock;
 
@@ -362,7 +363,15 @@ mod tests {
         let _alone = lock(&ALONE);
         let (logger, over) = (logger(), AtomicBool::new(false));
         let users: Vec<User> = (0..100).map(|_| User::default()).collect();
-        std::thread::scope(|scope| {
+        let end = Instant::now() + Duration::from_secs(60);
+        let is_called = |user: &User| {
+            while user.calls.load(SeqCst) == 0 && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            user.calls.load(SeqCst) > 0
+        };
+        // No panic in there: the scope would wait for its threads for ever.
+        let all_are_called = std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !over.load(SeqCst) {
@@ -370,17 +379,21 @@ mod tests {
                     }
                 });
             }
-            for user in &users {
+            let all_are_called = users.iter().all(|user| {
                 let pointer = std::ptr::from_ref(user).cast_mut().cast();
                 logger.set(Some(function), pointer, LevelFilter::Warn);
-                while user.calls.load(SeqCst) == 0 {
-                    std::thread::yield_now();
-                }
+                let is_called = is_called(user);
                 logger.set(None, null_mut(), LevelFilter::Off);
                 user.gone.store(true, SeqCst);
-            }
+                is_called
+            });
             over.store(true, SeqCst);
+            all_are_called
         });
+        assert!(
+            all_are_called,
+            "a function that is set is not called within 60 s"
+        );
         assert!(users.iter().all(|user| user.too_late.load(SeqCst) == 0));
     }
 

@@ -15,7 +15,9 @@ pub(crate) fn label() -> String {
 fn of(host: &str, process: u32) -> String {
     let process = format!(":{process}");
     let mut label = String::new();
-    for letter in host.chars().filter(|letter| !letter.is_control()) {
+    // What is escaped is not printable, as a label must be. (Host names have no quotes.)
+    let is_printable = |letter: &char| letter.escape_debug().len() == 1;
+    for letter in host.chars().filter(is_printable) {
         if label.len() + letter.len_utf8() + process.len() > MAX {
             break;
         }
@@ -32,7 +34,7 @@ mod tests {
     fn a_label_is_never_too_long_and_keeps_the_process() {
         assert_eq!(of("web-3", 4711), "web-3:4711");
         assert_eq!(of("", 1), ":1");
-        assert_eq!(of("a\nb", 1), "ab:1");
+        assert_eq!(of("a\n\u{202e}b\u{200b}", 1), "ab:1");
         let long = of(&"é".repeat(100), u32::MAX);
         assert!(
             long.len() <= MAX && long.ends_with("é:4294967295"),

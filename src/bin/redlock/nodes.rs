@@ -120,16 +120,22 @@ fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
 }
 
 fn from_variable(urls: &[&str]) -> Result<Vec<ConnectionInfo>, String> {
-    // A comma in a password has made two of one: parts of it may be among them.
-    let torn = |url: &&str| url.contains('@') && !url.contains("://");
-    if let Some(at) = urls.iter().position(torn) {
-        let number = at + 1;
-        return Err(format!(
+    // A comma in a password has made two of one, or there are parameters behind it: they are not shown.
+    let has_none = |url: &str| !url.contains("://");
+    let torn = |number: usize| {
+        format!(
             "{VARIABLE}, URL {number} cannot be a node's URL: it has no scheme (redis://); if there is a comma in a \
-             password, write %2C"
-        ));
+             password, write %2C, and put the password before an @ (redis://user:password@host:port)"
+        )
+    };
+    let in_password = |url: &&str| url.contains('@') && has_none(url);
+    if let Some(at) = urls.iter().position(in_password) {
+        return Err(torn(at + 1));
     }
-    let one = |(number, url): (usize, &&str)| node(url, format_args!("{VARIABLE}, URL {number}"));
+    let one = |(number, url): (usize, &&str)| match number > 1 && has_none(url) {
+        true => Err(torn(number)),
+        false => node(url, format_args!("{VARIABLE}, URL {number}")),
+    };
     (1..).zip(urls).map(one).collect()
 }
 
