@@ -598,7 +598,7 @@ impl World {
         threads.any(|thread| thread.wait.as_ref().is_some_and(waits))
     }
 
-    /// How long the longest poll of those who wait is. `None`: nobody waits.
+    /// When the last of those who wait has found out by itself that a lock is free. `None`: nobody waits.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
         let prompt = self.prompt;
         let well = |client: &&super::Client| !(client.dead || prompt && client.has_hung());
@@ -606,9 +606,13 @@ impl World {
         let threads = clients.flat_map(|client| &client.threads);
         let waits = threads.filter_map(|thread| thread.wait.as_ref());
         let waits = waits.filter(|wait| wait.resource == resource && wait.place.is_some());
-        let poll = |wait: &Wait| wait.wish.retry_delay.1 * 8;
-        let longest = waits.map(poll).max()?.max(Duration::from_secs(1));
-        u64::try_from(longest.as_micros()).ok()
+        let poll = |wait: &Wait| {
+            let longest = (wait.wish.retry_delay.1 * 8).max(Duration::from_secs(1));
+            let longest = u64::try_from(longest.as_micros()).unwrap();
+            // In fair worlds there are some who are not.
+            wait.wish.turn.map_or(longest + BESIDES, |_| TWO_TURNS)
+        };
+        waits.map(poll).max()
     }
 
     /// A lock that is free, and that somebody waits for, is not so for long.
@@ -637,9 +641,8 @@ impl World {
             let since = *self.idle[at].get_or_insert(self.t);
             let most = match self.prompt {
                 true if self.sluggish => SLUGGISH,
-                _ if self.fair => TWO_TURNS,
-                true => PROMPT,
-                false => poll + BESIDES,
+                true if !self.fair => PROMPT,
+                _ => poll,
             };
             let time = self.t - since;
             if self.prompt && !self.sluggish {
