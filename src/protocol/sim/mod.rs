@@ -124,7 +124,7 @@ struct Trail {
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
     freed: Option<u64>,
-    /// Nobody of its process waited for the lock then.
+    /// Nobody of its process waited for the lock then, nor has since.
     alone: bool,
     /// Left to its ttl.
     leaked: bool,

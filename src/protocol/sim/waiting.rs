@@ -326,6 +326,10 @@ impl World {
             .lines
             .join(&name, thread, wait.wish.clone(), tried, now);
         wait.place = Some(place);
+        // A release from before may be written after its knock.
+        let before = |trail: &&mut super::Trail| trail.client == c && trail.resource == name[0];
+        let before = self.trails.iter_mut().filter(before);
+        before.for_each(|trail| trail.alone = false);
         trace!(
             self,
             "client {c} thread {thread} waits for {} in place {place}", name[0]
