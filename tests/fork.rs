@@ -32,6 +32,20 @@ fn assert_well(child: libc::pid_t, what: &str) {
     assert_eq!(status, 0, "{what}: the child ended with {status:#x}");
 }
 
+/// Who is not woken sleeps for so long.
+const POLL: Duration = Duration::from_secs(5);
+
+fn patient(servers: &[Server]) -> redlock_sync::Redlock {
+    let options = options().retry_delay(POLL, POLL);
+    connected(servers).with_options(options).unwrap()
+}
+
+fn in_queue(servers: &[Server], count: u64) {
+    eventually("they are in the queue", || {
+        servers.iter().all(|server| server.queued("a") == count)
+    });
+}
+
 fn made(server: &Server) -> usize {
     let text = server.info("stats", "total_connections_received");
     text.parse().unwrap()
@@ -320,16 +334,8 @@ fn the_restart_guard_goes_on_in_a_child() {
 fn parent_and_child_wait_for_the_same_lock() {
     in_own_process("parent_and_child_wait_for_the_same_lock", || {
         let servers = Server::several(3);
-        // Who is not woken sleeps for five seconds.
-        let poll = Duration::from_secs(5);
-        let redlock = connected(&servers)
-            .with_options(options().retry_delay(poll, poll))
-            .unwrap();
-        let entries = |count: u64| {
-            eventually("they are in the queue", || {
-                servers.iter().all(|server| server.queued("a") == count)
-            });
-        };
+        let redlock = patient(&servers);
+        let entries = |count| in_queue(&servers, count);
         let take_turn = || redlock.acquire("a", TTL).unwrap().release().unwrap();
         for parent_is_last in [false, true] {
             let lock = take(&redlock, "a");
@@ -347,7 +353,7 @@ fn parent_and_child_wait_for_the_same_lock() {
                         if parent_is_last {
                             std::thread::sleep(ms(200));
                         }
-                        assert!(since.elapsed() < poll);
+                        assert!(since.elapsed() < POLL);
                         lock.release().unwrap();
                     });
                 });
@@ -358,7 +364,7 @@ fn parent_and_child_wait_for_the_same_lock() {
                     take_turn();
                 }
                 assert_well(child, "waits");
-                assert!(released.elapsed() < poll, "{:?}", released.elapsed());
+                assert!(released.elapsed() < POLL, "{:?}", released.elapsed());
             });
         }
         eventually("nothing is left", || {
@@ -402,15 +408,8 @@ fn a_child_that_ends_with_its_release_tells_its_parent() {
         "a_child_that_ends_with_its_release_tells_its_parent",
         || {
             let servers = Server::several(3);
-            let poll = Duration::from_secs(5);
-            let redlock = connected(&servers)
-                .with_options(options().retry_delay(poll, poll))
-                .unwrap();
-            let entries = |count: u64| {
-                eventually("they are in the queue", || {
-                    servers.iter().all(|server| server.queued("a") == count)
-                });
-            };
+            let redlock = patient(&servers);
+            let entries = |count| in_queue(&servers, count);
             let child = forked(|| {
                 let lock = redlock.acquire("a", TTL).unwrap();
                 std::thread::scope(|scope| {
@@ -425,7 +424,7 @@ fn a_child_that_ends_with_its_release_tells_its_parent() {
             entries(1);
             let came = Instant::now();
             let lock = redlock.acquire("a", TTL).unwrap();
-            assert!(came.elapsed() < poll, "{:?}", came.elapsed());
+            assert!(came.elapsed() < POLL, "{:?}", came.elapsed());
             lock.release().unwrap();
             assert_well(child, "released");
         },
