@@ -148,6 +148,24 @@ fn what_could_not_be_a_label_is_not_shown_as_one() {
     }
 }
 
+/// After a hand-over nodes may have one token with several labels. Who waits must not take that for a split vote, after
+/// which it would ask again and again.
+#[test]
+fn a_holder_with_several_labels_is_one_holder() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    for (server, label) in servers.iter().zip(["a", "b", ""]) {
+        let value = [&[7; 20], label.as_bytes()].concat();
+        server.command_bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);
+    }
+    let evaluated = || servers[0].calls("evalsha") + servers[0].calls("eval");
+    let before = evaluated();
+    let waited = redlock.acquire_within("a", TTL, ms(1500));
+    assert!(matches!(waited, Err(Error::Busy)));
+    let asked = evaluated() - before;
+    assert!((1..50).contains(&asked), "asked {asked} times");
+}
+
 #[test]
 fn what_is_no_label_is_refused_with_its_limit() {
     let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
