@@ -159,8 +159,8 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`], [`Error::Unavailable`], [`Error::TooSlow`] (a majority granted it when its
-    /// validity was over; it has been released again), [`Error::Random`].
+    /// [`Error::Config`], [`Error::Unavailable`], [`Error::TooSlow`] (its validity was over before
+    /// a majority had answered, or when it granted it; it has been released again), [`Error::Random`].
     ///
     /// After any failure, what was granted is undone: the undo has been written to every node that may have granted
     /// the lock and can be reached. The others get it when they are back.

@@ -498,6 +498,7 @@ impl Acquirer<'_> {
                     drop(lock(key, deadline));
                     return failed(Failure::TooSlow);
                 }
+                Tried::Expired => return failed(Failure::TooSlow),
                 Tried::Denied(denial) => return Ok(Err((Failure::Busy, denial))),
                 Tried::Unavailable(errors) => {
                     return match errors.same_server() {

@@ -363,6 +363,50 @@ fn a_lock_granted_too_late_is_released_again() {
     eventually("nothing is left", || servers[0].keys().is_empty());
 }
 
+/// No node has failed: there was no time to ask it.
+#[test]
+fn a_ttl_that_is_over_before_the_first_round_trip_is_too_slow() {
+    for nodes in [1, 3] {
+        let servers = Server::several(nodes);
+        let relays: Vec<_> = servers
+            .iter()
+            .map(|server| relay::Relay::to(server.port()))
+            .collect();
+        for relay in &relays {
+            relay.set(|policy| policy.down.delay = ms(50));
+        }
+        let client = || {
+            let redlock = Redlock::new(relays.iter().map(relay::Relay::url)).unwrap();
+            redlock.with_options(options()).unwrap()
+        };
+        let too_slow = |redlock: &Redlock| {
+            let result = redlock.try_acquire("a", ms(3));
+            assert!(matches!(result, Err(Error::TooSlow)), "{result:?}");
+        };
+        // While it still connects, and when it has.
+        too_slow(&client());
+        let redlock = client();
+        redlock.connect().unwrap();
+        too_slow(&redlock);
+        let result = redlock.acquire_within("a", ms(3), ms(200));
+        assert!(matches!(result, Err(Error::TooSlow)), "{result:?}");
+        take(&redlock, "a").release().unwrap();
+    }
+}
+
+/// Whatever the ttl, nodes that have failed are named.
+#[test]
+fn nodes_that_cannot_be_connected_are_named_also_where_the_ttl_is_over() {
+    let redlock = Redlock::new([format!("redis://127.0.0.1:{}", free_port())]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    unavailable(redlock.try_acquire("a", TTL));
+    for _ in 0..20 {
+        let errors = unavailable(redlock.try_acquire("a", ms(3)));
+        assert_eq!(errors.iter().count(), 1, "{errors}");
+        assert!(errors.to_string().contains("cannot connect"), "{errors}");
+    }
+}
+
 #[test]
 fn an_expired_lock_reports_itself_lost_without_asking() {
     with_nodes(|servers, redlock| {

@@ -48,6 +48,8 @@ pub(crate) enum Tried {
     /// Held by another.
     Denied(Denial),
     Unavailable(NodeErrors),
+    /// Its validity was over before enough nodes had answered.
+    Expired,
     /// Another try, after a random part of this time.
     Again(Duration),
 }
@@ -200,6 +202,13 @@ impl Attempt {
                 let grows = 1 << self.splits;
                 Tried::Again(left.min(took.max(SHORTEST_PAUSE).saturating_mul(grows)))
             }
+            Outcome::Unavailable { useless: true, .. }
+                if Deadline::new(started, self.ttl.validity())
+                    .remaining(now)
+                    .is_zero() =>
+            {
+                Tried::Expired
+            }
             Outcome::Unavailable { closed: true, .. }
                 if !self.closed && now.mono < begun + self.node_timeout =>
             {
@@ -333,8 +342,11 @@ mod tests {
     }
 
     fn closed() -> Outcome {
-        let (errors, closed) = (NodeErrors::new(Vec::new(), None), true);
-        Outcome::Unavailable { errors, closed }
+        Outcome::Unavailable {
+            errors: NodeErrors::new(Vec::new(), None),
+            closed: true,
+            useless: false,
+        }
     }
 
     #[test]
@@ -396,6 +408,23 @@ mod tests {
         // 1 s less 1 % and 2 ms.
         assert!(matches!(granted(987 * MS), Tried::Granted(..)));
         assert!(matches!(granted(988 * MS), Tried::TooSlow(..)));
+    }
+
+    #[test]
+    fn what_ends_with_its_validity_before_enough_have_answered_is_expired() {
+        let start = Point::now();
+        let failed = |useless, time| {
+            let outcome = Outcome::Unavailable {
+                errors: NodeErrors::new(Vec::new(), None),
+                closed: true,
+                useless,
+            };
+            begin(start).answered(answer(outcome, 0, start), later(start, time))
+        };
+        assert!(matches!(failed(true, 988 * MS), Tried::Expired));
+        // It was the second try that had no more time, or the nodes failed.
+        assert!(!matches!(failed(true, 987 * MS), Tried::Expired));
+        assert!(!matches!(failed(false, 988 * MS), Tried::Expired));
     }
 
     #[test]

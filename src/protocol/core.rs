@@ -791,17 +791,29 @@ impl<W> Core<W> {
             }
             entry.late |= entry.op.until.is_some_and(|until| until <= now);
         }
+        self.fail_late(now);
         let fragile = self.which(|node| node.greeting.fragile);
         for at in silent.without(fragile).iter() {
             self.silence(at, now);
         }
-        for entry in self
-            .entries
-            .iter_mut()
-            .filter(|entry| entry.late && entry.is_open())
-        {
+        self.changed(now);
+    }
+
+    /// Names why nodes have not voted on operations whose time is over.
+    fn fail_late(&mut self, now: Instant) {
+        let away = self.which(|node| !node.is_here() && node.cause.is_some());
+        // Others had no time to answer.
+        let patient = now.checked_sub(SLICE);
+        let slow = self.which(|node| node.asked_at().is_some_and(|at| Some(at) <= patient));
+        let slow = slow.and(self.order.slow());
+        let spare = self.nodes.len() - majority(self.nodes.len());
+        let late = self.entries.iter_mut();
+        for entry in late.filter(|entry| entry.late && entry.is_open()) {
+            let failed = away.or(slow.and(entry.owing()));
+            let failed = failed.without(entry.votes.voted()).or(entry.votes.failed);
+            entry.useless = failed.len() <= spare && entry.is_useless(now);
             let waited = now.saturating_duration_since(entry.submitted);
-            let late = Arc::new(match entry.begun.is_some() && entry.until <= now {
+            let silent = Arc::new(match entry.begun.is_some() && entry.until <= now {
                 true => Cause::Silent(self.node_timeout, Limit::Node(1)),
                 false => Cause::Silent(waited, Limit::Rest),
             });
@@ -812,13 +824,19 @@ impl<W> Core<W> {
                     // is under way. It is named all the same.
                     (false, Some(cause)) if cause.is_final() => entry.votes.fail(at),
                     (false, cause) => entry.fail(at, cause.unwrap_or(&trying)),
-                    (true, _) if entry.asked.has(at) => entry.fail(at, &late),
-                    // It would have been asked if the others had sufficed.
-                    (true, _) => entry.votes.fail(at),
+                    (true, _) if entry.asked.has(at) => entry.fail(at, &silent),
+                    (true, _) => {}
+                }
+            }
+            let rest = NodeSet::first(self.nodes.len()).without(entry.votes.voted());
+            for at in rest.iter() {
+                // It would have been asked if the others had sufficed; or there was no time.
+                match entry.votes.failed.len() > spare {
+                    true => entry.votes.fail(at),
+                    false => entry.fail(at, &Arc::new(Cause::NotAsked)),
                 }
             }
         }
-        self.changed(now);
     }
 
     // ---- connecting without a lock
@@ -944,6 +962,7 @@ impl<W> Core<W> {
                     &self.nodes,
                 ),
                 closed: entry.is_acquire() && entry.failed_by_closing(self.nodes.len()),
+                useless: entry.useless,
             },
         };
         let answer = Answer {
@@ -1211,6 +1230,11 @@ mod tests {
         }
 
         fn acquire(&mut self) {
+            self.acquire_until(None);
+        }
+
+        /// An answer is of no use after this time.
+        fn acquire_until(&mut self, useful: Option<Duration>) {
             let op = Op {
                 action: Action::Acquire(Ttl::new(1000 * MS).unwrap()),
                 key: Key {
@@ -1220,7 +1244,7 @@ mod tests {
                     asked: NodeSet::EMPTY,
                 },
                 since: None,
-                until: None,
+                until: useful.map(|useful| self.now + useful),
                 only_write: false,
                 nodes: NodeSet::ALL,
             };
@@ -1323,6 +1347,62 @@ mod tests {
         world.acquire();
         world.connected(Err(Cause::Connect("refused".into())));
         assert!(!world.failure().unwrap().1);
+    }
+
+    #[test]
+    fn an_acquire_of_no_more_use_names_what_is_known_and_blames_nobody() {
+        let failure = |world: &mut World, passes| {
+            world.now += passes;
+            world.next();
+            match world.core.answers.pop().unwrap().1.outcome {
+                Outcome::Unavailable {
+                    errors, useless, ..
+                } => (errors.iter().count(), useless, errors.to_string()),
+                _ => panic!("nobody has answered"),
+            }
+        };
+        // While it still connects.
+        let mut world = World::new();
+        world.acquire_until(Some(MS));
+        world.begin_to_connect();
+        let (named, useless, _) = failure(&mut world, MS);
+        assert_eq!((named, useless), (1, true));
+        // It was too late to ask.
+        world.connected(Ok(()));
+        world.acquire_until(Some(Duration::ZERO));
+        let (named, useless, text) = failure(&mut world, Duration::ZERO);
+        assert_eq!((named, useless), (1, true));
+        assert!(text.ends_with("not asked in time"), "{text}");
+        // It has not answered: it may have had no time for that.
+        for (until, expected) in [(3, true), (4, false), (51, false)] {
+            let mut world = World::new();
+            world.begin_to_connect();
+            world.connected(Ok(()));
+            world.acquire_until(Some(until * MS));
+            assert!(matches!(world.next(), Next::Send { .. }));
+            world.core.output(0, &mut world.sent, world.now);
+            world.now += until.min(50) * MS;
+            // Nothing has come; its undo is written.
+            loop {
+                match world.next() {
+                    Next::Recv { .. } => world.core.received(0, Ok(&[]), world.now),
+                    Next::Send { .. } => world.core.output(0, &mut world.sent, world.now),
+                    _ => break,
+                }
+            }
+            let (named, useless, text) = failure(&mut world, Duration::ZERO);
+            assert_eq!((named, useless), (1, expected), "{until}: {text}");
+        }
+        // It cannot be connected.
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Err(Cause::Connect("refused".into())));
+        world.failure();
+        world.acquire_until(Some(MS));
+        let (named, useless, text) = failure(&mut world, MS);
+        assert_eq!((named, useless), (1, false), "{text}");
+        assert!(text.ends_with("refused"), "{text}");
     }
 
     /// It was never there.

@@ -32,6 +32,8 @@ pub(crate) enum Outcome {
         errors: NodeErrors,
         /// It would not have come to that without connections that turned out closed.
         closed: bool,
+        /// It came to that because an answer was of no more use ([`Op::until`]).
+        useless: bool,
     },
 }
 
@@ -57,6 +59,7 @@ impl Answer {
             outcome: Outcome::Unavailable {
                 errors: NodeErrors::new(Vec::new(), None),
                 closed: false,
+                useless: false,
             },
             tally: Tally::default(),
             numbers: None,
@@ -112,6 +115,8 @@ pub(crate) struct Entry<W> {
     pub(crate) undo: NodeSet,
     /// Its time is over.
     pub(crate) late: bool,
+    /// An answer was of no more use before its own time was over, and a quorum could still have voted.
+    pub(crate) useless: bool,
 }
 
 impl<W> Entry<W> {
@@ -136,6 +141,7 @@ impl<W> Entry<W> {
             closed: NodeSet::EMPTY,
             undo: NodeSet::EMPTY,
             late: false,
+            useless: false,
         }
     }
 
@@ -265,6 +271,16 @@ impl<W> Entry<W> {
                 .filter(|verdict| *verdict == Verdict::Unavailable),
             verdict => verdict,
         }
+    }
+
+    /// Whether an answer is of no more use, while its own time is not over.
+    pub(crate) fn is_useless(&self, now: Instant) -> bool {
+        let own = self.begun.map(|_| self.until);
+        let before = |until: &Instant| own.is_none_or(|own| *until <= own);
+        self.op
+            .until
+            .filter(before)
+            .is_some_and(|until| until <= now)
     }
 
     /// Whether too few nodes answered only because of connections that turned out closed.

@@ -126,6 +126,7 @@ mod tests {
         let few = Outcome::Unavailable {
             errors: NodeErrors::new(Vec::new(), None),
             closed: false,
+            useless: false,
         };
         let few = fencing.answered(answer(few, None), now, false);
         assert!(matches!(few, Fenced::Unavailable(_)));

@@ -914,7 +914,7 @@ impl World {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 return self.give_back(c, thread, key, token, true);
             }
-            Tried::Denied(_) | Tried::Unavailable(_) => {
+            Tried::Denied(_) | Tried::Unavailable(_) | Tried::Expired => {
                 if let Tried::Denied(_) = tried {
                     self.counts.denied += 1;
                     // Who has a vote has met another contender, and tries again for a time.
@@ -942,7 +942,7 @@ impl World {
                             let failure = Failure::Unavailable(errors);
                             self.in_vain(c, thread, failure, &Denial::default());
                         }
-                        _ => {}
+                        _ => self.in_vain(c, thread, Failure::TooSlow, &Denial::default()),
                     };
                 }
                 let pause = self.rest();
@@ -979,9 +979,12 @@ impl World {
             return;
         };
         let forbidden = self.trails[token].forbidden;
-        let hopeless = errors.is_permanent();
+        let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
         self.counts.hopeless += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
+        self.check(named > spare, || {
+            format!("client {c}: {token} failed, and only {named} nodes are named: {errors}")
+        });
         self.check(!hopeless || forbidden.len() > spare, || {
             format!("client {c}: {token} is hopeless, but only {forbidden:?} do not permit it")
         });
