@@ -2,7 +2,11 @@
 
 mod support;
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use redlock_sync::Redlock;
 use support::*;
@@ -260,4 +264,97 @@ fn a_node_that_is_lost_and_back_within_a_step_has_one_connection() {
     });
     std::thread::sleep(ms(100));
     assert_eq!(servers[1].clients(), 1);
+}
+
+/// What becomes of a command that takes or releases a lock.
+const PASSES: u32 = 0;
+const IS_REFUSED: u32 = 1;
+const IS_CUT_OFF: u32 = 2;
+
+/// Before a server: all connections can be set up. How many there were.
+struct Gate {
+    port: u16,
+    mode: Arc<AtomicU32>,
+    connections: Arc<AtomicU32>,
+}
+
+impl Gate {
+    fn before(server: &Server) -> Gate {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gate = Gate {
+            port: listener.local_addr().unwrap().port(),
+            mode: Arc::default(),
+            connections: Arc::default(),
+        };
+        let (mode, connections) = (gate.mode.clone(), gate.connections.clone());
+        let port = server.port();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                connections.fetch_add(1, Ordering::Relaxed);
+                let (client, mode) = (client.unwrap(), mode.clone());
+                std::thread::spawn(move || Gate::pass(client, port, &mode));
+            }
+        });
+        gate
+    }
+
+    fn pass(mut client: TcpStream, port: u16, mode: &AtomicU32) {
+        let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else {
+            return;
+        };
+        let [mut from, mut to] = [&server, &client].map(|stream| stream.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        let mut buffer = [0; 65_536];
+        while let Ok(read @ 1..) = client.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..read]);
+            let is_lock = text.contains("\r\nPX\r\n") || text.contains("\r\nEVAL");
+            let passed = match mode.load(Ordering::Relaxed) {
+                IS_REFUSED if is_lock => client.write_all(b"-NOAUTH Authentication required.\r\n"),
+                IS_CUT_OFF if is_lock => break,
+                _ => server.write_all(&buffer[..read]),
+            };
+            if passed.is_err() {
+                break;
+            }
+        }
+        for stream in [&client, &server] {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// As a node that cannot be connected is: its pauses grow.
+#[test]
+fn a_node_that_can_be_connected_and_not_used_is_left_alone_for_longer_and_longer() {
+    for mode in [IS_REFUSED, IS_CUT_OFF] {
+        let servers = Server::several(3);
+        let gate = Gate::before(&servers[0]);
+        let gated = format!("redis://127.0.0.1:{}", gate.port);
+        let urls = [gated, servers[1].url(), servers[2].url()];
+        let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+        let votes = || {
+            let lock = take(&redlock, "vote");
+            let votes = servers[0].exists("vote");
+            lock.release().unwrap();
+            votes
+        };
+        eventually("all are connected", votes);
+        gate.mode.store(mode, Ordering::Relaxed);
+        let (before, end) = (
+            gate.connections.load(Ordering::Relaxed),
+            Instant::now() + ms(3000),
+        );
+        let mut pairs = 0;
+        while Instant::now() < end {
+            take(&redlock, "a").release().unwrap();
+            pairs += 1;
+            std::thread::sleep(ms(1));
+        }
+        // 0, 0.1 to 0.2 s, 0.2 to 0.4 s, and so on to 0.35 to 0.7 s.
+        let connections = gate.connections.load(Ordering::Relaxed) - before;
+        println!("{connections} connections during {pairs} pairs");
+        assert!((4..=14).contains(&connections), "{connections} of {pairs}");
+        gate.mode.store(PASSES, Ordering::Relaxed);
+        eventually_within(4 * NODE_TIMEOUT, "it votes again", &mut || votes());
+    }
 }

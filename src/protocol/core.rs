@@ -572,6 +572,9 @@ impl<W> Core<W> {
             }
         };
         let vote = action.vote(reply);
+        if !matches!(vote, Vote::Sever(_)) {
+            self.nodes[at].is_useful();
+        }
         if let Some(notice) = self.notices.on(at, key, action, &vote) {
             let event = Event::Notice(key.resource.clone(), notice);
             push(&mut self.events, (at, event, now));
@@ -720,7 +723,13 @@ impl<W> Core<W> {
         }
         match was {
             Link::Coming | Link::SitsOut => self.tried(at, cause, now),
-            _ => self.away(at, cause, now),
+            _ => {
+                if was == Link::Here && self.nodes[at].is_useless_again() {
+                    let retry_at = self.retry_at(at, now);
+                    self.nodes[at].pause_until(retry_at);
+                }
+                self.away(at, cause, now);
+            }
         }
     }
 

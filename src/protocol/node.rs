@@ -226,9 +226,12 @@ pub(crate) struct Node {
     pub(crate) look: bool,
     /// Why it is not here.
     pub(crate) cause: Option<Arc<Cause>>,
-    /// Tries to connect that have ended, and those since it was last here.
+    /// Tries to connect that have ended.
     pub(crate) tries: u64,
+    /// Those that were of no use, since an operation was last answered.
     failed: u32,
+    /// Something was answered on this connection but its set-up and pings.
+    useful: bool,
     /// When the last try began.
     pub(crate) try_began: Option<Instant>,
     /// When to connect again; while it is coming, when that has failed.
@@ -407,6 +410,23 @@ impl Node {
         (self.link, self.retry_at) = (Link::Silent, Some(retry_at));
     }
 
+    /// The node has answered what it was asked: its connection is of use.
+    pub(crate) fn is_useful(&mut self) {
+        (self.useful, self.failed) = (true, 0);
+    }
+
+    /// The connection that is finished was of no use. Whether that was so before: then the next one is made after
+    /// a pause, as if it had not been connected.
+    pub(crate) fn is_useless_again(&mut self) -> bool {
+        let useless = !self.useful;
+        self.failed += u32::from(useless);
+        useless && self.failed > 1
+    }
+
+    pub(crate) fn pause_until(&mut self, retry_at: Instant) {
+        self.retry_at = Some(retry_at);
+    }
+
     /// The connection is finished. What was pending on it.
     pub(crate) fn sever(&mut self) -> impl Iterator<Item = Pending> + use<> {
         if let Some(first) = self.pending.front().filter(|_| !mutant(4)) {
@@ -474,6 +494,7 @@ impl Node {
             });
         }
         self.greeting = greeting;
+        self.useful = false;
     }
 
     /// How long its server gives no votes yet.
@@ -488,7 +509,6 @@ impl Node {
         self.link = Link::SitsOut;
         self.tries += 1;
         self.hurry = false;
-        self.failed = 0;
         self.ping_at = now.checked_add(PING_PAUSE);
     }
 
@@ -503,7 +523,6 @@ impl Node {
         self.fresh = None;
         self.tries += 1;
         self.hurry = false;
-        self.failed = 0;
         self.cause = None;
         self.looked(now);
     }
@@ -680,8 +699,9 @@ mod tests {
             node.tried(now, false);
         }
         (0..100).for_each(|_| node.tried(now, false));
-        assert_eq!(node.pause(), LAST_PAUSE);
         node.come_home(now);
+        assert_eq!(node.pause(), LAST_PAUSE);
+        node.is_useful();
         assert_eq!(node.pause(), FIRST_PAUSE);
     }
 }
