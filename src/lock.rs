@@ -64,6 +64,10 @@ impl Drop for Shared {
 /// [`release`](Lock::release) tells whether the lock was still held. Whatever the nodes do, either takes at
 /// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), the release
 /// may be the first operation of the program, and has to connect.)
+///
+/// The answers to a dropped lock's release are read by the next operation, or, after one `node_timeout`, by a thread. A
+/// release that was not carried out, because the connection was closed or the node had forgotten the scripts, is sent
+/// again.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,

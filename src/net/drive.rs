@@ -258,8 +258,8 @@ impl Nodes {
 
     // ---- the leader
 
-    /// Does what the core says. Returns when there is nothing to do, or, once `done` has said so of the
-    /// answers, as soon as it would have to wait, or to send for others.
+    /// Does what the core says. Returns when there is nothing to do, or, once `done` has said so (of the
+    /// answers, if there are any), as soon as it would have to wait, or to send for others.
     pub(crate) fn lead<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
@@ -267,7 +267,7 @@ impl Nodes {
         mut now: Instant,
         mut done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
     ) -> MutexGuard<'a, Hub> {
-        let mut ended = false;
+        let mut ended = done(&mut leader.answers);
         loop {
             let next = hub.core.next(now);
             if !hub.core.answers.is_empty() {

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::error::NodeErrors;
 use crate::net::drive::{Hub, Leader, Nodes};
+use crate::protocol::core::Confirm;
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
@@ -369,6 +370,68 @@ impl Waiter {
     }
 }
 
+/// Starts the thread that confirms releases. It ends when nothing is left to be confirmed.
+fn start_confirmer(nodes: &Arc<Nodes>) {
+    let confirmer = Confirmer {
+        nodes: nodes.clone(),
+        ended: false,
+    };
+    let thread = std::thread::Builder::new().name("redlock-confirm".into());
+    // Without a thread the next operation finds out.
+    let _ = thread.spawn(move || confirmer.run());
+}
+
+struct Confirmer {
+    nodes: Arc<Nodes>,
+    ended: bool,
+}
+
+impl Confirmer {
+    fn run(mut self) {
+        let nodes = self.nodes.clone();
+        let mut hub = nodes.hub();
+        loop {
+            let now = clock::instant();
+            hub = match hub.core.confirm(now) {
+                Confirm::Wait { until } => nodes.wait(hub, until),
+                Confirm::Look => Confirmer::look(&nodes, hub, now),
+                Confirm::End => {
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn look<'a>(
+        nodes: &'a Arc<Nodes>,
+        mut hub: MutexGuard<'a, Hub>,
+        now: Instant,
+    ) -> MutexGuard<'a, Hub> {
+        let Some(leader) = hub.idle.take() else {
+            // Whoever leads looks, too.
+            nodes.submitted(&hub);
+            return nodes.wait(hub, now + SOON);
+        };
+        let mut lead = Lead {
+            nodes,
+            leader: Some(leader),
+        };
+        let hub = lead.run(hub, now, |_| true);
+        lead.end(hub);
+        nodes.hub()
+    }
+}
+
+impl Drop for Confirmer {
+    /// If it could not be started, or has panicked, which only a bug can be, another one may be.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.nodes.hub().core.unconfirms();
+        }
+    }
+}
+
 /// The time in which a thread leads. However it ends, somebody else leads after it.
 struct Lead<'a> {
     nodes: &'a Arc<Nodes>,
@@ -406,12 +469,16 @@ impl<'a> Lead<'a> {
             }
         };
         let logs = !hub.core.events.is_empty();
+        let confirms = hub.idle.is_some() && hub.core.wants_confirmer();
         drop(hub);
         if let Some((next, leader)) = next {
             next.tell(Turn::Lead(leader));
         }
         for (who, answer) in answers {
             who.tell(answer);
+        }
+        if confirms {
+            start_confirmer(self.nodes);
         }
         if logs {
             self.nodes.log_behind();

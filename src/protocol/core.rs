@@ -30,6 +30,8 @@ use crate::protocol::script::{Action, Key, TOLD, Tell, Vote, is_not_loaded, is_n
 const PLACES: usize = 64;
 /// So many resources of which a release has told another process are remembered until they are acquired again.
 const MAX_PASSED: usize = 64;
+/// The thread that confirms releases ends so long after the last one.
+const LINGER: Duration = Duration::from_millis(500);
 /// So many events wait to be logged at most.
 const MAX_EVENTS: usize = 1000;
 
@@ -55,6 +57,17 @@ pub(crate) enum Next {
     },
     /// Nobody waits for an answer.
     Finished,
+}
+
+/// What the thread should do that confirms releases.
+#[derive(Debug)]
+pub(crate) enum Confirm {
+    /// Lead, unless somebody does: that finds what has come.
+    Look,
+    /// Unless nobody needs the nodes any more.
+    Wait { until: Instant },
+    /// Nothing is left to be confirmed: go.
+    End,
 }
 
 /// What has happened to a node, for the log.
@@ -96,6 +109,9 @@ pub(crate) struct Core<W> {
     /// How many of them are refills.
     refills: usize,
     submitted: u64,
+    /// When a release was last submitted, and whether a thread confirms what is written.
+    released: Option<Instant>,
+    confirms: bool,
     /// What releases that nobody waited for have passed on to other processes, the oldest first.
     passed: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
@@ -144,6 +160,8 @@ impl<W> Core<W> {
             entries: Vec::new(),
             refills: 0,
             submitted: 0,
+            released: None,
+            confirms: false,
             passed: VecDeque::new(),
             answers: Vec::new(),
             notices: Notices::default(),
@@ -175,8 +193,11 @@ impl<W> Core<W> {
     /// `who` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, who: W, now: Instant) {
         self.submitted += 1;
-        if op.action.is_release() && self.refills > 0 {
-            self.cancel_refills(&op, now);
+        if op.action.is_release() {
+            self.released = Some(now);
+            if self.refills > 0 {
+                self.cancel_refills(&op, now);
+            }
         }
         self.refills += usize::from(matches!(op.action, Action::Refill(_)));
         let free = self.entries.iter().position(|entry| !entry.is_under_way());
@@ -250,7 +271,7 @@ impl<W> Core<W> {
             for (at, node) in self.nodes.iter().enumerate() {
                 let needed = !node.quit && (self.closed_at.is_none() || node.is_due());
                 if node.is_here() {
-                    let overdue = node.asked_at().is_some_and(|at| Some(at) < asked_before);
+                    let overdue = node.asked_at().is_some_and(|at| Some(at) <= asked_before);
                     if overdue || node.wants_look() {
                         return self.recv_now(at, now);
                     }
@@ -424,12 +445,52 @@ impl<W> Core<W> {
             return Next::Finished;
         };
         let pending = self.which(|node| node.is_here() && node.pending() > 0);
-        let due = self.which(|node| node.attended && (node.is_due() || node.writing));
+        let due = self.which(Node::owes);
         match (pending.is_empty(), due.is_empty()) {
             (true, true) => Next::Finished,
             (true, false) => Next::Wait { until },
             (false, _) => self.recv(pending, until, now),
         }
+    }
+
+    // ---- what nobody waits for
+
+    /// Nobody leads any more. Whether a thread is to confirm the releases that were written: a connection whose
+    /// other side is gone takes them, and a server that has forgotten the scripts does not carry them out. Mostly
+    /// the next operation finds out; this is for a program that does nothing more.
+    pub(crate) fn wants_confirmer(&mut self) -> bool {
+        let wants = !self.confirms && self.closed_at.is_none() && self.unconfirmed().is_some();
+        self.confirms |= wants && !mutant(45);
+        wants && !mutant(45)
+    }
+
+    /// Since when it is not known whether all releases were carried out.
+    fn unconfirmed(&self) -> Option<Instant> {
+        let here = self.nodes.iter().filter(|node| node.is_here());
+        here.filter_map(Node::unconfirmed).min()
+    }
+
+    /// What the thread that confirms releases should do. A node that has not answered within its time, or whose
+    /// connection is closed, gets an attendant, which sends them again.
+    pub(crate) fn confirm(&mut self, now: Instant) -> Confirm {
+        let again = |at: &Instant| Some(*at) > self.released;
+        let oldest = self.unconfirmed().filter(|at| !mutant(46) || !again(at));
+        let look = oldest.map(|at| at + self.node_timeout);
+        // Where locks are released again and again, one thread serves them all.
+        let until = look.or(self.released.map(|at| at + LINGER));
+        match until.filter(|_| self.closed_at.is_none()) {
+            Some(until) if now < until => Confirm::Wait { until },
+            Some(_) if oldest.is_some() => Confirm::Look,
+            _ => {
+                self.confirms = false;
+                Confirm::End
+            }
+        }
+    }
+
+    /// There is no such thread: it could not be started, or a bug has ended it.
+    pub(crate) fn unconfirms(&mut self) {
+        self.confirms = false;
     }
 
     /// Appends the bytes for a node to `bytes`.
@@ -527,7 +588,7 @@ impl<W> Core<W> {
         node.looked(known);
         if let Some(asked) = node.asked_at() {
             let age = known.saturating_duration_since(asked);
-            if age > self.node_timeout {
+            if age >= self.node_timeout {
                 self.silence(at, now);
             } else {
                 self.order.in_vain(at, age, now);

@@ -269,6 +269,18 @@ impl Node {
         self.pending.len()
     }
 
+    /// When the oldest release was written that may not have been carried out.
+    pub(crate) fn unconfirmed(&self) -> Option<Instant> {
+        let release = |asked: &&Asked| asked.what.release.is_some();
+        Some(self.pending.iter().find(release)?.at)
+    }
+
+    /// Its attendant has releases to write, or their replies to read.
+    pub(crate) fn owes(&self) -> bool {
+        let confirms = self.link == Link::Coming && self.unconfirmed().is_some();
+        self.attended && (self.is_due() || self.writing || confirms)
+    }
+
     /// When the oldest reply that is pending was asked for.
     pub(crate) fn asked_at(&self) -> Option<Instant> {
         Some(self.pending.front()?.at)
@@ -553,6 +565,12 @@ impl Node {
         }
     }
 
+    /// What the last connection left unfinished is done, and has been confirmed.
+    fn is_drained(&self) -> bool {
+        let confirmed = self.pending.is_empty() || mutant(47);
+        self.unread == 0 && !self.is_due() && confirmed
+    }
+
     fn connects(&mut self, now: Instant) -> Errand {
         self.connecting = true;
         self.try_began = Some(now);
@@ -600,7 +618,7 @@ impl Node {
                     self.meets(greeting);
                     Errand::Adopt
                 }
-                None if self.unread == 0 && !self.is_due() => match self.sits_out(now) {
+                None if self.is_drained() => match self.sits_out(now) {
                     Some(_) => Errand::SitOut,
                     None => Errand::Home,
                 },

@@ -15,7 +15,7 @@ use super::{
 use crate::clock::{self, Point};
 use crate::error::Cause;
 use crate::protocol::attempt::{Attempt, Denial, Extended, Extension, Tried, refill};
-use crate::protocol::core::{Core, Event as CoreEvent, Next};
+use crate::protocol::core::{Confirm, Core, Event as CoreEvent, Next};
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
@@ -41,6 +41,12 @@ pub(super) struct Client {
     fresh: Vec<Option<usize>>,
     attendants: Vec<Attendant>,
     leader: Leader,
+    /// The thread that confirms releases, and until when it waits.
+    confirmer: Option<Instant>,
+    /// Where nothing follows a release: when the lock must be gone; and how often new connections are closed.
+    gone_by: u64,
+    forsaken: bool,
+    unlucky: u32,
     pub(super) threads: Vec<Thread>,
     /// Those who wait, and so many locks that are held here, by resource.
     pub(super) lines: Lines<usize>,
@@ -147,6 +153,10 @@ impl Client {
             fresh: vec![None; nodes],
             attendants: vec![Attendant::None; nodes],
             leader: Leader::None,
+            confirmer: None,
+            gone_by: 0,
+            forsaken: false,
+            unlucky: 0,
             threads: (0..threads)
                 .map(|_| Thread {
                     doing: Doing::Idle(random.below(30 * MS)),
@@ -208,6 +218,7 @@ impl Client {
         self.dead = true;
         self.attendants.fill(Attendant::None);
         self.leader = Leader::None;
+        self.confirmer = None;
         self.listeners.clear();
         for thread in &mut self.threads {
             (thread.doing, thread.wait) = (Doing::Stopped, None);
@@ -234,7 +245,9 @@ impl Client {
         let attended = self.attendants.iter().any(|one| *one != Attendant::None);
         let leads = !matches!(self.leader, Leader::None | Leader::Runs);
         let attended = attended.then(|| "an attendant is left".to_owned());
-        attended.or_else(|| leads.then(|| "somebody still leads".to_owned()))
+        let confirms = self.confirmer.map(|_| "somebody still confirms".to_owned());
+        let leads = leads.then(|| "somebody still leads".to_owned());
+        attended.or(leads).or(confirms)
     }
 }
 
@@ -256,6 +269,7 @@ impl World {
             for node in 0..self.servers.len() {
                 busy |= self.attend(c, node);
             }
+            busy |= self.confirm(c);
             busy |= self.listen_all(c);
             for thread in 0..self.clients[c].threads.len() {
                 busy |= self.act(c, thread);
@@ -301,6 +315,7 @@ impl World {
             if let Leader::Waits(_) = client.leader {
                 client.leader = Leader::Runs;
             }
+            client.confirmer = client.confirmer.map(|_| client.base.mono);
         }
         for event in client.core.events.drain(..) {
             match event {
@@ -385,9 +400,39 @@ impl World {
             }
             Next::Recv { node, until } => self.clients[c].leader = Leader::Recv(node, until),
             Next::Wait { until } => self.clients[c].leader = Leader::Waits(until),
-            Next::Finished => self.clients[c].leader = Leader::None,
+            Next::Finished => {
+                self.clients[c].leader = Leader::None;
+                if self.clients[c].core.wants_confirmer() {
+                    self.clients[c].confirmer = Some(now);
+                }
+            }
         }
         self.announce(c);
+        true
+    }
+
+    /// What the thread does that confirms releases.
+    fn confirm(&mut self, c: usize) -> bool {
+        let Some(until) = self.clients[c].confirmer else {
+            return false;
+        };
+        if !self.has_come(c, until) {
+            return false;
+        }
+        let now = self.now(c);
+        let confirm = self.clients[c].core.confirm(now);
+        trace!(self, "client {c} confirms: {confirm:?}");
+        let client = &mut self.clients[c];
+        client.confirmer = match (confirm, &client.leader) {
+            (Confirm::End, _) => None,
+            (Confirm::Wait { until }, _) => Some(until),
+            (Confirm::Look, Leader::None) => {
+                client.leader = Leader::Runs;
+                self.counts.looks += 1;
+                Some(now)
+            }
+            (Confirm::Look, _) => Some(now + Duration::from_millis(1)),
+        };
         true
     }
 
@@ -554,6 +599,12 @@ impl World {
             Err(Cause::Connect("refused".into()))
         };
         let now = self.now(c);
+        let released = self.forsaken && self.clients[c].gone_by > self.t;
+        if released && well && self.clients[c].unlucky > 0 {
+            self.clients[c].unlucky -= 1;
+            let at = self.t + self.random.below(400);
+            self.at(at, Event::Forsake(c));
+        }
         if self.clients[c].core.connected(node, result, now) {
             self.clients[c].fresh[node] = fresh;
         } else if let Some(fresh) = fresh {
@@ -797,6 +848,10 @@ impl World {
         let now = self.clients[c].point(self.t);
         let valid = !held.deadline.remaining(now).is_zero();
         self.beliefs.retain(|belief| belief.token != held.token);
+        if self.forsaken {
+            self.clients[c].gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
+            self.at(self.clients[c].gone_by, Event::Gone(held.token));
+        }
         let only_write = self.random.chance(40) || !valid;
         self.ends(c, self.trails[held.token].resource);
         self.give_back(c, thread, held.key, held.token, only_write);
@@ -902,6 +957,7 @@ impl World {
                 self.in_order(c, thread);
                 self.holds(c, thread, resource);
                 let until = self.t + self.hold();
+                self.forsake_about(c, until);
                 let held = Held {
                     key,
                     token,
@@ -1125,6 +1181,57 @@ impl World {
     }
 
     // ---- the end
+
+    /// All servers will close a client's connections, or forget the scripts, about when it releases its lock.
+    fn forsake_about(&mut self, c: usize, until: u64) {
+        if !self.forsaken {
+            return;
+        }
+        let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
+        self.at(at.max(self.t), Event::Forsake(c));
+        // And again when what was not carried out is sent again, over the same connection or a new one.
+        if self.random.chance(40) {
+            let again = until + NODE_TIMEOUT + self.random.below(MS);
+            self.at(again, Event::Forsake(c));
+        }
+        self.clients[c].unlucky = u32::try_from(self.random.below(3)).unwrap();
+    }
+
+    /// A lock that was released is on no node, though nothing followed.
+    pub(super) fn is_gone(&mut self, token: usize) {
+        let gone_by = self.clients[self.trails[token].client].gone_by;
+        if gone_by > self.t {
+            return self.at(gone_by, Event::Gone(token));
+        }
+        for (node, server) in self.servers.iter().enumerate() {
+            if server.keys().any(|key| key.1 == token) {
+                let what = format!("node {node}: {token} is still there, and nothing follows");
+                return self.violated(what);
+            }
+        }
+    }
+
+    pub(super) fn forsake(&mut self, c: usize) {
+        // From the second time on new connections come after a pause.
+        if std::mem::replace(&mut self.clients[c].forsaken, true) {
+            self.clients[c].gone_by += 700 * MS;
+        }
+        if self.random.chance(25) {
+            let long = 700 * MS;
+            self.clients[c].gone_by += 2 * long;
+            let node = self.random.pick(self.servers.len());
+            self.servers[node].refuse_connections(self.t + long);
+        }
+        let all = self.random.chance(70);
+        for node in 0..self.servers.len() {
+            if self.random.chance(40) {
+                self.servers[node].flush_scripts();
+            }
+            if all || self.random.chance(50) {
+                self.cut_all(|one| one.client == c && one.node == node);
+            }
+        }
+    }
 
     /// Nothing stands in a client's way any more, and it gives up what it holds.
     pub(super) fn calm(&mut self, c: usize) {

@@ -101,6 +101,10 @@ enum Event {
     /// A knock comes into the queue after its denial.
     Late(usize),
     Fault,
+    /// Servers close a client's connections, and forget the scripts.
+    Forsake(usize),
+    /// This long after its release a token must be gone.
+    Gone(usize),
 }
 
 /// What became of a token, on each node.
@@ -169,6 +173,7 @@ pub(super) struct Counts {
     gave_up: u64,
     hopeless: u64,
     killed: u64,
+    looks: u64,
     /// The longest time for which a lock was free, and somebody waited for it, where all is prompt.
     slept: u64,
 }
@@ -214,6 +219,8 @@ pub(super) struct World {
     lossy: bool,
     /// A server has forgotten counters.
     uncounted: bool,
+    /// A client takes and releases one lock, about when servers close its connections. Then nothing follows.
+    forsaken: bool,
     /// All is well from now on.
     quiet: bool,
     /// Locks that nobody else wants, and how many of them could not be had.
@@ -253,6 +260,7 @@ impl Counts {
         self.gave_up += other.gave_up;
         self.hopeless += other.hopeless;
         self.killed += other.killed;
+        self.looks += other.looks;
         self.slept = self.slept.max(other.slept);
     }
 }
@@ -280,6 +288,9 @@ impl World {
         let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
+        let forsaken = !waits && random.chance(15);
+        let clients = if forsaken { 1 } else { clients };
+        let faultless = faultless && !forsaken;
         let mut world = World {
             t: 0,
             order: 0,
@@ -310,6 +321,7 @@ impl World {
             guarded,
             lossy: false,
             uncounted: false,
+            forsaken,
             quiet: false,
             probes: 0,
             probes_failed: 0,
@@ -326,7 +338,7 @@ impl World {
             let at = world.random.below(10 * MS);
             world.at(at, Event::Wake(client));
         }
-        if !faultless || prompt {
+        if (!faultless || prompt) && !forsaken {
             let at = world.random.below(20 * MS);
             world.at(at, Event::Fault);
         }
@@ -354,6 +366,9 @@ impl World {
 
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
+        if self.forsaken {
+            return self.run_forsaken();
+        }
         let long = if self.guarded { 500 } else { 200 };
         let long = match (self.lazy, self.sluggish) {
             (true, _) => 4000,
@@ -388,6 +403,18 @@ impl World {
             self.close();
         }
         match self.wrong.take().or(left) {
+            Some(wrong) => Err(wrong),
+            None => Ok(()),
+        }
+    }
+
+    /// A schedule after which nothing follows: nothing may be left all the same, and no thread.
+    fn run_forsaken(&mut self) -> Result<(), String> {
+        self.quiet = true;
+        self.probe(0);
+        self.until(100 * MS);
+        self.until(self.t + 9000 * MS);
+        match self.wrong.take().or(self.left()) {
             Some(wrong) => Err(wrong),
             None => Ok(()),
         }
@@ -441,6 +468,8 @@ impl World {
                 Event::Ear(ear, sound) => self.sound(ear, sound),
                 Event::Late(at) => self.enqueue_late(at),
                 Event::Fault => self.fault(),
+                Event::Forsake(client) => self.forsake(client),
+                Event::Gone(token) => self.is_gone(token),
             }
             self.watch();
             if self.wrong.is_some() {

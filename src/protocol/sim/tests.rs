@@ -136,6 +136,9 @@ const MUTANTS: &[(u32, &str)] = &[
     ),
     (42, "a lock is not kept for whom a release has told"),
     (43, "whoever fails refuses for good"),
+    (45, "a release is not confirmed when nothing follows"),
+    (46, "what is sent again is not confirmed"),
+    (47, "a node is here before its releases are confirmed"),
 ];
 
 #[test]
