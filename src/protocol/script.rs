@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::error::Cause;
 use crate::label::Label;
+use crate::lock_value;
 use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL, Turn, WAIT_IN_TURN};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
@@ -101,7 +102,7 @@ impl Key {
         let token = self.token.as_bytes();
         match &self.label {
             None => token.into(),
-            Some(label) => [token, label.as_str().as_bytes()].concat().into(),
+            Some(label) => lock_value::pack(&self.token, label).into(),
         }
     }
 }
@@ -193,9 +194,9 @@ impl Action {
             },
             (Action::Knock(..), other) => match Seen::parse(&other) {
                 Some(seen) => Vote::Refused(Some(seen)),
-                None => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
+                None => Vote::Sever(Cause::Garbage(other.kind().into())),
             },
-            (_, other) => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
+            (_, other) => Vote::Sever(Cause::Garbage(other.kind().into())),
         }
     }
 }
@@ -247,6 +248,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::secret::Secret;
 
     #[test]
     fn what_a_server_cannot_do_now_is_told_from_what_it_never_will() {
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
         let answers = |bytes: &[u8]| {
-            let (reply, _) = resp::parse(bytes).unwrap().unwrap();
+            let (reply, _) = resp::parse(bytes, &Secret::default()).unwrap().unwrap();
             match Action::Ping.vote(reply) {
                 Vote::Granted(_) => "yes",
                 Vote::Failed { later, .. } if later => "not now",
@@ -391,7 +393,7 @@ mod tests {
             Action::Knock(ttl, in_turn),
         ] {
             let bytes = packed(&action, &labelled);
-            let value = [&[7; 20][..], b"web-3:4711"].concat();
+            let value = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
             assert!(bytes.windows(value.len()).any(|part| part == value));
         }
         for action in [
