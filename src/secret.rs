@@ -23,10 +23,10 @@ impl Secret {
     }
 
     /// A server's text up to where it repeats the secret: as it is, escaped, percent-encoded, or its beginning at the
-    /// end of the text.
+    /// end of the text. What follows is not shown: it may repeat the secret in another form.
     ///
-    /// What follows is not shown: it may repeat it in another way. Redis' own words are, whatever the secret: what is
-    /// missing from a text that everybody knows would be the secret.
+    /// Redis' own words are always shown: with a password like "user" or "a", a gap in a text that everybody knows would
+    /// show the password.
     pub(crate) fn cut(&self, text: &str) -> String {
         let Some(secret) = &self.0 else {
             return text.to_owned();

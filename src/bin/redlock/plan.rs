@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nix::libc::{SIGPWR, SIGRTMAX, SIGRTMIN, SIGSTKFLT};
+use nix::libc::{SIGPWR, SIGRTMAX, SIGRTMIN};
 use signal_hook::consts::{
     SIGABRT, SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGKILL, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP,
     SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU, SIGXFSZ,
@@ -302,9 +302,9 @@ pub(crate) fn handled() -> impl Iterator<Item = i32> {
 }
 
 /// They end a process that does not handle them.
-const ENDING: [i32; 15] = [
+const ENDING: [i32; 14] = [
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGABRT, SIGALRM, SIGIO, SIGPROF, SIGPWR,
-    SIGSTKFLT, SIGVTALRM, SIGXCPU, SIGXFSZ,
+    SIGVTALRM, SIGXCPU, SIGXFSZ,
 ];
 const OTHERS: [i32; 3] = [SIGWINCH, SIGTSTP, SIGCONT];
 
