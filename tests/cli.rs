@@ -12,7 +12,6 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
@@ -1186,12 +1185,16 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     let start = || {
         let us = std::process::id().to_string();
         let (gate, to_gate) = std::io::pipe().unwrap();
-        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
-        let gate_number = gate.as_raw_fd().to_string();
-        let mut command = Command::new(REDLOCK);
-        command.args(["__child", &us, &gate_number, "sleep", "1000"]);
+        // Opened by a shell: what could be inherited from here, other tests' processes would inherit, too.
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 9<$1; shift; exec \"$@\"", "sh"]);
+        command.arg(format!("/proc/{us}/fd/{}", gate.as_raw_fd()));
+        command.args([REDLOCK, "__child", &us, "9", "sleep", "1000"]);
         let command = command.process_group(0).spawn().unwrap();
         let pid = command.id() as i32;
+        let program = || std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+        let redlock = Path::new(REDLOCK).canonicalize().unwrap();
+        eventually("it waits", || program() == redlock);
         let (wrapper, guard) = guard_of(pid);
         // To stop it and let it go on does not let it begin.
         std::thread::sleep(ms(250));
