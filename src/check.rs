@@ -178,7 +178,7 @@ fn try_lock(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     }
     let replies = visit.ask::<3>(&bytes)?;
     for ((what, action), reply) in steps.iter().zip(replies) {
-        match action.vote(reply) {
+        match action.vote(&key.token, reply) {
             Vote::Granted(_) => {}
             Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
             Vote::Refused(_) => return Ok(Probe::Refused(what, "the key was gone".into())),

@@ -1,4 +1,4 @@
-//! What a node is sent and no text of it may repeat: the password. A server that is none, a proxy or a server of another
+//! What a node is sent and no text of it may repeat: passwords and tokens. A server that is none, a proxy or a server of another
 //! version may repeat in an error what it does not understand.
 
 use std::iter::once;
@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use redis::ConnectionInfo;
 
+use crate::token::Token;
+
 /// In the place of what is not shown.
 const HIDDEN: &str = "***";
 /// A secret that is shorter than this, or of which only so much is repeated, may stand in any word by chance: it is
 /// only one where it stands alone.
 const SHORT: usize = 4;
 
-/// A node's password, if it has one.
+/// A node's password, if it has one; or a lock's token.
 #[derive(Clone, Default)]
 pub(crate) struct Secret(Option<Arc<str>>);
 
@@ -20,6 +22,11 @@ impl Secret {
     pub(crate) fn of(info: &ConnectionInfo) -> Secret {
         let password = info.redis_settings().password();
         Secret(password.filter(|text| !text.is_empty()).map(Arc::from))
+    }
+
+    pub(crate) fn of_token(token: &Token) -> Secret {
+        let text: String = token.as_bytes().iter().copied().map(char::from).collect();
+        Secret(Some(text.into()))
     }
 
     /// A server's text up to where it repeats the secret: as it is, escaped, percent-encoded, or its beginning at the
@@ -106,6 +113,9 @@ fn after(text: &str, at: usize, c: char) -> Vec<usize> {
         c.escape_default().to_string(),
         format!("\\{c}"),
         (if c == ' ' { "+" } else { "" }).to_owned(),
+        // As a single byte, which those of a token are.
+        single("\\x", c),
+        single("%", c),
     ];
     for form in forms.iter().filter(|form| !form.is_empty()) {
         let start = rest.get(..form.len());
@@ -114,6 +124,10 @@ fn after(text: &str, at: usize, c: char) -> Vec<usize> {
         }
     }
     ends
+}
+
+fn single(mark: &str, c: char) -> String {
+    u8::try_from(c).map_or_else(|_| String::new(), |byte| format!("{mark}{byte:02x}"))
 }
 
 /// How much of the text, from its start, is what Redis says whatever it was sent.
@@ -261,6 +275,22 @@ mod tests {
             assert_eq!(secret(password).cut(text), shown, "{text}");
         }
         assert_eq!(Secret::default().cut("ERR hunter2"), "ERR hunter2");
+    }
+
+    #[test]
+    fn a_text_ends_where_it_repeats_a_token() {
+        let token = [
+            0, 10, 13, 34, 92, 127, 128, 195, 169, 255, 65, 66, 67, 32, 37, 39, 226, 130, 172, 7,
+        ];
+        let secret = Secret::of_token(&Token::from_bytes(token));
+        for shown in [
+            token.escape_ascii().to_string(),
+            token.iter().map(|byte| format!("\\x{byte:02X}")).collect(),
+            token.iter().map(|byte| format!("%{byte:02x}")).collect(),
+        ] {
+            let text = format!("ERR bad line: SET x {shown} NX");
+            assert_eq!(secret.cut(&text), "ERR bad line: SET x ***", "{text}");
+        }
     }
 
     /// In a word it would show where it is missing what the password is.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use redlock_sync::Redlock;
 use support::*;
@@ -26,6 +26,31 @@ impl log::Log for Collect {
     }
 
     fn flush(&self) {}
+}
+
+fn of_a_server_that_repeats_tokens() -> Vec<String> {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let seen = sent.clone();
+    let node = fake::Fake::new(move |words| match &words[0][..] {
+        b"SET" => {
+            seen.lock()
+                .unwrap()
+                .push(words[2].escape_ascii().to_string());
+            format!("-ERR bad line: SET {}\r\n", words[2].escape_ascii()).into()
+        }
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let redlock = Redlock::new([node.url("hunter2")]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let error = unavailable(redlock.try_acquire("repeated", TTL)).to_string();
+    let text = format!("{error} {}", redlock.check("probe").unwrap());
+    assert!(error.contains("bad line: SET ***"), "{error}");
+    let sent = sent.lock().unwrap();
+    assert!(
+        sent.len() >= 2 && !sent.iter().any(|token| text.contains(token)),
+        "{text}"
+    );
+    vec![text]
 }
 
 /// All that is said of them: errors, inspections and reports.
@@ -60,7 +85,7 @@ fn of_servers_that_repeat_what_they_are_sent() -> Vec<String> {
             _ => b"+OK\r\n".to_vec(),
         },
     ];
-    let mut shown = Vec::new();
+    let mut shown = of_a_server_that_repeats_tokens();
     for (i, answer) in answers.into_iter().enumerate() {
         let node = fake::Fake::new(answer);
         let redlock = Redlock::new([node.url("hunter2")]).unwrap();
@@ -80,7 +105,7 @@ fn of_servers_that_repeat_what_they_are_sent() -> Vec<String> {
         }
         shown.push(text);
     }
-    assert_eq!(shown.len(), 17);
+    assert_eq!(shown.len(), 18);
     shown
 }
 

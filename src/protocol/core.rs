@@ -580,7 +580,7 @@ impl<W> Core<W> {
                 return true;
             }
         };
-        let vote = action.vote(reply);
+        let vote = action.vote(&key.token, reply);
         if let Some(notice) = self.notices.on(at, key, action, &vote) {
             let event = Event::Notice(key.resource.clone(), notice);
             push(&mut self.events, (at, event, now));

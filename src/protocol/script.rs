@@ -13,6 +13,7 @@ use crate::lock_value;
 use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL, Turn, WAIT_IN_TURN};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
+use crate::secret::Secret;
 use crate::token::Token;
 
 #[derive(Clone, Copy)]
@@ -167,8 +168,12 @@ impl Action {
         }
     }
 
-    /// What a node's reply to this action says.
-    pub(crate) fn vote(&self, reply: Reply) -> Vote {
+    /// What a node's reply to this action says, for the lock with this token.
+    pub(crate) fn vote(&self, token: &Token, reply: Reply) -> Vote {
+        let reply = match reply {
+            Reply::Error(text) => Reply::Error(Secret::of_token(token).cut(&text)),
+            other => other,
+        };
         match (self, reply) {
             (Action::Acquire(_) | Action::Knock(..) | Action::Refill(_), Reply::Okay) => {
                 Vote::Granted(0)
@@ -248,7 +253,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::secret::Secret;
 
     #[test]
     fn what_a_server_cannot_do_now_is_told_from_what_it_never_will() {
@@ -275,7 +279,7 @@ mod tests {
     fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
         let answers = |bytes: &[u8]| {
             let (reply, _) = resp::parse(bytes, &Secret::default()).unwrap().unwrap();
-            match Action::Ping.vote(reply) {
+            match Action::Ping.vote(&Token::from_bytes([7; 20]), reply) {
                 Vote::Granted(_) => "yes",
                 Vote::Failed { later, .. } if later => "not now",
                 Vote::Failed { .. } | Vote::Refused(_) => "no",
