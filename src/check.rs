@@ -136,12 +136,14 @@ fn ask(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     Ok(Said {
         place: visit.ip().map_or(Place::Unknown, Place::Ip),
         info: match info {
-            Reply::Bulk(text) => Ok(Info(String::from_utf8_lossy(&text).into_owned())),
+            Reply::Bulk(text) => Ok(Info::new(&String::from_utf8_lossy(&text), visit.secret())),
             other => Err(refusal(other)),
         },
         appendfsync: match config {
             Reply::Array(items) => match items.into_iter().next_back() {
-                Some(Reply::Bulk(value)) => Ok(String::from_utf8_lossy(&value).into_owned()),
+                Some(Reply::Bulk(value)) => {
+                    Ok(visit.secret().cut_value(&String::from_utf8_lossy(&value)))
+                }
                 _ => Err("it has no appendfsync".into()),
             },
             other => Err(refusal(other)),
@@ -155,7 +157,7 @@ fn ask(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
 fn refusal(reply: Reply) -> String {
     match reply {
         Reply::Error(text) => Cause::refused(&text).to_string(),
-        other => format!("{other:?}"),
+        other => other.kind().into(),
     }
 }
 
@@ -176,7 +178,7 @@ fn try_lock(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     }
     let replies = visit.ask::<3>(&bytes)?;
     for ((what, action), reply) in steps.iter().zip(replies) {
-        match action.vote(reply) {
+        match action.vote(&key.token, reply) {
             Vote::Granted(_) => {}
             Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
             Vote::Refused(_) => return Ok(Probe::Refused(what, "the key was gone".into())),

@@ -6,6 +6,7 @@ use redis::ConnectionInfo;
 
 use crate::error::{Cause, Error, NodeError, NodeErrors};
 use crate::label::Label;
+use crate::lock_value;
 use crate::protocol::quorum::majority;
 use crate::protocol::resp::{self, Reply};
 use crate::redlock::{Redlock, checked};
@@ -17,7 +18,7 @@ use crate::token::{Fingerprint, Token};
 /// which have GET and neither STRLEN nor GETRANGE.
 const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
     local l=redis.pcall('STRLEN',KEYS[1]) \
-    local v=type(l)=='number' and redis.pcall('GETRANGE',KEYS[1],0,83) \
+    local v=type(l)=='number' and redis.pcall('GETRANGE',KEYS[1],0,92) \
     if type(v)~='string' then \
     v=redis.pcall('GET',KEYS[1]) \
     if not v then return false end \
@@ -25,10 +26,7 @@ const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
     if type(v)=='string' then l=#v elseif not string.find(v.err,'WRONGTYPE',1,true) then return v end \
     end \
     if p==-2 then return false end \
-    return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,84))";
-
-/// The length of a token.
-const TOKEN: usize = 20;
+    return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,93))";
 
 impl Redlock {
     /// Shows who holds a lock, node by node, at this moment: for people who investigate a problem. Do not decide by
@@ -99,7 +97,7 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
         Reply::Nil => return Ok(NodeState::Free),
         Reply::Bulk(bulk) => bulk,
         Reply::Error(text) => return Err(Cause::refused(&text)),
-        other => return Err(Cause::Garbage(format!("{other:?}"))),
+        other => return Err(Cause::Garbage(other.kind().into())),
     };
     let mut parts = bulk.splitn(3, |byte| *byte == b' ');
     let mut number = || str::from_utf8(parts.next()?).ok()?.parse::<i64>().ok();
@@ -107,32 +105,16 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
         return Err(Cause::Garbage("not what the script says".into()));
     };
     let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-    Ok(match value.split_first_chunk::<TOKEN>() {
-        Some((token, rest)) => NodeState::Held {
-            holder: Holder {
-                token: Token::from_bytes(*token),
-                label: usize::try_from(length)
-                    .ok()
-                    .filter(|length| *length <= TOKEN + Label::MAX && !is_text(token))
-                    .and_then(|_| Label::parse(rest)),
-            },
+    let lock = usize::try_from(length)
+        .ok()
+        .and_then(|length| lock_value::parse(value, length));
+    Ok(match lock {
+        Some((token, label)) => NodeState::Held {
+            holder: Holder { token, label },
             remaining,
         },
         None => NodeState::Foreign { remaining },
     })
-}
-
-/// A token is random: if it is readable text, the value is other data, perhaps a secret, and what follows is no label.
-fn is_text(token: &[u8; TOKEN]) -> bool {
-    let text = match str::from_utf8(token) {
-        Ok(text) => Some(text),
-        // It ends within a character.
-        Err(error) if error.error_len().is_none() => token
-            .get(..error.valid_up_to())
-            .and_then(|whole| str::from_utf8(whole).ok()),
-        Err(_) => None,
-    };
-    text.is_some_and(|text| !text.chars().any(char::is_control))
 }
 
 /// What [`Redlock::inspect`] found.
@@ -195,7 +177,8 @@ pub enum NodeState {
     },
     /// It does not have the lock.
     Free,
-    /// It has a key of this name that is no lock of this crate: not a string, or shorter than a token.
+    /// It has a key of this name that is no lock of this crate: not a string, or a string in which something other than
+    /// a token and a label stands. Nothing of it is shown: it may be secret.
     #[non_exhaustive]
     Foreign {
         /// How long the key is kept. `None`: it has no end.
@@ -220,9 +203,7 @@ impl Holder {
         self.token.fingerprint()
     }
 
-    /// The [label](crate::Options::label), if there is one: what follows the token in the key's value, if it is text of
-    /// at most 64 bytes. If the token is also text, there is no label: then the value is other data, which may be
-    /// secret.
+    /// The [label](crate::Options::label), if the holder gave its lock one.
     pub fn label(&self) -> Option<&str> {
         self.label.as_ref().map(Label::as_str)
     }
@@ -308,6 +289,8 @@ fn decide(nodes: &[&NodeState]) -> LockState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock_value::TOKEN;
+    use crate::token::Token;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -337,20 +320,6 @@ mod tests {
 
     fn state(nodes: &[NodeState]) -> LockState {
         decide(&nodes.iter().collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn what_could_be_typed_is_no_token() {
-        let token = |text: &str| <[u8; TOKEN]>::try_from(&text.as_bytes()[..TOKEN]).unwrap();
-        assert!(is_text(&token("postgres://admin:hunter2")));
-        // Two bytes a letter; then the last one is cut in two.
-        assert!(is_text(&token("пароль для базы")));
-        assert!(is_text(&token("xпароль длябазы")));
-        assert!(!is_text(&token("postgres://\nadmin:hunter2")));
-        assert!(!is_text(&[0xFF; TOKEN]));
-        for _ in 0..10_000 {
-            assert!(!is_text(Token::random().unwrap().as_bytes()));
-        }
     }
 
     /// All that `kinds` of answers can come to, for so many nodes.
@@ -475,23 +444,29 @@ mod tests {
         };
         assert_eq!((holder.label(), remaining), (None, Some(5000 * MS)));
         assert_eq!(holder.to_string(), "07070707");
-        let named = [b"-1 31 ".as_slice(), &[7; TOKEN], b"web-3:4711 \xC3\xA9"].concat();
+        let named = [
+            b"-1 42 ".as_slice(),
+            &[7; TOKEN],
+            b"\0redlock:web-3:4711 \xC3\xA9",
+        ]
+        .concat();
         let Ok(NodeState::Held { holder, remaining }) = bulk(&named) else {
             panic!("not held");
         };
         assert_eq!((holder.label(), remaining), (Some("web-3:4711 é"), None));
         assert_eq!(format!("{holder:?}"), "Holder(07070707 (web-3:4711 é))");
-        // Too long for a label, or no text.
+        // Longer than what is read of it, or no label.
         for (length, rest) in [
-            ("85", &b"abc"[..]),
-            ("22", b"a\n"),
-            ("21", b"\xFF"),
+            ("94", &b"\0redlock:abc"[..]),
+            ("31", b"\0redlock:a\n"),
+            ("30", b"\0redlock:\xFF"),
+            ("23", b"abc"),
             ("x", b""),
         ] {
             let start = format!("1 {length} ");
             let found = bulk(&[start.as_bytes(), &[7; TOKEN], rest].concat());
             match found {
-                Ok(NodeState::Held { holder, .. }) => assert_eq!(holder.label(), None),
+                Ok(NodeState::Foreign { .. }) => {}
                 Err(Cause::Garbage(_)) => assert_eq!(length, "x"),
                 other => panic!("{other:?}"),
             }

@@ -222,6 +222,8 @@ mod keeper;
 mod label;
 /// A held lock.
 mod lock;
+/// What stands in a lock's key.
+mod lock_value;
 /// Sockets, threads and clocks: what drives the protocol.
 mod net;
 /// What happens, told to a closure of the program.
@@ -234,6 +236,8 @@ mod protocol;
 mod redlock;
 /// Locks that a thread can lock again.
 mod reentrant;
+/// What no text of a server may repeat.
+mod secret;
 /// A resource in a log line.
 mod shown;
 /// Poisoned mutexes, in one place.
@@ -247,6 +251,19 @@ mod token;
 mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
+
+/// What the command `redlock` needs beside the public interface. It may change in any version.
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod command {
+    pub use crate::label::MAX as MAX_LABEL;
+    pub use crate::lock_value::{LONGEST, TOKEN, token_and_label};
+
+    /// A text of a node up to where it repeats the node's password.
+    pub fn without_password(node: &redis::ConnectionInfo, text: &str) -> String {
+        crate::secret::Secret::of(node).cut(text)
+    }
+}
 
 pub use check::{NodeFacts, Report};
 pub use error::{ConfigError, Error, NodeErrors, RandomError};

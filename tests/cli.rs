@@ -4,14 +4,15 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use support::*;
@@ -1113,35 +1114,88 @@ fn whatever_is_stopped_while_it_starts_nothing_runs_past_the_lock() {
     eventually("nothing is left", || fleet.processes().is_empty());
 }
 
+/// The wrapper's side of a guard.
+struct Wrapper {
+    socket: UnixStream,
+    until: std::fs::File,
+}
+
+/// A guard of the group `pid`, without a wrapper.
+fn guard_of(pid: i32) -> (Wrapper, Child) {
+    let (socket, from_us) = UnixStream::pair().unwrap();
+    let until = memfd_create(c"until", MFdFlags::MFD_CLOEXEC).unwrap();
+    let mut guard = Command::new(REDLOCK);
+    guard.args(["__guard", &pid.to_string()]);
+    guard.stdin(std::os::fd::OwnedFd::from(from_us));
+    let guard = guard.stdout(until.try_clone().unwrap()).spawn().unwrap();
+    let until = until.into();
+    (Wrapper { socket, until }, guard)
+}
+
+impl Wrapper {
+    /// As the wrapper does it. Whether there was room for the byte that wakes the guard.
+    fn tell(&mut self, until: Duration) -> bool {
+        let nanos = u64::try_from(until.as_nanos()).unwrap();
+        let bytes = [nanos.to_le_bytes(), (!nanos).to_le_bytes()].concat();
+        self.until.write_all_at(&bytes, 0).unwrap();
+        self.socket.write_all(&[1]).is_ok()
+    }
+}
+
+fn uptime() -> Duration {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap();
+    let seconds = text.split(' ').next().unwrap().parse().unwrap();
+    Duration::from_secs_f64(seconds)
+}
+
+/// Stopped alone while the lock is renewed so often that no message more has room: it does not act on an old one.
+#[test]
+fn a_guard_that_goes_on_after_a_long_pause_knows_what_holds_now() {
+    let mut command = Command::new("sleep");
+    let mut command = command.arg("1000").process_group(0).spawn().unwrap();
+    let (mut wrapper, mut guard) = guard_of(command.id() as i32);
+    let pid = guard.id() as i32;
+    let until = uptime() + 3 * S;
+    wrapper.tell(until);
+    wrapper.socket.read_exact(&mut [0]).unwrap();
+    wrapper.socket.set_nonblocking(true).unwrap();
+    stop(pid);
+    let mut told = 0;
+    while wrapper.tell(until + Duration::from_nanos(told)) {
+        told += 1;
+    }
+    assert!(told > 100, "{told}");
+    let end = uptime() + 15 * S;
+    assert!(!wrapper.tell(end));
+    eventually("its old time is over", || uptime() > until + S);
+    signal(pid, Signal::SIGCONT);
+    // Until then and no longer.
+    assert_eq!(command.wait().unwrap().signal(), Some(9));
+    let now = uptime();
+    assert!(now >= end - ms(20) && now < end + 3 * S, "{now:?} {end:?}");
+    assert!(guard.wait().unwrap().success());
+}
+
 /// The process that becomes COMMAND, and its guard, without a wrapper.
 #[test]
 fn the_command_begins_when_the_guard_knows_until_when_it_may() {
-    use std::os::unix::net::UnixStream;
     use std::os::unix::process::CommandExt;
-    let told = |until: Duration| u64::try_from(until.as_nanos()).unwrap().to_le_bytes();
-    let uptime = || {
-        let text = std::fs::read_to_string("/proc/uptime").unwrap();
-        let seconds = text.split(' ').next().unwrap().parse().unwrap();
-        Duration::from_secs_f64(seconds)
-    };
     let runs =
         |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
     let start = || {
         let us = std::process::id().to_string();
         let (gate, to_gate) = std::io::pipe().unwrap();
-        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
-        let gate_number = gate.as_raw_fd().to_string();
-        let mut command = Command::new(REDLOCK);
-        command.args(["__child", &us, &gate_number, "sleep", "1000"]);
+        // Opened by a shell: what could be inherited from here, other tests' processes would inherit, too.
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 9<$1; shift; exec \"$@\"", "sh"]);
+        command.arg(format!("/proc/{us}/fd/{}", gate.as_raw_fd()));
+        command.args([REDLOCK, "__child", &us, "9", "sleep", "1000"]);
         let command = command.process_group(0).spawn().unwrap();
         let pid = command.id() as i32;
-        let (wrapper, socket) = UnixStream::pair().unwrap();
-        let mut guard = Command::new(REDLOCK);
-        guard.args(["__guard", &pid.to_string()]);
-        let guard = guard
-            .stdin(std::os::fd::OwnedFd::from(socket))
-            .spawn()
-            .unwrap();
+        let program = || std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+        let redlock = Path::new(REDLOCK).canonicalize().unwrap();
+        eventually("it waits", || program() == redlock);
+        let (wrapper, guard) = guard_of(pid);
         // To stop it and let it go on does not let it begin.
         std::thread::sleep(ms(250));
         stop(pid);
@@ -1152,14 +1206,14 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     };
 
     let (mut command, mut gate, mut wrapper, mut guard) = start();
-    wrapper.write_all(&told(uptime() + 3 * S)).unwrap();
-    wrapper.read_exact(&mut [0]).unwrap();
+    wrapper.tell(uptime() + 3 * S);
+    wrapper.socket.read_exact(&mut [0]).unwrap();
     gate.write_all(&[1]).unwrap();
     eventually("it runs", || runs(command.id()));
     // Longer, and shorter again.
     let end = uptime() + 2 * S;
     for until in [uptime() + 60 * S, end] {
-        wrapper.write_all(&told(until)).unwrap();
+        wrapper.tell(until);
     }
     assert_eq!(command.wait().unwrap().signal(), Some(9));
     let now = uptime();
@@ -1167,9 +1221,10 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     assert!(guard.wait().unwrap().success());
 
     let (mut command, _gate, mut wrapper, mut guard) = start();
-    wrapper.write_all(&told(uptime() - S)).unwrap();
+    wrapper.tell(uptime() - S);
     assert_eq!(command.wait().unwrap().signal(), Some(9), "it never ran");
-    assert!(wrapper.read_exact(&mut [0]).is_err(), "it is not armed");
+    let armed = wrapper.socket.read_exact(&mut [0]);
+    assert!(armed.is_err(), "it is not armed");
     assert!(guard.wait().unwrap().success());
 
     let (mut command, gate, wrapper, mut guard) = start();
@@ -1567,6 +1622,50 @@ fn signals_reach_the_command_once_and_its_answer_is_the_answer() {
         match dies {
             true => assert_eq!(status.signal(), Some(number as i32)),
             false => assert_eq!(status.code(), Some(128 + number as i32), "{name}"),
+        }
+        fleet.nothing_is_left();
+    }
+}
+
+/// What a program handles that is told of its time or of a queue in this way, and what it dies by.
+#[test]
+fn other_signals_reach_the_command_too() {
+    let fleet = Fleet::new(3);
+    let real_time = [libc::SIGRTMIN(), libc::SIGRTMAX()];
+    let named = [Signal::SIGALRM, Signal::SIGABRT, Signal::SIGPROF].map(|one| one as i32);
+    for number in named.into_iter().chain(real_time) {
+        let send = |pid: i32| {
+            // SAFETY: there is nothing in memory that it could touch.
+            assert_eq!(unsafe { libc::kill(pid, number) }, 0);
+        };
+        let script = format!(
+            "trap 'n=$((n + 1))' {number}; n=0; i=0; echo $$; \
+             while [ $i -lt 60 ]; do sleep 0.03; i=$((i + 1)); done; echo $n; exit 4"
+        );
+        let mut job = fleet.start(&["run", "x", "bash", "-c", &script]);
+        send(job.pid());
+        assert_eq!(job.rest(), "1\n", "{number}");
+        assert_eq!(job.wait().code(), Some(4));
+        let script = "ulimit -c 0; echo $$; exec sleep 1000";
+        let mut job = fleet.start(&["run", "x", "sh", "-c", script]);
+        send(job.pid());
+        assert_eq!(job.wait().code(), Some(128 + number), "{number}");
+        fleet.nothing_is_left();
+    }
+}
+
+#[test]
+fn who_asks_it_to_end_wakes_a_command_that_was_stopped_alone() {
+    let fleet = Fleet::new(1);
+    for number in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let script = "trap 'echo told; exit 4' TERM HUP; echo $$; while :; do sleep 0.1; done";
+        let mut job = fleet.start(&["run", "x", "sh", "-c", script]);
+        stop(job.command);
+        signal(job.pid(), number);
+        let status = job.wait();
+        match number {
+            Signal::SIGINT => assert_eq!(status.signal(), Some(2)),
+            _ => assert_eq!((status.code(), &*job.rest()), (Some(4), "told\n")),
         }
         fleet.nothing_is_left();
     }

@@ -179,7 +179,7 @@ fn inspect_tells_what_is_in_the_way_and_of_what_it_cannot_know() {
     };
     everywhere(&servers, &[b"HSET", b"hash", b"a", b"b"]);
     everywhere(&servers, &[b"SET", b"endless", &[7; 20]]);
-    let named = [&[7; 20][..], "web-3:4711".as_bytes()].concat();
+    let named = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
     everywhere(
         &servers,
         &[b"SET", b"named", &named, b"PX", LONG.as_bytes()],
@@ -457,7 +457,10 @@ fn a_reader_that_has_gone_is_no_error_and_a_full_disk_is() {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         let mut reader_gone = command(&nodes(&servers), &arguments);
         reader_gone.stdout(std::io::pipe().unwrap().1);
-        assert_eq!(run(&mut reader_gone), (0, String::new(), String::new()));
+        let (code, _, err) = run(&mut reader_gone);
+        let counts = "redlock: 0 listed, 0 with a problem; 0 keys looked at on 1 of 1 nodes\n";
+        let said = if arguments[0] == "list" { counts } else { "" };
+        assert_eq!((code, &*err), (0, said));
         let mut full = command(&nodes(&servers), &arguments);
         full.stdout(std::fs::File::create("/dev/full").unwrap());
         let (code, _, err) = run(&mut full);
@@ -573,7 +576,10 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         ],
     );
     let found = std::thread::scope(|scope| {
-        let waiter = waiter(scope, || waiting.acquire("held", TTL).unwrap().release());
+        let waiter = waiter(scope, || {
+            let patient = waiting.acquire_within("held", TTL, ms(120_000));
+            patient.unwrap().release()
+        });
         eventually("it is in the queue", || {
             servers.iter().all(|server| server.queued("held") == 1)
         });
@@ -617,7 +623,10 @@ fn a_list_without_locks_is_empty_and_nothing_has_leaked() {
     assert_eq!(listed(&servers, &["--leaked"]), (0, vec![], vec![]));
     lock.release().unwrap();
     let head = "NAME  NODES  REMAINING  PROBLEM  HOLDER\n";
-    assert_eq!(says(&servers, &["list"]), (0, head.into(), String::new()));
+    let (code, out, err) = says(&servers, &["list"]);
+    assert_eq!((code, &*out), (0, head));
+    let counts = "redlock: 0 listed, 0 with a problem; ";
+    assert!(err.starts_with(counts) && err.lines().count() == 1, "{err}");
 }
 
 #[test]
@@ -625,10 +634,11 @@ fn a_list_is_aligned_and_shows_holders_and_labels() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let lock = held_on_all(&redlock, &servers, "a");
-    let labelled = [&TOKEN[..], b"web-3:4711"].concat();
+    let labelled = [&TOKEN[..], b"\0redlock:web-3:4711"].concat();
     everywhere(&servers, &[b"SET", b"new\nline", &labelled]);
     let (code, out, err) = says(&servers, &["list"]);
-    assert_eq!((code, &*err), (0, ""));
+    let counts = "redlock: 2 listed, 1 with a problem; 6 keys looked at on 3 of 3 nodes\n";
+    assert_eq!((code, &*err), (0, counts));
     let lines: Vec<&str> = out.lines().collect();
     let holder = lines[0].find("HOLDER").unwrap();
     assert_eq!(&lines[1][holder..], fingerprint(&lock), "{out}");
@@ -695,6 +705,158 @@ fn a_pattern_lists_every_key_that_it_matches() {
         "{text}"
     );
     lock.release().unwrap();
+}
+
+/// Nodes that are none: they say what `answer` says, once they have been logged in to.
+fn fakes(answer: impl Fn(&fake::Words) -> Vec<u8> + Clone + Send + Sync + 'static) -> String {
+    let node = |_| {
+        let answer = answer.clone();
+        let fake = fake::Fake::new(move |words| match &words[0][..] {
+            b"AUTH" => b"+OK\r\n".to_vec(),
+            _ => answer(words),
+        });
+        fake.url("hunter2")
+    };
+    (0..3).map(node).collect::<Vec<_>>().join(",")
+}
+
+/// JSON, PHP sessions, UTF-8, random bytes, signed cookies, other libraries' tokens.
+#[test]
+fn nothing_of_a_value_is_shown_that_is_no_label_of_a_lock() {
+    let servers = Server::several(1);
+    let signed = [&TOKEN[..], b"user=7;password=hunter2"].concat();
+    let binary = [&TOKEN[..], &[0xFE, 0xDC, 0xBA]].concat();
+    let record = [&TOKEN[..16], &[0, 0, 0, 7], b"hunter2"].concat();
+    let values: [&[u8]; 10] = [
+        "{\"name\":\"Jürgen\",\"password\":\"hunter2\"}".as_bytes(),
+        b"{\n  \"password\": \"hunter2\"\n}",
+        b"O:1:\"U\":1:{s:4:\"\0U\0p\";s:7:\"hunter2\";}",
+        "пароль для базы: hunter2".as_bytes(),
+        b"\x81\xa8password\xaahunter2hunter2",
+        b"6f1c0c6e-94f5-4f0a-b1a5-0c2ff1fd4a51",
+        b"hunter2hunter2hunter",
+        &signed,
+        &binary,
+        &record,
+    ];
+    for (i, value) in values.iter().enumerate() {
+        set(&servers[0], &format!("x{i}"), value, LONG);
+    }
+    let (code, found, _) = listed(&servers, &[]);
+    assert_eq!((code, found), (0, Vec::<String>::new()));
+    let mut all = Vec::new();
+    for i in 0..values.len() {
+        all.push(says(&servers, &["inspect", &format!("x{i}")]).1);
+        all.push(says(&servers, &["inspect", "--json", &format!("x{i}")]).1);
+    }
+    for more in [&["list"][..], &["list", "--json"]] {
+        all.push(says(&servers, more).1);
+        let with_pattern = says(&servers, &[more, &["*"]].concat()).1;
+        let shown = |i: &usize| with_pattern.contains(&format!("x{i}"));
+        assert!((0..values.len()).all(|i| shown(&i)), "{with_pattern}");
+        all.push(with_pattern);
+    }
+    for text in all {
+        // Nor a fingerprint, which would be the first bytes.
+        for part in [
+            "hunter",
+            "assword",
+            "парол",
+            "6f1c",
+            "7b22",
+            "a7a7",
+            "s:4",
+            "fedc",
+        ] {
+            assert!(!text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_repeats_its_input_shows_no_password_and_commands_no_terminal() {
+    let nodes = fakes(|words| {
+        let line = fake::line(words);
+        format!("-ERR \x1b]0;owned\x07\u{9b}2J {line} after AUTH u hunter2\r\n").into()
+    });
+    for (arguments, code) in [
+        ("inspect x", 69),
+        ("inspect --json x", 69),
+        ("list", 69),
+        ("list --json", 69),
+        ("doctor", 1),
+        ("doctor --json", 1),
+        ("run -n x true", 69),
+        ("run -w 1s x true", 69),
+        ("throttle --every 1s x", 69),
+    ] {
+        for more in [&[][..], &["-vvv"]] {
+            let arguments: Vec<&str> = arguments.split(' ').collect();
+            let (first, rest) = arguments.split_at(1);
+            let arguments = [first, more, rest].concat();
+            let (ended, out, err) = run(&mut command(&nodes, &arguments));
+            let shown = format!("{out}{err}");
+            assert_eq!(ended, code, "{shown}");
+            assert!(!shown.contains("hunter"), "{shown}");
+            let is_command = |c: char| c.is_control() && c != '\n';
+            assert!(!shown.contains(is_command), "{shown:?}");
+            assert!(shown.contains("x1b]0;owned"), "{shown}");
+        }
+    }
+}
+
+/// A name may have 65,536 bytes, each of which may be shown as four.
+#[test]
+fn long_names_and_long_errors_are_cut_for_people_and_whole_for_programs() {
+    let servers = Server::several(1);
+    let long = vec![0xFF; 65_536];
+    servers[0].command_bytes(&[b"SET", &long, &TOKEN, b"PX", LONG.as_bytes()]);
+    set(&servers[0], "short", &TOKEN, LONG);
+    let (code, out, err) = says(&servers, &["list"]);
+    assert_eq!(code, 0, "{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines.iter().all(|line| line.chars().count() < 200), "{out}");
+    assert!(out.contains("short ") && out.contains(" more)…"), "{out}");
+    let (_, list) = json_of(&servers, &["list", "--json"]);
+    let name = list["locks"][1]["name"].as_str().unwrap();
+    assert_eq!(name, r"\xff".repeat(65_536));
+    let text = "e".repeat(60_000);
+    let answer = format!("-ERR {text}\r\n").into_bytes();
+    let nodes = fakes(move |_| answer.clone());
+    let (code, out, err) = run(&mut command(&nodes, &["inspect", "x"]));
+    assert_eq!(code, 69, "{err}");
+    assert!(out.lines().all(|line| line.chars().count() < 700), "{out}");
+    let (_, out, _) = run(&mut command(&nodes, &["inspect", "--json", "x"]));
+    assert!(out.contains(&text));
+}
+
+#[test]
+fn a_scan_that_never_ends_is_an_error() {
+    let page = |names: usize| {
+        let name = |i| format!("$6\r\nx{i:05}\r\n");
+        let names: Vec<String> = (0..names).map(name).collect();
+        format!("*2\r\n$1\r\n7\r\n*{}\r\n{}", names.len(), names.concat()).into_bytes()
+    };
+    for (names, keys) in [(1000, " keys in 11 pages"), (0, "0 keys in 30")] {
+        let page = page(names);
+        let nodes = fakes(move |words| match &words[0][..] {
+            b"SCAN" => page.clone(),
+            b"DBSIZE" => b":17\r\n".to_vec(),
+            b"GETRANGE" => b"$0\r\n\r\n".to_vec(),
+            b"PTTL" => b":-1\r\n".to_vec(),
+            _ => b"+OK\r\n".to_vec(),
+        });
+        let mut command = command(&nodes, &["list"]);
+        let (code, _, err) = run(command.args(["--node-timeout", "5s"]));
+        assert_eq!(code, 69, "{err}");
+        let expected = "its SCAN does not end: ";
+        assert_eq!(err.matches(expected).count(), 3, "{err}");
+        assert!(
+            err.contains(keys) && err.contains("it says that it has 17"),
+            "{err}"
+        );
+    }
 }
 
 /// A list that is under way: its process, and nodes behind relays.
@@ -815,11 +977,9 @@ fn nodes_that_fail_are_named_and_a_quorum_decides() {
     servers[2].kill();
     let (code, _, failed) = listed(&servers, &["--leaked"]);
     assert_eq!((code, failed), (69, vec![0, 1, 2]));
-    assert!(
-        says(&servers, &["list"])
-            .2
-            .ends_with("redlock: too few nodes answered\n")
-    );
+    let err = says(&servers, &["list"]).2;
+    assert!(err.contains("redlock: too few nodes answered\n"), "{err}");
+    assert!(err.ends_with(" on 2 of 5 nodes\n"), "{err}");
     drop(lock);
 }
 

@@ -309,3 +309,33 @@ fn ctrl_z_and_ctrl_c_while_it_waits() {
     assert_eq!(terminal.code(), "130");
     lock.release().unwrap();
 }
+
+#[test]
+fn a_list_that_takes_long_shows_how_far_it_is() {
+    let node = fake::Fake::new(|words| match &words[0][..] {
+        b"SCAN" => {
+            std::thread::sleep(ms(300));
+            let cursor: u32 = String::from_utf8_lossy(&words[1]).parse().unwrap();
+            let next = (cursor + 1) % 8;
+            format!("*2\r\n$1\r\n{next}\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n").into()
+        }
+        b"GETRANGE" => b"$1\r\nx\r\n".to_vec(),
+        b"PTTL" => b":1000\r\n".to_vec(),
+        b"DBSIZE" => b":16\r\n".to_vec(),
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let mut command = Command::new(REDLOCK);
+    command
+        .args(["list", "--node-timeout", "5s"])
+        .env_remove("REDLOCK_NODES_FILE")
+        .env("REDLOCK_NODES", node.url("x"));
+    let mut session = spawn_command(command, Some(30_000)).unwrap();
+    for text in [
+        " keys looked at so far",
+        "NAME",
+        "0 listed, 0 with a problem; 16 keys looked at on 1 of 1 nodes",
+    ] {
+        let found = session.exp_string(text);
+        found.unwrap_or_else(|error| panic!("no {text:?}: {error}"));
+    }
+}

@@ -36,7 +36,8 @@ fn a_lock_with_a_label_is_used_like_any_other() {
         let name = "web-3:4711 é";
         let redlock = labelled(&servers, name);
         let mut lock = take(&redlock, "a");
-        let expected = [&lock.token().as_bytes()[..], name.as_bytes()].concat();
+        let token = lock.token().as_bytes();
+        let expected = [&token[..], b"\0redlock:", name.as_bytes()].concat();
         let on_all = |servers: &[Server]| servers.iter().all(|server| server.exists("a"));
         eventually("it is on all nodes", || on_all(&servers));
         assert!(servers.iter().all(|server| value(server, "a") == expected));
@@ -137,14 +138,18 @@ fn what_could_not_be_a_label_is_not_shown_as_one() {
         ("web\u{200b}3", false),
         ("\u{feff}web", false),
     ] {
-        let value = "\u{1}".repeat(20) + label;
+        let value = "\u{1}".repeat(20) + "\0redlock:" + label;
         servers[0].command(&["SET", "a", &value, "PX", "60000"]);
         let inspection = redlock.inspect("a").unwrap();
-        let LockState::Held { holder, .. } = inspection.state() else {
-            panic!("{:?}", inspection.state());
-        };
-        assert_eq!(holder.label(), is_one.then_some(label));
-        assert_eq!(holder.to_string().contains(label), is_one, "{holder}");
+        match inspection.state() {
+            LockState::Held { holder, .. } if is_one => {
+                assert_eq!(holder.label(), Some(label));
+                assert_eq!(holder.to_string(), format!("01010101 ({label})"));
+            }
+            LockState::Blocked { .. } if !is_one => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(format!("{inspection:?}").contains(label), is_one);
     }
 }
 
@@ -155,7 +160,7 @@ fn a_holder_with_several_labels_is_one_holder() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     for (server, label) in servers.iter().zip(["a", "b", ""]) {
-        let value = [&[7; 20], label.as_bytes()].concat();
+        let value = [&[7; 20][..], b"\0redlock:", label.as_bytes()].concat();
         server.command_bytes(&[b"SET", b"a", &value, b"PX", b"60000"]);
     }
     let evaluated = || servers[0].calls("evalsha") + servers[0].calls("eval");

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use redlock_sync::Redlock;
 use support::*;
@@ -26,6 +26,87 @@ impl log::Log for Collect {
     }
 
     fn flush(&self) {}
+}
+
+fn of_a_server_that_repeats_tokens() -> Vec<String> {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let seen = sent.clone();
+    let node = fake::Fake::new(move |words| match &words[0][..] {
+        b"SET" => {
+            seen.lock()
+                .unwrap()
+                .push(words[2].escape_ascii().to_string());
+            format!("-ERR bad line: SET {}\r\n", words[2].escape_ascii()).into()
+        }
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let redlock = Redlock::new([node.url("hunter2")]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let error = unavailable(redlock.try_acquire("repeated", TTL)).to_string();
+    let text = format!("{error} {}", redlock.check("probe").unwrap());
+    assert!(error.contains("bad line: SET ***"), "{error}");
+    let sent = sent.lock().unwrap();
+    assert!(
+        sent.len() >= 2 && !sent.iter().any(|token| text.contains(token)),
+        "{text}"
+    );
+    vec![text]
+}
+
+/// All that is said of them: errors, inspections and reports.
+fn of_servers_that_repeat_what_they_are_sent() -> Vec<String> {
+    type Answer = fn(&fake::Words) -> Vec<u8>;
+    let answers: [Answer; 9] = [
+        |words| format!("-ERR bad line: {}\r\n", fake::line(words)).into(),
+        |words| format!("-{}\r\n", fake::line(&words[1..])).into(),
+        |words| format!("-ERR {:?}\r\n", fake::line(words).to_uppercase()).into(),
+        |_| b"-ERR redis://u:h%75nter2@host\r\n".to_vec(),
+        |_| b"-ERR bad line: AUTH u hunter\r\n".to_vec(),
+        // No RESP.
+        |words| format!("{}\r\n", fake::line(&words[1..])).into(),
+        // What was not asked for.
+        |words| {
+            format!(
+                "*2\r\n$4\r\nAUTH\r\n${}\r\n{}\r\n",
+                words[1].len(),
+                fake::line(&words[1..2])
+            )
+            .into()
+        },
+        // It takes the password, and repeats it later.
+        |words| match &words[0][..] {
+            b"AUTH" => b"+OK\r\n".to_vec(),
+            _ => b"-ERR sent after 'AUTH' 'u' 'hunter2'\r\n".to_vec(),
+        },
+        |words| match &words[0][..] {
+            b"INFO" => b"$45\r\nredis_version:hunter2\nmaxmemory_policy:hunter\r\n".to_vec(),
+            b"CONFIG" => b"*2\r\n$1\r\na\r\n$7\r\nhunter2\r\n".to_vec(),
+            b"TIME" => b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n".to_vec(),
+            _ => b"+OK\r\n".to_vec(),
+        },
+    ];
+    let mut shown = of_a_server_that_repeats_tokens();
+    for (i, answer) in answers.into_iter().enumerate() {
+        let node = fake::Fake::new(answer);
+        let redlock = Redlock::new([node.url("hunter2")]).unwrap();
+        let redlock = redlock.with_options(options().fair(true)).unwrap();
+        let redlock =
+            redlock.with_observer(|event| EVENTS.lock().unwrap().push(format!("{event:?}")));
+        let taken = redlock.try_acquire("repeated", TTL);
+        let waited = redlock.acquire_within("repeated", TTL, ms(50));
+        let report = redlock.check("probe").unwrap();
+        let inspection = redlock.inspect("repeated").unwrap();
+        let text = format!("{taken:?} {waited:?} {report} {report:?} {inspection:?}");
+        if i == 0 {
+            assert!(text.contains("ERR bad line: AUTH u ***"), "{text}");
+        }
+        if let Err(error) = taken {
+            shown.push(error.to_string());
+        }
+        shown.push(text);
+    }
+    assert_eq!(shown.len(), 18);
+    shown
 }
 
 #[test]
@@ -74,6 +155,8 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
         errors.iter().collect::<Vec<_>>()
     ));
 
+    shown.extend(of_servers_that_repeat_what_they_are_sent());
+
     eventually("a node is said to be away", || {
         let lines = LINES.lock().unwrap();
         lines.iter().any(|(_, line)| line.contains("is away"))
@@ -117,6 +200,10 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
         }
     }
     for text in &shown {
-        assert!(!text.contains("hunter2"), "{text}");
+        let lower = text.to_lowercase();
+        assert!(!lower.contains("hunter"), "{text}");
+        assert!(!lower.contains("h%75nter"), "{text}");
+        let listed = "104, 117, 110, 116";
+        assert!(!text.contains(listed), "{text}");
     }
 }

@@ -12,6 +12,7 @@ use crate::net::tls::Tls;
 use crate::protocol::node::Greeting;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{SCRIPTS, is_not_now};
+use crate::secret::Secret;
 
 /// So much is read at once.
 const BUFFER: usize = 16 * 1024;
@@ -130,8 +131,9 @@ impl Connection {
         let mut said: Option<Cause> = None;
         let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
         let (mut answered, mut loaded) = (0, 0);
+        let secret = Secret::of(info);
         while answered < commands.len() {
-            let Some((reply, length)) = resp::parse(&inbox)? else {
+            let Some((reply, length)) = resp::parse(&inbox, &secret)? else {
                 match self.recv(&mut buffer, until, clock::instant()) {
                     Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
                     Ok(bytes) => inbox.extend_from_slice(bytes),

@@ -23,6 +23,7 @@ use crate::protocol::node::{Errand, Link};
 use crate::protocol::notice::Notice;
 use crate::protocol::queue::Foreign;
 use crate::protocol::quorum::NodeSet;
+use crate::secret::Secret;
 use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
 use crate::text::{address, human};
@@ -84,8 +85,9 @@ impl Nodes {
             connections: none(),
             ..Leader::default()
         };
+        let core = Core::new(addresses, timeouts, guard, noise, clock::instant());
         let hub = Hub {
-            core: Core::new(addresses, timeouts, guard, noise, clock::instant()),
+            core: core.with_secrets(infos.iter().map(Secret::of)),
             parked: none(),
             fresh: none(),
             idle: Some(Box::new(leader)),

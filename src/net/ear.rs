@@ -9,12 +9,14 @@ use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::protocol::queue;
 use crate::protocol::resp::{self, Reply};
+use crate::secret::Secret;
 
 /// A node that has said nothing for so long is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(crate) struct Ear {
     connection: Connection,
+    secret: Secret,
     inbox: Vec<u8>,
     buffer: Vec<u8>,
     /// It was asked whether it is still there.
@@ -35,6 +37,7 @@ impl Ear {
         connection.send(&bytes, until, clock::instant())?;
         let mut ear = Ear {
             connection,
+            secret: Secret::of(info),
             inbox: Vec::new(),
             buffer: Vec::new(),
             asked: false,
@@ -84,7 +87,7 @@ impl Ear {
     }
 
     fn reply(&mut self) -> Result<Option<Reply>, Cause> {
-        let Some((reply, length)) = resp::parse(&self.inbox)? else {
+        let Some((reply, length)) = resp::parse(&self.inbox, &self.secret)? else {
             return Ok(None);
         };
         self.inbox.drain(..length);

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::protocol::resp::{self, Reply};
+use crate::secret::Secret;
 use crate::sync::lock;
 
 /// So much later somebody who has not said that his time is over is not waited for.
@@ -18,6 +19,7 @@ const GRACE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Visit {
     connection: Connection,
+    secret: Secret,
     inbox: Vec<u8>,
     buffer: Vec<u8>,
     /// For all answers, in all and in node timeouts.
@@ -35,11 +37,17 @@ impl Visit {
         let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Visit {
             connection,
+            secret: Secret::of(info),
             inbox: Vec::new(),
             buffer: Vec::new(),
             time,
             until: clock::instant() + time.0,
         })
+    }
+
+    /// What no text of the node may repeat.
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// Whom it is connected to; unknown over TLS and Unix sockets.
@@ -63,7 +71,7 @@ impl Visit {
 
     fn reply(&mut self) -> Result<Reply, Cause> {
         loop {
-            if let Some((reply, length)) = resp::parse(&self.inbox)? {
+            if let Some((reply, length)) = resp::parse(&self.inbox, &self.secret)? {
                 self.inbox.drain(..length);
                 return Ok(reply);
             }

@@ -25,6 +25,7 @@ use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, TOLD, Tell, Vote, is_not_loaded, is_not_now};
+use crate::secret::Secret;
 
 /// So many places are kept for operations to come.
 const PLACES: usize = 64;
@@ -168,6 +169,14 @@ impl<W> Core<W> {
             events: Vec::new(),
             news: false,
         }
+    }
+
+    /// What the nodes are sent to log in: none of their texts repeats it.
+    pub(crate) fn with_secrets(mut self, secrets: impl Iterator<Item = Secret>) -> Core<W> {
+        for (node, secret) in self.nodes.iter_mut().zip(secrets) {
+            node.secret = secret;
+        }
+        self
     }
 
     pub(crate) fn link(&self, at: usize) -> Link {
@@ -632,7 +641,7 @@ impl<W> Core<W> {
                 return true;
             }
         };
-        let vote = action.vote(reply);
+        let vote = action.vote(&key.token, reply);
         if !matches!(vote, Vote::Sever(_)) {
             self.nodes[at].is_useful();
         }

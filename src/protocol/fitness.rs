@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::error::Cause;
 use crate::protocol::guard::Guard;
 use crate::protocol::quorum::majority;
+use crate::secret::Secret;
 use crate::text::human;
 
 /// The oldest server that can set a key with a ttl where there is none in one step.
@@ -124,7 +125,20 @@ impl fmt::Debug for Info {
     }
 }
 
+/// The fields of INFO that are shown as they are.
+const SHOWN: [&str; 3] = ["redis_version", "valkey_version", "maxmemory_policy"];
+
 impl Info {
+    pub(crate) fn new(text: &str, secret: &Secret) -> Info {
+        let line = |line: &str| match line.split_once(':') {
+            Some((field, value)) if SHOWN.contains(&field) => {
+                format!("{field}:{}\n", secret.cut_value(value.trim()))
+            }
+            _ => format!("{line}\n"),
+        };
+        Info(text.lines().map(line).collect())
+    }
+
     pub(crate) fn get(&self, field: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));

@@ -21,6 +21,7 @@ use crate::protocol::guard::{Guard, Known, Told};
 use crate::protocol::mutant;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Tell};
+use crate::secret::Secret;
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again
 /// votes within one second.
@@ -181,6 +182,8 @@ pub(crate) enum Reported {
 pub(crate) struct Node {
     /// Host and port, or path: what may be shown.
     pub(crate) address: Arc<str>,
+    /// What it is sent to log in.
+    pub(crate) secret: Secret,
     pub(crate) link: Link,
     /// Its connection is the attendant's, not the leader's.
     pub(crate) attended: bool,
@@ -370,7 +373,7 @@ impl Node {
     /// The first reply in `bytes`, which are some, and its length. More than was asked for is an error: the
     /// next reply would be taken for another's.
     pub(crate) fn next_reply(&self, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
-        let parsed = resp::parse(bytes)?;
+        let parsed = resp::parse(bytes, &self.secret)?;
         let more = parsed
             .as_ref()
             .is_some_and(|(_, length)| *length < bytes.len());

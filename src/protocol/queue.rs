@@ -255,6 +255,7 @@ pub(crate) fn message(reply: Reply) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::protocol::resp;
+    use crate::secret::Secret;
 
     #[test]
     fn what_a_denied_knock_says() {
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn messages_are_told_from_all_else() {
-        let of = |bytes: &[u8]| message(resp::parse(bytes).unwrap().unwrap().0);
+        let of = |bytes: &[u8]| message(resp::parse(bytes, &Secret::default()).unwrap().unwrap().0);
         let told = b"*3\r\n$7\r\nmessage\r\n$2\r\nch\r\n$3\r\na\r\n\r\n";
         assert_eq!(of(told), Some(b"a\r\n".to_vec()));
         assert_eq!(of(b"*3\r\n$9\r\nsubscribe\r\n$2\r\nch\r\n:1\r\n"), None);

@@ -3,6 +3,7 @@
 //! The redis crate's parser would make a small program a third larger, and it reads from a socket.
 
 use crate::error::Cause;
+use crate::secret::Secret;
 
 /// No reply that we ask for is larger; what is, is not a Redis answer.
 const MAX_REPLY: usize = 64 * 1024;
@@ -18,6 +19,21 @@ pub(crate) enum Reply {
     Bulk(Vec<u8>),
     Array(Vec<Reply>),
     Other,
+}
+
+impl Reply {
+    /// What came where something else was expected. Not what is in it: a server may repeat what it was sent.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Reply::Okay => "OK",
+            Reply::Nil => "a null",
+            Reply::Int(_) => "a number",
+            Reply::Error(_) => "an error",
+            Reply::Bulk(_) => "a string",
+            Reply::Array(_) => "an array",
+            Reply::Other => "a line",
+        }
+    }
 }
 
 /// Appends one command: all `args`, and as its last argument a number where there is one. (Without the two
@@ -54,8 +70,9 @@ fn digits(out: &mut Vec<u8>, number: u64) {
     out.push(b'0' + (number % 10).to_le_bytes()[0]);
 }
 
-/// The first reply in `bytes` and its length, once it is complete.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
+/// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
+/// the `secret`.
+pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
     // The usual answers at once.
     if let Some(start) = bytes.first_chunk::<4>() {
         match start {
@@ -66,33 +83,37 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
             _ => {}
         }
     }
-    let parsed = element(bytes, true)?;
+    let parsed = element(bytes, true, secret)?;
     if parsed.is_none() && bytes.len() > MAX_REPLY + MAX_AROUND {
-        return Err(garbage(bytes));
+        return Err(garbage(bytes, secret));
     }
     Ok(parsed)
 }
 
-fn element(bytes: &[u8], outermost: bool) -> Result<Option<(Reply, usize)>, Cause> {
+fn element(
+    bytes: &[u8],
+    outermost: bool,
+    secret: &Secret,
+) -> Result<Option<(Reply, usize)>, Cause> {
     let Some(kind) = bytes.first() else {
         return Ok(None);
     };
     let known: &[u8] = if outermost { b"+-:$*" } else { b"+-:$" };
     if !known.contains(kind) {
-        return Err(garbage(bytes));
+        return Err(garbage(bytes, secret));
     }
     let Some(line) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);
     };
     let text = String::from_utf8_lossy(bytes.get(1..line).unwrap_or_default());
-    let number = || text.parse::<i64>().map_err(|_| garbage(bytes));
+    let number = || text.parse::<i64>().map_err(|_| garbage(bytes, secret));
     let size = |number: i64| match usize::try_from(number) {
         Ok(size) if size <= MAX_REPLY => Ok(size),
-        _ => Err(garbage(bytes)),
+        _ => Err(garbage(bytes, secret)),
     };
     let mut end = line + 2;
     let reply = match kind {
-        b'-' => Reply::Error(text.into_owned()),
+        b'-' => Reply::Error(secret.cut(&text)),
         b':' => Reply::Int(number()?),
         b'+' if text == "OK" => Reply::Okay,
         b'+' => Reply::Other,
@@ -102,7 +123,7 @@ fn element(bytes: &[u8], outermost: bool) -> Result<Option<(Reply, usize)>, Caus
             end += size(number()?)? + 2;
             match bytes.get(start..end) {
                 Some([bulk @ .., b'\r', b'\n']) => Reply::Bulk(bulk.to_vec()),
-                Some(_) => return Err(garbage(bytes)),
+                Some(_) => return Err(garbage(bytes, secret)),
                 None => return Ok(None),
             }
         }
@@ -110,7 +131,7 @@ fn element(bytes: &[u8], outermost: bool) -> Result<Option<(Reply, usize)>, Caus
             let mut items = Vec::new();
             for _ in 0..size(number()?)? {
                 let rest = bytes.get(end..).unwrap_or_default();
-                let Some((item, length)) = element(rest, false)? else {
+                let Some((item, length)) = element(rest, false, secret)? else {
                     return Ok(None);
                 };
                 items.push(item);
@@ -123,9 +144,12 @@ fn element(bytes: &[u8], outermost: bool) -> Result<Option<(Reply, usize)>, Caus
 }
 
 /// What came is no Redis answer; how it begins tells people what it is.
-fn garbage(bytes: &[u8]) -> Cause {
-    let start = bytes.get(..bytes.len().min(16)).unwrap_or_default();
-    Cause::Garbage(format!("\"{}\"", start.escape_ascii()))
+fn garbage(bytes: &[u8], secret: &Secret) -> Cause {
+    // Before it is cut off, where what is left of a password could not be recognised.
+    let start = bytes.get(..bytes.len().min(MAX_AROUND)).unwrap_or_default();
+    let start = secret.cut(&String::from_utf8_lossy(start));
+    let start: String = start.chars().take(16).collect();
+    Cause::Garbage(format!("\"{}\"", start.escape_default()))
 }
 
 #[cfg(test)]
@@ -133,7 +157,7 @@ mod tests {
     use super::*;
 
     fn whole(bytes: &[u8]) -> Reply {
-        let (reply, length) = parse(bytes).unwrap().unwrap();
+        let (reply, length) = parse(bytes, &Secret::default()).unwrap().unwrap();
         assert_eq!(length, bytes.len(), "{bytes:?}");
         reply
     }
@@ -164,10 +188,14 @@ mod tests {
         ] {
             let bytes = [reply.as_bytes(), b"+next\r\n"].concat();
             for cut in 0..reply.len() {
-                assert_eq!(parse(&bytes[..cut]).unwrap(), None, "{reply:?} at {cut}");
+                assert_eq!(
+                    parse(&bytes[..cut], &Secret::default()).unwrap(),
+                    None,
+                    "{reply:?} at {cut}"
+                );
             }
             for cut in reply.len()..bytes.len() {
-                let (_, length) = parse(&bytes[..cut]).unwrap().unwrap();
+                let (_, length) = parse(&bytes[..cut], &Secret::default()).unwrap().unwrap();
                 assert_eq!(length, reply.len(), "{reply:?}");
             }
         }
@@ -187,11 +215,14 @@ mod tests {
             "_\r\n",
             ":x\r\n",
         ] {
-            let found = parse(bytes.as_bytes());
+            let found = parse(bytes.as_bytes(), &Secret::default());
             assert!(matches!(found, Err(Cause::Garbage(_))), "{bytes:?}");
         }
         let endless = vec![b'+'; MAX_REPLY + MAX_AROUND + 1];
-        assert!(matches!(parse(&endless), Err(Cause::Garbage(_))));
+        assert!(matches!(
+            parse(&endless, &Secret::default()),
+            Err(Cause::Garbage(_))
+        ));
     }
 
     #[test]
@@ -224,7 +255,7 @@ mod tests {
                 let index = usize::try_from(seed >> 40).unwrap() % alphabet.len();
                 bytes.push(alphabet[index]);
             }
-            if let Ok(Some((_, length))) = parse(&bytes) {
+            if let Ok(Some((_, length))) = parse(&bytes, &Secret::default()) {
                 assert!(length <= bytes.len());
             }
         }

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use crate::error::Cause;
 use crate::label::Label;
+use crate::lock_value;
 use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL, Turn, WAIT_IN_TURN};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
+use crate::secret::Secret;
 use crate::token::Token;
 
 #[derive(Clone, Copy)]
@@ -101,7 +103,7 @@ impl Key {
         let token = self.token.as_bytes();
         match &self.label {
             None => token.into(),
-            Some(label) => [token, label.as_str().as_bytes()].concat().into(),
+            Some(label) => lock_value::pack(&self.token, label).into(),
         }
     }
 }
@@ -166,8 +168,12 @@ impl Action {
         }
     }
 
-    /// What a node's reply to this action says.
-    pub(crate) fn vote(&self, reply: Reply) -> Vote {
+    /// What a node's reply to this action says, for the lock with this token.
+    pub(crate) fn vote(&self, token: &Token, reply: Reply) -> Vote {
+        let reply = match reply {
+            Reply::Error(text) => Reply::Error(Secret::of_token(token).cut(&text)),
+            other => other,
+        };
         match (self, reply) {
             (Action::Acquire(_) | Action::Knock(..) | Action::Refill(_), Reply::Okay) => {
                 Vote::Granted(0)
@@ -193,9 +199,9 @@ impl Action {
             },
             (Action::Knock(..), other) => match Seen::parse(&other) {
                 Some(seen) => Vote::Refused(Some(seen)),
-                None => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
+                None => Vote::Sever(Cause::Garbage(other.kind().into())),
             },
-            (_, other) => Vote::Sever(Cause::Garbage(format!("{other:?}"))),
+            (_, other) => Vote::Sever(Cause::Garbage(other.kind().into())),
         }
     }
 }
@@ -272,8 +278,8 @@ mod tests {
     #[test]
     fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
         let answers = |bytes: &[u8]| {
-            let (reply, _) = resp::parse(bytes).unwrap().unwrap();
-            match Action::Ping.vote(reply) {
+            let (reply, _) = resp::parse(bytes, &Secret::default()).unwrap().unwrap();
+            match Action::Ping.vote(&Token::from_bytes([7; 20]), reply) {
                 Vote::Granted(_) => "yes",
                 Vote::Failed { later, .. } if later => "not now",
                 Vote::Failed { .. } | Vote::Refused(_) => "no",
@@ -391,7 +397,7 @@ mod tests {
             Action::Knock(ttl, in_turn),
         ] {
             let bytes = packed(&action, &labelled);
-            let value = [&[7; 20][..], b"web-3:4711"].concat();
+            let value = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
             assert!(bytes.windows(value.len()).any(|part| part == value));
         }
         for action in [

@@ -20,6 +20,7 @@
     clippy::cast_lossless
 )]
 
+pub mod fake;
 pub mod processes;
 pub mod relay;
 

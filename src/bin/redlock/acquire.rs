@@ -7,13 +7,11 @@ use std::{fs, io, thread};
 use log::info;
 use nix::sys::signal::{Signal, raise};
 use redlock_sync::{Error, Lock, Options, Redlock};
-use signal_hook::consts::{
-    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
-};
+use signal_hook::consts::{SIGCHLD, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::Job;
-use crate::plan::ends_the_wait;
+use crate::plan::{ends_the_wait, handled};
 use crate::{End, failed, processes, say};
 
 /// How long one wait for the lock is, so that an outage is said while it lasts.
@@ -25,12 +23,9 @@ pub(crate) fn signals() -> io::Result<Receiver<i32>> {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     let ignored = ignored.ok_or_else(|| io::Error::other("no SigIgn in /proc/self/status"))?;
-    let handled = [
-        SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT,
-    ];
     let is_ignored = |signal: &i32| ignored & (1 << (signal - 1)) != 0;
     // If SIGCHLD were ignored, the kernel would keep no process's exit status.
-    let handled = handled.into_iter().filter(|signal| !is_ignored(signal));
+    let handled = handled().filter(|signal| !is_ignored(signal));
     let mut signals = Signals::new(handled.chain([SIGCHLD]))?;
     let (sender, receiver) = channel();
     let forward = move || {

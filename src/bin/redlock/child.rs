@@ -3,8 +3,9 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, stdin};
-use std::os::fd::{AsFd, RawFd};
+use std::io::{Read, stdin, stdout};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -55,8 +56,43 @@ fn gate(word: Option<OsString>) -> Option<File> {
     Some(gate)
 }
 
-/// `__guard GROUP`: kills the group when the wrapper is gone, or when the time is over that the wrapper told
-/// last. It answers the first time with a byte: from then on it is armed.
+/// Until when COMMAND may run, in a file that the wrapper writes and its guard reads: a message could wait, or find no
+/// room, while the guard stands still.
+pub(crate) struct Until(File);
+
+impl Until {
+    pub(crate) fn new(file: impl Into<OwnedFd>) -> Until {
+        Until(File::from(file.into()))
+    }
+
+    /// Twice, so that half of it is not taken for the whole.
+    pub(crate) fn set(&self, until: Duration) {
+        let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        let mut bytes = [0; 16];
+        let (time, check) = bytes.split_at_mut(8);
+        time.copy_from_slice(&nanos.to_le_bytes());
+        check.copy_from_slice(&(!nanos).to_le_bytes());
+        let _ = self.0.write_all_at(&bytes, 0);
+    }
+
+    /// `None`: it is not known.
+    fn get(&self) -> Option<Duration> {
+        // It is written at this very moment.
+        const TRIES: u32 = 1000;
+        (0..TRIES).find_map(|_| {
+            let mut bytes = [0; 16];
+            self.0.read_exact_at(&mut bytes, 0).ok()?;
+            let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
+            let (time, check) = bytes.split_at(8);
+            let nanos = number(time)?;
+            (number(check)? == !nanos).then(|| Duration::from_nanos(nanos))
+        })
+    }
+}
+
+/// `__guard GROUP`: kills the group when the wrapper is gone, or when the time is over that stands in the file that is its
+/// standard output. On its standard input it is woken when that has changed. It answers the first time with a byte: from
+/// then on it is armed.
 pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     // Group 1 would mean every process.
     let Some(group) = pid(words.next()).filter(|group| group.as_raw() > 1) else {
@@ -66,10 +102,13 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     // As `ps` and `pkill` know it; else it would be "exe".
     let _ = set_name(c"redlock-guard");
     let flags = TimerFlags::TFD_CLOEXEC;
-    let Ok(timer) = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags) else {
+    let (Ok(timer), Ok(until)) = (
+        TimerFd::new(ClockId::CLOCK_BOOTTIME, flags),
+        stdout().as_fd().try_clone_to_owned(),
+    ) else {
         return NO_PROCESS;
     };
-    let why = watch(&timer);
+    let why = watch(&timer, &Until::new(until));
     // First this. Saying it may take its time.
     let killed = killpg(group, Signal::SIGKILL).is_ok();
     if killed {
@@ -79,53 +118,37 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
 }
 
 /// Until the group must be killed, and why.
-fn watch(timer: &TimerFd) -> &'static str {
+fn watch(timer: &TimerFd, told: &Until) -> &'static str {
     const GONE: &str = "redlock itself is gone";
     let wrapper = stdin();
-    let mut until: Option<Duration> = None;
+    let mut timed: Option<Duration> = None;
     loop {
-        let over = until.is_some_and(|until| boot_time() >= until);
-        let wait = if over {
-            PollTimeout::ZERO
-        } else {
-            PollTimeout::NONE
-        };
         let mut files = [
             PollFd::new(wrapper.as_fd(), PollFlags::POLLIN),
             PollFd::new(timer.as_fd(), PollFlags::POLLIN),
         ];
-        if poll(&mut files, wait).is_err() {
+        if poll(&mut files, PollTimeout::NONE).is_err() {
             continue;
         }
-        let told = files.first().and_then(PollFd::any).unwrap_or(false);
-        if !told {
-            match over {
-                true => return "redlock stands still, and the lock is about to end",
-                false => continue,
-            }
-        }
-        // Whole messages: each was written at once.
-        let mut buffer = [0; 4096];
-        let Ok(length @ 1..) = read(wrapper.as_fd(), &mut buffer) else {
+        let woken = files.first().and_then(PollFd::any).unwrap_or(false);
+        if woken && !matches!(read(wrapper.as_fd(), &mut [0; 4096]), Ok(1..)) {
             return GONE;
+        }
+        // However long we stood still: this is what holds now.
+        let Some(until) = told.get() else {
+            return "its guard does not know until when it may run";
         };
-        let newest = buffer
-            .get(..length)
-            .and_then(|read| read.rchunks_exact(8).next());
-        let Some(newest) = newest.and_then(|bytes| bytes.try_into().ok()) else {
+        if boot_time() >= until {
+            return "redlock stands still, and the lock is about to end";
+        }
+        if timed == Some(until) {
             continue;
-        };
-        let first = until.is_none();
-        let newest = Duration::from_nanos(u64::from_le_bytes(newest));
-        until = Some(newest);
-        let timed = timer.set(
-            Expiration::OneShot(TimeSpec::from(newest.max(Duration::from_nanos(1)))),
-            TimerSetTimeFlags::TFD_TIMER_ABSTIME,
-        );
-        if timed.is_err() {
+        }
+        let at = Expiration::OneShot(TimeSpec::from(until));
+        if timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME).is_err() {
             return "its guard has no timer";
         }
-        if first && boot_time() < newest {
+        if timed.replace(until).is_none() {
             let _ = write(wrapper.as_fd(), &[1]);
         }
     }

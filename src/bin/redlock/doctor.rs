@@ -4,7 +4,7 @@ use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
 use serde_json::{Value, json};
 
 use crate::arguments::Doctor;
-use crate::show::{escaped, print, print_json, table};
+use crate::show::{print, print_json, printable, table};
 use crate::{End, FOUND, NO_PROCESS, failed, say};
 
 pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
@@ -52,14 +52,13 @@ fn to_text(report: &Report) -> String {
     ];
     let unknown = || "?".to_owned();
     let row = |(node, facts): (usize, &NodeFacts)| {
-        let text =
-            |value: Option<&str>| value.map_or_else(unknown, |value| escaped(value.as_bytes()));
+        let text = |value: Option<&str>| value.map_or_else(unknown, printable);
         let uptime = facts.uptime().map(|time| format!("{time:?}"));
         let round_trip = facts.round_trip().map(|time| format!("{time:.1?}"));
         let clock = facts.clock_offset().map(|offset| format!("{offset:+} ms"));
         [
             node.to_string(),
-            escaped(facts.address().as_bytes()),
+            printable(facts.address()),
             text(facts.version()),
             text(facts.role()),
             uptime.unwrap_or_else(unknown),
@@ -73,7 +72,7 @@ fn to_text(report: &Report) -> String {
     text.push('\n');
     for finding in report.findings() {
         let (severity, code) = (finding.severity(), finding.code());
-        let what = escaped(finding.to_string().as_bytes());
+        let what = printable(&finding.to_string());
         text.push_str(&format!("{severity}: {code}: {what}\n"));
     }
     text.push_str(match report.is_fit() {
@@ -89,7 +88,7 @@ fn to_json(report: &Report) -> Value {
             "severity": finding.severity().to_string(),
             "code": finding.code(),
             "node": finding.node(),
-            "text": finding.to_string(),
+            "text": printable(&finding.to_string()),
         })
     };
     let node = |(node, facts): (usize, &NodeFacts)| {
@@ -97,8 +96,8 @@ fn to_json(report: &Report) -> Value {
             |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         json!({
             "node": node,
-            "address": facts.address(),
-            "version": facts.version(),
+            "address": printable(facts.address()),
+            "version": facts.version().map(printable),
             "role": facts.role(),
             "uptime_s": facts.uptime().map(|time| time.as_secs()),
             "round_trip_us": facts.round_trip().map(micros),

@@ -7,7 +7,7 @@ use redlock_sync::{Holder, Inspection, LockState, NodeErrors, NodeState, Redlock
 use serde_json::{Value, json};
 
 use crate::arguments::Inspect;
-use crate::show::{escaped, milliseconds, print, print_json, table, time};
+use crate::show::{escaped, milliseconds, print, print_json, printable, shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, say};
 
 pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
@@ -25,7 +25,7 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     if code == UNAVAILABLE {
         for (_, _, node) in inspection.nodes() {
             if let NodeState::Failed(errors) = node {
-                say(format_args!("{}", escaped(errors.to_string().as_bytes())));
+                say(format_args!("{errors}"));
             }
         }
         say(format_args!("too few nodes answered"));
@@ -90,7 +90,7 @@ impl<'a> Seen<'a> {
 
     fn holder(&self) -> String {
         let holder = self.holder.map(Holder::to_string).unwrap_or_default();
-        escaped(holder.as_bytes())
+        printable(&holder)
     }
 
     fn json(&self) -> Value {
@@ -108,11 +108,11 @@ fn cause(errors: &NodeErrors, address: &str) -> String {
     let causes: Vec<String> = errors.iter().map(|(_, cause)| cause.to_string()).collect();
     let text = causes.join("; ");
     let short = text.strip_prefix(&format!("{address}: "));
-    escaped(short.unwrap_or(&text).as_bytes())
+    printable(short.unwrap_or(&text))
 }
 
 fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
-    let mut text = format!("{}: {}", escaped(name), state.word);
+    let mut text = format!("{}: {}", shortened(&escaped(name)), state.word);
     if state.holder.is_some() {
         let _ = write!(text, " by {}", state.holder());
     }
@@ -130,7 +130,7 @@ fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
         let holder = seen.holder();
         [
             node.to_string(),
-            escaped(address.as_bytes()),
+            printable(address),
             seen.word.into(),
             remaining,
             // The widest, so it comes last.
@@ -150,7 +150,7 @@ fn to_json(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> Value {
         let seen = Seen::of_node(state, address);
         let mut json = seen.json();
         json["node"] = node.into();
-        json["address"] = address.into();
+        json["address"] = printable(address).into();
         json["error"] = seen.error.into();
         json
     };

@@ -1,9 +1,7 @@
 //! What this process says of itself beside its locks.
 
 use nix::unistd::gethostname;
-
-/// A label may be so long, in bytes.
-const MAX: usize = 64;
+use redlock_sync::command::MAX_LABEL as MAX;
 
 /// `web-3:4711`: the host and the process.
 pub(crate) fn label() -> String {

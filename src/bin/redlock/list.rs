@@ -5,21 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::Duration;
 
-use redlock_sync::Token;
+use redlock_sync::command::{LONGEST, TOKEN, token_and_label};
 use redlock_sync::redis::ConnectionInfo;
 use serde_json::{Value, json};
 
 use crate::arguments::List;
-use crate::scan::{self, What};
-use crate::show::{escaped, milliseconds, print, print_json, table, time};
+use crate::scan::{self, Progress, What};
+use crate::show::{escaped, milliseconds, print, print_json, printable, table, time};
 use crate::text::address;
 use crate::{End, FOUND, UNAVAILABLE, say};
 
-/// A token is so long, and a label behind it at most so long.
-const TOKEN: usize = 20;
-const MAX_LABEL: usize = 64;
 /// So much of a value is looked at: one byte more than a lock can have.
-pub(crate) const VALUE: usize = TOKEN + MAX_LABEL + 1;
+pub(crate) const VALUE: usize = LONGEST + 1;
 
 /// What is a leftover is seen as one so often. Each look may meet a lock that is being taken or released; but a
 /// token is taken once and released once.
@@ -29,7 +26,10 @@ pub(crate) fn list(given: &List, pattern: Option<Vec<u8>>, nodes: &[ConnectionIn
     let timeouts = (given.nodes.connect_timeout.0, given.nodes.node_timeout.0);
     let addresses: Vec<String> = nodes.iter().map(|node| address(node.addr())).collect();
     let mut found = Found::new(nodes.len());
-    let look = |what, asked: &dyn Fn(usize) -> bool| scan::look(nodes, timeouts, what, asked);
+    let mut progress = Progress::new();
+    let mut look = |what, asked: &dyn Fn(usize) -> bool| {
+        scan::look(nodes, timeouts, what, asked, &mut progress)
+    };
     found.add(look(What::Pattern(pattern), &|_| true));
     for _ in 1..LOOKS {
         let names = found.suspects();
@@ -43,12 +43,10 @@ pub(crate) fn list(given: &List, pattern: Option<Vec<u8>>, nodes: &[ConnectionIn
         });
         found.look_again(answers);
     }
+    progress.end();
     for (node, error) in &found.failed {
         let address = addresses.get(*node).map_or("", |address| address);
-        say(format_args!(
-            "node {node} ({}): {error}",
-            escaped(address.as_bytes())
-        ));
+        say(format_args!("node {node} ({address}): {error}"));
     }
     let older = given.older.map(|older| older.0);
     let shown: Vec<Shown<'_>> = found
@@ -63,10 +61,20 @@ pub(crate) fn list(given: &List, pattern: Option<Vec<u8>>, nodes: &[ConnectionIn
         (true, true) => FOUND,
         (true, false) => 0,
     };
-    match given.json {
+    let end = match given.json {
         true => print_json(&to_json(&shown, &found, &addresses), code),
         false => print(to_text(nodes.len(), &shown).as_bytes(), code),
-    }
+    };
+    let problems = shown.iter().filter(|lock| lock.problem.is_some());
+    say(format_args!(
+        "{} listed, {} with a problem; {} keys looked at on {} of {} nodes",
+        shown.len(),
+        problems.count(),
+        progress.keys(),
+        nodes.len() - found.failed.len(),
+        nodes.len(),
+    ));
+    end
 }
 
 /// A key on one node.
@@ -83,7 +91,8 @@ impl Key {
     /// Whether it looks like a lock. What the library keeps beside locks does not: the queue, whose turn it is, and
     /// the fencing counter.
     pub(crate) fn is_lock(&self) -> bool {
-        self.token_and_label().is_some()
+        let value = self.value.as_deref();
+        value.and_then(token_and_label).is_some()
     }
 
     pub(crate) fn is_beside_a_lock(&self) -> bool {
@@ -96,16 +105,6 @@ impl Key {
                 ends(b":wt") && value.starts_with(b"redlock:") || ends(b":fence") && is_number
             }
         }
-    }
-
-    /// 20 random bytes, and perhaps a label. That all of them are printable happens to one token in 400 million, and
-    /// to most other values.
-    fn token_and_label(&self) -> Option<(Token, &str)> {
-        let (start, label) = self.value.as_ref()?.split_first_chunk::<TOKEN>()?;
-        let is_printable = start.iter().all(|byte| matches!(byte, b' '..=b'~'));
-        let label = str::from_utf8(label).ok()?;
-        let is_label = label.len() <= MAX_LABEL && !label.chars().any(char::is_control);
-        (is_label && !is_printable).then(|| (Token::from_bytes(*start), label))
     }
 }
 
@@ -136,7 +135,7 @@ struct Lock {
 pub(crate) struct Shown<'a> {
     name: &'a [u8],
     holder: Option<String>,
-    label: Option<&'a str>,
+    label: Option<String>,
     nodes: usize,
     remaining: Option<Duration>,
     problem: Option<&'static str>,
@@ -234,11 +233,12 @@ impl Found {
         } else {
             None
         };
-        let (token, label) = lock.key.token_and_label().unzip();
+        let value = lock.key.value.as_deref();
+        let (token, label) = value.and_then(token_and_label).unzip();
         Shown {
             name: &lock.key.name,
             holder: token.map(|token| token.fingerprint().to_string()),
-            label: label.filter(|label| !label.is_empty()),
+            label: label.flatten(),
             nodes: lock.on.len(),
             remaining: remaining.filter(|left| *left != Duration::MAX),
             problem,
@@ -250,8 +250,8 @@ fn to_text(of: usize, shown: &[Shown<'_>]) -> String {
     let head = ["NAME", "NODES", "REMAINING", "PROBLEM", "HOLDER"].map(str::to_owned);
     let row = |lock: &Shown<'_>| {
         let mut holder = lock.holder.clone().unwrap_or_default();
-        if let Some(label) = lock.label {
-            holder.push_str(&format!(" ({})", escaped(label.as_bytes())));
+        if let Some(label) = &lock.label {
+            holder.push_str(&format!(" ({})", printable(label)));
         }
         [
             escaped(lock.name),
@@ -277,7 +277,10 @@ fn to_json(shown: &[Shown<'_>], found: &Found, addresses: &[String]) -> Value {
             "problem": lock.problem,
         })
     };
-    let failed = |(node, error): (&usize, &String)| json!({ "node": node, "address": addresses.get(*node), "error": error });
+    let failed = |(node, error): (&usize, &String)| {
+        let address = addresses.get(*node).map(|address| printable(address));
+        json!({ "node": node, "address": address, "error": printable(error) })
+    };
     json!({
         "locks": shown.iter().map(lock).collect::<Value>(),
         "failed": found.failed.iter().map(failed).collect::<Value>(),
@@ -419,12 +422,13 @@ mod tests {
             value: Some(value.to_vec()),
             left: S,
         };
-        let token = [&[0x80][..], &[b'x'; 19]].concat();
+        let token = [0xA7; TOKEN];
         assert!(of(&token).is_lock());
+        assert!(of(&[&token[..], b"\0redlock:web-3"].concat()).is_lock());
         for other in [
             &b""[..],
             b"2026-11-22T08:41:00Z",
-            b"twenty and some more bytes",
+            "{\"name\":\"Jürgen\",\"password\":\"hunter2\"}".as_bytes(),
             &token[..19],
         ] {
             assert!(!of(other).is_lock(), "{other:?}");
@@ -434,17 +438,6 @@ mod tests {
             ..of(b"")
         };
         assert!(!hash.is_lock());
-        let labelled = |label: &[u8]| {
-            let key = of(&[&token, label].concat());
-            key.token_and_label().map(|(_, label)| label.to_owned())
-        };
-        for label in ["", "web-3:4711 é", &"l".repeat(MAX_LABEL)] {
-            assert_eq!(labelled(label.as_bytes()).as_deref(), Some(label));
-        }
-        // So is something else that is not text.
-        for other in [&[b'l'; MAX_LABEL + 1][..], b"\xff", b"a\nb", &[0; 20]] {
-            assert_eq!(labelled(other), None);
-        }
 
         let named = |name: &str, key: &Key| Key {
             name: name.into(),

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nix::libc::{SIGPWR, SIGRTMAX, SIGRTMIN};
 use signal_hook::consts::{
-    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU,
-    SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGABRT, SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGKILL, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP,
+    SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGVTALRM, SIGWINCH, SIGXCPU, SIGXFSZ,
 };
 
 use crate::{End, TIMED_OUT};
@@ -78,8 +79,7 @@ pub(crate) enum OnStop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// By this signal.
-    Stopped(i32),
+    Stopped,
     Ended,
 }
 
@@ -99,6 +99,8 @@ pub(crate) enum Terminal {
 pub(crate) struct Plan {
     grace: Duration,
     state: State,
+    /// We were stopped with COMMAND: whoever lets us go on sends SIGCONT, which is handed on.
+    stopped_too: bool,
     /// And when SIGKILL follows.
     ending: Option<(Why, Duration)>,
     /// By us; and since when.
@@ -115,6 +117,7 @@ impl Plan {
         Plan {
             grace,
             state: State::Running,
+            stopped_too: false,
             ending: None,
             killed: None,
             guarded: None,
@@ -182,8 +185,8 @@ impl Plan {
 
     /// COMMAND was stopped. `orphaned`: nobody could let us go on if we stopped.
     pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal, orphaned: bool) -> OnStop {
-        self.state = State::Stopped(signal);
-        match (terminal, signal) {
+        self.state = State::Stopped;
+        let then = match (terminal, signal) {
             // Renewed until --max-hold ends that.
             (Terminal::None, _) => OnStop::Nothing,
             (Terminal::Ours, SIGTTIN | SIGTTOU) => OnStop::GiveTerminal,
@@ -191,12 +194,15 @@ impl Plan {
             _ if orphaned => OnStop::Nothing,
             (Terminal::Commands, SIGTSTP) => OnStop::StopToo { group: true },
             _ => OnStop::StopToo { group: false },
-        }
+        };
+        self.stopped_too = matches!(then, OnStop::StopToo { .. });
+        then
     }
 
     pub(crate) fn continued(&mut self) {
         if self.state != State::Ended {
             self.state = State::Running;
+            self.stopped_too = false;
         }
     }
 
@@ -205,11 +211,10 @@ impl Plan {
         self.ending.is_some()
     }
 
-    /// Whether SIGCONT goes behind a signal that is handed on. What the user stopped stays stopped.
+    /// Whether SIGCONT goes behind a signal that is handed on, as timeout(1) and systemd do it: stopped, COMMAND could
+    /// not end. What Ctrl-Z has stopped with us goes on with us.
     pub(crate) fn wakes(&self, signal: i32) -> bool {
-        let ending = asks_to_end(signal);
-        let by_user = matches!(self.state, State::Stopped(SIGSTOP | SIGTSTP));
-        ending && !by_user
+        asks_to_end(signal) && !self.stopped_too
     }
 
     /// COMMAND has ended, and so do we: like this. `None`: the lock was lost, so COMMAND was ended for that, or was
@@ -287,18 +292,36 @@ pub(crate) fn asks_to_end(signal: i32) -> bool {
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal)
 }
 
+/// The signals that are handled. All that end a process, and may be sent to it by others: not those that cannot be
+/// handled, nor those of a fault of its own (SIGSEGV, SIGSYS, …).
+pub(crate) fn handled() -> impl Iterator<Item = i32> {
+    ENDING
+        .into_iter()
+        .chain(OTHERS)
+        .chain(SIGRTMIN()..=SIGRTMAX())
+}
+
+/// They end a process that does not handle them.
+const ENDING: [i32; 14] = [
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGABRT, SIGALRM, SIGIO, SIGPROF, SIGPWR,
+    SIGVTALRM, SIGXCPU, SIGXFSZ,
+];
+const OTHERS: [i32; 3] = [SIGWINCH, SIGTSTP, SIGCONT];
+
 /// Whether the signal ends the wait for the lock.
 pub(crate) fn ends_the_wait(signal: i32) -> bool {
-    asks_to_end(signal) || signal == SIGUSR1 || signal == SIGUSR2
+    ENDING.contains(&signal) || signal >= SIGRTMIN()
 }
 
 /// Whether the signal is handed on to COMMAND's group as it is.
 pub(crate) fn is_handed_on(signal: i32) -> bool {
-    ends_the_wait(signal) || signal == SIGWINCH || signal == SIGTSTP || signal == SIGCONT
+    ends_the_wait(signal) || OTHERS.contains(&signal)
 }
 
 #[cfg(test)]
 mod tests {
+    use signal_hook::consts::SIGSTOP;
+
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
@@ -488,16 +511,37 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_ends_wakes_what_the_user_did_not_stop() {
+    fn a_signal_that_ends_wakes_what_was_not_stopped_with_us() {
         let mut plan = running();
         assert!(plan.wakes(SIGTERM) && plan.wakes(SIGINT));
         assert!(!plan.wakes(SIGUSR1) && !plan.wakes(SIGWINCH));
-        plan.stopped(SIGTTIN, Terminal::None, false);
-        assert!(plan.wakes(SIGTERM));
-        plan.stopped(SIGTSTP, Terminal::None, false);
+        for (signal, terminal) in [
+            (SIGTTIN, Terminal::None),
+            (SIGSTOP, Terminal::None),
+            (SIGTSTP, Terminal::None),
+        ] {
+            plan.stopped(signal, terminal, false);
+            assert!(plan.wakes(SIGTERM) && plan.wakes(SIGHUP));
+        }
+        plan.stopped(SIGTSTP, Terminal::Commands, false);
         assert!(!plan.wakes(SIGTERM));
         plan.continued();
         assert!(plan.wakes(SIGTERM));
+        // Not with us.
+        plan.stopped(SIGTSTP, Terminal::Commands, true);
+        assert!(plan.wakes(SIGTERM));
+    }
+
+    #[test]
+    fn what_may_come_from_others_and_ends_a_process_is_handed_on() {
+        let all: Vec<i32> = handled().collect();
+        for signal in [SIGALRM, SIGABRT, SIGPROF, SIGRTMIN(), SIGRTMAX()] {
+            assert!(all.contains(&signal) && is_handed_on(signal) && ends_the_wait(signal));
+        }
+        for signal in [SIGKILL, SIGSTOP, nix::libc::SIGSEGV, nix::libc::SIGCHLD] {
+            assert!(!all.contains(&signal) && !is_handed_on(signal));
+        }
+        assert!(!ends_the_wait(SIGWINCH) && is_handed_on(SIGWINCH));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::{fs, io};
 use log::info;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout};
@@ -24,7 +25,7 @@ use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT};
 
 use crate::acquire::{acquire, signals};
 use crate::arguments::Job;
-use crate::child::{self, boot_time};
+use crate::child::{self, Until, boot_time};
 use crate::give_up::{give_up, say_lost};
 use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, is_handed_on};
 use crate::processes;
@@ -91,6 +92,8 @@ struct Run<'a> {
     group: Pid,
     guard: Option<Child>,
     to_guard: UnixStream,
+    /// The guard reads it.
+    until: Until,
     terminal: Terminal,
     signals: &'a Receiver<i32>,
     /// An interrupt or quit came by way of us, not from the keyboard straight to COMMAND.
@@ -99,6 +102,8 @@ struct Run<'a> {
     refused: bool,
     /// COMMAND never began, since the guard did not answer.
     unguarded: bool,
+    /// Shells that hand on real-time signals.
+    senders: Vec<Child>,
 }
 
 impl<'a> Run<'a> {
@@ -110,6 +115,8 @@ impl<'a> Run<'a> {
         signals: &'a Receiver<i32>,
     ) -> io::Result<Run<'a>> {
         let (to_guard, from_us) = UnixStream::pair()?;
+        let shared = memfd_create(c"redlock-until", MFdFlags::MFD_CLOEXEC)?;
+        let until = Until::new(shared.try_clone()?);
         let (wait_here, gate) = pipe()?;
         let mut command = Run::command(job, fence, wait_here)?;
         let group = Pid::from_raw(i32::try_from(command.id()).unwrap_or(i32::MAX));
@@ -118,7 +125,7 @@ impl<'a> Run<'a> {
             .args([child::GUARD, &group.to_string()])
             .process_group(0)
             .stdin(Stdio::from(OwnedFd::from(from_us)))
-            .stdout(Stdio::null())
+            .stdout(Stdio::from(shared))
             .spawn();
         let guard = guard.inspect_err(|_| {
             // It waits to begin.
@@ -133,11 +140,13 @@ impl<'a> Run<'a> {
             group,
             guard: Some(guard),
             to_guard,
+            until,
             terminal,
             signals,
             handed_on_key: false,
             refused: false,
             unguarded: false,
+            senders: Vec::new(),
         };
         run.begin(gate);
         Ok(run)
@@ -208,9 +217,9 @@ impl<'a> Run<'a> {
             self.adopted();
         };
         let gone = self.leftovers();
-        // From here on it could kill whoever gets the group's number: it ends before that is free.
-        if let Some(mut guard) = self.guard.take() {
-            let _ = guard.kill().and_then(|()| guard.wait());
+        // From here on they could kill whoever gets the group's number: they end before that is free.
+        for mut process in self.guard.take().into_iter().chain(self.senders.drain(..)) {
+            let _ = process.kill().and_then(|()| process.wait());
         }
         if !gone {
             say(format_args!(
@@ -307,10 +316,10 @@ impl<'a> Run<'a> {
         false
     }
 
-    /// A message that does not fit, or that nobody reads, is not missed: the guard's time only comes earlier.
+    /// The byte wakes it; if there is no room for one, there are others.
     fn tell_guard(&mut self, until: Duration) {
-        let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
-        let _ = self.to_guard.write_all(&nanos.to_le_bytes());
+        self.until.set(until);
+        let _ = self.to_guard.write_all(&[1]);
     }
 
     /// Hands a signal on.
@@ -318,16 +327,29 @@ impl<'a> Run<'a> {
         if signal == SIGCONT {
             self.terminal.offer();
         }
-        let known = Signal::try_from(signal)
-            .ok()
-            .filter(|_| is_handed_on(signal));
-        let Some(known) = known else {
+        if !is_handed_on(signal) {
             return;
+        }
+        let Ok(known) = Signal::try_from(signal) else {
+            return self.send_real_time(signal);
         };
         self.handed_on_key |= [SIGINT, SIGQUIT].contains(&signal);
         self.send(known);
         if self.plan.wakes(signal) {
             self.send(Signal::SIGCONT);
+        }
+    }
+
+    /// A signal without a name, which only a shell can send for us. (What sigqueue(3) sent along is lost.)
+    fn send_real_time(&mut self, signal: i32) {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "kill -s \"$1\" -- \"-$2\"", "sh"]);
+        shell.args([signal.to_string(), self.group.to_string()]);
+        match shell.stdin(Stdio::null()).spawn() {
+            Ok(sender) => self.senders.push(sender),
+            Err(error) => say(format_args!(
+                "signal {signal} cannot be handed on without /bin/sh: {error}"
+            )),
         }
     }
 
@@ -420,7 +442,9 @@ impl<'a> Run<'a> {
     }
 
     /// Process 1 waits for everybody's children.
-    fn adopted(&self) {
+    fn adopted(&mut self) {
+        self.senders
+            .retain_mut(|sender| matches!(sender.try_wait(), Ok(None)));
         if std::process::id() != 1 {
             return;
         }

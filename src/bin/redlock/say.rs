@@ -10,6 +10,8 @@ use std::time::Duration;
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::show::printable;
+
 /// So many lines wait to be written. More are dropped.
 const WAITING: usize = 4096;
 /// How long the end waits for them.
@@ -24,9 +26,18 @@ enum Line {
 /// `None`: there is no thread to be had.
 static WRITER: OnceLock<Option<SyncSender<Line>>> = OnceLock::new();
 
-/// One line, in one write. Nobody can be told if that fails.
+/// One line, in one write, such that a terminal takes it literally: texts of servers are in it. Nobody can be told if
+/// that fails.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
-    let text = format!("redlock: {line}\n");
+    put(format!("redlock: {}\n", printable(&line.to_string())));
+}
+
+/// How far it is, on a terminal; it is overwritten by what comes next.
+pub(crate) fn progress(text: &str) {
+    put(format!("\r{text:<60}\r"));
+}
+
+fn put(text: String) {
     match WRITER.get_or_init(writer) {
         Some(writer) => {
             let _ = writer.try_send(Line::Text(text));

@@ -1,23 +1,27 @@
 //! What lies on the nodes, all of them looked at side by side.
 
 use std::collections::BTreeMap;
+use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use redlock_sync::command::without_password;
 use redlock_sync::redis::{
     self, Client, Connection, ConnectionInfo, ProtocolVersion, RedisError, RedisResult,
 };
 
 use crate::list::{Answer, Key, VALUE};
-use crate::show::escaped;
+use crate::say::progress;
 use crate::text::human;
 
 /// So many keys are asked for at a time.
 const PAGE: usize = 1000;
 /// For a page there are so many node timeouts: it is two questions, and more to answer than for a lock.
 const PATIENCE: u32 = 4;
+/// Of what takes longer it is shown how far it is.
+const LONG: Duration = Duration::from_secs(1);
 
 /// Which keys.
 pub(crate) enum What {
@@ -26,8 +30,21 @@ pub(crate) enum What {
     Names(Vec<Vec<u8>>),
 }
 
+/// Why a node could not be looked at.
+enum Failure {
+    Redis(RedisError),
+    Endless(String),
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Failure {
+        Failure::Redis(error)
+    }
+}
+
 enum Word {
-    Page(Vec<Key>),
+    /// How many keys were looked at, and those that count.
+    Page(usize, Vec<Key>),
     End(Result<(), String>),
 }
 
@@ -40,6 +57,7 @@ pub(crate) fn look(
     (connect, answer): (Duration, Duration),
     what: What,
     asked: impl Fn(usize) -> bool,
+    progress: &mut Progress,
 ) -> Vec<Answer> {
     let (sender, words) = channel();
     let for_page = answer.saturating_mul(PATIENCE);
@@ -49,10 +67,13 @@ pub(crate) fn look(
         heard.insert(node, Instant::now());
         let (to_us, info, what) = (sender.clone(), info.clone(), what.clone());
         let visit = move || {
-            let end = visit(info, (connect, for_page), &what, |page| {
-                to_us.send((node, Word::Page(page))).is_ok()
+            let end = visit(&info, (connect, for_page), &what, |seen, page| {
+                to_us.send((node, Word::Page(seen, page))).is_ok()
             });
-            let end = end.map_err(|error| text(&error, for_page));
+            let end = end.map_err(|failure| match failure {
+                Failure::Redis(error) => text(&error, &info, for_page),
+                Failure::Endless(text) => text,
+            });
             // Nobody may wait for it any more.
             let _ = to_us.send((node, Word::End(end)));
         };
@@ -64,7 +85,7 @@ pub(crate) fn look(
     }
     let patience = connect.saturating_add(for_page);
     let mut answers: Vec<Answer> = nodes.iter().map(|_| Ok(Vec::new())).collect();
-    collect(&mut answers, heard, &words, patience);
+    collect(&mut answers, heard, &words, patience, progress);
     answers
 }
 
@@ -74,6 +95,7 @@ fn collect(
     mut heard: BTreeMap<usize, Instant>,
     words: &Receiver<(usize, Word)>,
     patience: Duration,
+    progress: &mut Progress,
 ) {
     while let Some(longest) = heard.values().min() {
         let left = patience.saturating_sub(longest.elapsed());
@@ -93,7 +115,8 @@ fn collect(
             continue;
         }
         match word {
-            Word::Page(mut page) => {
+            Word::Page(seen, mut page) => {
+                progress.add(seen);
                 if let Ok(keys) = &mut answers[node] {
                     keys.append(&mut page);
                 }
@@ -110,22 +133,22 @@ fn collect(
 
 /// Says what a node has, page by page, for as long as somebody listens.
 fn visit(
-    info: ConnectionInfo,
+    info: &ConnectionInfo,
     (connect, for_page): (Duration, Duration),
     what: &What,
-    mut listens: impl FnMut(Vec<Key>) -> bool,
-) -> RedisResult<()> {
+    mut listens: impl FnMut(usize, Vec<Key>) -> bool,
+) -> Result<(), Failure> {
     // As the library, whatever the URL asks for.
     let settings = info.redis_settings().clone();
     let settings = settings.set_protocol(ProtocolVersion::RESP2);
-    let client = Client::open(info.set_redis_settings(settings))?;
+    let client = Client::open(info.clone().set_redis_settings(settings))?;
     let mut connection = client.get_connection_with_timeout(connect)?;
     connection.set_read_timeout(Some(for_page))?;
     connection.set_write_timeout(Some(for_page))?;
     let pattern = match what {
         What::Names(names) => {
             for names in names.chunks(PAGE) {
-                if !listens(keys(&mut connection, names)?) {
+                if !listens(0, keys(&mut connection, names)?) {
                     break;
                 }
             }
@@ -134,6 +157,7 @@ fn visit(
         What::Pattern(pattern) => pattern,
     };
     let mut cursor = b"0".to_vec();
+    let (mut pages, mut seen, mut size) = (0, 0, None);
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor);
@@ -144,8 +168,19 @@ fn visit(
         (cursor, names) = scan.arg("COUNT").arg(PAGE).query(&mut connection)?;
         let mut page = keys(&mut connection, &names)?;
         page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.is_lock()));
-        if !listens(page) || cursor == b"0" {
+        (pages, seen) = (pages + 1, seen + names.len());
+        if !listens(names.len(), page) || cursor == b"0" {
             return Ok(());
+        }
+        if size.is_none_or(|size| is_endless(pages, seen, size)) {
+            // It may have grown.
+            let now = redis::cmd("DBSIZE").query(&mut connection)?;
+            if is_endless(pages, seen, now) {
+                return Err(Failure::Endless(format!(
+                    "its SCAN does not end: {seen} keys in {pages} pages, and it says that it has {now}"
+                )));
+            }
+            size = Some(now);
         }
     }
 }
@@ -188,17 +223,101 @@ fn keys(connection: &mut Connection, names: &[Vec<u8>]) -> RedisResult<Vec<Key>>
     Ok(keys)
 }
 
-/// Without the arguments that some errors repeat: the password may be among them.
-fn text(error: &RedisError, for_page: Duration) -> String {
+/// Whether no server with so many keys could still have more to show. Pages may be empty where a server has had many
+/// more keys than it has now, and keys may come twice.
+fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
+    let most = size.saturating_mul(4).saturating_add(10 * PAGE);
+    seen > most || pages > most / PAGE + 30_000
+}
+
+/// What a server says, without the arguments that some errors repeat: the password may be among them.
+fn text(error: &RedisError, info: &ConnectionInfo, for_page: Duration) -> String {
     if error.is_timeout() {
         return format!(
             "no answer within {} ({PATIENCE} × node_timeout)",
             human(for_page)
         );
     }
-    let text = error.to_string();
-    let end = text
-        .find(", with args beginning with")
-        .unwrap_or(text.len());
-    escaped(&text.as_bytes()[..end])
+    let hidden = |text: &str| {
+        let (text, _) = text
+            .split_once(", with args beginning with")
+            .unwrap_or((text, ""));
+        without_password(info, text)
+    };
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => {
+            format!(
+                "the server answered: {}",
+                hidden(&format!("{code} {detail}"))
+            )
+        }
+        _ => hidden(&error.to_string()),
+    }
+}
+
+/// How many keys were looked at. On a terminal that is shown if it takes long.
+pub(crate) struct Progress {
+    begun: Instant,
+    shown: Option<Instant>,
+    is_terminal: bool,
+    keys: usize,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Progress {
+        Progress {
+            begun: Instant::now(),
+            shown: None,
+            is_terminal: stderr().is_terminal(),
+            keys: 0,
+        }
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        self.keys
+    }
+
+    fn add(&mut self, keys: usize) {
+        self.keys += keys;
+        let is_due = match self.shown {
+            None => self.begun.elapsed() > LONG,
+            Some(shown) => shown.elapsed() > LONG / 4,
+        };
+        if self.is_terminal && is_due {
+            self.shown = Some(Instant::now());
+            progress(&format!("{} keys looked at so far", self.keys));
+        }
+    }
+
+    /// What is said next stands in its place.
+    pub(crate) fn end(&self) {
+        if self.shown.is_some() {
+            progress("");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_ends_where_a_server_with_so_many_keys_would() {
+        for (pages, seen, size, endless) in [
+            (1, 1000, 0, false),
+            (12, 11_000, 0, true),
+            (1200, 1_200_000, 1_000_000, false),
+            (4011, 4_010_001, 1_000_000, true),
+            // A server that had 2^28 keys and has none.
+            (26_844, 10, 10, false),
+            (40_000, 10, 10, true),
+            (usize::MAX, usize::MAX, usize::MAX, true),
+        ] {
+            assert_eq!(
+                is_endless(pages, seen, size),
+                endless,
+                "{pages} {seen} {size}"
+            );
+        }
+    }
 }

@@ -1,0 +1,151 @@
+//! What stands in a lock's key: the token, and behind a mark the label. The only place that tells a lock from other
+//! data, for the library and the command.
+
+use crate::label::Label;
+use crate::token::Token;
+
+/// The length of a token.
+pub const TOKEN: usize = 20;
+/// Between the token and the label. Without it, what follows 20 bytes of any other program (a signature, an id and a
+/// length) could be taken for a label, and shown.
+const MARK: &[u8] = b"\0redlock:";
+/// No lock's value is longer.
+pub const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
+/// Of the bytes of a token so many are not printable ASCII. (One random value in 600 has fewer: it becomes no token.)
+const BINARY: usize = 6;
+
+/// A lock's value.
+pub(crate) fn pack(token: &Token, label: &Label) -> Vec<u8> {
+    [token.as_bytes(), MARK, label.as_str().as_bytes()].concat()
+}
+
+/// The token and the label of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data, of
+/// which nothing may be shown.
+pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>)> {
+    let (token, rest) = value.split_first_chunk::<TOKEN>()?;
+    if length != value.len() || is_data(token) {
+        return None;
+    }
+    let label = match rest {
+        [] => None,
+        _ => Some(Label::parse(rest.strip_prefix(MARK)?)?),
+    };
+    Some((Token::from_bytes(*token), label))
+}
+
+/// The same for the command, of a value of which it has at least one byte more than [`LONGEST`].
+pub fn token_and_label(value: &[u8]) -> Option<(Token, Option<String>)> {
+    let (token, label) = parse(value, value.len())?;
+    Some((token, label.map(|label| label.as_str().to_owned())))
+}
+
+/// Whether 20 bytes are not random but text, or have much text in them. No token is like that.
+pub(crate) fn is_data(token: &[u8; TOKEN]) -> bool {
+    let is_printable = |byte: &&u8| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r');
+    if token.iter().filter(is_printable).count() > TOKEN - BINARY {
+        return true;
+    }
+    let text = match str::from_utf8(token) {
+        Ok(text) => Some(text),
+        // It ends within a character.
+        Err(error) if error.error_len().is_none() => token
+            .get(..error.valid_up_to())
+            .and_then(|whole| str::from_utf8(whole).ok()),
+        Err(_) => None,
+    };
+    // A NUL stands in UTF-16, and before private members in what PHP serialises.
+    let is_text = |c: char| !c.is_control() || "\0\t\n\r".contains(c);
+    text.is_some_and(|text| text.chars().all(is_text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(value: &[u8]) -> &[u8; TOKEN] {
+        value.first_chunk().unwrap()
+    }
+
+    #[test]
+    fn no_token_is_taken_for_data() {
+        for _ in 0..10_000 {
+            assert!(!is_data(Token::random().unwrap().as_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_its_token_and_perhaps_a_label_behind_the_mark() {
+        let token = Token::from_bytes([0xA7; TOKEN]);
+        let label = Label::parse("web-3:4711 é".as_bytes()).unwrap();
+        let packed = pack(&token, &label);
+        assert!(packed.len() <= LONGEST);
+        assert_eq!(
+            parse(&packed, packed.len()),
+            Some((token, Some(label.clone())))
+        );
+        assert_eq!(parse(token.as_bytes(), TOKEN), Some((token, None)));
+        // The first bytes of something longer.
+        assert_eq!(parse(&packed, packed.len() + 1), None);
+        let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
+        assert_eq!(pack(&token, &longest).len(), LONGEST);
+        for rest in [
+            &b"web-3"[..],
+            b"redlock:web-3",
+            b"\0redlock:",
+            b"\0redlock:a\nb",
+            b"\0redlock:\xff",
+            "\0redlock:\u{202e}3-bew".as_bytes(),
+            b"\0redlock",
+        ] {
+            let value = [&token.as_bytes()[..], rest].concat();
+            assert_eq!(parse(&value, value.len()), None, "{rest:?}");
+        }
+        let long = [packed.as_slice(), &[b'x'; 64]].concat();
+        assert_eq!(parse(&long, long.len()), None);
+    }
+
+    /// JSON, PHP sessions, UTF-8, UTF-16, MessagePack, Java, signed cookies, and other libraries' tokens.
+    #[test]
+    fn what_other_programs_keep_is_no_lock() {
+        let utf16: Vec<u8> = "{\"password\":\"hunter2\"}"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        let signed = [&[0xA7; 20][..], b"user=7;password=hunter2"].concat();
+        let record = [&[0xA7; 16][..], &[0, 0, 0, 7], b"hunter2"].concat();
+        for value in [
+            "{\"name\":\"Jürgen\",\"password\":\"hunter2\"}".as_bytes(),
+            b"{\n  \"password\": \"hunter2\"\n}",
+            b"a:1:{s:8:\"password\";s:7:\"hunter2\";}",
+            b"O:1:\"U\":1:{s:4:\"\0U\0p\";s:7:\"hunter2\";}",
+            b"user|s:6:\"J\xfcrgen\";password|s:7:\"hunter2\";",
+            "пароль для базы: hunter2".as_bytes(),
+            "xпароль длябазы".as_bytes(),
+            "密码是什么呢hunter2hunter2".as_bytes(),
+            b"postgres://admin:hunter2@db.internal/shop",
+            b"postgres://\nadmin:hunter2",
+            b"\x82\xa4name\xa6J\xc3\xbcrgen\xa8password\xa7hunter2",
+            b"\x81\xa8password\xaahunter2hunter2",
+            b"\xac\xed\x00\x05t\x00\x17password=hunter2hunter2",
+            &utf16,
+            &signed,
+            &record,
+            b"6f1c0c6e-94f5-4f0a-b1a5-0c2ff1fd4a51",
+            b"3c5ad2f1b07e4c5fa6d1e6c1a04d8f77",
+            b"hF3+QmdKJ1rY0p9XcSrBzQ==",
+            b"XkQv0aZl7Tq2Wm9sYb4Rcd",
+            b"locked",
+            b"1",
+            b"",
+        ] {
+            assert!(parse(value, value.len()).is_none(), "{value:?}");
+        }
+        assert!(is_data(first(&utf16)));
+        // 40 random bytes.
+        for _ in 0..1000 {
+            let [a, b] = [(); 2].map(|()| Token::random().unwrap());
+            let value = [&a.as_bytes()[..], b.as_bytes()].concat();
+            assert!(parse(&value, value.len()).is_none());
+        }
+    }
+}
