@@ -277,7 +277,7 @@ impl Pair {
         match self.random.below(100) {
             0..3 => {
                 // Mostly none of them.
-                let mut any = || self.random.chance(20);
+                let mut any = || self.random.chance(10);
                 let mood = Mood {
                     read_only: any(),
                     out_of_memory: any(),
@@ -297,11 +297,11 @@ impl Pair {
                 self.load();
                 Ok(())
             }
-            11..15 => {
-                std::thread::sleep(Duration::from_millis(1 + self.random.below(8)));
+            11..13 => {
+                std::thread::sleep(Duration::from_millis(1 + self.random.below(5)));
                 Ok(())
             }
-            15..25 => {
+            13..23 => {
                 let bytes = self.foreign();
                 self.judge(&bytes)
             }
@@ -336,14 +336,26 @@ impl Pair {
             true => [b"127.0.0.1", b"1"],
             false => [b"NO", b"ONE"],
         };
-        for command in [
-            &[b"REPLICAOF", primary[0], primary[1]][..],
-            &[b"CONFIG", b"SET", b"maxmemory", memory],
-            &[b"ACL", b"SETUSER", b"default", set],
+        let was = self.store.mood;
+        for (changes, command) in [
+            (
+                was.read_only != mood.read_only,
+                &[b"REPLICAOF", primary[0], primary[1]][..],
+            ),
+            (
+                was.out_of_memory != mood.out_of_memory,
+                &[b"CONFIG", b"SET", b"maxmemory", memory],
+            ),
+            (
+                was.no_set != mood.no_set,
+                &[b"ACL", b"SETUSER", b"default", set],
+            ),
         ] {
-            let (said, reply) = self.line.ask(command);
-            let done = matches!(reply, Reply::Okay | Reply::Other);
-            assert!(done, "{}", said.escape_ascii());
+            if changes {
+                let (said, reply) = self.line.ask(command);
+                let done = matches!(reply, Reply::Okay | Reply::Other);
+                assert!(done, "{}", said.escape_ascii());
+            }
         }
         self.store.mood = mood;
     }
@@ -560,7 +572,18 @@ impl Pair {
 
     fn token(&mut self) -> Token {
         // Not every byte is a character.
-        Token::from_bytes([self.one_of(&[1, 2, 250]); 20])
+        Token::from_bytes([self.one_of(&[1, 1, 1, 250]); 20])
+    }
+
+    /// Most often the one that holds it.
+    fn token_of(&mut self, resource: &[u8]) -> Token {
+        let (chosen, holds) = (self.token(), self.random.chance(70));
+        let mut keys = self.store.keys(self.time);
+        let token = keys.find_map(|(name, value, _)| match value {
+            Value::Text(text) if name == resource => text.first_chunk().copied(),
+            _ => None,
+        });
+        token.filter(|_| holds).map_or(chosen, Token::from_bytes)
     }
 
     fn some_channel(&mut self) -> Channel {
@@ -572,11 +595,11 @@ impl Pair {
     }
 
     fn command(&mut self) -> Vec<u8> {
-        let resource = self.one_of(&[b"a", b"b"]);
+        let resource = self.one_of(&[b"a", b"a", b"a", b"b"]);
         let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
         let key = Key {
             resource: Arc::from(&resource[..]),
-            token: self.token(),
+            token: self.token_of(resource),
             label,
             asked: NodeSet::EMPTY,
         };
@@ -655,7 +678,7 @@ impl Pair {
         ];
         let value = self.one_of(&values);
         let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
-        match self.random.below(7) {
+        match self.random.below(10) {
             0 => packed(&[b"SET", name, value]),
             1 => packed(&[b"SET", name, value, b"PX", ttl]),
             2 => packed(&[b"HSET", name, b"field", b"value"]),

@@ -402,7 +402,7 @@ impl Run<'_> {
             };
             let turn = turn_of(lock);
             if owner != me {
-                let left = self.pttl(&turn).max(0);
+                let left = lua_number(self.pttl(&turn).max(0));
                 let word = if queued { 'w' } else { '-' };
                 return Ok(Answer::Bulk(format!("{left} - {word}").into_bytes()));
             }
