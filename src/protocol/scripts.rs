@@ -63,3 +63,29 @@ const fn strip<const N: usize>(source: &[u8]) -> ([u8; N], usize) {
     }
     (text, length)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_the_lines_without_comments_and_indentation() {
+        let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
+        let text = b"if a - b then\nc('--')\nend\n";
+        assert_eq!(strip::<28>(source), (*text, text.len()));
+        for script in SCRIPTS.iter().chain([&LOOK]) {
+            let text = str::from_utf8(script.text).unwrap();
+            let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
+            assert!(text.lines().all(line), "{text}");
+        }
+    }
+
+    /// A server's answer to SCRIPT LOAD is compared with them in `net/differential.rs`.
+    #[test]
+    fn no_two_scripts_have_the_same_hash() {
+        let mut hashes = SCRIPTS.map(|script| script.hash).to_vec();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), SCRIPTS.len());
+    }
+}
