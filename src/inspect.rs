@@ -9,24 +9,11 @@ use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::quorum::majority;
 use crate::protocol::resp::{self, Reply};
+use crate::protocol::scripts::LOOK;
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::{Fingerprint, Token};
 
-/// In one reply: what is left in milliseconds, how long the value is, and its first bytes. A key of another
-/// type has the length -1. A value may be large: it is read whole only where the rights are those that locks need,
-/// which have GET and neither STRLEN nor GETRANGE.
-const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
-    local l=redis.pcall('STRLEN',KEYS[1]) \
-    local v=type(l)=='number' and redis.pcall('GETRANGE',KEYS[1],0,92) \
-    if type(v)~='string' then \
-    v=redis.pcall('GET',KEYS[1]) \
-    if not v then return false end \
-    l=-1 \
-    if type(v)=='string' then l=#v elseif not string.find(v.err,'WRONGTYPE',1,true) then return v end \
-    end \
-    if p==-2 then return false end \
-    return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,93))";
 
 impl Redlock {
     /// Shows who holds a lock, node by node, at this moment: for people who investigate a problem. Do not decide by
@@ -61,7 +48,7 @@ impl Redlock {
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let resource = checked(resource.as_ref())?;
         let mut look = Vec::new();
-        resp::pack(&mut look, &[&[b"EVAL", LOOK, b"1", &resource]], None);
+        resp::pack(&mut look, &[&[b"EVAL", LOOK.text, b"1", &resource]], None);
         let answers = self.visit(1, move |visit| {
             let [reply] = visit.ask(&look)?;
             seen(reply)

@@ -11,7 +11,8 @@ use crate::net::plain::{Plain, SHORTEST};
 use crate::net::tls::Tls;
 use crate::protocol::node::Greeting;
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::{SCRIPTS, is_not_now};
+use crate::protocol::script::is_not_now;
+use crate::protocol::scripts::SCRIPTS;
 use crate::secret::Secret;
 
 /// So much is read at once.

@@ -9,8 +9,11 @@
 //! - `ear`: a connection over which a node tells of releases
 //! - `drive`: the leader's loop and the attendants
 //! - `lane`: who leads, and how the others wait
+//! - `differential`: a test of the simulation's model of a server against real ones
 
 pub(crate) mod connection;
+#[cfg(test)]
+mod differential;
 pub(crate) mod drive;
 pub(crate) mod ear;
 pub(crate) mod lane;

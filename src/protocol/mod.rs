@@ -5,6 +5,7 @@
 //!
 //! - `quorum`: the rules; majority, validity, votes and verdicts
 //! - `resp`: commands and replies as bytes
+//! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `script`: the commands of a lock
 //! - `queue`: who waits for a lock that another process holds, on the nodes
 //! - `node`: one node: its connection, what it has been asked and is due, what its attendant does
@@ -35,8 +36,10 @@ pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod resp;
 pub(crate) mod script;
+pub(crate) mod scripts;
+pub(crate) mod sha1;
 #[cfg(test)]
-mod sim;
+pub(crate) mod sim;
 
 /// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
 #[cfg(test)]

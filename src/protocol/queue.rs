@@ -14,92 +14,6 @@
 use std::time::Duration;
 
 use crate::protocol::resp::Reply;
-use crate::protocol::script::Script;
-
-/// Compare-and-delete, and tell the first who listens: 0 not held, 1 deleted, 2 and somebody was told. A fair
-/// holder says for how long the lock is kept for that one then; or one who is not, who is not to be told.
-pub(crate) const TELL: Script = Script {
-    text: b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)~=ARGV[1] then return 0 end redis.call('DEL',KEYS[1]) \
-    local c,a=redis.pcall,ARGV[2] for i=1,99 do \
-    local w=c('ZPOPMIN',KEYS[1]..':w')[1] if not w then return 1 end \
-    local n=w==a and 0 or c('PUBLISH',w,KEYS[1]) if n~=0 then if type(n)~='number' then return 1 end \
-    if tonumber(a) then local u=KEYS[1]..':wt' local o=c('GET',u) \
-    if type(o)=='string' and string.sub(o,1,8)=='redlock:' then c('DEL',u) end c('SET',u,w,'NX','PX',a) end \
-    return 2 end end return 1",
-    hash: b"56e4597538266f041150e118d2a752cce4e8cefc",
-};
-
-/// Into the queue. Its order is that of arrival: by the waiter's clock, so that all nodes agree, unless that is
-/// more than half a second off the node's. One of the arguments is how long the queue is kept; a foreign value in its
-/// place, which may be another lock, keeps its time.
-macro_rules! join {
-    () => {
-        "local s,t=tonumber(ARGV[4]),c('TIME') \
-        if t[1] then local n=t[1]*1000+math.floor(t[2]/1000)-ARGV[5] if math.abs(s-n)>500 then s=n end end \
-        local w=' -' if type(c('ZADD',q,string.format('%.0f',s),ARGV[3]))=='number' then c('PEXPIRE',q,ARGV[6]) w=' w' end "
-    };
-}
-
-/// What is seen of the lock: how long its key lives, and part of a hash of what is in it. Without an end that is -1;
-/// it is no lock then. Neither is what holds data of another type: -2. What may not be asked is unknown.
-macro_rules! see {
-    () => {
-        "local v,p=c('GET',k),c('PTTL',k) \
-        if type(v)=='table' and string.sub(v.err,1,9)=='WRONGTYPE' then return '-2 -'..w end \
-        if type(v)~='string' or type(p)~='number' then return '-1 -'..w end \
-        return p..' '..string.sub(redis.sha1hex(string.sub(v,1,20)),1,6)..w"
-    };
-}
-
-/// Acquire, or wait in the queue. It may have been this one's turn, if the one before was fair.
-pub(crate) const KNOCK: Script = Script {
-    text: concat!(
-        "local c,k=redis.pcall,KEYS[1] local q=k..':w' \
-        if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then c('ZREM',q,ARGV[3]) \
-        if c('GET',q..'t')==ARGV[3] then c('DEL',q..'t') end return redis.status_reply('OK') end ",
-        join!(),
-        see!()
-    )
-    .as_bytes(),
-    hash: b"66928d4b445231fd1ff96204971cd9da39a37f97",
-};
-
-/// Wait in the queue, and acquire only in turn: who was told last has the turn, for so long (the last argument).
-/// If that is over, or nobody was told, it is the first in the queue. Who finds it to be another one tells that
-/// one, and what is seen is how long the lock is kept for it.
-///
-/// Where the queue cannot be used, or nobody can be told, it is everybody's turn. A foreign value in place of the turn, which may be
-/// another lock, is neither believed nor touched.
-pub(crate) const WAIT_IN_TURN: Script = Script {
-    text: concat!(
-        "local c,k,me=redis.pcall,KEYS[1],ARGV[3] local q,u=k..':w',k..':wt' ",
-        join!(),
-        "if c('GET',k)==false then local o=me if w==' w' then o=c('GET',u) \
-        if type(o)~='string' or string.sub(o,1,8)~='redlock:' then for i=1,99 do \
-        o=c('ZRANGE',q,0,0)[1] or me if o==me then break end \
-        c('ZREM',q,o) local n=c('PUBLISH',o,k) if type(n)~='number' then o=me break end \
-        if n~=0 then c('SET',u,o,'NX','PX',ARGV[7]) break end end end end \
-        if o~=me then local p=c('PTTL',u) return (type(p)=='number' and math.max(p,0) or 0)..' -'..w end \
-        if c('GET',u)==me then c('DEL',u) end c('ZREM',q,me) \
-        if redis.call('SET',k,ARGV[1],'NX','PX',ARGV[2]) then return redis.status_reply('OK') end end ",
-        see!()
-    )
-    .as_bytes(),
-    hash: b"cf613cd6c8ab56b366698fd4da91a2ad121f3af7",
-};
-
-/// Leave the queue; if the lock is free, whoever is first now is told. The lock is kept for that one if it was this
-/// one's turn, or this one is fair.
-pub(crate) const LEAVE: Script = Script {
-    text: b"local c,k,me=redis.pcall,KEYS[1],ARGV[1] local q,u=k..':w',k..':wt' c('ZREM',q,me) \
-    local o=c('GET',u) if o==me then c('DEL',u) \
-    elseif type(o)=='string' and string.sub(o,1,8)=='redlock:' then return 0 end \
-    if c('EXISTS',k)~=0 then return 0 end for i=1,99 do \
-    local w=c('ZPOPMIN',q)[1] if not w then return 1 end \
-    local n=c('PUBLISH',w,k) if n~=0 then if type(n)~='number' then return 1 end \
-    if o==me or ARGV[2]=='1' then c('SET',u,w,'NX','PX',ARGV[3]) end return 2 end end return 1",
-    hash: b"802f113f7c64b28b237421c0240a8d8bb358de24",
-};
 
 /// On which a process is told. One for all its resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,13 +143,14 @@ impl Seen {
             return None;
         };
         let mut words = str::from_utf8(bulk).ok()?.split(' ');
-        let left: i64 = words.next()?.parse().ok()?;
+        // Lua writes thousands of years as "2e+15".
+        let left: f64 = words.next()?.parse().ok()?;
         let (holder, queued) = (words.next()?, words.next()? == "w");
         Some(Seen {
             queued,
-            left: u64::try_from(left).ok().map(Duration::from_millis),
+            left: Duration::try_from_secs_f64(left / 1000.0).ok(),
             holder: u32::from_str_radix(holder, 16).ok(),
-            other_type: left == -2 && holder == "-",
+            other_type: left == -2.0 && holder == "-",
         })
     }
 }
@@ -271,6 +186,14 @@ mod tests {
         let ms = Duration::from_millis;
         let holder = Some(0x0000_a1ff);
         assert_eq!(seen("1500 00a1ff w"), known(Some(ms(1500)), holder, true));
+        assert_eq!(
+            seen("86399999 00a1ff w"),
+            known(Some(ms(86_399_999)), holder, true)
+        );
+        assert_eq!(
+            seen("2e+15 00a1ff w"),
+            known(Some(ms(2_000_000_000_000_000)), holder, true)
+        );
         assert_eq!(seen("0 000000 -"), known(Some(ms(0)), Some(0), false));
         assert_eq!(seen("-1 00a1ff w"), known(None, holder, true));
         assert_eq!(seen("-1 - -"), known(None, None, false));

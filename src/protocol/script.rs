@@ -1,8 +1,4 @@
 //! The commands of a lock, and what the replies to them mean.
-//!
-//! Release and extend are one script each, so that comparing and acting is one step on the server. They
-//! are loaded when a connection is set up, and called by their hashes; by their texts where that failed,
-//! or is not permitted, or somebody has flushed them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,49 +6,15 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
-use crate::protocol::queue::{Channel, KNOCK, Knock, LEAVE, Seen, TELL, Turn, WAIT_IN_TURN};
+use crate::protocol::queue::{Channel, Knock, Seen, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
+use crate::protocol::scripts::{EXTEND, FENCE, KNOCK, LEAVE, RELEASE, Script, TELL, WAIT_IN_TURN};
 use crate::secret::Secret;
 use crate::token::Token;
 
-#[derive(Clone, Copy)]
-pub(crate) struct Script {
-    pub(crate) text: &'static [u8],
-    /// SHA-1 of the text.
-    pub(crate) hash: &'static [u8],
-}
-
-/// Compare-and-delete (REL). The token is the first 20 bytes of the value; a label may follow.
-pub(crate) const RELEASE: Script = Script {
-    text:
-        b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
-    hash: b"b7d9a59842eafe42e38b6c4510d3203066efda7a",
-};
-
-/// Compare-and-pexpire-if-longer: never creates a key (rule R11), never shortens one (rule R12).
-pub(crate) const EXTEND: Script = Script {
-    text: b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)~=ARGV[1] then return 0 end \
-    if redis.call('PTTL',KEYS[1])<tonumber(ARGV[2]) then redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 1",
-    hash: b"f24d0074ad7d13e415026abeb55087c861f72885",
-};
-
-/// Compare-and-count (rule R20): above what was given out, what is asked for, and the time of day in steps of
-/// 0.1 s, in microseconds. Numbers leave Lua as integers, or they would be rounded.
-pub(crate) const FENCE: Script = Script {
-    text: b"if string.sub(redis.call('GET',KEYS[1]) or '',1,20)~=ARGV[1] then return 0 end \
-    local t=redis.call('TIME') \
-    local n=math.max((redis.call('GET',KEYS[2]) or 0)+1,tonumber(ARGV[2]),t[1]*1000000+t[2]-t[2]%100000) \
-    if not(n<=9007199254740991) then return redis.error_reply('ERR the fencing counter is out of range') end \
-    redis.call('SET',KEYS[2],string.format('%.0f',n),'PX',86400000) return n",
-    hash: b"5567b727bfb7d4c02b1722d90efe8f3a99134aa8",
-};
-
 /// What a node counts in, behind the resource's name.
 const COUNTER: &[u8] = b":fence";
-
-/// What a server is to know.
-pub(crate) const SCRIPTS: [Script; 7] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE, WAIT_IN_TURN];
 
 /// What is done to a lock on every node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ mod client;
 mod ear;
 mod network;
 mod server;
+pub(crate) mod store;
 mod tests;
 mod waiting;
 
@@ -58,10 +59,10 @@ const TODAY: u64 = 100_000 * MS;
 /// For writes that take their time, and whatever a virtual clock's rate and rounding add.
 const SLACK: u64 = 20 * MS;
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -69,15 +70,15 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    fn pick(&mut self, count: usize) -> usize {
+    pub(crate) fn pick(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).unwrap()
     }
 }
@@ -192,7 +193,7 @@ pub(super) struct World {
     fences: Vec<(u8, usize, u64, u64)>,
     ears: Vec<Ear>,
     /// Knocks that come into the queue after their denials, and to which node.
-    late: Vec<(usize, u8, server::Knock)>,
+    late: Vec<(usize, Vec<u8>)>,
     /// Since when a resource has been free, and somebody waits for it; and who was told is dead.
     idle: [Option<u64>; RESOURCES as usize],
     excused: [bool; RESOURCES as usize],
@@ -434,9 +435,9 @@ impl World {
     /// What is not as it is when all is quiet.
     fn left(&self) -> Option<String> {
         for (node, server) in self.servers.iter().enumerate() {
-            for (resource, token, expires) in server.keys() {
+            for (resource, token) in server.locks(self.t) {
                 let held = self.beliefs.iter().any(|belief| belief.token == token);
-                if expires > self.t && !held && !self.trails[token].leaked {
+                if !held && !self.trails[token].leaked {
                     return Some(format!("node {node}: {resource} is left behind by {token}"));
                 }
             }
@@ -466,7 +467,7 @@ impl World {
                 Event::Connected { client, node, well } => self.connected(client, node, well),
                 Event::Wake(client) => self.pump(client),
                 Event::Ear(ear, sound) => self.sound(ear, sound),
-                Event::Late(at) => self.enqueue_late(at),
+                Event::Late(at) => self.join_late(at),
                 Event::Fault => self.fault(),
                 Event::Forsake(client) => self.forsake(client),
                 Event::Gone(token) => self.is_gone(token),

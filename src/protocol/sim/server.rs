@@ -1,25 +1,16 @@
-//! A virtual server: keys that expire by its own clock, queues beside them, some commands, and moods.
+//! A virtual server: a store with a clock of its own, and moods.
 
-use std::borrow::Cow;
-
+use super::store::{Mood, Store, Value, parse};
 use super::{Event, MS, RESOLUTION, Random, TODAY, World, mutant, trace};
-use crate::protocol::queue::{KNOCK, LEAVE, TELL, WAIT_IN_TURN};
-use crate::protocol::script::{EXTEND, FENCE, RELEASE, Script};
+use crate::protocol::resp;
+use crate::protocol::scripts::{EXTEND, FENCE, KNOCK, LEAVE, RELEASE, Script, TELL, WAIT_IN_TURN};
 
-/// The time of day when the world begins, how far clocks differ, and the steps in which fencing tokens see it:
-/// as much smaller as everything here.
-const DAY: u64 = 1_000_000;
+/// How far clocks differ, and the steps in which fencing tokens see them: as much smaller as everything here.
 const SKEW: u64 = 20 * MS;
 const STEP: u64 = 10 * MS;
 
 pub(super) struct Server {
-    /// Resource, token, and when it expires.
-    keys: Vec<(u8, usize, u64)>,
-    /// Of fencing tokens, by resource.
-    counters: Vec<(u8, u64)>,
-    queues: Vec<Queue>,
-    /// For whom a resource is kept, and until when.
-    turns: Vec<(u8, usize, u64)>,
+    store: Store,
     /// Its time of day is so much ahead of the slowest server's.
     ahead: u64,
     /// Its clock gains so many parts in ten thousand.
@@ -31,65 +22,21 @@ pub(super) struct Server {
     forbids: bool,
     refuses_writes_until: u64,
     slow_until: u64,
-    /// It knows the scripts.
-    loaded: bool,
     /// When it was started, and how often.
     started: u64,
     run: u64,
 }
 
-/// Who waits for a resource: channels, in the order of a number.
-struct Queue {
-    resource: u8,
-    waiters: Vec<(u64, usize)>,
-    expires: u64,
-}
-
-/// What a knock asks, but for the lock.
-pub(super) struct Knock {
-    channel: usize,
-    /// In milliseconds.
-    arrived: u64,
-    waited: u64,
-    lease: u64,
-    /// It takes the lock only in turn.
-    turn: Option<u64>,
-}
-
-/// What a command asks.
+/// What a command asks of which token.
 enum Command {
+    /// Whether it knocks.
+    Set(usize, bool),
+    Extend(usize),
+    /// Whether it tells.
+    Release(usize, bool),
+    Fence(usize),
+    Leave,
     Ping,
-    /// A script by its hash, whichever it is; if that is a knock, with its token.
-    Unknown(Option<usize>),
-    Set {
-        resource: u8,
-        token: usize,
-        px: u64,
-        knock: Option<Knock>,
-    },
-    Extend {
-        resource: u8,
-        token: usize,
-        px: u64,
-    },
-    Release {
-        resource: u8,
-        token: usize,
-        tells: bool,
-        turn: Option<u64>,
-        but: Option<usize>,
-    },
-    Leave {
-        resource: u8,
-        channel: usize,
-        fair: bool,
-        turn: u64,
-    },
-    Fence {
-        resource: u8,
-        token: usize,
-        at_least: u64,
-    },
 }
 
 impl Server {
@@ -97,10 +44,7 @@ impl Server {
         // With the restart guard clocks may differ by less than half of the longest ttl (rule R28).
         let skew = if guarded { SKEW } else { 10 * SKEW };
         Server {
-            keys: Vec::new(),
-            counters: Vec::new(),
-            queues: Vec::new(),
-            turns: Vec::new(),
+            store: Store::new(STEP),
             ahead: random.below(skew),
             rate: 9_950 + random.below(101),
             paused_until: 0,
@@ -109,19 +53,28 @@ impl Server {
             forbids: false,
             refuses_writes_until: 0,
             slow_until: 0,
-            loaded: false,
             started: 0,
             run: 0,
         }
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = (u8, usize, u64)> {
-        self.keys.iter().copied()
+    /// Its time of day.
+    fn time(&self, t: u64) -> u64 {
+        TODAY + self.ahead + t * self.rate / 10_000
     }
 
-    /// When a key that is set now expires.
-    fn expires(&self, t: u64, px: u64) -> u64 {
-        t + px * MS * 10_000 / self.rate
+    /// The locks that it has, and whose they are.
+    pub(super) fn locks(&self, t: u64) -> impl Iterator<Item = (u8, usize)> {
+        let keys = self.store.keys(self.time(t));
+        keys.filter_map(|(name, value, _)| match (name, value) {
+            ([resource], Value::Text(text)) => Some((*resource, token(text))),
+            _ => None,
+        })
+    }
+
+    /// Whether a resource is locked, by whoever it is.
+    pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
+        self.locks(t).any(|lock| lock.0 == resource)
     }
 
     pub(super) fn pause(&mut self, until: u64) {
@@ -161,7 +114,7 @@ impl Server {
     pub(super) fn start(&mut self, t: u64) {
         self.started = t;
         self.run += 1;
-        self.loaded = false;
+        self.store.flush_scripts();
     }
 
     pub(super) fn run(&self) -> u64 {
@@ -176,96 +129,30 @@ impl Server {
     }
 
     pub(super) fn load(&mut self) {
-        self.loaded = true;
+        self.store.load_scripts();
     }
 
     pub(super) fn flush_scripts(&mut self) {
-        self.loaded = false;
+        self.store.flush_scripts();
     }
 
-    /// It loses its keys, counters and queues; whether there were any of the first two.
+    /// It loses its keys; whether there were any locks, or counters.
     pub(super) fn forget(&mut self, t: u64) -> (bool, bool) {
-        let any = self.keys.iter().any(|key| key.2 > t);
-        self.keys.clear();
-        self.queues.clear();
-        self.turns.clear();
-        (any, !std::mem::take(&mut self.counters).is_empty())
+        let locks = self.locks(t).next().is_some();
+        let mut keys = self.store.keys(self.time(t));
+        let counters = keys.any(|(name, ..)| name.ends_with(b":fence"));
+        drop(keys);
+        self.store.clear();
+        (locks, counters)
     }
 
-    /// Into the queue; it is kept for so many milliseconds.
-    fn enqueue(&mut self, t: u64, resource: u8, knock: &Knock) {
-        let time = (TODAY + self.ahead + t * self.rate / 10_000) / MS;
-        let by_own = time.saturating_sub(knock.waited);
-        let score = match by_own.abs_diff(knock.arrived) {
-            0..=500 => knock.arrived,
-            _ => by_own,
-        };
-        let expires = self.expires(t, knock.lease);
-        let is = |queue: &Queue| queue.resource == resource;
-        let at = self.queues.iter().position(is);
-        let at = at.unwrap_or_else(|| {
-            self.queues.push(Queue {
-                resource,
-                waiters: Vec::new(),
-                expires,
-            });
-            self.queues.len() - 1
-        });
-        let queue = &mut self.queues[at];
-        if queue.expires <= t {
-            queue.waiters.clear();
+    fn mood(&self, t: u64) -> Mood {
+        let full = self.out_of_memory_until > t;
+        Mood {
+            read_only: self.refuses_writes_until > t,
+            out_of_memory: full && !self.forbids,
+            no_set: full && self.forbids,
         }
-        queue.expires = expires;
-        queue.waiters.retain(|waiter| waiter.1 != knock.channel);
-        queue.waiters.push((score, knock.channel));
-        queue.waiters.sort_unstable();
-    }
-
-    fn dequeue(&mut self, resource: u8, channel: usize) {
-        let queue = self.queues.iter_mut().find(|one| one.resource == resource);
-        if let Some(queue) = queue {
-            queue.waiters.retain(|waiter| waiter.1 != channel);
-        }
-    }
-
-    /// Takes the first out of the queue.
-    fn pop(&mut self, t: u64, resource: u8) -> Option<usize> {
-        let is = |queue: &&mut Queue| queue.resource == resource && queue.expires > t;
-        let queue = self.queues.iter_mut().find(is)?;
-        (!queue.waiters.is_empty()).then(|| queue.waiters.remove(0).1)
-    }
-
-    fn first(&self, t: u64, resource: u8) -> Option<usize> {
-        let is = |queue: &&Queue| queue.resource == resource && queue.expires > t;
-        let queue = self.queues.iter().find(is)?;
-        queue.waiters.first().map(|waiter| waiter.1)
-    }
-
-    /// For whom a resource is kept, and until when.
-    fn turn(&self, t: u64, resource: u8) -> Option<(usize, u64)> {
-        let is = |turn: &&(u8, usize, u64)| turn.0 == resource && (turn.2 > t || mutant(39));
-        self.turns.iter().find(is).map(|turn| (turn.1, turn.2))
-    }
-
-    /// It is kept, if for nobody else, for so many milliseconds.
-    fn keep(&mut self, t: u64, resource: u8, channel: usize, turn: u64) {
-        if self.turn(t, resource).is_none() {
-            self.turns.retain(|turn| turn.0 != resource);
-            let expires = self.expires(t, turn);
-            self.turns.push((resource, channel, expires));
-        }
-    }
-
-    /// A turn is used, or given up.
-    fn end_turn(&mut self, resource: u8, channel: usize) {
-        self.turns
-            .retain(|turn| (turn.0, turn.1) != (resource, channel));
-    }
-
-    /// Whether a resource is locked, by whoever it is.
-    pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
-        let is = |key: &(u8, usize, u64)| key.0 == resource && key.2 > t;
-        self.keys.iter().any(is)
     }
 
     /// Well again, from now on.
@@ -278,106 +165,45 @@ impl Server {
     }
 }
 
-/// The first command in `bytes` and its length, once it is complete.
-fn parse(bytes: &[u8], loaded: bool) -> Option<(Command, usize)> {
-    let line = |at: usize| {
-        let length = bytes.get(at..)?.iter().position(|byte| *byte == b'\r')?;
-        let digits = bytes.get(at + 1..at + length)?;
-        let number = str::from_utf8(digits).ok()?.parse::<usize>().ok()?;
-        (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
-    };
-    let (count, mut at) = line(0)?;
-    let mut args: [&[u8]; 11] = [&[]; 11];
-    for arg in args.iter_mut().take(count) {
-        let (length, start) = line(at)?;
-        *arg = bytes.get(start..start + length)?;
-        at = start + length + 2;
-    }
-    if at > bytes.len() {
-        return None;
-    }
-    let token = |arg: &[u8]| {
-        let id = u64::from_le_bytes(arg[..8].try_into().unwrap());
-        usize::try_from(id).unwrap()
-    };
-    let number = |arg: &[u8]| str::from_utf8(arg).unwrap().parse().unwrap();
-    // "redlock:", and the same two digits sixteen times.
-    let channel = |arg: &[u8]| {
-        let digits = str::from_utf8(&arg[8..10]).unwrap();
-        usize::from_str_radix(digits, 16).unwrap()
-    };
-    let is = |script: Script| {
-        let by_hash = args[0] == b"EVALSHA";
-        args[1] == if by_hash { script.hash } else { script.text }
-    };
-    let command = match args[0] {
-        b"PING" => Command::Ping,
-        b"SET" => Command::Set {
-            resource: args[1][0],
-            token: token(args[2]),
-            px: number(args[5]),
-            knock: None,
-        },
-        b"EVALSHA" if !loaded => {
-            let knocks = is(KNOCK) || is(WAIT_IN_TURN);
-            Command::Unknown(knocks.then(|| token(args[4])))
+/// Of a value, or an argument.
+fn token(arg: &[u8]) -> usize {
+    let id = u64::from_le_bytes(arg[..8].try_into().unwrap());
+    usize::try_from(id).unwrap()
+}
+
+/// Of a name: "redlock:", and the same two digits sixteen times.
+fn channel(name: &[u8]) -> usize {
+    let digits = str::from_utf8(&name[8..10]).unwrap();
+    usize::from_str_radix(digits, 16).unwrap()
+}
+
+impl Command {
+    fn of(args: &[&[u8]]) -> Command {
+        let is = |script: Script| {
+            let by_hash = args[0] == b"EVALSHA";
+            args[1] == if by_hash { script.hash } else { script.text }
+        };
+        match args[0] {
+            b"PING" => Command::Ping,
+            b"SET" => Command::Set(token(args[2]), false),
+            _ if is(KNOCK) || is(WAIT_IN_TURN) => Command::Set(token(args[4]), true),
+            _ if is(TELL) || is(RELEASE) => Command::Release(token(args[4]), is(TELL)),
+            _ if is(EXTEND) => Command::Extend(token(args[4])),
+            _ if is(FENCE) => Command::Fence(token(args[5])),
+            _ if is(LEAVE) => Command::Leave,
+            _ => panic!("an unknown script"),
         }
-        _ if is(TELL) || is(RELEASE) => Command::Release {
-            resource: args[3][0],
-            token: token(args[4]),
-            tells: is(TELL),
-            turn: Some(5)
-                .filter(|_| count == 6 && args[5].len() < 40)
-                .map(|at| number(args[at])),
-            but: Some(5)
-                .filter(|_| count == 6 && args[5].len() == 40)
-                .map(|at| channel(args[at])),
-        },
-        _ if is(KNOCK) || is(WAIT_IN_TURN) => Command::Set {
-            resource: args[3][0],
-            token: token(args[4]),
-            px: number(args[5]),
-            knock: Some(Knock {
-                channel: channel(args[6]),
-                arrived: number(args[7]),
-                waited: number(args[8]),
-                lease: number(args[9]),
-                turn: is(WAIT_IN_TURN).then(|| number(args[10])),
-            }),
-        },
-        _ if is(LEAVE) => Command::Leave {
-            resource: args[3][0],
-            channel: channel(args[4]),
-            fair: args[5] == b"1",
-            turn: number(args[6]),
-        },
-        _ if is(EXTEND) => Command::Extend {
-            resource: args[3][0],
-            token: token(args[4]),
-            px: number(args[5]),
-        },
-        _ if is(FENCE) => Command::Fence {
-            resource: args[3][0],
-            token: token(args[5]),
-            at_least: number(args[6]),
-        },
-        _ => panic!("an unknown script"),
-    };
-    Some((command, at))
+    }
 }
 
 /// The commands in `bytes`, which are whole: what of which token is said.
 pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
-    while let Some((command, length)) = parse(bytes, true) {
+    while let Some((args, length)) = parse(bytes) {
         bytes = &bytes[length..];
-        match command {
-            Command::Set { token, .. } => each(true, token),
-            Command::Release { token, .. } => each(false, token),
-            Command::Ping
-            | Command::Unknown(_)
-            | Command::Leave { .. }
-            | Command::Extend { .. }
-            | Command::Fence { .. } => {}
+        match Command::of(&args) {
+            Command::Set(token, _) => each(true, token),
+            Command::Release(token, _) => each(false, token),
+            Command::Ping | Command::Leave | Command::Extend(_) | Command::Fence(_) => {}
         }
     }
 }
@@ -390,10 +216,9 @@ impl World {
         read.extend_from_slice(bytes);
         let mut at = 0;
         let mut replies = Vec::new();
-        let loaded = self.servers[node].loaded;
-        while let Some((command, length)) = parse(&read[at..], loaded) {
+        while let Some((args, length)) = parse(&read[at..]) {
             at += length;
-            let reply = self.command(node, connection, command);
+            let reply = self.command(node, connection, &args);
             replies.extend_from_slice(&reply);
         }
         read.drain(..at);
@@ -401,250 +226,136 @@ impl World {
         self.answer(connection, &replies);
     }
 
-    fn command(&mut self, node: usize, connection: usize, command: Command) -> Cow<'static, [u8]> {
-        let t = self.t;
-        self.servers[node].keys.retain(|key| key.2 > t);
-        match command {
-            Command::Fence {
-                resource,
-                token,
-                at_least,
-            } => {
-                let reply = self.count(node, resource, token, at_least);
-                reply.into_bytes().into()
+    fn command(&mut self, node: usize, connection: usize, args: &[&[u8]]) -> Vec<u8> {
+        let command = Command::of(args);
+        if !self.servers[node].store.knows(args) {
+            self.counts.refused += 1;
+            if let Command::Set(token, _) = command {
+                // There is nothing to undo.
+                self.trails[token].set_sent[node] = None;
             }
-            Command::Set {
-                resource,
-                token,
-                px,
-                knock,
-            } => self.set(node, resource, token, px, knock),
-            command => self.plain_command(node, connection, command).into(),
+            return self.ask(node, args, None);
         }
-    }
-
-    /// What the script for fencing tokens does.
-    fn count(&mut self, node: usize, resource: u8, token: usize, at_least: u64) -> String {
-        let t = self.t;
-        let server = &mut self.servers[node];
-        let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
-        if !server.keys.iter().any(held) {
-            self.trails[token].not_held.add(node);
-            return ":0\r\n".into();
-        }
-        if server.refuses_writes_until > t {
-            return "-READONLY You can't write\r\n".into();
-        }
-        let time = DAY + server.ahead + t * server.rate / 10_000;
-        let known = server.counters.iter().position(|one| one.0 == resource);
-        let counter = known.map_or(0, |at| server.counters[at].1);
-        let number = (counter + 1).max(at_least).max(time - time % STEP);
-        match known {
-            Some(at) => server.counters[at].1 = number,
-            None => server.counters.push((resource, number)),
-        }
-        format!(":{number}\r\n")
-    }
-
-    fn plain_command(&mut self, node: usize, connection: usize, command: Command) -> &'static [u8] {
-        let t = self.t;
-        let server = &mut self.servers[node];
-        let refuses = server.refuses_writes_until > t;
         match command {
-            // Above.
-            Command::Fence { .. } | Command::Set { .. } => b"",
-            Command::Unknown(knock) => {
-                self.counts.refused += 1;
-                if let Some(token) = knock {
-                    // There is nothing to undo.
-                    self.trails[token].set_sent[node] = None;
-                }
-                b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
-            }
             Command::Ping => {
                 self.counts.pings += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.
                 self.read_leftovers(node, self.connections[connection].client);
-                b"+PONG\r\n"
+                self.ask(node, args, None)
             }
-            Command::Extend {
-                resource,
-                token,
-                px,
-            } => {
-                let expires = server.expires(t, px);
-                let held = |key: &&mut (u8, usize, u64)| key.0 == resource && key.1 == token;
-                match server.keys.iter_mut().find(held) {
-                    Some(_) if refuses => b"-READONLY You can't write\r\n",
-                    Some(key) => {
-                        key.2 = key.2.max(expires);
-                        self.trails[token].extended.add(node);
-                        b":1\r\n"
-                    }
-                    None => {
-                        self.trails[token].not_held.add(node);
-                        b":0\r\n"
-                    }
+            Command::Set(token, knocks) => self.set(node, token, knocks, args),
+            Command::Release(token, tells) => self.release_on(node, token, tells, args),
+            Command::Extend(token) | Command::Fence(token) => {
+                let reply = self.ask(node, args, None);
+                match &*reply {
+                    b":0\r\n" => self.trails[token].not_held.add(node),
+                    b":1\r\n" => self.trails[token].extended.add(node),
+                    _ => {}
                 }
+                reply
             }
-            Command::Leave {
-                resource,
-                channel,
-                fair,
-                turn,
-            } => {
-                trace!(self, "    node {node}: {channel} leaves {resource}");
-                if refuses {
-                    // What it does to the queue fails, and nothing else.
-                    return b":0\r\n";
-                }
-                let server = &mut self.servers[node];
-                server.dequeue(resource, channel);
-                let kept = server.turn(t, resource).map(|turn| turn.0);
-                server.end_turn(resource, channel);
-                let other = kept.is_some_and(|kept| kept != channel);
-                if other || self.servers[node].has_key(t, resource) {
-                    return b":0\r\n";
-                }
-                let keeps = fair || kept.is_some();
-                match self.tell(node, resource, keeps.then_some(turn), None, None) {
-                    true => b":2\r\n",
-                    false => b":1\r\n",
-                }
-            }
-            Command::Release {
-                resource,
-                token,
-                tells,
-                turn,
-                but,
-            } => {
-                let held = |key: &(u8, usize, u64)| key.0 == resource && key.1 == token;
-                let found = server.keys.iter().position(held);
-                trace!(
-                    self,
-                    "    node {node}: release {token}, {}",
-                    found.is_some()
-                );
-                let server = &mut self.servers[node];
-                match found {
-                    Some(_) if refuses => {
-                        self.counts.refused += 1;
-                        b"-READONLY You can't write\r\n"
-                    }
-                    Some(at) => {
-                        server.keys.swap_remove(at);
-                        self.trails[token].rel.add(node);
-                        // What a killed process has undone may be free later than others ask.
-                        let late = !tells && self.clients[self.trails[token].client].dead;
-                        if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
-                            *excused |= late;
-                        }
-                        let alone = self.trails[token].alone;
-                        let own = alone.then_some(self.trails[token].client);
-                        if tells && self.tell(node, resource, turn, but, own) {
-                            return b":2\r\n";
-                        }
-                        b":1\r\n"
-                    }
-                    None => {
-                        self.trails[token].rel.add(node);
-                        self.trails[token].not_held.add(node);
-                        b":0\r\n"
-                    }
-                }
+            Command::Leave => {
+                trace!(self, "    node {node}: {} leaves", channel(args[4]));
+                self.ask(node, args, None)
             }
         }
     }
 
-    pub(super) fn enqueue_late(&mut self, at: usize) {
-        let (node, resource, knock) = &self.late[at];
-        self.servers[*node].enqueue(self.t, *resource, knock);
+    /// The store's reply. `own`: the process that asks for it, if no thread waits there.
+    fn ask(&mut self, node: usize, args: &[&[u8]], own: Option<usize>) -> Vec<u8> {
+        let server = &mut self.servers[node];
+        let (time, mood) = (server.time(self.t), server.mood(self.t));
+        let mut store = std::mem::replace(&mut server.store, Store::new(STEP));
+        store.mood = mood;
+        let reply = store.execute(time, args, &mut |name, resource| {
+            let (channel, resource) = (channel(name), resource[0]);
+            let heard = self.publish(node, channel, resource);
+            self.check(!heard || own != Some(channel), || {
+                format!(
+                    "client {channel} tells itself that {resource} is free, and nobody waits there"
+                )
+            });
+            i64::from(heard)
+        });
+        self.servers[node].store = store;
+        reply
     }
 
-    /// The first who waits and hears it is told that a lock is free; whether there is one.
-    /// `own`: the process that asks for it, if nobody waits there.
-    fn tell(
-        &mut self,
-        node: usize,
-        resource: u8,
-        turn: Option<u64>,
-        but: Option<usize>,
-        own: Option<usize>,
-    ) -> bool {
-        while let Some(channel) = self.servers[node].pop(self.t, resource) {
-            if but == Some(channel) {
-                continue;
+    fn release_on(&mut self, node: usize, token: usize, tells: bool, args: &[&[u8]]) -> Vec<u8> {
+        let trail = &self.trails[token];
+        let own = (trail.alone && tells).then_some(trail.client);
+        let reply = self.ask(node, args, own);
+        trace!(
+            self,
+            "    node {node}: release {token}: {}",
+            reply.escape_ascii()
+        );
+        match &*reply {
+            b":0\r\n" => {
+                self.trails[token].rel.add(node);
+                self.trails[token].not_held.add(node);
             }
-            if self.publish(node, channel, resource) || mutant(34) {
-                self.check(own != Some(channel), || {
-                    format!("client {channel} tells itself that {resource} is free, and nobody waits there")
-                });
-                if let Some(turn) = turn.filter(|_| !mutant(42)) {
-                    self.servers[node].turns.retain(|turn| turn.0 != resource);
-                    self.servers[node].keep(self.t, resource, channel, turn);
+            b":1\r\n" | b":2\r\n" => {
+                self.trails[token].rel.add(node);
+                // What a killed process has undone may be free later than others ask.
+                let late = !tells && self.clients[self.trails[token].client].dead;
+                if let Some(excused) = self.excused.get_mut(usize::from(args[3][0])) {
+                    *excused |= late;
                 }
-                return true;
             }
+            _ => self.counts.refused += 1,
         }
-        false
+        reply
     }
 
-    fn set(
-        &mut self,
-        node: usize,
-        resource: u8,
-        token: usize,
-        px: u64,
-        knock: Option<Knock>,
-    ) -> Cow<'static, [u8]> {
-        let (t, server) = (self.t, &mut self.servers[node]);
-        let holder = server.keys.iter().find(|key| key.0 == resource);
-        let holder = holder.map(|key| key.1);
+    /// A knock comes into the queue after its denial.
+    pub(super) fn join_late(&mut self, at: usize) {
+        let (node, bytes) = &self.late[at];
+        let server = &mut self.servers[*node];
+        let time = server.time(self.t);
+        let (args, _) = parse(bytes).unwrap();
+        server.store.join_late(time, &args);
+    }
+
+    fn set(&mut self, node: usize, token: usize, knocks: bool, args: &[&[u8]]) -> Vec<u8> {
+        let resource = args[if knocks { 3 } else { 1 }][0];
+        let mut locks = self.servers[node].locks(self.t);
+        let holder = locks.find(|lock| lock.0 == resource).map(|lock| lock.1);
+        drop(locks);
         trace!(
             self,
             "    node {node}: set {resource} {token}, held by {holder:?}"
         );
         let trail = &self.trails[token];
         let again = trail.set.has(node) && !trail.refilled.has(node);
-        let late = self.trails[token].rel.has(node);
+        let late = trail.rel.has(node);
         self.trails[token].set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {
             format!("{token} is set after its release on node {node}")
         });
-        let server = &mut self.servers[node];
-        if server.out_of_memory_until > t && server.forbids {
-            self.trails[token].forbidden.add(node);
-            return b"-NOPERM this user has no permissions to run the 'set' command\r\n".into();
+        let reply = self.ask(node, args, None);
+        match reply[0] {
+            b'+' => self.trails[token].granted.add(node),
+            b'$' => self.denied(node, token, holder, knocks.then_some(args)),
+            _ if reply.starts_with(b"-NOPERM") => self.trails[token].forbidden.add(node),
+            _ => {}
         }
-        if server.out_of_memory_until > t {
-            return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n".into();
-        }
-        if server.refuses_writes_until > t {
-            return b"-READONLY You can't write against a read only replica.\r\n".into();
-        }
-        let Some(holder) = holder else {
-            if let Some(knock) = &knock
-                && let Some(kept) = self.is_kept(node, resource, knock)
-            {
-                self.counts.kept += 1;
-                self.trails[token].denied.add(node);
-                return format!("${}\r\n{kept} - w\r\n", kept.to_string().len() + 4)
-                    .into_bytes()
-                    .into();
-            }
-            let server = &mut self.servers[node];
-            let expires = server.expires(t, px);
-            server.keys.push((resource, token, expires));
-            if let Some(knock) = knock {
-                server.dequeue(resource, knock.channel);
-                server.end_turn(resource, knock.channel);
-            }
-            self.trails[token].granted.add(node);
-            return b"+OK\r\n".into();
-        };
+        reply
+    }
+
+    fn denied(
+        &mut self,
+        node: usize,
+        token: usize,
+        holder: Option<usize>,
+        knock: Option<&[&[u8]]>,
+    ) {
         self.trails[token].denied.add(node);
+        let Some(holder) = holder else {
+            self.counts.kept += 1;
+            return;
+        };
         let (mine, other) = (&self.trails[token], &self.trails[holder]);
         let freed = mine.client == other.client && other.freed.is_some_and(|at| at < mine.drawn);
         // What it could not carry out waits.
@@ -652,48 +363,17 @@ impl World {
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });
-        let Some(knock) = knock else {
-            return b"$-1\r\n".into();
+        let Some(args) = knock else {
+            return;
         };
         self.counts.knocks += 1;
-        let server = &mut self.servers[node];
         if mutant(32) {
-            let later = t + self.delay(node) + self.delay(node);
-            self.late.push((node, resource, knock));
+            let later = self.t + self.delay(node) + self.delay(node);
+            let mut bytes = Vec::new();
+            resp::pack(&mut bytes, &[args], None);
+            self.late.push((node, bytes));
             self.at(later, Event::Late(self.late.len() - 1));
-        } else {
-            server.enqueue(t, resource, &knock);
         }
-        let server = &self.servers[node];
-        let expires = server.keys.iter().find(|key| key.1 == holder);
-        let left = expires.map_or(0, |key| key.2.saturating_sub(t));
-        let left = left * server.rate / 10_000 / MS;
-        let seen = format!("{left} {:06x} w", holder & 0xFF_FFFF);
-        format!("${}\r\n{seen}\r\n", seen.len()).into_bytes().into()
-    }
-
-    /// For how many milliseconds a free lock is kept for another. Who asks has its place in the queue.
-    fn is_kept(&mut self, node: usize, resource: u8, knock: &Knock) -> Option<u64> {
-        let (t, turn) = (self.t, knock.turn?);
-        self.servers[node].enqueue(t, resource, knock);
-        while self.servers[node].turn(t, resource).is_none() {
-            let first = self.servers[node].first(t, resource);
-            let Some(first) = first.filter(|first| *first != knock.channel && !mutant(41)) else {
-                break;
-            };
-            self.servers[node].dequeue(resource, first);
-            if self.publish(node, first, resource) {
-                self.servers[node].keep(t, resource, first, turn);
-            }
-        }
-        let server = &mut self.servers[node];
-        let other = server
-            .turn(t, resource)
-            .filter(|turn| turn.0 != knock.channel);
-        if other.is_none() {
-            server.end_turn(resource, knock.channel);
-        }
-        other.map(|other| other.1.saturating_sub(t) * server.rate / 10_000 / MS)
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {

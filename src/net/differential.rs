@@ -1,0 +1,773 @@
+//! The simulation's model of a server, and a real one: random sequences of the crate's commands and of foreign ones, for
+//! which both must give the same replies, publish the same messages and keep the same keys, byte for byte.
+//!
+//! ```text
+//! cargo test --lib differential                                          a short run, and the mutated scripts
+//! DIFF_SECONDS=600 REDIS_SERVER=valkey-server cargo test --lib differential
+//! ```
+//!
+//! It needs Redis 7 or later, or Valkey. (On a replica, scripts of Redis 6 read keys that have expired.)
+//!
+//! Time passes as it does: ttls of a few milliseconds end between two commands or in the middle of one. The model is
+//! told the server's time, which is asked for before and after each command. If it shows the same millisecond twice, all
+//! times are known exactly, and so is every reply. Otherwise the command is not judged, and the model takes over the
+//! server's keys. So it is in the last millisecond of a key: Redis 8 may delete it at the beginning of that or at its end.
+//!
+//! A seed gives the same commands again, at other times; a failure prints what led to it.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::clock;
+use crate::label::Label;
+use crate::protocol::queue::{Channel, Knock, Turn};
+use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::resp::{self, Reply};
+use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::scripts::{
+    EXTEND, FENCE, KNOCK, LEAVE, LOOK, RELEASE, SCRIPTS, Script, TELL, WAIT_IN_TURN,
+};
+use crate::protocol::sha1::sha1;
+use crate::protocol::sim::Random;
+use crate::protocol::sim::store::{Mood, Store, Value, parse};
+use crate::token::Token;
+
+/// Fencing tokens see the time of day in steps of so many microseconds.
+const STEP: u64 = 100_000;
+/// What locks on two resources consist of.
+const NAMES: [&str; 8] = ["a", "a:w", "a:wt", "a:fence", "b", "b:w", "b:wt", "b:fence"];
+const CHANNELS: u64 = 3;
+/// All of these keys: type, ttl, and what is in it, with the number of items before it.
+const DUMP: &str = "
+    local all = {}
+    for _, name in ipairs(KEYS) do
+      local kind, items = redis.call('TYPE', name).ok, {}
+      if kind == 'string' then items = {redis.call('GET', name)} end
+      if kind == 'zset' then items = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES') end
+      table.insert(all, kind)
+      table.insert(all, string.format('%.0f', redis.call('PTTL', name)))
+      table.insert(all, tostring(#items))
+      for _, item in ipairs(items) do table.insert(all, item) end
+    end
+    return all";
+
+/// A `redis-server` of its own, ended with its value.
+struct Server {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Server {
+    fn start() -> Server {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("redlock-sync-differential-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let child = Command::new(&binary)
+            .args(["--port", "0", "--unixsocket", "s", "--save", ""])
+            .args(["--dir".as_ref(), dir.as_os_str()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = child.unwrap_or_else(|error| {
+            panic!("cannot start {binary}: {error}. Install it (apt-get install redis-server), or name it in REDIS_SERVER")
+        });
+        Server { child, dir }
+    }
+
+    fn connect(&self) -> Line {
+        let end = clock::instant() + Duration::from_secs(20);
+        loop {
+            match UnixStream::connect(self.dir.join("s")) {
+                Ok(stream) => {
+                    let patience = Some(Duration::from_secs(20));
+                    stream.set_read_timeout(patience).unwrap();
+                    let inbox = Vec::new();
+                    return Line { stream, inbox };
+                }
+                Err(error) => assert!(clock::instant() < end, "no server: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A connection to it.
+struct Line {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+}
+
+impl Line {
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next reply, as bytes and as what they mean.
+    fn reply(&mut self) -> (Vec<u8>, Reply) {
+        loop {
+            if let Some((reply, length)) = resp::parse(&self.inbox).unwrap() {
+                return (self.inbox.drain(..length).collect(), reply);
+            }
+            let mut buffer = [0; 16 * 1024];
+            let read = self.stream.read(&mut buffer).unwrap();
+            assert!(read > 0, "the server has closed the connection");
+            self.inbox.extend_from_slice(&buffer[..read]);
+        }
+    }
+
+    fn ask(&mut self, args: &[&[u8]]) -> (Vec<u8>, Reply) {
+        self.send(&packed(args));
+        self.reply()
+    }
+
+    /// In microseconds.
+    fn time(&mut self) -> u64 {
+        let words = words(self.reply().1);
+        let number = |at: usize| -> u64 { text(&words[at]).parse().unwrap() };
+        number(0) * 1_000_000 + number(1)
+    }
+}
+
+fn packed(args: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    resp::pack(&mut bytes, &[args], None);
+    bytes
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+fn words(reply: Reply) -> Vec<Vec<u8>> {
+    let Reply::Array(items) = reply else {
+        panic!("{reply:?}");
+    };
+    let word = |item: Reply| match item {
+        Reply::Bulk(bulk) => bulk,
+        other => panic!("{other:?}"),
+    };
+    items.into_iter().map(word).collect()
+}
+
+/// Without what differs between versions: of an error in a script its place, and how it is introduced; and what follows
+/// the code where a command is not permitted, or a script is not known.
+fn comparable(reply: &[u8]) -> Vec<u8> {
+    let said = String::from_utf8_lossy(reply);
+    if !said.starts_with('-') {
+        return reply.to_vec();
+    }
+    let not_permitted = [
+        "-NOPERM",
+        "-ERR ACL failure in script",
+        "The user executing the script can't run this command",
+    ];
+    let code = if not_permitted.iter().any(|part| said.contains(part)) {
+        "-NOPERM".into()
+    } else if said.starts_with("-NOSCRIPT") {
+        "-NOSCRIPT".into()
+    } else {
+        // "-CODE … script: HASH, on @user_script:LINE."; before Redis 7 "-ERR … @user_script: LINE: -CODE …".
+        let said = said.split(" script: ").next().unwrap().trim_end();
+        match said.rsplit_once("user_script:") {
+            None => said.to_owned(),
+            Some((_, place)) => {
+                let said = place.split_once(": ").unwrap().1.trim_start_matches('-');
+                let code = said.split(' ').next().unwrap_or_default();
+                match code.bytes().all(|byte| byte.is_ascii_uppercase()) {
+                    true => format!("-{said}"),
+                    false => format!("-ERR {said}"),
+                }
+            }
+        }
+    };
+    format!("{code}\r\n").into_bytes()
+}
+
+/// A script with a fault.
+#[derive(Clone)]
+struct Mutant {
+    of: Script,
+    text: Vec<u8>,
+}
+
+impl Mutant {
+    fn new(of: Script, from: &str, to: &str) -> Mutant {
+        let text = text(of.text);
+        assert_eq!(text.matches(from).count(), 1, "{from:?} in {text}");
+        Mutant {
+            of,
+            text: text.replace(from, to).into_bytes(),
+        }
+    }
+
+    /// The same command with it.
+    fn put_into(&self, args: &mut [Vec<u8>]) {
+        for arg in args {
+            if arg == self.of.text {
+                *arg = self.text.clone();
+            } else if arg == self.of.hash {
+                *arg = sha1(&self.text).to_vec();
+            }
+        }
+    }
+}
+
+/// The model and the server, side by side.
+struct Pair {
+    server: Server,
+    line: Line,
+    ear: Line,
+    mutant: Option<Mutant>,
+    store: Store,
+    /// The channels to which the ear has subscribed.
+    heard: Vec<u64>,
+    random: Random,
+    /// The server's time, last seen.
+    time: u64,
+    history: Vec<String>,
+    judged: u64,
+    not_judged: u64,
+}
+
+fn channel(number: u64) -> Channel {
+    Channel::new([u8::try_from(number).unwrap(); 16])
+}
+
+impl Pair {
+    fn new(mutant: Option<Mutant>) -> Pair {
+        let server = Server::start();
+        Pair {
+            line: server.connect(),
+            ear: server.connect(),
+            server,
+            mutant,
+            store: Store::new(STEP),
+            heard: Vec::new(),
+            random: Random(0),
+            time: 0,
+            history: Vec::new(),
+            judged: 0,
+            not_judged: 0,
+        }
+    }
+
+    /// From nothing.
+    fn sequence(&mut self, seed: u64) -> Result<(), String> {
+        self.random = Random(seed);
+        self.history.clear();
+        self.be_in(Mood::default());
+        self.line.ask(&[b"FLUSHALL"]);
+        self.line.ask(&[b"SCRIPT", b"FLUSH"]);
+        self.ear = self.server.connect();
+        self.heard.clear();
+        self.store = Store::new(STEP);
+        self.load();
+        for _ in 0..200 {
+            self.step()?;
+        }
+        self.hears(&[])
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.random.below(100) {
+            0..3 => {
+                // Mostly it refuses nothing. (Of two reasons versions name different ones.)
+                let which = self.random.below(10);
+                let mood = Mood {
+                    read_only: which == 0,
+                    out_of_memory: which == 1,
+                    no_set: which == 2,
+                };
+                self.be_in(mood);
+                Ok(())
+            }
+            3..8 => self.subscribe(),
+            8 => {
+                self.history.push("SCRIPT FLUSH".into());
+                self.line.ask(&[b"SCRIPT", b"FLUSH"]);
+                self.store.flush_scripts();
+                Ok(())
+            }
+            9..11 => {
+                self.load();
+                Ok(())
+            }
+            11..13 => {
+                std::thread::sleep(Duration::from_millis(1 + self.random.below(5)));
+                Ok(())
+            }
+            13..23 => {
+                let bytes = self.foreign();
+                self.judge(&bytes)
+            }
+            _ => {
+                let bytes = self.command();
+                self.judge(&bytes)
+            }
+        }
+    }
+
+    fn load(&mut self) {
+        self.history.push("SCRIPT LOAD, all".into());
+        for script in SCRIPTS {
+            let mut args = [b"SCRIPT".to_vec(), b"LOAD".to_vec(), script.text.to_vec()];
+            let mut name = [script.hash.to_vec()];
+            if let Some(mutant) = &self.mutant {
+                mutant.put_into(&mut args);
+                mutant.put_into(&mut name);
+            }
+            let (_, reply) = self.line.ask(&args.each_ref().map(|arg| &**arg));
+            let [name] = name;
+            assert_eq!(reply, Reply::Bulk(name), "{}", text(&args[2]));
+        }
+        self.store.load_scripts();
+    }
+
+    fn be_in(&mut self, mood: Mood) {
+        self.history.push(format!("{mood:?}"));
+        let memory: &[u8] = if mood.out_of_memory { b"1" } else { b"0" };
+        let set: &[u8] = if mood.no_set { b"-set" } else { b"+set" };
+        let primary: [&[u8]; 2] = match mood.read_only {
+            true => [b"127.0.0.1", b"1"],
+            false => [b"NO", b"ONE"],
+        };
+        let was = self.store.mood;
+        for (changes, command) in [
+            (
+                was.read_only != mood.read_only,
+                &[b"REPLICAOF", primary[0], primary[1]][..],
+            ),
+            (
+                was.out_of_memory != mood.out_of_memory,
+                &[b"CONFIG", b"SET", b"maxmemory", memory],
+            ),
+            (
+                was.no_set != mood.no_set,
+                &[b"ACL", b"SETUSER", b"default", set],
+            ),
+        ] {
+            if changes {
+                let (said, reply) = self.line.ask(command);
+                let done = matches!(reply, Reply::Okay | Reply::Other);
+                assert!(done, "{}", said.escape_ascii());
+            }
+        }
+        self.store.mood = mood;
+    }
+
+    fn subscribe(&mut self) -> Result<(), String> {
+        let which = self.random.below(CHANNELS);
+        let name = channel(which).bytes();
+        let kind: &[u8] = match self.heard.iter().position(|heard| *heard == which) {
+            Some(at) => {
+                self.heard.remove(at);
+                b"unsubscribe"
+            }
+            None => {
+                self.heard.push(which);
+                b"subscribe"
+            }
+        };
+        self.history.push(format!("{} {which}", text(kind)));
+        self.ear.send(&packed(&[kind, &name]));
+        let mut expected = b"*3\r\n".to_vec();
+        for word in [kind, &name] {
+            expected.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            expected.extend_from_slice(&[word, b"\r\n"].concat());
+        }
+        expected.extend_from_slice(format!(":{}\r\n", self.heard.len()).as_bytes());
+        self.hears(&expected)
+    }
+
+    /// These messages have come to the ear, and nothing else.
+    fn hears(&mut self, expected: &[u8]) -> Result<(), String> {
+        let heard = self.drain();
+        match heard == expected {
+            true => Ok(()),
+            false => Err(self.differ(expected, &heard)),
+        }
+    }
+
+    /// What has come to the ear.
+    fn drain(&mut self) -> Vec<u8> {
+        self.ear.send(&packed(&[b"PING", b"end"]));
+        let mut heard = Vec::new();
+        loop {
+            let (bytes, reply) = self.ear.reply();
+            // Its form depends on whether there are subscriptions.
+            let end = || Reply::Bulk(b"end".to_vec());
+            if reply == end()
+                || matches!(reply, Reply::Array(items) if items.last() == Some(&end()))
+            {
+                return heard;
+            }
+            heard.extend_from_slice(&bytes);
+        }
+    }
+
+    /// One command on both.
+    fn judge(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let (args, _) = parse(bytes).unwrap();
+        let mut sent: Vec<Vec<u8>> = args.iter().map(|arg| arg.to_vec()).collect();
+        if let Some(mutant) = &self.mutant {
+            mutant.put_into(&mut sent);
+        }
+        let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+        let (before, said, keys) = self.ask_server(&packed(&sent));
+        let said = said.unwrap();
+        let ends = self.store.keys(before).any(|(.., left)| left == Some(0));
+        let exact = before / 1000 == self.time / 1000 && !ends;
+
+        let mut messages = Vec::new();
+        let heard = &self.heard;
+        let reply = self.store.execute(before, &args, &mut |name, message| {
+            let hears = |number: &u64| channel(*number).bytes() == name;
+            let count = heard.iter().copied().filter(hears).count();
+            if count > 0 {
+                resp::pack(&mut messages, &[&[b"message", name, message]], None);
+            }
+            i64::try_from(count).unwrap()
+        });
+        self.remember(&args, before, &said);
+        if !exact {
+            self.not_judged += 1;
+            self.drain();
+            self.take_over();
+            return Ok(());
+        }
+        self.judged += 1;
+        let (reply, said) = (comparable(&reply), comparable(&said));
+        if reply != said {
+            return Err(self.differ(&reply, &said));
+        }
+        let expected = self.keys(before);
+        if expected != keys {
+            return Err(self.differ(&expected.join(&b' '), &keys.join(&b' ')));
+        }
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.hears(&messages)
+    }
+
+    /// The server's time, its reply if it is asked anything, its keys; and its time again.
+    fn ask_server(&mut self, command: &[u8]) -> (u64, Option<Vec<u8>>, Vec<Vec<u8>>) {
+        let mut dump: Vec<&[u8]> = vec![b"EVAL", DUMP.as_bytes(), b"8"];
+        dump.extend(NAMES.iter().map(|name| name.as_bytes()));
+        let time = packed(&[b"TIME"]);
+        let all = [&time, command, &packed(&dump), &time].concat();
+        self.line.send(&all);
+        let before = self.line.time();
+        let said = (!command.is_empty()).then(|| self.line.reply().0);
+        let keys = words(self.line.reply().1);
+        self.time = self.line.time();
+        (before, said, keys)
+    }
+
+    /// The model's keys, as the server's are shown.
+    fn keys(&self, time: u64) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for name in NAMES {
+            let mut keys = self.store.keys(time);
+            let found = keys.find(|key| key.0 == name.as_bytes());
+            let (kind, items) = match found.as_ref().map(|key| key.1) {
+                None => ("none", Vec::new()),
+                Some(Value::Text(text)) => ("string", vec![text.clone()]),
+                Some(Value::Hash) => ("hash", Vec::new()),
+                Some(Value::Queue(members)) => {
+                    let pair = |(score, member): &(i64, Vec<u8>)| {
+                        [member.clone(), score.to_string().into_bytes()]
+                    };
+                    ("zset", members.iter().flat_map(pair).collect())
+                }
+            };
+            let left = match found {
+                None => "-2".into(),
+                Some((.., None)) => "-1".into(),
+                Some((.., Some(left))) => left.to_string(),
+            };
+            all.extend([kind.into(), left.into(), items.len().to_string().into()]);
+            all.extend(items);
+        }
+        all
+    }
+
+    /// The server's keys become the model's.
+    fn take_over(&mut self) {
+        let keys = loop {
+            let (before, _, keys) = self.ask_server(b"");
+            // What is left is counted from a millisecond that is known.
+            if before / 1000 == self.time / 1000 {
+                break keys;
+            }
+        };
+        self.store.clear();
+        let mut words = keys.iter();
+        let mut next = || words.next().unwrap();
+        for name in NAMES {
+            let (kind, left) = (text(next()), text(next()));
+            let items: usize = text(next()).parse().unwrap();
+            let items: Vec<&Vec<u8>> = (0..items).map(|_| next()).collect();
+            let value = match kind {
+                "none" => continue,
+                "string" => Value::Text(items[0].clone()),
+                "hash" => Value::Hash,
+                _ => {
+                    let pair =
+                        |pair: &[&Vec<u8>]| (text(pair[1]).parse().unwrap(), pair[0].clone());
+                    Value::Queue(items.chunks(2).map(pair).collect())
+                }
+            };
+            let last = left.parse().ok().map(|left: u64| self.time / 1000 + left);
+            self.store.insert(name.as_bytes(), value, last);
+        }
+    }
+
+    fn remember(&mut self, args: &[&[u8]], time: u64, said: &[u8]) {
+        let mut line = format!("{}.{:03} ms", time / 1000 % 100_000, time % 1000);
+        for (at, arg) in args.iter().enumerate() {
+            let script = SCRIPTS.iter().chain([&LOOK]);
+            let known = [
+                "TELL",
+                "RELEASE",
+                "EXTEND",
+                "FENCE",
+                "KNOCK",
+                "LEAVE",
+                "WAIT_IN_TURN",
+                "LOOK",
+            ];
+            let mut named = script.zip(known);
+            let name = named.find(|(script, _)| [script.text, script.hash].contains(arg));
+            match name {
+                Some((_, name)) if at == 1 => write!(line, " {name}"),
+                _ => write!(line, " {}", arg.escape_ascii()),
+            }
+            .unwrap();
+        }
+        write!(line, " -> {}", said.escape_ascii()).unwrap();
+        self.history.push(line);
+    }
+
+    fn differ(&self, expected: &[u8], found: &[u8]) -> String {
+        let history = self.history.iter().rev().take(40).rev();
+        let history: String = history.map(|line| format!("  {line}\n")).collect();
+        format!(
+            "\n{history}\nthe model:  {}\nthe server: {}\n",
+            expected.escape_ascii(),
+            found.escape_ascii()
+        )
+    }
+}
+
+/// What is sent.
+impl Pair {
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.random.pick(choices.len())]
+    }
+
+    fn token(&mut self) -> Token {
+        // Not every byte is a character.
+        Token::from_bytes([self.one_of(&[1, 1, 1, 250]); 20])
+    }
+
+    /// Most often the one that holds it.
+    fn token_of(&mut self, resource: &[u8]) -> Token {
+        let (chosen, holds) = (self.token(), self.random.chance(70));
+        let mut keys = self.store.keys(self.time);
+        let token = keys.find_map(|(name, value, _)| match value {
+            Value::Text(text) if name == resource => text.first_chunk().copied(),
+            _ => None,
+        });
+        token.filter(|_| holds).map_or(chosen, Token::from_bytes)
+    }
+
+    fn some_channel(&mut self) -> Channel {
+        channel(self.random.below(CHANNELS))
+    }
+
+    fn turn(&mut self) -> Turn {
+        Turn::new(Duration::from_millis(self.one_of(&[50, 100, 500])))
+    }
+
+    fn command(&mut self) -> Vec<u8> {
+        let resource = self.one_of(&[b"a", b"a", b"a", b"b"]);
+        let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
+        let key = Key {
+            resource: Arc::from(&resource[..]),
+            token: self.token_of(resource),
+            label,
+            asked: NodeSet::EMPTY,
+        };
+        let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
+        let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+        let action = match self.random.below(100) {
+            0..10 => Action::Acquire(ttl),
+            10..32 => Action::Knock(ttl, Arc::new(self.knock(false))),
+            32..54 => Action::Knock(ttl, Arc::new(self.knock(true))),
+            54..60 => Action::Extend(ttl),
+            60..66 => Action::Release(Tell::Nobody),
+            66..72 => Action::Release(Tell::One),
+            72..76 => Action::Release(Tell::Another(self.some_channel())),
+            76..82 => Action::Release(Tell::InTurn(self.turn())),
+            82..88 => Action::Fence(self.at_least()),
+            88..95 => {
+                let (channel, turn) = (self.some_channel(), self.turn());
+                Action::Leave(Arc::new(channel), turn, self.random.chance(50))
+            }
+            95 => Action::Ping,
+            _ => return packed(&[b"EVAL", LOOK.text, b"1", resource]),
+        };
+        let mut bytes = Vec::new();
+        action.pack(&key, self.random.chance(70), &mut bytes);
+        bytes
+    }
+
+    fn knock(&mut self, in_turn: bool) -> Knock {
+        let off = [
+            -10_000, -501, -500, -499, -1, 0, 1, 300, 499, 500, 501, 10_000,
+        ];
+        let waited = self.one_of(&[0, 1, 700, 5000]);
+        // Within the same millisecond, most often.
+        let now = self.time / 1000;
+        Knock {
+            channel: self.some_channel(),
+            arrived: now.saturating_add_signed(self.one_of(&off)) - waited.min(now),
+            waited,
+            lease: self.one_of(&[3, 20, 8000, u64::MAX >> 12]),
+            turn: in_turn.then(|| self.turn()),
+        }
+    }
+
+    fn at_least(&mut self) -> u64 {
+        let now = self.time;
+        let largest = (1 << 53) - 1;
+        self.one_of(&[
+            0,
+            0,
+            0,
+            now,
+            now + 50_000,
+            now + 500_000,
+            largest - 1,
+            largest,
+            largest + 2,
+        ])
+    }
+
+    /// Data in the places of locks, queues, reservations and counters, and what others may do with it.
+    fn foreign(&mut self) -> Vec<u8> {
+        let name = self.one_of(&NAMES).as_bytes();
+        let channel = self.some_channel().bytes();
+        let token = self.token();
+        let values: [&[u8]; 10] = [
+            b"",
+            b"x",
+            b"postgres://admin:hunter2@db.example",
+            &[b'y'; 100],
+            token.as_bytes(),
+            &channel,
+            b"7",
+            b"9007199254740989",
+            b"nan",
+            b"inf",
+        ];
+        let value = self.one_of(&values);
+        let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
+        match self.random.below(10) {
+            0 => packed(&[b"SET", name, value]),
+            1 => packed(&[b"SET", name, value, b"PX", ttl]),
+            2 => packed(&[b"HSET", name, b"field", b"value"]),
+            3 => packed(&[b"ZADD", name, self.one_of(&[b"-5", b"17"]), value]),
+            4 => packed(&[b"PEXPIRE", name, self.one_of(&[b"0", b"1", b"5", b"60000"])]),
+            5 => packed(&[b"PERSIST", name]),
+            _ => packed(&[b"DEL", name]),
+        }
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| text.parse().unwrap())
+}
+
+/// The first difference found within that time, its seed, and how many commands were judged and not judged.
+fn search(mutant: Option<Mutant>, time: Duration) -> (Option<String>, u64, u64) {
+    let end = clock::instant() + time;
+    let mut pair = Pair::new(mutant);
+    let mut seed = number("DIFF_SEED", 0);
+    let mut found = None;
+    while found.is_none() && clock::instant() < end {
+        let differs = pair.sequence(seed).err();
+        found = differs.map(|what| format!("DIFF_SEED={seed}: {what}"));
+        seed += 1;
+    }
+    (found, pair.judged, pair.not_judged)
+}
+
+#[test]
+fn a_server_names_scripts_by_the_hashes_that_are_computed_here() {
+    Pair::new(None).load();
+}
+
+#[test]
+fn differential_model_and_server_do_the_same() {
+    let time = Duration::from_secs(number("DIFF_SECONDS", 3));
+    let (found, judged, not_judged) = search(None, time);
+    println!("{judged} commands judged, {not_judged} not judged");
+    if let Some(what) = found {
+        panic!("{what}");
+    }
+    // Else the machine is too slow to show anything.
+    assert!(
+        judged > 100 && judged > not_judged,
+        "{judged}, {not_judged}"
+    );
+}
+
+#[test]
+fn differential_finds_mutated_scripts() {
+    let mutants = [
+        (RELEASE, "== ARGV[1]", "~= ''"),
+        (EXTEND, "< tonumber", "> tonumber"),
+        (FENCE, "or 0) + 1", "or 0)"),
+        (TELL, "try('DEL', turn)", ""),
+        (LEAVE, "try('ZREM', queue, me)", ""),
+        (KNOCK, "try('PEXPIRE', queue, ARGV[6])", ""),
+        (WAIT_IN_TURN, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
+        (LOOK, "if left == -2 then", "if left == -1 then"),
+    ];
+    let mut missed = Vec::new();
+    for (script, from, to) in mutants {
+        let started = clock::instant();
+        let mutant = Mutant::new(script, from, to);
+        let (found, judged, _) = search(Some(mutant), Duration::from_secs(30));
+        println!(
+            "{from:?} as {to:?}: {judged} commands, {:.1?}",
+            started.elapsed()
+        );
+        if found.is_none() {
+            missed.push(from);
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

@@ -1,0 +1,91 @@
+//! The scripts that run on a server, from the files in `scripts/`.
+//!
+//! A script compares and acts in one step. Scripts are loaded when a connection is set up, and called by their hashes;
+//! by their texts where that failed, is not permitted, or the server has dropped them.
+//!
+//! A server gets them without comments and indentation. In these files a comment has a line of its own.
+
+use crate::protocol::sha1::sha1;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Script {
+    pub(crate) text: &'static [u8],
+    /// SHA-1 of the text.
+    pub(crate) hash: &'static [u8],
+}
+
+/// One script, of one or more files.
+macro_rules! script {
+    ($($file:literal),+) => {{
+        const SOURCE: &[u8] =
+            concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+).as_bytes();
+        const LENGTH: usize = strip::<0>(SOURCE).1;
+        const TEXT: [u8; LENGTH] = strip(SOURCE).0;
+        const HASH: [u8; 40] = sha1(&TEXT);
+        Script { text: &TEXT, hash: &HASH }
+    }};
+}
+
+pub(crate) const RELEASE: Script = script!("release");
+pub(crate) const EXTEND: Script = script!("extend");
+pub(crate) const FENCE: Script = script!("fence");
+pub(crate) const TELL: Script = script!("tell");
+pub(crate) const LEAVE: Script = script!("leave");
+pub(crate) const KNOCK: Script = script!("queue", "take", "join", "see");
+pub(crate) const WAIT_IN_TURN: Script = script!("queue", "join", "take_in_turn", "see");
+
+/// Those that are loaded.
+pub(crate) const SCRIPTS: [Script; 7] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE, WAIT_IN_TURN];
+
+/// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
+pub(crate) const LOOK: Script = script!("look");
+
+/// The lines of `source` without indentation, comments and blank lines: as many bytes as fit, and how many there are.
+// The compiler runs it: an index out of bounds does not compile.
+#[allow(clippy::indexing_slicing)]
+const fn strip<const N: usize>(source: &[u8]) -> ([u8; N], usize) {
+    let (mut text, mut length) = ([0; N], 0);
+    let (mut at, mut begins, mut kept) = (0, true, false);
+    while at < source.len() {
+        let byte = source[at];
+        if begins && byte != b' ' {
+            let comment = byte == b'-' && source[at + 1] == b'-';
+            (begins, kept) = (false, byte != b'\n' && !comment);
+        }
+        if kept && !begins {
+            if length < N {
+                text[length] = byte;
+            }
+            length += 1;
+        }
+        begins |= byte == b'\n';
+        at += 1;
+    }
+    (text, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_the_lines_without_comments_and_indentation() {
+        let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
+        let text = b"if a - b then\nc('--')\nend\n";
+        assert_eq!(strip::<28>(source), (*text, text.len()));
+        for script in SCRIPTS.iter().chain([&LOOK]) {
+            let text = str::from_utf8(script.text).unwrap();
+            let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
+            assert!(text.lines().all(line), "{text}");
+        }
+    }
+
+    /// A server's answer to SCRIPT LOAD is compared with them in `net/differential.rs`.
+    #[test]
+    fn no_two_scripts_have_the_same_hash() {
+        let mut hashes = SCRIPTS.map(|script| script.hash).to_vec();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), SCRIPTS.len());
+    }
+}

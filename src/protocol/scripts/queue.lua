@@ -1,0 +1,22 @@
+-- Acquire, or join the queue: two scripts, each made of four parts.
+--
+--   KNOCK         queue, take, join, see                Acquire, or join the queue.
+--   WAIT_IN_TURN  queue, join, take_in_turn, see        Join the queue, and acquire only in turn (fair locks).
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  its value: the token (20 bytes), and perhaps a label
+-- ARGV[2]  its ttl in ms
+-- ARGV[3]  the waiter's channel
+-- ARGV[4]  when the waiter arrived, by its wall clock, in ms since 1970
+-- ARGV[5]  how long it has waited, in ms
+-- ARGV[6]  how long the queue is kept, in ms
+-- ARGV[7]  WAIT_IN_TURN only: for how many ms the lock is reserved for a waiter that is notified
+--
+-- Returns OK if the lock has been acquired. Otherwise three words (see, take_in_turn): for how many ms it is held or
+-- reserved, its holder, and whether the waiter is in the queue (w).
+--
+-- The queue <lock>:w is a sorted set of channels; the reservation <lock>:wt holds the channel that was notified last.
+-- They are hints, so with them pcall is used: an error (an ACL, data of another type) does not fail the acquire.
+
+local try, lock, me = redis.pcall, KEYS[1], ARGV[3]
+local queue, turn = lock .. ':w', lock .. ':wt'

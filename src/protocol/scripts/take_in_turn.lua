@@ -1,0 +1,42 @@
+-- WAIT_IN_TURN: acquire, if the lock is reserved for this waiter, or is not reserved and this waiter is the first that
+-- listens. Otherwise the lock is reserved: the answer is for how long. A waiter that gets a reservation is notified.
+--
+-- If the queue cannot be used, or nobody can be notified, every waiter may acquire. A foreign value in the place of the
+-- reservation is neither believed nor touched: it may be another lock.
+
+if try('GET', lock) == false then
+  local owner = me
+  if queued == ' w' then
+    owner = try('GET', turn)
+    if type(owner) ~= 'string' or string.sub(owner, 1, 8) ~= 'redlock:' then
+      for i = 1, 99 do
+        owner = try('ZRANGE', queue, 0, 0)[1] or me
+        if owner == me then
+          break
+        end
+        try('ZREM', queue, owner)
+        local n = try('PUBLISH', owner, lock)
+        if type(n) ~= 'number' then
+          owner = me
+          break
+        end
+        -- With 0 that waiter has gone.
+        if n ~= 0 then
+          try('SET', turn, owner, 'NX', 'PX', ARGV[7])
+          break
+        end
+      end
+    end
+  end
+  if owner ~= me then
+    local left = try('PTTL', turn)
+    return (type(left) == 'number' and math.max(left, 0) or 0) .. ' -' .. queued
+  end
+  if try('GET', turn) == me then
+    try('DEL', turn)
+  end
+  try('ZREM', queue, me)
+  if redis.call('SET', lock, ARGV[1], 'NX', 'PX', ARGV[2]) then
+    return redis.status_reply('OK')
+  end
+end

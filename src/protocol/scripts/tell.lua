@@ -1,0 +1,41 @@
+-- Compare and delete, and notify the first waiter that listens.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  the token
+-- ARGV[2]  optional. A number: the lock is reserved for the notified waiter for so many ms (fair locks).
+--          A channel: that waiter is not notified.
+--
+-- Returns 0 if the token does not hold the lock, 1 if the lock has been deleted, 2 if a waiter has been notified, too.
+--
+-- The queue <lock>:w and the reservation <lock>:wt are hints: with them pcall is used, so that an error (an ACL, data of
+-- another type) does not fail the release.
+
+if string.sub(redis.call('GET', KEYS[1]) or '', 1, 20) ~= ARGV[1] then
+  return 0
+end
+redis.call('DEL', KEYS[1])
+local try, option = redis.pcall, ARGV[2]
+for i = 1, 99 do
+  local waiter = try('ZPOPMIN', KEYS[1] .. ':w')[1]
+  if not waiter then
+    return 1
+  end
+  -- How many connections have received it. With none, the waiter has gone: the next one is notified.
+  local n = waiter == option and 0 or try('PUBLISH', waiter, KEYS[1])
+  if n ~= 0 then
+    if type(n) ~= 'number' then
+      return 1
+    end
+    if tonumber(option) then
+      local turn = KEYS[1] .. ':wt'
+      local owner = try('GET', turn)
+      -- A foreign value is left alone: it may be another lock.
+      if type(owner) == 'string' and string.sub(owner, 1, 8) == 'redlock:' then
+        try('DEL', turn)
+      end
+      try('SET', turn, waiter, 'NX', 'PX', option)
+    end
+    return 2
+  end
+end
+return 1
