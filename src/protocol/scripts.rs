@@ -72,7 +72,7 @@ mod tests {
     fn a_server_gets_the_lines_without_comments_and_indentation() {
         let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
         let text = b"if a - b then\nc('--')\nend\n";
-        assert_eq!(strip::<28>(source), (*text, text.len()));
+        assert_eq!(strip::<26>(source), (*text, text.len()));
         for script in SCRIPTS.iter().chain([&LOOK]) {
             let text = str::from_utf8(script.text).unwrap();
             let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;

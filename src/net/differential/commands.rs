@@ -1,0 +1,138 @@
+//! What is sent: the crate's commands, and foreign ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CHANNELS, NAMES, Pair, channel, packed};
+use crate::label::Label;
+use crate::protocol::queue::{Channel, Knock, Turn};
+use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::scripts::LOOK;
+use crate::protocol::sim::store::Value;
+use crate::token::Token;
+
+impl Pair {
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.random.pick(choices.len())]
+    }
+
+    fn token(&mut self) -> Token {
+        // Not every byte is a character.
+        Token::from_bytes([self.one_of(&[1, 1, 1, 250]); 20])
+    }
+
+    /// Most often the one that holds it.
+    fn token_of(&mut self, resource: &[u8]) -> Token {
+        let (chosen, holds) = (self.token(), self.random.chance(70));
+        let mut keys = self.store.keys(self.time);
+        let token = keys.find_map(|(name, value, _)| match value {
+            Value::Text(text) if name == resource => text.first_chunk().copied(),
+            _ => None,
+        });
+        token.filter(|_| holds).map_or(chosen, Token::from_bytes)
+    }
+
+    fn some_channel(&mut self) -> Channel {
+        channel(self.random.below(CHANNELS))
+    }
+
+    fn turn(&mut self) -> Turn {
+        Turn::new(Duration::from_millis(self.one_of(&[50, 100, 500])))
+    }
+
+    pub(super) fn command(&mut self) -> Vec<u8> {
+        let resource = self.one_of(&[b"a", b"a", b"a", b"b"]);
+        let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
+        let key = Key {
+            resource: Arc::from(&resource[..]),
+            token: self.token_of(resource),
+            label,
+            asked: NodeSet::EMPTY,
+        };
+        let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
+        let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+        let action = match self.random.below(100) {
+            0..10 => Action::Acquire(ttl),
+            10..32 => Action::Knock(ttl, Arc::new(self.knock(false))),
+            32..54 => Action::Knock(ttl, Arc::new(self.knock(true))),
+            54..60 => Action::Extend(ttl),
+            60..66 => Action::Release(Tell::Nobody),
+            66..72 => Action::Release(Tell::One),
+            72..76 => Action::Release(Tell::Another(self.some_channel())),
+            76..82 => Action::Release(Tell::InTurn(self.turn())),
+            82..88 => Action::Fence(self.at_least()),
+            88..95 => {
+                let (channel, turn) = (self.some_channel(), self.turn());
+                Action::Leave(Arc::new(channel), turn, self.random.chance(50))
+            }
+            95 => Action::Ping,
+            _ => return packed(&[b"EVAL", LOOK.text, b"1", resource]),
+        };
+        let mut bytes = Vec::new();
+        action.pack(&key, self.random.chance(70), &mut bytes);
+        bytes
+    }
+
+    fn knock(&mut self, in_turn: bool) -> Knock {
+        let off = [
+            -10_000, -501, -500, -499, -1, 0, 1, 300, 499, 500, 501, 10_000,
+        ];
+        let waited = self.one_of(&[0, 1, 700, 5000]);
+        // Within the same millisecond, most often.
+        let now = self.time / 1000;
+        Knock {
+            channel: self.some_channel(),
+            arrived: now.saturating_add_signed(self.one_of(&off)) - waited.min(now),
+            waited,
+            lease: self.one_of(&[3, 20, 8000, u64::MAX >> 12]),
+            turn: in_turn.then(|| self.turn()),
+        }
+    }
+
+    fn at_least(&mut self) -> u64 {
+        let now = self.time;
+        let largest = (1 << 53) - 1;
+        self.one_of(&[
+            0,
+            0,
+            0,
+            now,
+            now + 50_000,
+            now + 500_000,
+            largest - 1,
+            largest,
+            largest + 2,
+        ])
+    }
+
+    /// Data in the places of locks, queues, reservations and counters, and what others may do with it.
+    pub(super) fn foreign(&mut self) -> Vec<u8> {
+        let name = self.one_of(&NAMES).as_bytes();
+        let channel = self.some_channel().bytes();
+        let token = self.token();
+        let values: [&[u8]; 10] = [
+            b"",
+            b"x",
+            b"postgres://admin:hunter2@db.example",
+            &[b'y'; 100],
+            token.as_bytes(),
+            &channel,
+            b"7",
+            b"9007199254740989",
+            b"nan",
+            b"inf",
+        ];
+        let value = self.one_of(&values);
+        let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
+        match self.random.below(10) {
+            0 => packed(&[b"SET", name, value]),
+            1 => packed(&[b"SET", name, value, b"PX", ttl]),
+            2 => packed(&[b"HSET", name, b"field", b"value"]),
+            3 => packed(&[b"ZADD", name, self.one_of(&[b"-5", b"17"]), value]),
+            4 => packed(&[b"PEXPIRE", name, self.one_of(&[b"0", b"1", b"5", b"60000"])]),
+            5 => packed(&[b"PERSIST", name]),
+            _ => packed(&[b"DEL", name]),
+        }
+    }
+}
