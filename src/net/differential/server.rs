@@ -78,7 +78,7 @@ impl Line {
     /// The next reply, as bytes and as what they mean.
     pub(super) fn reply(&mut self) -> (Vec<u8>, Reply) {
         loop {
-            if let Some((reply, length)) = resp::parse(&self.inbox).unwrap() {
+            if let Some((reply, length)) = resp::parse(&self.inbox, &Secret::default()).unwrap() {
                 return (self.inbox.drain(..length).collect(), reply);
             }
             let mut buffer = [0; 16 * 1024];

@@ -1204,7 +1204,7 @@ impl World {
             return self.at(gone_by, Event::Gone(token));
         }
         for (node, server) in self.servers.iter().enumerate() {
-            if server.keys().any(|key| key.1 == token) {
+            if server.locks(self.t).any(|lock| lock.1 == token) {
                 let what = format!("node {node}: {token} is still there, and nothing follows");
                 return self.violated(what);
             }
