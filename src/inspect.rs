@@ -28,6 +28,8 @@ const LOOK: &[u8] = b"local p=redis.call('PTTL',KEYS[1]) \
     if p==-2 then return false end \
     return string.format('%.0f %.0f ',p,l)..(l<0 and '' or string.sub(v,1,93))";
 
+const _: () = assert!(lock_value::LONGEST == 93, "LOOK asks for so much");
+
 impl Redlock {
     /// Shows who holds a lock, node by node, at this moment: for people who investigate a problem. Do not decide by
     /// it whether to take a lock: call [`try_acquire`](Redlock::try_acquire) for that.

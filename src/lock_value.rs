@@ -5,12 +5,12 @@ use crate::label::Label;
 use crate::token::Token;
 
 /// The length of a token.
-pub const TOKEN: usize = 20;
+pub(crate) const TOKEN: usize = 20;
 /// Between the token and the label. Without it, what follows 20 bytes of any other program (a signature, an id and a
 /// length) could be taken for a label, and shown.
 const MARK: &[u8] = b"\0redlock:";
 /// No lock's value is longer.
-pub const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
+pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
 /// Of the bytes of a token so many are not printable ASCII. (One random value in 600 has fewer: it becomes no token.)
 const BINARY: usize = 6;
 
@@ -31,12 +31,6 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>
         _ => Some(Label::parse(rest.strip_prefix(MARK)?)?),
     };
     Some((Token::from_bytes(*token), label))
-}
-
-/// The same for the command, of a value of which it has at least one byte more than [`LONGEST`].
-pub fn token_and_label(value: &[u8]) -> Option<(Token, Option<String>)> {
-    let (token, label) = parse(value, value.len())?;
-    Some((token, label.map(|label| label.as_str().to_owned())))
 }
 
 /// Whether 20 bytes are not random but text, or have much text in them. No token is like that.
