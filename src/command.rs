@@ -14,8 +14,8 @@ pub const MAX_LABEL: usize = Label::MAX;
 /// No lock's value is longer.
 pub const LONGEST_VALUE: usize = lock_value::LONGEST;
 
-/// The token and the label of a lock. `None`: the value is other data, of which nothing may be shown. At least one byte
-/// more than [`LONGEST_VALUE`] of it must be there, if it has so many.
+/// The token and the label of a lock. `None`: the value is other data, of which nothing may be shown. If the value is not
+/// whole, it must be longer than [`LONGEST_VALUE`].
 pub fn token_and_label(value: &[u8]) -> Option<(Token, Option<String>)> {
     let (token, label) = lock_value::parse(value, value.len())?;
     Some((token, label.map(|label| label.as_str().to_owned())))

@@ -1,5 +1,5 @@
-//! What stands in a lock's key: the token, and behind a mark the label. The only place that tells a lock from other
-//! data, for the library and the command.
+//! The value of a lock's key: the token, then a mark and the label, if there is one. The only place that distinguishes
+//! locks from other data, for the library and the command.
 
 use crate::label::Label;
 use crate::token::Token;
@@ -11,7 +11,8 @@ pub(crate) const TOKEN: usize = 20;
 const MARK: &[u8] = b"\0redlock:";
 /// No lock's value is longer.
 pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
-/// Of the bytes of a token so many are not printable ASCII. (One random value in 600 has fewer: it becomes no token.)
+/// At least this many bytes of a token are not printable ASCII. (About one random value in 1000 has fewer, and is not used
+/// as a token.)
 const BINARY: usize = 6;
 
 /// A lock's value.
