@@ -15,6 +15,8 @@ use crate::text::address;
 use crate::token::{Fingerprint, Token};
 
 
+const _: () = assert!(lock_value::LONGEST == 93, "LOOK asks for so much");
+
 impl Redlock {
     /// Shows who holds a lock, node by node, at this moment: for people who investigate a problem. Do not decide by
     /// it whether to take a lock: call [`try_acquire`](Redlock::try_acquire) for that.

@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use crate::error::ConfigError;
 
-/// The longest label, in bytes.
-pub const MAX: usize = 64;
-
 /// Text of at least one byte.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Label(Arc<str>);
 
 impl Label {
-    pub(crate) const MAX: usize = MAX;
+    pub(crate) const MAX: usize = 64;
 
     /// `None`: no label.
     pub(crate) fn new(text: &str) -> Option<Label> {

@@ -207,6 +207,9 @@ mod capi;
 mod check;
 /// The only file that reads a clock.
 mod clock;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod command;
 /// What fails, and what to do about it.
 mod error;
 /// Numbers that grow with every holder.
@@ -251,19 +254,6 @@ mod token;
 mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
-
-/// What the command `redlock` needs beside the public interface. It may change in any version.
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod command {
-    pub use crate::label::MAX as MAX_LABEL;
-    pub use crate::lock_value::{LONGEST, TOKEN, token_and_label};
-
-    /// A text of a node up to where it repeats the node's password.
-    pub fn without_password(node: &redis::ConnectionInfo, text: &str) -> String {
-        crate::secret::Secret::of(node).cut(text)
-    }
-}
 
 pub use check::{NodeFacts, Report};
 pub use error::{ConfigError, Error, NodeErrors, RandomError};

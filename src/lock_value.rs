@@ -1,17 +1,18 @@
-//! What stands in a lock's key: the token, and behind a mark the label. The only place that tells a lock from other
-//! data, for the library and the command.
+//! The value of a lock's key: the token, then a mark and the label, if there is one. The only place that distinguishes
+//! locks from other data, for the library and the command.
 
 use crate::label::Label;
 use crate::token::Token;
 
 /// The length of a token.
-pub const TOKEN: usize = 20;
+pub(crate) const TOKEN: usize = 20;
 /// Between the token and the label. Without it, what follows 20 bytes of any other program (a signature, an id and a
 /// length) could be taken for a label, and shown.
 const MARK: &[u8] = b"\0redlock:";
 /// No lock's value is longer.
-pub const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
-/// Of the bytes of a token so many are not printable ASCII. (One random value in 600 has fewer: it becomes no token.)
+pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
+/// At least this many bytes of a token are not printable ASCII. (About one random value in 1000 has fewer, and is not used
+/// as a token.)
 const BINARY: usize = 6;
 
 /// A lock's value.
@@ -31,12 +32,6 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>
         _ => Some(Label::parse(rest.strip_prefix(MARK)?)?),
     };
     Some((Token::from_bytes(*token), label))
-}
-
-/// The same for the command, of a value of which it has at least one byte more than [`LONGEST`].
-pub fn token_and_label(value: &[u8]) -> Option<(Token, Option<String>)> {
-    let (token, label) = parse(value, value.len())?;
-    Some((token, label.map(|label| label.as_str().to_owned())))
 }
 
 /// Whether 20 bytes are not random but text, or have much text in them. No token is like that.

@@ -10,8 +10,8 @@ use crate::token::Token;
 
 /// In the place of what is not shown.
 const HIDDEN: &str = "***";
-/// A secret that is shorter than this, or of which only so much is repeated, may stand in any word by chance: it is
-/// only one where it stands alone.
+/// Secrets shorter than this may be part of any word by chance: they are recognized only where they stand alone. Of a
+/// longer one that is cut off, at least this many characters but one must be there.
 const SHORT: usize = 4;
 
 /// A node's password, if it has one; or a lock's token.
@@ -130,7 +130,7 @@ fn single(mark: &str, c: char) -> String {
     u8::try_from(c).map_or_else(|_| String::new(), |byte| format!("{mark}{byte:02x}"))
 }
 
-/// How much of the text, from its start, is what Redis says whatever it was sent.
+/// The length of the start of the text that is Redis' own wording, whatever it was sent.
 fn own_words(text: &str) -> usize {
     let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
     let is_code = CODES.contains(&code);
@@ -146,7 +146,7 @@ fn own_words(text: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// The first words of errors, by which they are told apart.
+/// The error codes: the first words of errors.
 const CODES: [&str; 22] = [
     "ERR",
     "ASK",
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// They say nothing of the password; and they are what errors are told apart by.
+    /// It reveals nothing of the password, and errors are distinguished by it.
     #[test]
     fn what_redis_says_to_everybody_is_shown_whatever_the_password() {
         let all = CODES.iter().chain(&SENTENCES);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::Duration;
 
-use redlock_sync::command::{LONGEST, TOKEN, token_and_label};
+use redlock_sync::command::{LONGEST_VALUE, TOKEN, token_and_label};
 use redlock_sync::redis::ConnectionInfo;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::text::address;
 use crate::{End, FOUND, UNAVAILABLE, say};
 
 /// So much of a value is looked at: one byte more than a lock can have.
-pub(crate) const VALUE: usize = LONGEST + 1;
+pub(crate) const VALUE: usize = LONGEST_VALUE + 1;
 
 /// What is a leftover is seen as one so often. Each look may meet a lock that is being taken or released; but a
 /// token is taken once and released once.

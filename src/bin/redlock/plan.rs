@@ -99,7 +99,7 @@ pub(crate) enum Terminal {
 pub(crate) struct Plan {
     grace: Duration,
     state: State,
-    /// We were stopped with COMMAND: whoever lets us go on sends SIGCONT, which is handed on.
+    /// We were stopped with COMMAND. The SIGCONT that continues us is handed on.
     stopped_too: bool,
     /// And when SIGKILL follows.
     ending: Option<(Why, Duration)>,

@@ -26,8 +26,8 @@ enum Line {
 /// `None`: there is no thread to be had.
 static WRITER: OnceLock<Option<SyncSender<Line>>> = OnceLock::new();
 
-/// One line, in one write, such that a terminal takes it literally: texts of servers are in it. Nobody can be told if
-/// that fails.
+/// One line, in one write. Texts of servers may be in it, so it is escaped for terminals. A failure is ignored: there is
+/// no other place to report it.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
     put(format!("redlock: {}\n", printable(&line.to_string())));
 }

@@ -20,7 +20,7 @@ use crate::text::human;
 const PAGE: usize = 1000;
 /// For a page there are so many node timeouts: it is two questions, and more to answer than for a lock.
 const PATIENCE: u32 = 4;
-/// Of what takes longer it is shown how far it is.
+/// From this time on, progress is shown.
 const LONG: Duration = Duration::from_secs(1);
 
 /// Which keys.
@@ -223,14 +223,14 @@ fn keys(connection: &mut Connection, names: &[Vec<u8>]) -> RedisResult<Vec<Key>>
     Ok(keys)
 }
 
-/// Whether no server with so many keys could still have more to show. Pages may be empty where a server has had many
-/// more keys than it has now, and keys may come twice.
+/// Whether a SCAN has returned more than a server with `size` keys can. Pages may be empty if the server once had many
+/// more keys, and keys may come twice.
 fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
     let most = size.saturating_mul(4).saturating_add(10 * PAGE);
     seen > most || pages > most / PAGE + 30_000
 }
 
-/// What a server says, without the arguments that some errors repeat: the password may be among them.
+/// An error's text, without the arguments that some errors repeat: the password may be among them.
 fn text(error: &RedisError, info: &ConnectionInfo, for_page: Duration) -> String {
     if error.is_timeout() {
         return format!(
@@ -255,7 +255,7 @@ fn text(error: &RedisError, info: &ConnectionInfo, for_page: Duration) -> String
     }
 }
 
-/// How many keys were looked at. On a terminal that is shown if it takes long.
+/// How many keys were looked at: shown on a terminal while it lasts.
 pub(crate) struct Progress {
     begun: Instant,
     shown: Option<Instant>,
@@ -289,7 +289,7 @@ impl Progress {
         }
     }
 
-    /// What is said next stands in its place.
+    /// Clears the line for what is written next.
     pub(crate) fn end(&self) {
         if self.shown.is_some() {
             progress("");

@@ -34,7 +34,7 @@ pub(crate) fn escaped(bytes: &[u8]) -> String {
     literal(bytes, false)
 }
 
-/// Any other text that is not ours: of a server, say. What has been escaped in it already stays so.
+/// Any other foreign text, such as a server's error. Backslashes stay, so what is escaped already is not escaped again.
 pub(crate) fn printable(text: &str) -> String {
     literal(text.as_bytes(), true)
 }
@@ -61,7 +61,7 @@ fn literal(bytes: &[u8], backslash: bool) -> String {
     text
 }
 
-/// For people: without its middle if it is long, and that is said.
+/// For people: if it is long, the number of the characters left out stands in place of its middle.
 pub(crate) fn shortened(text: &str) -> String {
     within(text, WIDEST)
 }
