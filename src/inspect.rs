@@ -14,7 +14,6 @@ use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::{Fingerprint, Token};
 
-
 const _: () = assert!(lock_value::LONGEST == 93, "LOOK asks for so much");
 
 impl Redlock {

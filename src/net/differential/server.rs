@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{packed, text, words};
 use crate::clock;
 use crate::protocol::resp::{self, Reply};
+use crate::secret::Secret;
 
 /// A `redis-server` of its own, ended with its value.
 pub(super) struct Server {
