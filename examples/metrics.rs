@@ -1,8 +1,8 @@
 //! Metrics of locks for Prometheus, made by an observer and served over HTTP.
 //!
 //! ```sh
-//! cargo run --example metrics                          # eight seconds of work, then what was counted
-//! cargo run --example metrics -- --stay --port 9464    # until Ctrl-C, for Prometheus to fetch
+//! cargo run --package example-metrics                          # eight seconds of work, then what was counted
+//! cargo run --package example-metrics -- --stay --port 9464    # until Ctrl-C, for Prometheus to fetch
 //! ```
 //!
 //! The nodes are those in `REDLOCK_NODES=redis://…,redis://…`. With none given it starts three private

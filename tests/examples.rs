@@ -104,13 +104,6 @@ fn single_instance_and_throttle_run_to_their_end() {
 }
 
 #[test]
-fn fencing_has_the_store_refuse_who_comes_late() {
-    let out = succeed(&mut example("fencing"));
-    assert!(out.contains("refused\nthe balance is 150\n"), "{out}");
-    assert!(out.contains("written\nthe balance is 110\n"), "{out}");
-}
-
-#[test]
 fn batch_job_runs_and_frees_its_lock() {
     let servers = Server::several(3);
     let out = succeed(example("batch_job").env("REDLOCK_NODES", urls(&servers).join(",")));

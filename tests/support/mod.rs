@@ -29,7 +29,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
+use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock, redis};
 
 /// Half a second and more, so that a busy machine does not look like a fault.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);

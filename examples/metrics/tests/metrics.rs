@@ -1,12 +1,12 @@
 //! The example with metrics, fetched as Prometheus does; and its alerts and its dashboard, which must name
 //! nothing else.
 
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use support::*;
@@ -21,30 +21,8 @@ impl Drop for Example {
     }
 }
 
-/// As it stands: `cargo test --test metrics` builds no examples, or leaves an old one there.
 fn example() -> Command {
-    static BUILT: LazyLock<String> = LazyLock::new(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
-            "build",
-            "--example",
-            "metrics",
-            "--message-format=json",
-        ]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        let output = cargo.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}");
-        let lines = std::str::from_utf8(&output.stdout).unwrap().lines();
-        let mut made = lines.filter_map(|line| {
-            let message: serde_json::Value = serde_json::from_str(line).ok()?;
-            message["executable"].as_str().map(str::to_owned)
-        });
-        made.next().expect("cargo says what it has built")
-    });
-    let mut command = Command::new(&*BUILT);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_metrics"));
     command.env_remove("REDLOCK_NODES").stdout(Stdio::piped());
     command
 }
@@ -129,14 +107,14 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
 
 /// What the alerts and the dashboard ask for is there.
 fn check_names(exported: &BTreeSet<String>) {
-    let source = include_str!("../examples/metrics.rs");
+    let source = include_str!("../../metrics.rs");
     let expressions = source.lines().filter_map(|line| line.strip_prefix("//!"));
     let alerts: Vec<&str> = expressions
         .filter_map(|line| line.trim().strip_prefix("expr: "))
         .collect();
     assert_eq!(alerts.len(), 4);
     let dashboard: serde_json::Value =
-        serde_json::from_str(include_str!("../examples/metrics.json")).unwrap();
+        serde_json::from_str(include_str!("../../metrics.json")).unwrap();
     let mut queries = Vec::new();
     strings(&dashboard, &mut queries, &["expr", "query", "definition"]);
     assert!(queries.len() > 10, "{queries:?}");
