@@ -50,19 +50,23 @@ const RELEASE: &str = "REDLOCK_CAPI_RELEASE";
 fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
-        // A directory of its own: the usual one may be locked by whoever runs this.
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
         cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .args(["rustc", "--features", "capi"])
-            .args(["--crate-type", "cdylib,staticlib", "--target-dir"])
-            .arg(&target);
+            .args(["rustc", "--lib", "--crate-type", "cdylib,staticlib"])
+            .arg("--target-dir")
+            .arg(target);
         if std::env::var_os(RELEASE).is_some() {
-            run(cargo.arg("--release"), "cargo");
+            run(cargo.args(["--release", "--features", "capi"]), "cargo");
             return target.join("release");
         }
-        run(&mut cargo, "cargo");
+        // Those that this was built with: what the library depends on is there already.
+        let mut features = vec!["capi"];
+        features.extend(cfg!(feature = "cli").then_some("cli"));
+        features.extend(cfg!(feature = "tls-native-tls").then_some("tls-native-tls"));
+        features.extend(cfg!(feature = "tls-rustls").then_some("tls-rustls"));
+        run(cargo.args(["--features", &features.join(",")]), "cargo");
         target.join("debug")
     })
 }
