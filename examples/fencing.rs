@@ -5,8 +5,8 @@
 //! cargo run --package example-fencing
 //! ```
 //!
-//! It starts private servers, and keeps an account in an SQLite file. What is to be copied is
-//! [`deposit`].
+//! It starts private servers, and keeps an account in an SQLite file, by the crate `rusqlite`. What is to be copied
+//! is [`deposit`].
 
 #[path = "../tests/support/mod.rs"]
 mod support;

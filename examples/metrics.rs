@@ -7,7 +7,7 @@
 //!
 //! The nodes are those in `REDLOCK_NODES=redis://…,redis://…`. With none given it starts three private
 //! `redis-server`s, kills one for a while, and deletes a lock behind its holder's back, so that there is
-//! something to see.
+//! something to see. It needs the crates `oxhttp`, `prometheus-client` and `signal-hook`.
 //!
 //! # What to copy
 //!
