@@ -100,6 +100,9 @@ fn compile(source: &str, language: Language, shared: bool, flags: &[&str], to: &
         ]);
     } else {
         command.arg(libraries().join("libredlock_sync.a"));
+        if cfg!(feature = "tls-native-tls") && std::env::var_os(RELEASE).is_none() {
+            command.args(["-lssl", "-lcrypto"]);
+        }
     }
     run(command.args(["-lpthread", "-ldl", "-lm"]), package);
 }

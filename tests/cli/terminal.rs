@@ -14,6 +14,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
+use nix::unistd::tcgetpgrp;
 use support::*;
 
 const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
@@ -98,6 +99,12 @@ impl Session {
         self.terminal.write_all(b"\n").unwrap();
     }
 
+    /// Another group than that of the program itself has the terminal.
+    fn is_given(&self) -> bool {
+        let group = u32::try_from(tcgetpgrp(&self.terminal).unwrap().as_raw());
+        group.unwrap() != self.child.id()
+    }
+
     /// With Ctrl.
     fn key(&mut self, key: u8) {
         self.terminal.write_all(&[key & 0x1f]).unwrap();
@@ -171,7 +178,8 @@ impl Terminal {
     }
 }
 
-/// Names of a shell's programs would be expanded too early.
+/// Names of a shell's programs would be expanded too early. What is to get a key writes so itself: a shell that is just
+/// starting a program may miss it, or go on to that program.
 fn sh(script: &str) -> String {
     format!("sh -c '{script}'")
 }
@@ -222,7 +230,7 @@ fn ctrl_c_ends_the_command_and_the_loop_around_it() {
         let said = terminal.prompt();
         assert!(!said.contains("round="), "{shell}: {said}");
         // One that handles it goes on.
-        let handles = sh("trap \"echo caught\" INT; echo started; sleep 1000; exit 4");
+        let handles = sh("trap \"echo caught\" INT; (echo started; exec sleep 1000); exit 4");
         terminal.line(&format!("$r x {handles}"));
         terminal.expect("started");
         terminal.key(b'c');
@@ -266,7 +274,10 @@ fn ctrl_z_stops_it_and_fg_goes_on() {
 #[test]
 fn stopped_past_the_lease_it_is_lost() {
     let mut terminal = Terminal::new("bash");
-    terminal.line(&format!("$r --ttl 6s x {}", sh("echo started; sleep 1000")));
+    terminal.line(&format!(
+        "$r --ttl 6s x {}",
+        sh("echo started; exec sleep 1000")
+    ));
     terminal.expect("started");
     let start = Instant::now();
     terminal.key(b'z');
@@ -335,7 +346,7 @@ fn in_a_pipeline_the_terminal_stays_with_who_shows_the_result() {
         terminal.expect("data");
         terminal.prompt();
         // The keys reach both.
-        let say = sh("echo command=$$; sleep 1000");
+        let say = sh("echo command=$$; exec sleep 1000");
         terminal.line(&format!("$r x {say} | cat"));
         terminal.expect("command=");
         let command = terminal.expect("\n");
@@ -400,7 +411,9 @@ fn ctrl_z_and_ctrl_c_while_it_waits() {
     terminal.expect("Stopped");
     terminal.prompt();
     terminal.line("fg");
+    // The shell says so before it gives it the terminal.
     terminal.expect("echo ran");
+    eventually("it has the terminal", || terminal.session.is_given());
     terminal.key(b'c');
     terminal.prompt();
     assert_eq!(terminal.code(), "130");
