@@ -559,7 +559,8 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
     // One of a hundred megabytes: of it no more is read than of others.
     servers[0].command(&["SETRANGE", "huge", "100000000", "v"]);
     // Good ones, and what belongs to them: a counter, a queue, whose turn it is.
-    let held = held_on_all(&redlock, &servers, "held");
+    let mut held = held_on_all(&redlock, &servers, "held");
+    held.extend(10 * TTL).unwrap();
     held.fencing_token().unwrap();
     let waiting = self::redlock(&servers);
     everywhere(

@@ -11,7 +11,6 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use support::*;
@@ -866,7 +865,12 @@ fn fair_ones_run_in_the_order_in_which_they_came() {
         let fleet = Fleet::new(nodes);
         let dir = TempDir::new();
         let file = dir.path().join("order");
-        let mut first = fleet.start(&["run", "--fair", "x", "sh", "-c", "echo $$; sleep 3"]);
+        let go = dir.path().join("go");
+        let hold = format!(
+            "echo $$; until [ -e {} ]; do sleep 0.05; done",
+            go.display()
+        );
+        let mut first = fleet.start(&["run", "--fair", "x", "sh", "-c", &hold]);
         // Who does not wait leaves the queue as it is.
         assert_eq!(fleet.code(&["run", "--fair", "-n", "x", "true"]), 75);
         let wait = |i: usize| {
@@ -882,6 +886,7 @@ fn fair_ones_run_in_the_order_in_which_they_came() {
             job
         };
         let others: Vec<Child> = (1..=4).map(wait).collect();
+        std::fs::write(go, "").unwrap();
         assert!(first.wait().success());
         for mut job in others {
             assert!(job.wait().unwrap().success());
@@ -1129,10 +1134,19 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     let start = || {
         let us = std::process::id().to_string();
         let (gate, to_gate) = std::io::pipe().unwrap();
-        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
-        let gate_number = gate.as_raw_fd().to_string();
+        let number = gate.as_raw_fd();
         let mut command = Command::new(REDLOCK);
-        command.args(["__child", &us, &gate_number, "sleep", "1000"]);
+        command.args(["__child", &us, &number.to_string(), "sleep", "1000"]);
+        // There only: what other tests start meanwhile shall not inherit it.
+        let inherit = move || {
+            // SAFETY: a plain system call, on a file that this closure's caller has open.
+            match unsafe { libc::fcntl(number, libc::F_SETFD, 0) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: it allocates nothing, and takes no lock.
+        unsafe { command.pre_exec(inherit) };
         let command = command.process_group(0).spawn().unwrap();
         let pid = command.id() as i32;
         let (wrapper, socket) = UnixStream::pair().unwrap();
@@ -1409,7 +1423,8 @@ fn a_lock_that_is_gone_from_the_nodes_ends_the_command_at_the_next_renewal() {
     let start = Instant::now();
     fleet.flush();
     eventually("it is killed", || members(job.group).is_empty());
-    assert!(start.elapsed() < 2 * S + ms(500), "{:?}", start.elapsed());
+    // The next renewal comes within a third of the ttl. As much again for a busy machine; the lease is longer.
+    assert!(start.elapsed() < 4 * S, "{:?}", start.elapsed());
     assert_eq!(job.wait().code(), Some(76));
     let said = job.said();
     assert!(said.contains("Taken"), "{said}");
