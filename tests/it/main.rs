@@ -5,6 +5,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "capi")]
+mod capi;
+
 mod locks {
     mod edges;
     mod ends;

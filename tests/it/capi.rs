@@ -1,11 +1,10 @@
 //! The C interface: header and libraries agree, a C program that uses every function passes as C and
 //! as C++ (and, where tests that are ignored are run, under AddressSanitizer and valgrind), the examples
 //! say the same, and nothing crashes it.
-#![cfg(feature = "capi")]
 // Handles, and functions that only C declares.
 #![allow(clippy::missing_safety_doc)]
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -19,7 +18,7 @@ use std::time::{Duration, Instant};
 use redlock_sync::Redlock;
 use support::*;
 
-const HEADER: &str = include_str!("../src/redlock.h");
+const HEADER: &str = include_str!("../../src/redlock.h");
 
 // ---- building ---------------------------------------------------------------------------------
 
@@ -253,7 +252,7 @@ fn the_libraries_export_what_the_header_declares_and_the_shared_one_nothing_else
 
 #[test]
 fn every_function_and_constant_of_the_header_is_used_by_the_c_program() {
-    let program = include_str!("capi.c");
+    let program = include_str!("../capi.c");
     for name in declared() {
         assert!(program.contains(&format!("{name}(")), "{name}");
     }
@@ -347,7 +346,7 @@ fn python_s_cffi_reads_the_header_and_uses_the_library() {
 
 #[test]
 fn the_program_for_cffi_reads_the_header_as_that_says() {
-    let program = include_str!("capi_cffi.py");
+    let program = include_str!("../capi_cffi.py");
     let lines = HEADER
         .lines()
         .filter_map(|line| line.strip_prefix(" *     "));
