@@ -2,11 +2,11 @@
 //! there with a larger number. Without that comparison the other's deposit is lost.
 //!
 //! ```text
-//! cargo run --example fencing
+//! cargo run --package example-fencing
 //! ```
 //!
-//! It starts private servers, and keeps an account in an SQLite file. What is to be copied is
-//! [`deposit`].
+//! It starts private servers, and keeps an account in an SQLite file, by the crate `rusqlite`. What is to be copied
+//! is [`deposit`].
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -1,13 +1,13 @@
 //! Metrics of locks for Prometheus, made by an observer and served over HTTP.
 //!
 //! ```sh
-//! cargo run --example metrics                          # eight seconds of work, then what was counted
-//! cargo run --example metrics -- --stay --port 9464    # until Ctrl-C, for Prometheus to fetch
+//! cargo run --package example-metrics                          # eight seconds of work, then what was counted
+//! cargo run --package example-metrics -- --stay --port 9464    # until Ctrl-C, for Prometheus to fetch
 //! ```
 //!
 //! The nodes are those in `REDLOCK_NODES=redis://…,redis://…`. With none given it starts three private
 //! `redis-server`s, kills one for a while, and deletes a lock behind its holder's back, so that there is
-//! something to see.
+//! something to see. It needs the crates `oxhttp`, `prometheus-client` and `signal-hook`.
 //!
 //! # What to copy
 //!

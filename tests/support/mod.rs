@@ -30,7 +30,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock};
+use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock, redis};
 
 /// Half a second and more, so that a busy machine does not look like a fault.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -395,12 +395,24 @@ pub fn config<T>(result: Result<T, Error>) -> String {
     }
 }
 
+/// Where this binary has the test `name`, as the only one of that name.
+pub fn full_name(name: &str) -> String {
+    let mut list = Command::new(std::env::current_exe().unwrap());
+    let list = list.args(["--list", "--format", "terse"]).output().unwrap();
+    let text = String::from_utf8(list.stdout).unwrap();
+    let all = text.lines().filter_map(|line| line.strip_suffix(": test"));
+    let named = all.filter(|full| full.rsplit("::").next() == Some(name));
+    let named: Vec<&str> = named.collect();
+    assert_eq!(named.len(), 1, "tests named {name}: {named:?}");
+    named[0].to_owned()
+}
+
 /// This test binary once more, as another process that plays a part: it runs the test `name` with
 /// `ROLE` set to `role`.
 pub fn another_process(name: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([name, "--exact", "--nocapture"])
+        .args([&*full_name(name), "--exact", "--nocapture"])
         .env("ROLE", role)
         .stdout(Stdio::null());
     command
@@ -533,7 +545,12 @@ pub fn in_own_process(name: &str, test: impl FnOnce()) {
 pub fn own_process(name: &str, word: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([name, "--exact", "--nocapture", "--include-ignored"])
+        .args([
+            &*full_name(name),
+            "--exact",
+            "--nocapture",
+            "--include-ignored",
+        ])
         .env(ALONE, word);
     command
 }

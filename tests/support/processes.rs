@@ -1,4 +1,5 @@
-//! Processes that wait for the same lock. A test that uses them has a test `worker`, which such a process runs.
+//! Processes that wait for the same lock. The binary of a test that uses them has a test `worker`, which such a process
+//! runs.
 
 use std::path::Path;
 use std::process::Child;

@@ -1,0 +1,213 @@
+//! The example with metrics, fetched as Prometheus does; and its alerts and its dashboard, which must name
+//! nothing else.
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use support::*;
+
+/// The example, which is ended with its value.
+struct Example(Child);
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn example() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_metrics"));
+    command.env_remove("REDLOCK_NODES").stdout(Stdio::piped());
+    command
+}
+
+/// Each series, with its labels, and its value.
+fn fetch(url: &str) -> BTreeMap<String, f64> {
+    let mut response = ureq::get(url).call().unwrap();
+    let kind = response.headers()["content-type"].to_str().unwrap();
+    assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
+    let text = response.body_mut().read_to_string().unwrap();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let series = text.lines().filter(|line| !line.starts_with('#'));
+    let value = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    };
+    series.map(value).collect()
+}
+
+/// The values that a label has.
+fn values<'a>(series: &'a BTreeMap<String, f64>, label: &str) -> BTreeSet<&'a str> {
+    let start = format!("{label}=\"");
+    let value = |name: &'a String| name.split_once(&start)?.1.split('"').next();
+    series.keys().filter_map(value).collect()
+}
+
+fn names(series: &BTreeMap<String, f64>) -> BTreeSet<String> {
+    let name = |name: &String| name.split('{').next().unwrap().to_owned();
+    series.keys().map(name).collect()
+}
+
+/// Where it counts what is named so, and how much.
+fn at_least(series: &BTreeMap<String, f64>, name: &str, least: f64) -> bool {
+    series.get(name).is_some_and(|value| *value >= least)
+}
+
+#[test]
+fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series() {
+    let mut example = Example(example().spawn().unwrap());
+    let mut out = BufReader::new(example.0.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let url = line.trim().strip_prefix("metrics: ").unwrap().to_owned();
+    let mut last = BTreeMap::new();
+    let (mut down, mut held) = (false, false);
+    eventually("all of it has happened", || {
+        last = fetch(&url);
+        down |= last["redlock_node_up{node=\"1\"}"] == 0.0;
+        held |= at_least(&last, "redlock_held{lock=\"import\"}", 1.0);
+        let counted = |name: &str| at_least(&last, name, 1.0);
+        down && held
+            && counted("redlock_lost_total{lock=\"import\",reason=\"taken\"}")
+            && counted("redlock_node_outages_total{node=\"1\"}")
+            && counted("redlock_node_up{node=\"1\"}")
+            && counted("redlock_extensions_total{lock=\"import\",result=\"extended\"}")
+            && counted("redlock_endings_total{lock=\"import\",how=\"was_lost\"}")
+            && counted("redlock_endings_total{lock=\"other\",how=\"left\"}")
+            && counted("redlock_acquire_duration_seconds_count{lock=\"other\",result=\"busy\"}")
+    });
+    let accounts = "redlock_acquire_duration_seconds_count{lock=\"account\",result=\"acquired\"}";
+    assert!(at_least(&last, accounts, 100.0), "{last:?}");
+    assert!(at_least(
+        &last,
+        "redlock_acquire_attempts_total{lock=\"account\"}",
+        100.0
+    ));
+    let classes = ["account", "import", "other", "report"];
+    assert_eq!(values(&last, "lock"), BTreeSet::from(classes));
+    check_names(&names(&last));
+
+    // It ends by itself, and with it all locks have.
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(example.0.wait().unwrap().success(), "{rest}");
+    let held: Vec<&str> = rest
+        .lines()
+        .filter(|line| line.starts_with("redlock_held{"))
+        .collect();
+    assert_eq!(held.len(), 4, "{rest}");
+    assert!(held.iter().all(|line| line.ends_with("} 0")), "{held:?}");
+}
+
+/// What the alerts and the dashboard ask for is there.
+fn check_names(exported: &BTreeSet<String>) {
+    let source = include_str!("../../metrics.rs");
+    let expressions = source.lines().filter_map(|line| line.strip_prefix("//!"));
+    let alerts: Vec<&str> = expressions
+        .filter_map(|line| line.trim().strip_prefix("expr: "))
+        .collect();
+    assert_eq!(alerts.len(), 4);
+    let dashboard: serde_json::Value =
+        serde_json::from_str(include_str!("../../metrics.json")).unwrap();
+    let mut queries = Vec::new();
+    strings(&dashboard, &mut queries, &["expr", "query", "definition"]);
+    assert!(queries.len() > 10, "{queries:?}");
+    // What is late depends on the ttl, so on the class; and a node that is down has a name.
+    let slack = |alert: &&&str| alert.contains("redlock_extension_slack_seconds");
+    let late: Vec<_> = alerts.iter().filter(slack).collect();
+    assert!(!late.is_empty() && late.iter().all(|alert| alert.contains("{lock=~")));
+    assert!(
+        queries
+            .iter()
+            .any(|query| { query.contains("by (node)") && query.contains("redlock_node_up") })
+    );
+    let mut asked = BTreeSet::new();
+    for query in alerts.into_iter().chain(queries) {
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        asked.extend(words.filter(|word| word.starts_with("redlock_")));
+    }
+    for name in &asked {
+        assert!(exported.contains(*name), "{name} is not among {exported:?}");
+    }
+    // Wait, hold, losses: and all the others.
+    for name in exported {
+        let of_histogram = ["_bucket", "_sum", "_count"];
+        let stem = of_histogram.iter().find_map(|end| name.strip_suffix(end));
+        let shown = asked
+            .iter()
+            .any(|asked| asked.starts_with(stem.unwrap_or(name)));
+        assert!(shown, "nothing shows {name}");
+    }
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut ids: Vec<u64> = panels
+        .iter()
+        .map(|panel| panel["id"].as_u64().unwrap())
+        .collect();
+    ids.dedup();
+    assert_eq!(ids.len(), panels.len());
+    assert!(
+        panels
+            .iter()
+            .all(|panel| !panel["targets"].as_array().unwrap().is_empty())
+    );
+}
+
+/// All strings that stand under one of these keys.
+fn strings<'a>(value: &'a serde_json::Value, found: &mut Vec<&'a str>, keys: &[&str]) {
+    match value {
+        serde_json::Value::Object(map) => {
+            for (key, value) in map {
+                match value.as_str().filter(|_| keys.contains(&key.as_str())) {
+                    Some(text) => found.push(text),
+                    None => strings(value, found, keys),
+                }
+            }
+        }
+        serde_json::Value::Array(all) => {
+            all.iter().for_each(|value| strings(value, found, keys));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_example_serves_until_it_is_interrupted() {
+    let servers = Server::several(3);
+    let port = free_port().to_string();
+    let mut command = example();
+    command.args(["--stay", "--port", &port]);
+    let mut example = Example(
+        command
+            .env("REDLOCK_NODES", urls(&servers).join(","))
+            .spawn()
+            .unwrap(),
+    );
+    let mut out = BufReader::new(example.0.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    let url = format!("http://127.0.0.1:{port}/metrics");
+    eventually("it works", || {
+        fetch(&url)
+            .keys()
+            .any(|name| name.contains("result=\"acquired\""))
+    });
+    let elsewhere = ureq::get(format!("http://127.0.0.1:{port}/")).call();
+    assert!(matches!(elsewhere, Err(ureq::Error::StatusCode(404))));
+    // SAFETY: plain system call on a child of ours that was not waited for.
+    unsafe { libc::kill(i32::try_from(example.0.id()).unwrap(), libc::SIGINT) };
+    out.read_to_string(&mut String::new()).unwrap();
+    assert!(example.0.wait().unwrap().success());
+    // Nodes that it was given it leaves alone, and frees.
+    for server in &servers {
+        eventually("freed", || {
+            // But for what is left to its ttl.
+            std::thread::sleep(Duration::from_millis(10));
+            server.keys().iter().all(|key| key.starts_with("mail:"))
+        });
+    }
+}

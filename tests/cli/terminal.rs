@@ -1,0 +1,450 @@
+//! `redlock run` at a terminal, as a user of an interactive shell sees it.
+
+use crate::support;
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
+use nix::unistd::tcgetpgrp;
+use support::*;
+
+const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
+const SHELLS: [&str; 2] = ["bash", "dash"];
+
+/// A program at a terminal of its own that shows no keys, killed with its value.
+struct Session {
+    child: Child,
+    terminal: PtyMaster,
+    /// What it has written, from what was expected last.
+    written: Vec<u8>,
+}
+
+impl Session {
+    fn spawn(mut command: Command) -> Session {
+        // Other threads start programs meanwhile, which must not keep it open.
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let terminal = posix_openpt(flags).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).custom_flags(libc::O_NOCTTY);
+        let end = options.open(ptsname_r(&terminal).unwrap()).unwrap();
+        let mut modes = tcgetattr(&end).unwrap();
+        modes.local_flags.remove(LocalFlags::ECHO);
+        tcsetattr(&end, SetArg::TCSANOW, &modes).unwrap();
+        command
+            .stdin(end.try_clone().unwrap())
+            .stdout(end.try_clone().unwrap())
+            .stderr(end);
+        let at_terminal = || {
+            // SAFETY: plain system calls, in a child that is about to run the program.
+            match unsafe { libc::setsid() >= 0 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 } {
+                true => Ok(()),
+                false => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: it allocates nothing, and takes no lock.
+        let child = unsafe { command.pre_exec(at_terminal) }.spawn().unwrap();
+        Session {
+            child,
+            terminal,
+            written: Vec::new(),
+        }
+    }
+
+    /// False: it has ended, or closed the terminal.
+    fn read(&mut self, until: Instant) -> bool {
+        let time = until.saturating_duration_since(Instant::now());
+        let mut terminal = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut terminal, PollTimeout::try_from(time).unwrap()).unwrap();
+        let seen = String::from_utf8_lossy(&self.written);
+        assert!(ready > 0, "not in time; what came: {seen:?}");
+        let mut bytes = [0; 1024];
+        let count = self.terminal.read(&mut bytes).unwrap_or(0);
+        self.written.extend(&bytes[..count]);
+        count > 0
+    }
+
+    /// Waits until it writes `text`; what it wrote before.
+    fn expect(&mut self, text: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let mut places = self.written.windows(text.len());
+            if let Some(at) = places.position(|bytes| bytes == text.as_bytes()) {
+                let rest = self.written.split_off(at + text.len());
+                let before = std::mem::replace(&mut self.written, rest);
+                return String::from_utf8_lossy(&before[..at]).into_owned();
+            }
+            let seen = String::from_utf8_lossy(&self.written).into_owned();
+            assert!(self.read(until), "it ended without {text:?}: {seen:?}");
+        }
+    }
+
+    fn ends(&mut self) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.read(until) {}
+    }
+
+    fn line(&mut self, line: &str) {
+        self.terminal.write_all(line.as_bytes()).unwrap();
+        self.terminal.write_all(b"\n").unwrap();
+    }
+
+    /// Another group than that of the program itself has the terminal.
+    fn is_given(&self) -> bool {
+        let group = u32::try_from(tcgetpgrp(&self.terminal).unwrap().as_raw());
+        group.unwrap() != self.child.id()
+    }
+
+    /// With Ctrl.
+    fn key(&mut self, key: u8) {
+        self.terminal.write_all(&[key & 0x1f]).unwrap();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An interactive shell at a terminal of its own. `$r` is `redlock run`.
+struct Terminal {
+    session: Session,
+    servers: Vec<Server>,
+}
+
+impl Terminal {
+    fn new(shell: &str) -> Terminal {
+        let servers = Server::several(3);
+        let mut command = Command::new(shell);
+        if shell == "bash" {
+            command.args(["--norc", "--noprofile", "--noediting"]);
+        }
+        command
+            .arg("-i")
+            .env("PS1", "@@ ")
+            .env("TERM", "dumb")
+            .env_remove("REDLOCK_NODES_FILE")
+            .env("REDLOCK_NODES", urls(&servers).join(","))
+            .env("r", format!("{REDLOCK} run"));
+        let mut terminal = Terminal {
+            session: Session::spawn(command),
+            servers,
+        };
+        terminal.prompt();
+        terminal
+    }
+
+    fn prompt(&mut self) -> String {
+        self.expect("@@ ")
+    }
+
+    /// What came before.
+    fn expect(&mut self, text: &str) -> String {
+        self.session.expect(text)
+    }
+
+    fn line(&mut self, line: &str) {
+        self.session.line(line);
+    }
+
+    fn key(&mut self, key: u8) {
+        self.session.key(key);
+    }
+
+    /// The last exit code, which shows that the shell has the terminal.
+    fn code(&mut self) -> String {
+        self.line("echo code=$?");
+        self.expect("code=");
+        let code = self.expect("\n");
+        self.prompt();
+        code.trim().to_owned()
+    }
+
+    fn is_held(&self, name: &str) -> bool {
+        let on = self.servers.iter().filter(|server| server.exists(name));
+        on.count() >= 2
+    }
+}
+
+/// Names of a shell's programs would be expanded too early. What is to get a key writes so itself: a shell that is just
+/// starting a program may miss it, or go on to that program.
+fn sh(script: &str) -> String {
+    format!("sh -c '{script}'")
+}
+
+#[test]
+fn the_command_reads_from_the_terminal_and_a_script_reads_after_it() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        terminal.line(&format!("$r x {}", sh("read a; echo \"<$a>\"; exit 4")));
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+        // Not interactive, so nobody gives the terminal but us.
+        let script = "$r x sh -c \"read a; echo first=\\$a\"; read b; echo second=$b";
+        terminal.line(&format!("{shell} -c '{script}'"));
+        terminal.line("one");
+        terminal.expect("first=one");
+        terminal.line("two");
+        terminal.expect("second=two");
+        terminal.prompt();
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_loop_around_it() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let say = sh("echo started; exec sleep 1000");
+        terminal.line(&format!("$r x {say}"));
+        terminal.expect("started");
+        terminal.key(b'c');
+        terminal.prompt();
+        assert_eq!(terminal.code(), "130", "{shell}");
+        eventually("released", || !terminal.is_held("x"));
+        // At the prompt, and in a script.
+        let rounds = format!("for i in 1 2 3; do echo round=$i; $r x {say}; done");
+        terminal.line(&rounds);
+        terminal.expect("started");
+        terminal.key(b'c');
+        let said = terminal.prompt();
+        assert!(!said.contains("round="), "{shell}: {said}");
+        let rounds =
+            "for i in 1 2 3; do echo round=$i; $r x sh -c \"echo started; exec sleep 1000\"; done";
+        terminal.line(&format!("{shell} -c '{rounds}'"));
+        terminal.expect("started");
+        terminal.key(b'c');
+        let said = terminal.prompt();
+        assert!(!said.contains("round="), "{shell}: {said}");
+        // One that handles it goes on.
+        let handles = sh("trap \"echo caught\" INT; (echo started; exec sleep 1000); exit 4");
+        terminal.line(&format!("$r x {handles}"));
+        terminal.expect("started");
+        terminal.key(b'c');
+        terminal.expect("caught");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+    }
+}
+
+#[test]
+fn ctrl_z_stops_it_and_fg_goes_on() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        terminal.line(&format!(
+            "$r x {}",
+            sh("echo started; read a; echo \"<$a>\"; exit 4")
+        ));
+        terminal.expect("started");
+        terminal.key(b'z');
+        terminal.prompt();
+        terminal.line("jobs");
+        terminal.expect("Stopped");
+        terminal.prompt();
+        assert!(terminal.is_held("x"));
+        for _ in 0..3 {
+            terminal.line("fg");
+            terminal.expect("sh -c");
+            std::thread::sleep(ms(200));
+            terminal.key(b'z');
+            terminal.prompt();
+        }
+        terminal.line("fg");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+        eventually("released", || !terminal.is_held("x"));
+    }
+}
+
+#[test]
+fn stopped_past_the_lease_it_is_lost() {
+    let mut terminal = Terminal::new("bash");
+    terminal.line(&format!(
+        "$r --ttl 6s x {}",
+        sh("echo started; exec sleep 1000")
+    ));
+    terminal.expect("started");
+    let start = Instant::now();
+    terminal.key(b'z');
+    terminal.prompt();
+    eventually("nothing is renewed", || !terminal.is_held("x"));
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+    terminal.line("fg");
+    terminal.prompt();
+    assert_eq!(terminal.code(), "76");
+}
+
+#[test]
+fn a_script_around_it_stops_and_goes_on_with_it() {
+    let mut terminal = Terminal::new("bash");
+    let script = "$r x sh -c \"echo started; read a; echo first=\\$a\"; read b; echo second=$b";
+    terminal.line(&format!("bash -c '{script}'"));
+    terminal.expect("started");
+    terminal.key(b'z');
+    terminal.prompt();
+    terminal.line("fg");
+    terminal.line("one");
+    terminal.expect("first=one");
+    terminal.line("two");
+    terminal.expect("second=two");
+    terminal.prompt();
+}
+
+#[test]
+fn in_the_background_it_runs_and_gets_the_terminal_when_it_is_brought_back() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        terminal.line(&format!("$r x {} &", sh("sleep 0.3; echo background")));
+        terminal.expect("background");
+        terminal.line("wait; echo waited");
+        terminal.expect("waited");
+        terminal.prompt();
+        // It reads, so it is stopped, and so are we.
+        terminal.line(&format!("$r x {} &", sh("read a; echo \"<$a>\"; exit 4")));
+        eventually("the shell sees that it is stopped", || {
+            std::thread::sleep(ms(100));
+            terminal.line("jobs; echo end-of-jobs");
+            let jobs = terminal.expect("end-of-jobs");
+            terminal.prompt();
+            jobs.contains("Stopped")
+        });
+        terminal.line("fg");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+    }
+}
+
+#[test]
+fn in_a_pipeline_the_terminal_stays_with_who_shows_the_result() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let mate = sh("read a </dev/tty; echo \"mate <$a>\"; cat");
+        terminal.line(&format!("$r x {} | {mate}", sh("sleep 0.5; echo data")));
+        terminal.line("word");
+        terminal.expect("mate <word>");
+        terminal.expect("data");
+        terminal.prompt();
+        // The keys reach both.
+        let say = sh("echo command=$$; exec sleep 1000");
+        terminal.line(&format!("$r x {say} | cat"));
+        terminal.expect("command=");
+        let command = terminal.expect("\n");
+        let stat = format!("/proc/{}/stat", command.trim());
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        assert!(terminal.is_held("x") && !is_stopped());
+        terminal.key(b'z');
+        terminal.prompt();
+        eventually("COMMAND is stopped", is_stopped);
+        terminal.line("fg");
+        terminal.expect("cat");
+        eventually("COMMAND goes on", || !is_stopped());
+        terminal.key(b'c');
+        terminal.prompt();
+        eventually("released", || !terminal.is_held("x"));
+    }
+}
+
+#[test]
+fn with_its_input_from_elsewhere_it_gets_the_terminal_when_it_asks() {
+    for shell in SHELLS {
+        let mut terminal = Terminal::new(shell);
+        let asks = sh("cat; read a </dev/tty; echo \"<$a>\"; exit 4");
+        terminal.line(&format!("echo piped | $r x {asks}"));
+        terminal.expect("piped");
+        terminal.line("word");
+        terminal.expect("<word>");
+        terminal.prompt();
+        assert_eq!(terminal.code(), "4");
+    }
+}
+
+#[test]
+fn where_no_shell_could_let_it_go_on_ctrl_z_does_nothing() {
+    let servers = Server::several(3);
+    let mut command = Command::new(REDLOCK);
+    command
+        .args([
+            "run",
+            "x",
+            "sh",
+            "-c",
+            "echo started; read a; echo \"<$a>\"",
+        ])
+        .env("REDLOCK_NODES", urls(&servers).join(","));
+    let mut session = Session::spawn(command);
+    session.expect("started");
+    session.key(b'z');
+    std::thread::sleep(ms(300));
+    session.line("word");
+    session.expect("<word>");
+    session.ends();
+}
+
+#[test]
+fn ctrl_z_and_ctrl_c_while_it_waits() {
+    let mut terminal = Terminal::new("bash");
+    let lock = take(&redlock(&terminal.servers), "x");
+    terminal.line("$r x echo ran");
+    eventually("it waits", || terminal.servers[0].queued("x") > 0);
+    terminal.key(b'z');
+    terminal.expect("Stopped");
+    terminal.prompt();
+    terminal.line("fg");
+    // The shell says so before it gives it the terminal.
+    terminal.expect("echo ran");
+    eventually("it has the terminal", || terminal.session.is_given());
+    terminal.key(b'c');
+    terminal.prompt();
+    assert_eq!(terminal.code(), "130");
+    lock.release().unwrap();
+}
+
+#[test]
+fn a_list_that_takes_long_shows_how_far_it_is() {
+    let node = fake::Fake::new(|words| match &words[0][..] {
+        b"SCAN" => {
+            std::thread::sleep(ms(300));
+            let cursor: u32 = String::from_utf8_lossy(&words[1]).parse().unwrap();
+            let next = (cursor + 1) % 8;
+            format!("*2\r\n$1\r\n{next}\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n").into()
+        }
+        b"GETRANGE" => b"$1\r\nx\r\n".to_vec(),
+        b"PTTL" => b":1000\r\n".to_vec(),
+        b"DBSIZE" => b":16\r\n".to_vec(),
+        _ => b"+OK\r\n".to_vec(),
+    });
+    let mut command = Command::new(REDLOCK);
+    command
+        .args(["list", "--node-timeout", "5s"])
+        .env_remove("REDLOCK_NODES_FILE")
+        .env("REDLOCK_NODES", node.url("x"));
+    let mut session = Session::spawn(command);
+    for text in [
+        " keys looked at so far",
+        "NAME",
+        "0 listed, 0 with a problem; 16 keys looked at on 1 of 1 nodes",
+    ] {
+        session.expect(text);
+    }
+}

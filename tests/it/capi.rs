@@ -1,0 +1,856 @@
+//! The C interface: header and libraries agree, a C program that uses every function passes as C and
+//! as C++ (and, where tests that are ignored are run, under AddressSanitizer and valgrind), the examples
+//! say the same, and nothing crashes it.
+// Handles, and functions that only C declares.
+#![allow(clippy::missing_safety_doc)]
+
+use crate::support;
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{OnceLock, RwLock};
+use std::time::{Duration, Instant};
+
+use redlock_sync::Redlock;
+use support::*;
+
+const HEADER: &str = include_str!("../../src/redlock.h");
+
+// ---- building ---------------------------------------------------------------------------------
+
+/// Runs a tool of the machine, which must be there and must succeed.
+fn run(command: &mut Command, install: &str) -> Output {
+    let tool = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().unwrap_or_else(|error| {
+        panic!("cannot run {tool}: {error}. Install it (apt-get install {install})")
+    });
+    assert!(output.status.success(), "{command:?}:\n{}", said(&output));
+    output
+}
+
+fn said(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(out),
+        String::from_utf8_lossy(err)
+    )
+}
+
+/// Where this is set, the libraries are built as a user builds them, which takes longer.
+const RELEASE: &str = "REDLOCK_CAPI_RELEASE";
+
+/// The directory with both libraries, built once.
+fn libraries() -> &'static Path {
+    static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARIES.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(["rustc", "--lib", "--crate-type", "cdylib,staticlib"])
+            .arg("--target-dir")
+            .arg(target);
+        if std::env::var_os(RELEASE).is_some() {
+            run(cargo.args(["--release", "--features", "capi"]), "cargo");
+            return target.join("release");
+        }
+        // Those that this was built with: what the library depends on is there already.
+        let mut features = vec!["capi"];
+        features.extend(cfg!(feature = "cli").then_some("cli"));
+        features.extend(cfg!(feature = "tls-native-tls").then_some("tls-native-tls"));
+        features.extend(cfg!(feature = "tls-rustls").then_some("tls-rustls"));
+        run(cargo.args(["--features", &features.join(",")]), "cargo");
+        target.join("debug")
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Language {
+    C99,
+    Cpp17,
+}
+
+/// Compiles a C file of this repository against the static or the shared library.
+fn compile(source: &str, language: Language, shared: bool, flags: &[&str], to: &Path) {
+    let (compiler, standard, package) = match language {
+        Language::C99 => ("gcc", ["-x", "c", "-std=c99"], "gcc libc6-dev"),
+        Language::Cpp17 => ("g++", ["-x", "c++", "-std=c++17"], "g++"),
+    };
+    let mut command = Command::new(compiler);
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(standard)
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-Isrc"])
+        .args(flags)
+        .args([source, "-x", "none", "-o"])
+        .arg(to);
+    if shared {
+        let path = libraries().display();
+        command.args([
+            format!("-L{path}"),
+            "-lredlock_sync".into(),
+            format!("-Wl,-rpath,{path}"),
+        ]);
+    } else {
+        command.arg(libraries().join("libredlock_sync.a"));
+        if cfg!(feature = "tls-native-tls") && std::env::var_os(RELEASE).is_none() {
+            command.args(["-lssl", "-lcrypto"]);
+        }
+    }
+    run(command.args(["-lpthread", "-ldl", "-lm"]), package);
+}
+
+// ---- the C program ----------------------------------------------------------------------------
+
+/// Runs tests/capi.c, compiled to `program`, with servers of its own.
+fn c_program(mut command: Command, pairs: u32, growth_kib: u32) -> Output {
+    let servers = Server::several(5);
+    command.args(urls(&servers[..3]));
+    for (url, server) in [
+        (servers[3].url(), &servers[3]),
+        (servers[4].unix_url(), &servers[4]),
+    ] {
+        command.args([url, server.pid().to_string()]);
+    }
+    command.args([pairs.to_string(), growth_kib.to_string()]);
+    run(&mut command, "valgrind")
+}
+
+/// Compiles and runs it.
+fn c_program_passes(language: Language, shared: bool, pairs: u32, growth_kib: u32) {
+    let dir = TempDir::new();
+    let program = dir.path().join("capi");
+    compile("tests/capi.c", language, shared, &[], &program);
+    let output = c_program(Command::new(program), pairs, growth_kib);
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_c99_program_with_the_static_library_passes() {
+    c_program_passes(Language::C99, false, 1000, 0);
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn pairs_100_000_times_do_not_grow() {
+    // The smallest block that malloc gives, lost once in a pair, would be 3 MiB.
+    c_program_passes(Language::C99, false, 100_000, 1024);
+}
+
+#[test]
+fn a_c99_program_with_the_shared_library_passes() {
+    c_program_passes(Language::C99, true, 1000, 0);
+}
+
+#[test]
+fn a_cpp17_program_with_the_static_library_passes() {
+    c_program_passes(Language::Cpp17, false, 1000, 0);
+}
+
+#[test]
+fn a_cpp17_program_with_the_shared_library_passes() {
+    c_program_passes(Language::Cpp17, true, 1000, 0);
+}
+
+const SANITIZER: [&str; 2] = ["-fsanitize=address", "-fno-omit-frame-pointer"];
+
+#[test]
+#[ignore = "takes half a minute"]
+fn address_sanitizer_finds_nothing_and_would() {
+    let dir = TempDir::new();
+    let program = dir.path().join("capi");
+    compile("tests/capi.c", Language::C99, false, &SANITIZER, &program);
+    c_program(Command::new(&program), 100_000, 0);
+
+    let flags = [&SANITIZER[..], &["-DLEAK"]].concat();
+    compile("tests/capi.c", Language::C99, false, &flags, &program);
+    let output = Command::new(&program).output().unwrap();
+    let text = said(&output);
+    assert!(
+        !output.status.success() && text.contains("redlock_new"),
+        "{text}"
+    );
+}
+
+fn valgrind(program: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+        // Threads take turns there; without this one may wait for its own until a lock expires.
+        .arg("--fair-sched=yes")
+        .args([
+            "--show-leak-kinds=definite,indirect",
+            "--errors-for-leak-kinds=definite,indirect",
+        ])
+        .arg(program);
+    command
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn valgrind_finds_nothing_and_would() {
+    let dir = TempDir::new();
+    let program = dir.path().join("capi");
+    compile("tests/capi.c", Language::C99, false, &[], &program);
+    // Silent also about the child, whose errors are not in the exit code.
+    let output = c_program(valgrind(&program), 2000, 0);
+    assert!(output.stderr.is_empty(), "{}", said(&output));
+
+    compile("tests/capi.c", Language::C99, false, &["-DLEAK"], &program);
+    let output = valgrind(&program).output().unwrap();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(9), "{text}");
+    assert!(text.contains("redlock_new"), "{text}");
+}
+
+// ---- header and libraries ---------------------------------------------------------------------
+
+/// The functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let mut code = String::new();
+    for (i, part) in HEADER.split("/*").enumerate() {
+        code += if i == 0 {
+            part
+        } else {
+            part.split_once("*/").unwrap().1
+        };
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let calls = code.match_indices('(').filter_map(|(at, _)| {
+        let name = code[..at].rsplit(|c| !is_part(c)).next()?;
+        name.starts_with("redlock_").then(|| name.to_owned())
+    });
+    calls.collect()
+}
+
+fn exported(library: &str, flags: &[&str]) -> BTreeSet<String> {
+    let mut nm = Command::new("nm");
+    nm.args(flags)
+        .args(["--defined-only"])
+        .arg(libraries().join(library));
+    let output = run(&mut nm, "binutils");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.split(' ').nth(2));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_libraries_export_what_the_header_declares_and_the_shared_one_nothing_else() {
+    let declared = declared();
+    assert!(declared.len() >= 27, "{declared:?}");
+    assert_eq!(declared, exported("libredlock_sync.so", &["-D"]));
+    let all = exported("libredlock_sync.a", &["-g"]);
+    let ours = all.into_iter().filter(|name| name.starts_with("redlock_"));
+    assert_eq!(declared, ours.collect());
+}
+
+#[test]
+fn every_function_and_constant_of_the_header_is_used_by_the_c_program() {
+    let program = include_str!("../capi.c");
+    for name in declared() {
+        assert!(program.contains(&format!("{name}(")), "{name}");
+    }
+    let defines = HEADER
+        .lines()
+        .filter_map(|line| line.strip_prefix("#define "));
+    for name in defines.filter_map(|line| line.split_once(' ')) {
+        let part = ["_MAJOR", "_MINOR", "_PATCH"]
+            .iter()
+            .any(|part| name.0.ends_with(part));
+        assert!(part || program.contains(name.0), "{}", name.0);
+    }
+}
+
+// ---- examples ---------------------------------------------------------------------------------
+
+#[test]
+fn the_examples_in_c_and_python_say_the_same() {
+    let dir = TempDir::new();
+    let program = dir.path().join("batch_job");
+    compile(
+        "examples/capi/batch_job.c",
+        Language::C99,
+        false,
+        &[],
+        &program,
+    );
+    let servers = Server::several(3);
+    let c = || {
+        let mut command = Command::new(&program);
+        command.args(urls(&servers));
+        command
+    };
+    let python = || {
+        let mut command = Command::new("python3");
+        command
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/capi/batch_job.py"))
+            .arg(libraries().join("libredlock_sync.so"))
+            .args(urls(&servers));
+        command
+    };
+    let said = |mut command: Command| run(&mut command, "python3").stdout;
+    let text = String::from_utf8(said(c())).unwrap();
+    assert!(
+        text.starts_with("importing part 1 of 5\n") && text.ends_with("done\n"),
+        "{text}"
+    );
+    assert_eq!(text.as_bytes(), said(python()));
+
+    let lock = redlock(&servers).acquire("nightly-import", TTL).unwrap();
+    for mut command in [c(), python()] {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(75));
+        assert_eq!(output.stdout, b"another host is running it\n");
+    }
+    lock.release().unwrap();
+}
+
+/// Runs a Python program of this repository, which says "ok".
+fn python_passes(program: &str, arguments: &[PathBuf]) {
+    let servers = Server::several(3);
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python
+        // Leaves nothing here.
+        .arg("-B")
+        .env("PYTHONPATH", top.join("examples/capi"))
+        .arg(top.join(program))
+        .args(arguments)
+        .args(urls(&servers));
+    let output = run(&mut python, "python3 python3-cffi");
+    assert_eq!(output.stdout, b"ok\n");
+    for server in &servers {
+        assert_eq!(server.keys(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_classes_of_the_example_in_python_do_what_they_say() {
+    let library = libraries().join("libredlock_sync.so");
+    python_passes("tests/capi_example.py", &[library]);
+}
+
+#[test]
+#[ignore = "needs the Python package cffi"]
+fn python_s_cffi_reads_the_header_and_uses_the_library() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/redlock.h");
+    let library = libraries().join("libredlock_sync.so");
+    python_passes("tests/capi_cffi.py", &[header, library]);
+}
+
+#[test]
+fn the_program_for_cffi_reads_the_header_as_that_says() {
+    let program = include_str!("../capi_cffi.py");
+    let lines = HEADER
+        .lines()
+        .filter_map(|line| line.strip_prefix(" *     "));
+    let (mut lines, mut count) = (lines.skip_while(|line| !line.starts_with("text =")), 0);
+    for line in lines.by_ref().take(4) {
+        let line = line.split("  #").next().unwrap().trim();
+        let line = line.replace("\"redlock.h\"", "header");
+        let line = line.replace("\"libredlock_sync.so\"", "library");
+        assert!(program.lines().any(|own| own == line), "{line}");
+        count += 1;
+    }
+    assert_eq!(count, 4);
+}
+
+// ---- anything, in any order -------------------------------------------------------------------
+
+/// A handle; null, or from C.
+type Handle = *mut c_void;
+
+unsafe extern "C" {
+    safe fn redlock_version_number() -> u32;
+    safe fn redlock_status_string(status: c_int) -> *const c_char;
+    fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize;
+    fn redlock_new(urls: *const *const c_char, n: usize, out: *mut Handle) -> c_int;
+    fn redlock_set(client: Handle, option: c_int, value: u64) -> c_int;
+    fn redlock_free(client: Handle);
+    fn redlock_try_acquire(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        ttl: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_acquire(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        ttl: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_acquire_within(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        ttl: u64,
+        wait: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_acquire_while(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        ttl: u64,
+        keep_trying: Option<extern "C" fn(*mut c_void) -> c_int>,
+        user: *mut c_void,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_resume(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        token: *const u8,
+        validity: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_lock_remaining_ms(lock: Handle) -> u64;
+    fn redlock_lock_is_valid(lock: Handle) -> c_int;
+    fn redlock_lock_ensure(lock: Handle, at_least: u64) -> c_int;
+    fn redlock_lock_extensions_left(lock: Handle) -> u32;
+    fn redlock_lock_token(lock: Handle, buf: *mut u8, cap: usize) -> usize;
+    fn redlock_lock_resource(lock: Handle, buf: *mut c_void, cap: usize) -> usize;
+    fn redlock_lock_extend(lock: Handle, ttl: u64) -> c_int;
+    fn redlock_lock_release(lock: Handle) -> c_int;
+    fn redlock_lock_leak(lock: Handle);
+    fn redlock_lock_keep_alive(lock: Handle, max_hold: u64) -> c_int;
+    fn redlock_lock_stop(lock: Handle) -> c_int;
+    fn redlock_lock_hold_left_ms(lock: Handle) -> u64;
+    fn redlock_lock_wait_lost(lock: Handle, timeout: u64) -> c_int;
+    fn redlock_lock_lost_reason(lock: Handle) -> c_int;
+    fn redlock_lock_on_lost(
+        lock: Handle,
+        function: Option<extern "C" fn(c_int, *mut c_void)>,
+        user: *mut c_void,
+    ) -> c_int;
+    fn redlock_set_log(max_level: c_int, function: Option<LogFn>, user: *mut c_void) -> c_int;
+}
+
+type LogFn = extern "C" fn(c_int, *const c_char, *mut c_void);
+
+/// A handle that threads share: used under the read lock, ended under the write lock, as the header
+/// demands it.
+#[derive(Default)]
+struct Slot(RwLock<usize>);
+
+impl Slot {
+    fn with<T>(&self, work: impl FnOnce(Handle) -> T) -> T {
+        work(std::ptr::with_exposed_provenance_mut(
+            *self.0.read().unwrap(),
+        ))
+    }
+
+    fn put(&self, handle: Handle) -> Handle {
+        let old = std::mem::replace(&mut *self.0.write().unwrap(), handle.expose_provenance());
+        std::ptr::with_exposed_provenance_mut(old)
+    }
+}
+
+/// Clients and locks that exist.
+static ALIVE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+const CLIENT: usize = 0;
+const LOCK: usize = 1;
+static LOSSES: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn lost(reason: c_int, user: *mut c_void) {
+    assert!((1..=3).contains(&reason) && user.is_null());
+    LOSSES.fetch_add(1, Relaxed);
+}
+
+static MESSAGES: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn logged(level: c_int, message: *const c_char, user: *mut c_void) {
+    // SAFETY: the library promises a string.
+    let message = unsafe { CStr::from_ptr(message) };
+    assert!((1..=5).contains(&level) && user.is_null() && message.to_str().is_ok());
+    MESSAGES.fetch_add(1, Relaxed);
+}
+
+extern "C" fn count_down(user: *mut c_void) -> c_int {
+    // SAFETY: what `chaos` passes, in its own thread.
+    let left = unsafe { &mut *user.cast::<u64>() };
+    *left = left.saturating_sub(1);
+    (*left > 0).into()
+}
+
+/// Keeps what was made, if it was, and ends what had been there.
+fn keep(status: c_int, kind: usize, slot: &Slot, made: Handle, passed: bool) -> c_int {
+    assert_eq!(status == 0, passed && !made.is_null(), "{status}");
+    if !made.is_null() {
+        ALIVE[kind].fetch_add(1, Relaxed);
+        end(kind, slot.put(made), false);
+    }
+    status
+}
+
+fn end(kind: usize, handle: Handle, leak: bool) {
+    if !handle.is_null() {
+        ALIVE[kind].fetch_sub(1, Relaxed);
+    }
+    // SAFETY: null, or taken out of its slot, so nobody else has it.
+    unsafe {
+        match kind {
+            CLIENT => redlock_free(handle),
+            _ if leak => redlock_lock_leak(handle),
+            _ => assert!((0..=8).contains(&redlock_lock_release(handle))),
+        }
+    }
+}
+
+/// Calls functions in random order with random handles and values until `until`.
+fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: Instant) -> u64 {
+    const NUMBERS: [u64; 12] = [
+        0,
+        1,
+        2,
+        3,
+        10,
+        50,
+        500,
+        2000,
+        60_000,
+        3_600_000,
+        1 << 32,
+        u64::MAX,
+    ];
+    let mut random = Random(seed);
+    let none = Slot::default();
+    let (mut calls, mut made) = (0, 0);
+    while Instant::now() < until {
+        calls += 1;
+        let mut pick = |bound: u64| usize::try_from(random.below(bound)).unwrap();
+        let client = if pick(10) == 0 {
+            &none
+        } else {
+            &clients[pick(4)]
+        };
+        let lock = if pick(10) == 0 {
+            &none
+        } else {
+            &locks[pick(8)]
+        };
+        let number = NUMBERS[pick(12)];
+        // Nobody waits for long: the locks' holders are among the waiting.
+        let short = [0, 1, 5, 20][pick(4)];
+        // Many, since some stay locked for a hundred years.
+        let name = random.below(1 << 16).to_le_bytes();
+        let mut pick = |bound: u64| usize::try_from(random.below(bound)).unwrap();
+        let name = &name[..[0, 1, 2, 2, 2, 2, 2, 2][pick(8)]];
+        let resource = if pick(20) == 0 {
+            null()
+        } else {
+            name.as_ptr().cast()
+        };
+        let len = name.len();
+        let mut out: Handle = std::ptr::without_provenance_mut(1);
+        let has_out = pick(20) > 0;
+        let out_to = if has_out { &raw mut out } else { null_mut() };
+        let mut buf = [0xAA_u8; 40];
+        let cap = pick(33);
+        let buf_to = if pick(10) == 0 {
+            null_mut()
+        } else {
+            buf.as_mut_ptr()
+        };
+        let mut token = [0_u8; 20];
+        let what = pick(31);
+        // SAFETY: handles are null or alive, for as long as their slot is being read; buffers have
+        // the lengths that are passed.
+        let status = unsafe {
+            let made = |status, kind, slot, out: Handle| {
+                keep(
+                    status,
+                    kind,
+                    slot,
+                    if has_out { out } else { null_mut() },
+                    has_out,
+                )
+            };
+            match what {
+                0 => {
+                    let mut list: Vec<_> = urls.iter().map(|url| url.as_ptr()).collect();
+                    list.truncate(pick(4));
+                    if pick(10) == 0 {
+                        list.push(null());
+                    }
+                    let from = if pick(10) == 0 { null() } else { list.as_ptr() };
+                    let status = redlock_new(from, list.len(), out_to);
+                    if status == 0 {
+                        // Busy machine, and bounded waits.
+                        redlock_set(out, 1, 20);
+                        redlock_set(out, 4, 2000);
+                    }
+                    made(status, CLIENT, &clients[pick(4)], out)
+                }
+                1 => match pick(7) {
+                    1 => client.with(|client| redlock_set(client, 1, short)),
+                    option => {
+                        let option = c_int::try_from(option).unwrap();
+                        client.with(|client| redlock_set(client, option, number))
+                    }
+                },
+                2 if pick(10) == 0 => {
+                    end(CLIENT, client.put(null_mut()), false);
+                    0
+                }
+                3..=6 => {
+                    let status =
+                        client.with(|c| redlock_try_acquire(c, resource, len, number, out_to));
+                    made(status, LOCK, &locks[pick(8)], out)
+                }
+                7 => {
+                    let status = client.with(|c| redlock_acquire(c, resource, len, number, out_to));
+                    made(status, LOCK, &locks[pick(8)], out)
+                }
+                8 => {
+                    let status = client
+                        .with(|c| redlock_acquire_within(c, resource, len, number, short, out_to));
+                    made(status, LOCK, &locks[pick(8)], out)
+                }
+                9 => {
+                    let mut left = short;
+                    let user = (&raw mut left).cast();
+                    let f = (pick(10) > 0).then_some(count_down as extern "C" fn(_) -> _);
+                    let status = client
+                        .with(|c| redlock_acquire_while(c, resource, len, number, f, user, out_to));
+                    made(status, LOCK, &locks[pick(8)], out)
+                }
+                10 => {
+                    let size = lock.with(|lock| redlock_lock_token(lock, token.as_mut_ptr(), 20));
+                    let from = if size == 20 { token.as_ptr() } else { null() };
+                    let status =
+                        client.with(|c| redlock_resume(c, resource, len, from, number, out_to));
+                    made(status, LOCK, &locks[pick(8)], out)
+                }
+                11 => {
+                    lock.with(|lock| redlock_lock_remaining_ms(lock));
+                    lock.with(|lock| redlock_lock_is_valid(lock))
+                }
+                12 => lock.with(|lock| redlock_lock_ensure(lock, number)),
+                13 => {
+                    lock.with(|lock| redlock_lock_extensions_left(lock));
+                    lock.with(|lock| redlock_lock_hold_left_ms(lock));
+                    lock.with(|lock| redlock_lock_lost_reason(lock))
+                }
+                14 => {
+                    let size = lock.with(|lock| redlock_lock_token(lock, buf_to, cap));
+                    assert!(size == 0 || size == 20);
+                    0
+                }
+                15 => {
+                    let size = lock.with(|lock| redlock_lock_resource(lock, buf_to.cast(), cap));
+                    assert!(size <= 3);
+                    0
+                }
+                16 | 17 => lock.with(|lock| redlock_lock_extend(lock, number)),
+                18..=20 => {
+                    end(LOCK, lock.put(null_mut()), pick(4) == 0);
+                    0
+                }
+                21..=23 => lock.with(|lock| redlock_lock_keep_alive(lock, number)),
+                24 => lock.with(|lock| redlock_lock_stop(lock)),
+                25 => lock.with(|lock| redlock_lock_wait_lost(lock, short)),
+                26 | 27 => {
+                    let f = (pick(10) > 0).then_some(lost as extern "C" fn(_, _));
+                    lock.with(|lock| redlock_lock_on_lost(lock, f, null_mut()))
+                }
+                28 => {
+                    let f = (pick(3) > 0).then_some(logged as LogFn);
+                    let max_level = c_int::try_from(pick(8)).unwrap() - 1;
+                    redlock_set_log(max_level, f, null_mut())
+                }
+                29 => {
+                    redlock_last_error(buf_to.cast(), cap);
+                    0
+                }
+                _ => {
+                    let code = u32::try_from(number & 0xFFFF_FFFF).unwrap().cast_signed();
+                    assert!(!redlock_status_string(code).is_null());
+                    0
+                }
+            }
+        };
+        assert!((0..=8).contains(&status), "{what}: {status}");
+        // Nothing is written behind what was allowed.
+        assert!(buf[cap..].iter().all(|byte| *byte == 0xAA));
+        made += u64::from(status == 0 && (3..=10).contains(&what));
+    }
+    assert!(made > 20, "{made} locks in {calls} calls");
+    calls
+}
+
+#[test]
+fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
+    let name = "random_calls_with_random_arguments_crash_nothing_and_leave_nothing";
+    in_own_process(name, || {
+        // So that the linker takes the C functions from the crate.
+        drop(Redlock::new(["redis://127.0.0.1"]).unwrap());
+        assert!(redlock_version_number() > 0);
+        let servers = Server::several(3);
+        let list: Vec<CString> = servers
+            .iter()
+            .map(|s| CString::new(s.url()).unwrap())
+            .collect();
+        let (threads_before, files_before) = (threads(), open_files());
+        let clients: Vec<Slot> = (0..4).map(|_| Slot::default()).collect();
+        let locks: Vec<Slot> = (0..8).map(|_| Slot::default()).collect();
+        let until = Instant::now() + Duration::from_secs(5);
+        let seed = u64::from(std::process::id());
+        println!("seed {seed}");
+        let calls: u64 = std::thread::scope(|scope| {
+            let start = |number| {
+                let (list, clients, locks) = (&list, &clients, &locks);
+                let seed = (seed << 8) + number;
+                scope.spawn(move || chaos(seed, list, clients, locks, until))
+            };
+            let threads: Vec<_> = (1..=4).map(start).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        assert!(MESSAGES.load(Relaxed) > 0);
+        for slot in &locks {
+            end(LOCK, slot.put(null_mut()), false);
+        }
+        for slot in &clients {
+            end(CLIENT, slot.put(null_mut()), false);
+        }
+        let alive = ALIVE.each_ref().map(|count| count.load(Relaxed));
+        assert_eq!(alive, [0, 0]);
+        println!("{calls} calls, {} losses", LOSSES.load(Relaxed));
+        eventually("no connection is left", || {
+            servers.iter().all(|server| server.clients() == 0)
+        });
+        eventually("no thread is left", || threads() == threads_before);
+        eventually("no file is left", || open_files() == files_before);
+    });
+}
+
+// ---- log messages -----------------------------------------------------------------------------
+
+#[test]
+fn a_rust_program_with_a_logger_of_its_own_keeps_it() {
+    struct Own;
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    impl log::Log for Own {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            TOLD.fetch_add(
+                usize::from(record.target().starts_with("redlock_sync")),
+                Relaxed,
+            );
+        }
+        fn flush(&self) {}
+    }
+    let name = "a_rust_program_with_a_logger_of_its_own_keeps_it";
+    in_own_process(name, || {
+        log::set_logger(&Own).unwrap();
+        log::set_max_level(log::LevelFilter::Debug);
+        // SAFETY: a function that lives as long as the process.
+        let set = |level, function| unsafe { redlock_set_log(level, function, null_mut()) };
+        assert_eq!(set(5, Some(logged)), 7);
+        let mut text = [0_u8; 200];
+        // SAFETY: as long as it says.
+        let len = unsafe { redlock_last_error(text.as_mut_ptr().cast(), text.len()) };
+        let text = std::str::from_utf8(&text[..len]).unwrap();
+        assert!(text.contains("a logger of its own"), "{text}");
+        assert_eq!(set(0, None), 0);
+        assert_eq!(log::max_level(), log::LevelFilter::Debug);
+        let servers = Server::several(1);
+        drop(redlock(&servers).try_acquire("a", TTL).unwrap());
+        assert!(TOLD.load(Relaxed) > 0);
+        assert_eq!(MESSAGES.load(Relaxed), 0);
+    });
+}
+
+#[test]
+fn what_others_log_is_not_passed_on() {
+    let name = "what_others_log_is_not_passed_on";
+    in_own_process(name, || {
+        // So that the linker takes the C functions from the crate.
+        drop(Redlock::new(["redis://127.0.0.1"]).unwrap());
+        // SAFETY: a function that lives as long as the process.
+        assert_eq!(unsafe { redlock_set_log(5, Some(logged), null_mut()) }, 0);
+        for target in [
+            "redis",
+            "redlock_synchronous",
+            "redlock",
+            "",
+            "x::redlock_sync",
+        ] {
+            log::error!(target: target, "not ours");
+        }
+        assert_eq!(MESSAGES.load(Relaxed), 0);
+        log::error!(target: "redlock_sync::net", "ours, with a \0");
+        log::trace!(target: "redlock_sync", "ours");
+        assert_eq!(MESSAGES.load(Relaxed), 2);
+    });
+}
+
+// ---- overhead ---------------------------------------------------------------------------------
+
+/// Half of all pairs are faster.
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+#[test]
+#[ignore = "a measurement: run it alone, with --release"]
+fn a_pair_through_c_costs_at_most_1_02_of_the_rust_call() {
+    const PAIRS: usize = 20_000;
+    for nodes in [1, 3, 5] {
+        let servers = Server::several(nodes);
+        let urls: Vec<String> = servers.iter().map(Server::unix_url).collect();
+        let rust = Redlock::new(urls.clone()).unwrap();
+        let list: Vec<CString> = urls
+            .into_iter()
+            .map(|url| CString::new(url).unwrap())
+            .collect();
+        let list: Vec<*const c_char> = list.iter().map(|url| url.as_ptr()).collect();
+        let mut client = null_mut();
+        // SAFETY: strings that live long enough, and handles that are ended below.
+        assert_eq!(unsafe { redlock_new(list.as_ptr(), nodes, &mut client) }, 0);
+        let through_rust = || {
+            let lock = rust.try_acquire("pair", TTL).unwrap().unwrap();
+            lock.release().unwrap();
+        };
+        let through_c = || {
+            let mut lock = null_mut();
+            // SAFETY: as above.
+            unsafe {
+                let status =
+                    redlock_try_acquire(client, c"pair".as_ptr().cast(), 4, 60_000, &mut lock);
+                assert_eq!(status, 0);
+                assert_eq!(redlock_lock_release(lock), 0);
+            }
+        };
+        let mut times = [Vec::new(), Vec::new()];
+        for i in 0..2 * PAIRS {
+            let start = Instant::now();
+            if i % 2 == 0 {
+                through_rust()
+            } else {
+                through_c()
+            }
+            times[i % 2].push(start.elapsed());
+        }
+        let [rust, c] = times.each_mut().map(|times| median(times));
+        let ratio = c.as_secs_f64() / rust.as_secs_f64();
+        println!("{nodes} nodes: Rust {rust:?}, C {c:?}: {ratio:.4}");
+        assert!(ratio <= 1.02);
+        // SAFETY: as above.
+        unsafe { redlock_free(client) };
+    }
+}

@@ -1,0 +1,326 @@
+//! README, changelog and guide: short, linked to what exists, and true where a program can find out.
+
+use crate::support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use redlock_sync::{Error, LockState, Options, Redlock};
+use support::{Server, TTL, eventually, ms, options};
+
+/// Where docs.rs shows a page of the documentation, and a file of the package.
+const PAGES: &str = "https://docs.rs/redlock-sync/latest/redlock_sync/";
+const SOURCE: &str = "https://docs.rs/crate/redlock-sync/latest/source/";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    let text = fs::read_to_string(root().join(path));
+    text.unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The names of the guide's chapters.
+fn chapters() -> Vec<String> {
+    let mut chapters: Vec<String> = fs::read_dir(root().join("src/guide"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    chapters.sort();
+    assert!(chapters.len() > 9, "{chapters:?}");
+    chapters
+}
+
+/// README, changelog and guide.
+fn documents() -> Vec<String> {
+    let chapters = chapters()
+        .into_iter()
+        .map(|name| format!("src/guide/{name}.md"));
+    ["README.md", "CHANGELOG.md", "src/guide.rs"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(chapters)
+        .collect()
+}
+
+/// The lines outside of blocks of code. A source file's documentation counts, too.
+fn prose(text: &str) -> Vec<&str> {
+    let mut code = false;
+    let lines = text.lines().map(|line| line.trim_start_matches("//! "));
+    let lines = lines.filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    });
+    lines.collect()
+}
+
+/// What follows `](` up to `)`.
+fn links(text: &str) -> Vec<String> {
+    let text = prose(text).join("\n");
+    let ends = text.split("](").skip(1);
+    ends.map(|rest| rest.split(')').next().unwrap().replace('\n', ""))
+        .collect()
+}
+
+/// As rustdoc and others make anchors of headings.
+fn anchors(text: &str) -> Vec<String> {
+    let mut anchors: Vec<String> = Vec::new();
+    for line in prose(text) {
+        let Some((level, title)) = line.split_once(' ') else {
+            continue;
+        };
+        if level.is_empty() || level.bytes().any(|byte| byte != b'#') {
+            continue;
+        }
+        let anchor: String = title
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect();
+        let again = anchors
+            .iter()
+            .filter(|other| {
+                other.trim_end_matches(|c: char| c == '-' || c.is_ascii_digit()) == anchor
+            })
+            .count();
+        anchors.push(match again {
+            0 => anchor,
+            _ => format!("{anchor}-{again}"),
+        });
+    }
+    anchors
+}
+
+/// The file with what stands on a page of this crate's documentation, or why there is no such page.
+fn behind(page: &str) -> Result<String, String> {
+    if ["index.html", "guide/index.html"].contains(&page) {
+        return Ok(page
+            .replace("guide/index.html", "src/guide.rs")
+            .replace("index.html", "src/lib.rs"));
+    }
+    let chapter = page
+        .strip_prefix("guide/")
+        .and_then(|page| page.strip_suffix("/index.html"));
+    match chapter {
+        Some(chapter) if chapters().iter().any(|other| other == chapter) => {
+            Ok(format!("src/guide/{chapter}.md"))
+        }
+        Some(chapter) => Err(format!("the guide has no chapter {chapter}")),
+        None => Err("link to the guide, or to the crate's front page".into()),
+    }
+}
+
+/// What is wrong with a link.
+fn check(document: &str, link: &str) -> Result<(), String> {
+    let (target, anchor) = match link.split_once('#') {
+        Some((target, anchor)) => (target, Some(anchor)),
+        None => (link, None),
+    };
+    let file = if target.is_empty() {
+        document.to_owned()
+    } else if let Some(page) = target.strip_prefix(PAGES) {
+        behind(page)?
+    } else if let Some(path) = target.strip_prefix(SOURCE) {
+        let path: PathBuf = root().join(path);
+        return path.exists().then_some(()).ok_or("no such file".into());
+    } else if let Some(chapter) = target.strip_prefix("crate::guide::") {
+        behind(&format!("guide/{chapter}/index.html"))?
+    } else if target == "crate" {
+        "src/lib.rs".into()
+    } else if target.starts_with("crate::") && document.starts_with("src/") {
+        // rustdoc finds out.
+        return Ok(());
+    } else if target.starts_with("https://") && !target.contains("redlock-sync") {
+        return Ok(());
+    } else {
+        return Err("neither a page of this crate nor one of others".into());
+    };
+    match anchor {
+        Some(anchor) if !anchors(&read(&file)).iter().any(|other| other == anchor) => {
+            Err(format!("{file} has no heading of that name"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[test]
+fn the_readme_has_at_most_200_lines() {
+    let lines = read("README.md").lines().count();
+    assert!((100..=200).contains(&lines), "{lines}");
+}
+
+#[test]
+fn every_link_has_a_target() {
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for document in documents() {
+        for link in links(&read(&document)) {
+            count += 1;
+            if let Err(why) = check(&document, &link) {
+                wrong.push(format!("{document}: {link}: {why}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 100, "{count}");
+}
+
+#[test]
+fn links_to_nothing_are_found() {
+    let wrong = [
+        "#nothing",
+        "LICENSE-MIT",
+        "guide/faq.md",
+        "http://example.com",
+        &format!("{PAGES}guide/nothing/index.html"),
+        &format!("{PAGES}guide/operations/index.html#nothing"),
+        &format!("{PAGES}guide/operations/"),
+        &format!("{SOURCE}NOTHING.md"),
+        "crate::guide::nothing",
+        "crate::guide::operations#nothing",
+        "crate#nothing",
+        "https://example.com/redlock-sync",
+        "crate::Redlock",
+    ];
+    for link in wrong {
+        assert!(check("README.md", link).is_err(), "{link}");
+    }
+}
+
+#[test]
+fn the_guide_lists_all_its_chapters() {
+    let guide = read("src/guide.rs");
+    for chapter in chapters() {
+        assert!(
+            guide.contains(&format!("//! | [`{chapter}`] |")),
+            "{chapter}"
+        );
+        let module =
+            format!("#[doc = include_str!(\"guide/{chapter}.md\")]\npub mod {chapter} {{}}");
+        assert!(guide.contains(&module), "{chapter}");
+    }
+}
+
+#[test]
+fn the_tables_name_every_option_and_every_error() {
+    let (options, table) = (read("src/options.rs"), read("src/guide/operations.md"));
+    let setters = options.split("pub fn ").filter_map(|rest| {
+        let (name, rest) = rest.split_once('(')?;
+        rest.starts_with("mut self").then_some(name)
+    });
+    let setters: Vec<&str> = setters.collect();
+    assert!(
+        setters.contains(&"wait") && setters.len() > 6,
+        "{setters:?}"
+    );
+    for name in setters {
+        assert!(table.contains(&format!("\n| `{name}(")), "{name}");
+    }
+    let (errors, table) = (read("src/error.rs"), read("README.md"));
+    let variants = errors.split("pub enum Error {").nth(1).unwrap();
+    let variants = variants.split("\n}").next().unwrap().lines();
+    let variants: Vec<&str> = variants
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
+        .map(|line| line.split(['(', ',']).next().unwrap())
+        .collect();
+    assert!(
+        variants.contains(&"Busy") && variants.len() > 7,
+        "{variants:?}"
+    );
+    for name in variants {
+        assert!(table.contains(&format!("\n| `{name}` |")), "{name}");
+    }
+}
+
+/// The README's line for `redis-cli`, as the server gets it.
+fn rights() -> Vec<String> {
+    let readme = read("README.md");
+    let line = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("redis-cli -h 10.0.0.1 "));
+    line.unwrap()
+        .split(' ')
+        .map(|word| word.trim_matches('\'').to_owned())
+        .collect()
+}
+
+/// All that a program can do with locks.
+fn everything(servers: &[Server], nodes: &[String]) {
+    let processes: Vec<Redlock> = [options(), options(), options().fair(true)]
+        .into_iter()
+        .map(|options| {
+            let redlock = Redlock::new(nodes.iter().map(String::as_str)).unwrap();
+            redlock.with_options(options).unwrap()
+        })
+        .collect();
+    for redlock in &processes[1..] {
+        let mut lock = processes[0].acquire("shop:a", TTL).unwrap();
+        lock.extend(2 * TTL).unwrap();
+        lock.fencing_token().unwrap();
+        let inspection = redlock.inspect("shop:a").unwrap();
+        assert!(matches!(inspection.state(), LockState::Held { .. }));
+        let busy = redlock.acquire_within("shop:a", TTL, ms(100)).err();
+        assert!(matches!(busy, Some(Error::Busy)), "{busy:?}");
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| redlock.acquire("shop:a", TTL).unwrap().release());
+            eventually("it waits on all nodes", || {
+                servers.iter().all(|server| server.queued("shop:a") == 1)
+            });
+            lock.release().unwrap();
+            next.join().unwrap().unwrap();
+        });
+    }
+    let report = processes[0].check("shop:check").unwrap();
+    let refused = |code: &str| ["rights", "probe", "reach", "auth"].contains(&code);
+    let findings: Vec<&str> = report.findings().map(|finding| finding.code()).collect();
+    assert!(!findings.iter().any(|code| refused(code)), "{report}");
+}
+
+#[test]
+fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
+    let servers = Server::several(3);
+    let words = rights();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for server in &servers {
+        server.command(&words);
+        server.command(&["CONFIG", "RESETSTAT"]);
+    }
+    let url = |server: &Server| format!("redis://locks:PASSWORD@127.0.0.1:{}", server.port());
+    everything(&servers, &servers.iter().map(url).collect::<Vec<_>>());
+    for server in &servers {
+        let refused = server.command(&["ACL", "LOG"]);
+        assert_eq!(refused, redlock_sync::redis::Value::Array(Vec::new()));
+    }
+    // And there is nothing among them that nobody needs. (What the command needs is tested with it.)
+    for right in words.iter().filter_map(|word| word.strip_prefix('+')) {
+        let used = || servers.iter().any(|server| server.calls(right) > 0);
+        if !["scan"].contains(&right) {
+            eventually(right, used);
+        }
+    }
+    // The restart guard needs INFO, which it has; and other keys are none of its business.
+    let guarded = Redlock::new(servers.iter().map(url)).unwrap();
+    let guarded = guarded
+        .with_options(options().restart_guard(Duration::from_secs(1)))
+        .unwrap();
+    guarded
+        .acquire("shop:b", ms(500))
+        .unwrap()
+        .release()
+        .unwrap();
+    let other = Redlock::new(servers.iter().map(url)).unwrap();
+    let other = other
+        .with_options(Options::new().wait(Duration::ZERO))
+        .unwrap();
+    let refused = other.acquire("bank:a", TTL).unwrap_err().to_string();
+    assert!(
+        refused.contains("permission") || refused.contains("NOPERM"),
+        "{refused}"
+    );
+}

@@ -1,0 +1,196 @@
+//! A lock that was dropped is gone, though its program does nothing more: what a drop has written is confirmed.
+
+use crate::support;
+
+use std::time::{Duration, Instant};
+
+use redlock_sync::Redlock;
+use support::relay::Relay;
+use support::*;
+
+/// An hour: nothing here ends by itself.
+const HOUR: Duration = Duration::from_secs(3600);
+/// When a thread looks what became of a release, and as long again to mend it, on a busy machine.
+const SOON: Duration = ms(8 * NODE_TIMEOUT.as_millis() as u64);
+
+/// How the servers keep a release from being carried out, though it can be written.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Killed,
+    Flushed,
+    Both,
+}
+
+fn strike(server: &Server, fault: Fault) {
+    if let Fault::Flushed | Fault::Both = fault {
+        server.command(&["SCRIPT", "FLUSH", "SYNC"]);
+    }
+    if let Fault::Killed | Fault::Both = fault {
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+}
+
+/// Nobody knows that the connections are closed: something was heard of them a moment ago.
+fn hold_and_strike(redlock: &Redlock, servers: &[Server], fault: Fault) {
+    let mut lock = redlock.acquire("held", HOUR).unwrap();
+    let kept = servers.iter().all(|server| server.exists("held"));
+    assert!(kept, "it is on all nodes");
+    // Of each node, since it is written to.
+    lock.extend(HOUR).unwrap();
+    std::thread::scope(|scope| {
+        for server in servers {
+            scope.spawn(|| strike(server, fault));
+        }
+    });
+    drop(lock);
+}
+
+fn is_gone(servers: &[Server]) -> bool {
+    servers.iter().all(|server| server.keys().is_empty())
+}
+
+#[test]
+fn a_lock_dropped_just_when_servers_close_the_connections_is_gone_soon() {
+    let name = "a_lock_dropped_just_when_servers_close_the_connections_is_gone_soon";
+    in_own_process(name, || {
+        for nodes in [1, 3] {
+            let servers = Server::several(nodes);
+            for fault in [Fault::Killed, Fault::Flushed, Fault::Both] {
+                for round in 0..5 {
+                    let redlock = connected(&servers);
+                    hold_and_strike(&redlock, &servers, fault);
+                    let what = format!("{nodes} nodes, {fault:?}, round {round}");
+                    eventually_within(SOON, &what, &mut || is_gone(&servers));
+                    let over = || attendants() == 0 && confirmers() == 0;
+                    eventually("all threads have ended", over);
+                }
+            }
+        }
+    });
+}
+
+/// Until they have loaded what they saved.
+fn restart(servers: &mut [Server]) {
+    servers.iter_mut().for_each(Server::restart);
+    for server in servers {
+        eventually("it is loaded", || {
+            server.info("persistence", "loading") == "0"
+        });
+    }
+}
+
+/// What was saved is there again.
+#[test]
+fn a_lock_dropped_just_when_servers_are_restarted_is_gone_soon() {
+    for nodes in [1, 3] {
+        let mut servers = Server::several(nodes);
+        servers.iter_mut().for_each(|server| {
+            server.set_args(&["--appendonly", "yes", "--appendfsync", "always"])
+        });
+        restart(&mut servers);
+        let redlock = connected(&servers);
+        let lock = redlock.acquire("held", HOUR).unwrap();
+        assert!(servers.iter().all(|server| server.exists("held")));
+        // This one is to be there still.
+        redlock.acquire("leaked", HOUR).unwrap().leak();
+        eventually("it is everywhere", || {
+            servers.iter().all(|server| server.exists("leaked"))
+        });
+        // They do not read the release any more.
+        servers.iter().for_each(Server::stop);
+        drop(lock);
+        restart(&mut servers);
+        let left = || servers.iter().all(|server| server.keys() == ["leaked"]);
+        eventually_within(2 * SOON, &format!("{nodes} nodes"), &mut || left());
+    }
+}
+
+/// The same over connections that a load balancer has forgotten: nobody answers.
+#[test]
+fn a_lock_dropped_over_connections_that_lead_nowhere_is_gone_soon() {
+    let servers = Server::several(3);
+    let relays: Vec<_> = servers
+        .iter()
+        .map(|server| Relay::to(server.port()))
+        .collect();
+    let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    redlock.connect().unwrap();
+    let lock = redlock.acquire("held", HOUR).unwrap();
+    eventually("it is everywhere", || {
+        servers.iter().all(|server| server.exists("held"))
+    });
+    relays.iter().for_each(Relay::forget);
+    drop(lock);
+    eventually_within(2 * SOON, "it is gone", &mut || is_gone(&servers));
+}
+
+/// The last handle goes with the lock.
+#[test]
+fn a_lock_dropped_with_its_client_over_closed_connections_is_gone_soon() {
+    let servers = Server::several(3);
+    for fault in [Fault::Killed, Fault::Flushed, Fault::Both] {
+        let redlock = connected(&servers);
+        hold_and_strike(&redlock, &servers, fault);
+        drop(redlock);
+        eventually_within(SOON, &format!("{fault:?}"), &mut || is_gone(&servers));
+    }
+}
+
+fn confirmers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    names
+        .filter(|name| {
+            name.as_ref()
+                .is_ok_and(|name| name.starts_with("redlock-confirm"))
+        })
+        .count()
+}
+
+/// One thread at most, however many are dropped; and it ends.
+#[test]
+fn ten_thousand_drops_share_a_thread_that_ends() {
+    let name = "ten_thousand_drops_share_a_thread_that_ends";
+    in_own_process(name, || {
+        let servers = Server::several(3);
+        let redlock = connected(&servers);
+        let started = |since: &mut Vec<String>| {
+            for task in std::fs::read_dir("/proc/self/task").unwrap() {
+                let path = task.unwrap().path();
+                let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+                let id = path.display().to_string();
+                if name.starts_with("redlock-confirm") && !since.contains(&id) {
+                    since.push(id);
+                }
+            }
+        };
+        let (mut seen, began) = (Vec::new(), Instant::now());
+        for i in 0..10_000 {
+            drop(take(&redlock, "a"));
+            if i % 100 == 0 {
+                started(&mut seen);
+                assert!(confirmers() <= 1);
+            }
+        }
+        let took = began.elapsed();
+        println!("{} threads for 10,000 drops in {took:?}", seen.len());
+        // One; another one if the program slept for a node timeout.
+        assert!((1..=3).contains(&seen.len()), "{}", seen.len());
+        eventually_within(SOON, "it has ended", &mut || confirmers() == 0);
+        assert!(is_gone(&servers));
+    });
+}
+
+/// A lock that is released, and confirmed by all, needs none.
+#[test]
+fn a_release_that_all_have_confirmed_starts_no_thread() {
+    in_own_process("a_release_that_all_have_confirmed_starts_no_thread", || {
+        let servers = Server::several(1);
+        let redlock = connected(&servers);
+        for _ in 0..1000 {
+            take(&redlock, "a").release().unwrap();
+            assert_eq!(confirmers(), 0);
+        }
+    });
+}

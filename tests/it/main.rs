@@ -1,0 +1,63 @@
+//! What the library promises, in one program: tests wait for most of their time, and so they do it side by side. One
+//! that concerns a whole process (its threads, files, signals, logger, end) runs in one of its own:
+//! `support::in_own_process`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "capi")]
+mod capi;
+
+mod locks {
+    mod edges;
+    mod ends;
+    mod fencing;
+    mod fork;
+    mod input;
+    mod keep_alive;
+    mod label;
+    mod processes;
+    mod reentrant;
+}
+
+mod waiting {
+    mod fair;
+    mod threads;
+    mod wake;
+}
+
+mod connections {
+    mod connect;
+    mod first_use;
+    mod sockets;
+    mod tls;
+}
+
+mod faults {
+    mod confirm;
+    mod no_threads;
+    mod nodes;
+    mod orphans;
+    mod outage;
+    mod refill;
+    mod refused;
+    mod restart_guard;
+    mod signals;
+    mod silence;
+    mod table;
+}
+
+mod operations {
+    mod inspect_and_check;
+    mod logger;
+    mod observer;
+    mod secrets;
+    mod texts;
+}
+
+mod documents {
+    mod api;
+    mod examples;
+    mod prose;
+    mod soak_check;
+}

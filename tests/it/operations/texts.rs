@@ -1,0 +1,159 @@
+//! What errors say: how the votes stood, which option a cause hangs on, addresses as they are written.
+
+use crate::support;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use redlock_sync::{Error, NodeErrors, NodeState, Redlock};
+use support::*;
+
+fn text(errors: NodeErrors) -> String {
+    Error::Unavailable(errors).to_string()
+}
+
+#[test]
+fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
+    let servers = Server::several(5);
+    let redlock = connected(&servers);
+    let again = || {
+        servers[2..].iter().for_each(Server::resume);
+        eventually("all nodes are connected", || {
+            let lock = take(&redlock, "connecting");
+            let all = servers.iter().all(|server| server.exists("connecting"));
+            lock.release().unwrap();
+            all
+        });
+    };
+    let failed = |verdict: &str, failed: &[usize], errors: NodeErrors| {
+        let nodes: Vec<usize> = errors.iter().map(|(node, _)| node).collect();
+        assert_eq!(nodes, failed, "{errors}");
+        let cause = |node: usize| {
+            let port = servers[node].port();
+            format!("node {node} (127.0.0.1:{port}): no answer within 500 ms (node_timeout)")
+        };
+        let causes: Vec<String> = nodes.into_iter().map(cause).collect();
+        let expected = format!(
+            "too few nodes answered for a verdict: {verdict}: {}",
+            causes.join("; ")
+        );
+        assert_eq!(text(errors), expected);
+    };
+
+    // One has it from another, one grants it, three are silent.
+    servers[0].command(&["SET", "a", "another's"]);
+    servers[2..].iter().for_each(Server::stop);
+    let errors = unavailable(redlock.try_acquire("a", TTL));
+    failed("granted by 1, denied by 1, 3 failed", &[2, 3, 4], errors);
+    again();
+
+    let mut lock = take(&redlock, "b");
+    eventually("it is on all nodes", || {
+        servers.iter().all(|server| server.exists("b"))
+    });
+    servers[0].command(&["DEL", "b"]);
+    servers[3..].iter().for_each(Server::stop);
+    let errors = unavailable(lock.extend(2 * TTL));
+    failed("held by 2, not held by 1, 2 failed", &[3, 4], errors);
+    let errors = unavailable(lock.fencing_token());
+    failed("held by 2, not held by 1, 2 failed", &[3, 4], errors);
+    let errors = unavailable(lock.release());
+    failed("held by 2, not held by 1, 2 failed", &[3, 4], errors);
+}
+
+#[test]
+fn where_too_few_are_there_to_ask_nobody_votes_and_that_is_said() {
+    let mut servers = Server::several(3);
+    servers[..2].iter_mut().for_each(Server::kill);
+    let redlock = redlock(&servers);
+    let text = text(unavailable(redlock.try_acquire("a", TTL)));
+    let start = "too few nodes answered for a verdict: granted by 0, denied by 0, 2 failed, 1 not \
+                 waited for: node 0 (127.0.0.1:";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn a_late_connection_names_connect_timeout() {
+    let servers = Server::several(1);
+    servers[0].stop();
+    let brief = options().connect_timeout(NODE_TIMEOUT);
+    let redlock = redlock(&servers).with_options(brief).unwrap();
+    let errors = unavailable(redlock.try_acquire("a", TTL));
+    let (_, cause) = errors.iter().next().unwrap();
+    let expected = "not connected within 500 ms (connect_timeout)";
+    assert!(cause.to_string().ends_with(expected), "{cause}");
+}
+
+/// Nobody accepts there, so the kernel drops what would be one connection more.
+#[test]
+fn a_connection_that_nobody_accepts_names_connect_timeout() {
+    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    // SAFETY: plain system call on a socket of ours.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&address, ms(200)) {
+        queue.push(stream);
+        assert!(queue.len() < 100);
+    }
+    let redlock = Redlock::new([format!("redis://{address}")]).unwrap();
+    let redlock = redlock.with_options(options().connect_timeout(ms(500)));
+    let inspection = redlock.unwrap().inspect("a").unwrap();
+    let (_, _, state) = inspection.nodes().next().unwrap();
+    let NodeState::Failed(errors) = state else {
+        panic!("{state:?}");
+    };
+    let text = errors.to_string();
+    let expected = format!("node 0 ({address}): not connected within 500 ms (connect_timeout)");
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_look_that_is_not_answered_names_the_options_that_bound_it() {
+    let servers = Server::several(1);
+    let brief = options().node_timeout(ms(25));
+    let redlock = redlock(&servers).with_options(brief).unwrap();
+    // It answers what does not write.
+    servers[0].command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let inspection = redlock.inspect("a").unwrap();
+    let (_, _, state) = inspection.nodes().next().unwrap();
+    let NodeState::Failed(errors) = state else {
+        panic!("{state:?}");
+    };
+    let text = errors.to_string();
+    assert!(
+        text.ends_with("): no answer within 25 ms (node_timeout)"),
+        "{text}"
+    );
+    let text = redlock.check("a").unwrap().to_string();
+    let expected = "no answer within 500 ms (20 × node_timeout)";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn an_ipv6_address_has_brackets_wherever_it_is_shown() {
+    let port = free_port();
+    let url = format!("redis://[::1]:{port}");
+    let address = format!("[::1]:{port}");
+    let redlock = Redlock::new([&*url]).unwrap();
+    let brief = options().connect_timeout(Duration::from_millis(500));
+    let redlock = redlock.with_options(brief).unwrap();
+    let shown = [
+        format!("{redlock:?}"),
+        text(unavailable(redlock.try_acquire("a", TTL))),
+        redlock.check("a").unwrap().to_string(),
+        redlock
+            .inspect("a")
+            .unwrap()
+            .nodes()
+            .next()
+            .unwrap()
+            .1
+            .into(),
+        config(Redlock::new([&*url, &*url])),
+    ];
+    for text in shown {
+        assert!(text.contains(&address), "{text}");
+    }
+}
