@@ -50,10 +50,10 @@ impl Lock {
             && self.is_valid()
         {
             self.taken();
+            let name = self.shown();
             say!(
                 warn,
-                "lock {} was found lost when its fencing token was asked for",
-                self.shown()
+                "lock {name} was found lost when its fencing token was asked for"
             );
         }
         token

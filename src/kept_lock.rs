@@ -67,8 +67,8 @@ impl Lock {
             return Err(Error::Lost);
         }
         let (now, lease) = (Point::now(), self.lease());
-        let (held, old) = (lease.held(now), lease.deadline());
-        let due = lease.is_due(now).then(|| lease.granted());
+        let (held, old) = (lease.held(now), lease.deadline);
+        let due = lease.is_due(now).then(|| lease.granted);
         drop(lease);
         if max_hold < held {
             return Err(Error::config(format!(
@@ -112,16 +112,13 @@ impl KeptLock {
 
     /// How long the lock will still be renewed: the rest of `max_hold`.
     pub fn hold_left(&self) -> Duration {
-        if self.is_ours() {
-            self.lock.lease().hold_left(Point::now())
-        } else {
-            Duration::ZERO
-        }
+        let left = |_: &Arc<Renewal>| self.lock.lease().hold_left(Point::now());
+        self.renewal().map_or(Duration::ZERO, left)
     }
 
     /// Whether the lock is still valid. Local: asks no node.
     pub fn is_valid(&self) -> bool {
-        self.validity().is_ok()
+        self.lock.is_valid()
     }
 
     /// Checks that the lock stays valid for at least `at_least`, even without another renewal. Call it before each
@@ -132,11 +129,7 @@ impl KeptLock {
     /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (the lock is still held, and may
     /// still be renewed).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
-        match self.validity() {
-            Err(_) => Err(Error::Lost),
-            Ok(remaining) if remaining < at_least => Err(Error::TooSlow),
-            Ok(_) => Ok(()),
-        }
+        self.lock.ensure(at_least)
     }
 
     /// Waits until the lock is lost, for at most `timeout`. Returns true as soon as it is lost, false after the
@@ -174,7 +167,7 @@ impl KeptLock {
     /// Ends the renewal and returns the plain lock with its current deadline. A renewal that
     /// is under way at this moment may still reach the nodes; the deadline does not rely on it.
     pub fn stop(self) -> Lock {
-        if self.is_ours() {
+        if self.renewal().is_some() {
             self.lock.end_renewal();
         }
         self.lock
@@ -193,24 +186,17 @@ impl KeptLock {
         &self.lock
     }
 
-    /// False in a forked child, whose lock it is not.
-    fn is_ours(&self) -> bool {
-        self.lock.shared.is_ours()
-    }
-
+    /// `None` in a forked child, whose lock it is not.
     fn renewal(&self) -> Option<&Arc<Renewal>> {
         match &self.lock.home {
-            Home::Shared(renewal) if self.is_ours() => Some(renewal),
+            Home::Shared(renewal) if self.lock.shared.is_ours() => Some(renewal),
             _ => None,
         }
     }
 
     fn validity(&self) -> Result<Duration, LostReason> {
-        if self.is_ours() {
-            self.lock.validity()
-        } else {
-            Err(LostReason::Expired)
-        }
+        self.renewal()
+            .map_or(Err(LostReason::Expired), |_| self.lock.validity())
     }
 }
 

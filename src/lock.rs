@@ -1,8 +1,8 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::clock::{self, Point};
+use crate::clock::Point;
 use crate::error::Error;
 use crate::net::drive::Nodes;
 use crate::net::lane::Lane;
@@ -31,7 +31,7 @@ impl Shared {
         Shared {
             waiting: Arc::new(Waiting::new(&nodes)),
             lane: Arc::new(Lane::new(nodes)),
-            renewals: Renewals::new(),
+            renewals: Renewals::default(),
         }
     }
 
@@ -42,36 +42,6 @@ impl Shared {
 
     pub(crate) fn observer(&self) -> &Observer {
         &self.lane.nodes().observer
-    }
-
-    /// Notifies the observer of the result of an acquisition.
-    pub(crate) fn acquired(
-        &self,
-        result: Result<Lock, Error>,
-        began: Option<Instant>,
-        resource: &[u8],
-        attempts: u32,
-    ) -> Result<Lock, Error> {
-        let Some(began) = began else {
-            return result;
-        };
-        let wait = clock::instant().saturating_duration_since(began);
-        match result {
-            Ok(mut lock) => {
-                lock.acquired(wait, attempts);
-                // The observer may have taken its time (rule R4).
-                lock.is_valid().then_some(lock).ok_or(Error::TooSlow)
-            }
-            Err(error) => {
-                self.observer().notify(|| Event::NotAcquired {
-                    resource,
-                    wait,
-                    attempts,
-                    error: &error,
-                });
-                Err(error)
-            }
-        }
     }
 }
 
@@ -229,7 +199,7 @@ impl Lock {
         if !self.shared.is_ours() {
             return Err(Error::Lost);
         }
-        let old = self.lease().deadline();
+        let old = self.lease().deadline;
         let extended = if self.validity().is_err() {
             Err(Error::Lost)
         } else if self.extensions_left == 0 {
@@ -258,11 +228,8 @@ impl Lock {
             }
             Extended::Lost(loss) => {
                 self.report(loss);
-                say!(
-                    warn,
-                    "lock {} was found lost when it was extended",
-                    self.shown()
-                );
+                let name = self.shown();
+                say!(warn, "lock {name} was found lost when it was extended");
                 Err(Error::Lost)
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
@@ -380,11 +347,8 @@ impl Lock {
                 Ok(())
             }
             Outcome::No => {
-                say!(
-                    warn,
-                    "lock {} was found lost when it was released",
-                    self.shown()
-                );
+                let name = self.shown();
+                say!(warn, "lock {name} was found lost when it was released");
                 let loss = self.lease().lose(LostReason::Taken);
                 self.report(loss);
                 self.ended(Ending::WasLost);
@@ -404,10 +368,10 @@ impl Lock {
         match self.release() {
             Ok(()) => Ok(result),
             Err(Error::Unavailable(nodes)) => {
+                let name = Shown(&resource);
                 say!(
                     warn,
-                    "lock {}: too few nodes confirmed its release, so it ends with its ttl: {nodes}",
-                    Shown(&resource)
+                    "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
                 );
                 Ok(result)
             }

@@ -1,11 +1,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisError};
 
-use crate::clock::Point;
+use crate::clock::{self, Point};
 use crate::error::{Cause, ConfigError, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
@@ -196,7 +196,7 @@ impl Redlock {
         };
         let began = shared.observer().begins();
         let tried = acquirer.once();
-        match shared.acquired(tried, began, &resource, acquirer.attempts) {
+        match notified(shared.observer(), tried, began, &acquirer) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Busy) => Ok(None),
             Err(error) => Err(error),
@@ -469,7 +469,36 @@ impl Redlock {
         };
         let began = shared.observer().begins();
         let waited = acquirer.wait(wait);
-        shared.acquired(waited, began, &resource, acquirer.attempts)
+        notified(shared.observer(), waited, began, &acquirer)
+    }
+}
+
+/// Notifies the observer of the result of an acquisition.
+fn notified(
+    observer: &Observer,
+    result: Result<Lock, Error>,
+    began: Option<Instant>,
+    acquirer: &Acquirer<'_>,
+) -> Result<Lock, Error> {
+    let Some(began) = began else {
+        return result;
+    };
+    let wait = clock::instant().saturating_duration_since(began);
+    match result {
+        Ok(mut lock) => {
+            lock.acquired(wait, acquirer.attempts);
+            // The observer may have taken its time (rule R4).
+            lock.is_valid().then_some(lock).ok_or(Error::TooSlow)
+        }
+        Err(error) => {
+            observer.notify(|| Event::NotAcquired {
+                resource: acquirer.resource,
+                wait,
+                attempts: acquirer.attempts,
+                error: &error,
+            });
+            Err(error)
+        }
     }
 }
 

@@ -3,9 +3,9 @@
 //! Whether a lock is valid is decided by its lease and the clock alone, whenever the holder or a thread looks. The
 //! threads only make sure that it is looked at in time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,12 @@ pub(crate) struct Renewal {
     /// To be called when the lock is lost. (Where both mutexes are held, this one was locked first.)
     callbacks: Mutex<Vec<Callback>>,
     observer: Observer,
-    /// The event queue holds an event of this lock.
-    queued: AtomicBool,
+    /// The observer has not been notified of it.
+    result: Mutex<Option<Renewed>>,
 }
+
+/// What was left of the validity, and the result of the renewal.
+type Renewed = (Duration, Result<(), Error>);
 
 /// What has detected a loss.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +63,7 @@ impl Renewal {
             changed: Condvar::new(),
             callbacks: Mutex::default(),
             observer,
-            queued: AtomicBool::new(false),
+            result: Mutex::default(),
         }
     }
 
@@ -96,7 +99,8 @@ impl Renewal {
         }
         let reason = loss.reason;
         self.changed.notify_all();
-        for callback in std::mem::take(&mut *lock(&self.callbacks)) {
+        let callbacks = std::mem::take(&mut *lock(&self.callbacks));
+        for callback in callbacks {
             self.call(callback, reason);
         }
         let renewal = self.clone();
@@ -143,7 +147,7 @@ impl Renewal {
     /// Registers a callback, or calls it at once if the loss has been detected.
     pub(crate) fn on_lost(self: &Arc<Self>, callback: Callback) {
         let mut callbacks = lock(&self.callbacks);
-        let lost = lock(&self.lease).lost();
+        let lost = lock(&self.lease).lost;
         match lost {
             None => callbacks.push(callback),
             Some(reason) => {
@@ -156,44 +160,43 @@ impl Renewal {
     /// Waits until a loss is detected, for at most `time`.
     pub(crate) fn wait(&self, time: Duration) {
         let lease = lock(&self.lease);
-        if lease.lost().is_none() {
+        if lease.lost.is_none() {
             drop(wait_for(&self.changed, lease, time));
         }
     }
 
     /// Notifies the observer of a renewal's result.
-    fn notify(&self, left: Duration, result: &Result<(), Error>) {
-        self.queued.store(false, Ordering::Relaxed);
+    fn notify(&self) {
+        let result = lock(&self.result).take();
         let lease = lock(&self.lease);
         // After a loss only the end is reported.
-        if lease.is_kept() && lease.lost().is_none() {
+        if let Some((left, result)) = result
+            && lease.is_kept()
+            && lease.lost.is_none()
+        {
             let resource = lease.key.resource.clone();
             drop(lease);
             self.observer
-                .notify(|| Event::extension(&resource, left, true, result));
+                .notify(|| Event::extension(&resource, left, true, &result));
         }
     }
 }
 
 /// The kept locks of one process and its connections.
+#[derive(Default)]
 pub(crate) struct Renewals {
     renewals: Arc<Schedule>,
-    events: Arc<EventQueue>,
+    /// Results of renewals, for the observer.
+    events: Arc<Schedule>,
     expiries: Arc<Schedule>,
 }
 
 impl Renewals {
-    pub(crate) fn new() -> Renewals {
-        Renewals {
-            renewals: Arc::default(),
-            events: Arc::default(),
-            expiries: Arc::default(),
-        }
-    }
-
     /// Renews the lock from now on.
     pub(crate) fn keep(&self, renewal: &Arc<Renewal>, lane: &Arc<Lane>) -> std::io::Result<()> {
-        let due = lock(&renewal.lease).first_renewal(Point::now(), jitter);
+        let lease = lock(&renewal.lease);
+        let due = lease.next_renewal(lease.deadline.from.mono, Point::now(), jitter);
+        drop(lease);
         // The connections close with the last lock, whether this thread runs or not.
         let (lane, events) = (Arc::downgrade(lane), self.events.clone());
         let work = move |due: Due| {
@@ -224,24 +227,26 @@ impl Renewals {
         if !lock(&renewal.lease).unkeep() {
             return;
         }
-        self.renewals.remove(renewal.id);
-        self.expiries.remove(renewal.id);
+        for schedule in [&self.renewals, &self.events, &self.expiries] {
+            schedule.remove(renewal.id);
+        }
+        let callbacks = std::mem::take(&mut *lock(&renewal.callbacks));
         // What a callback owns may have a destructor that takes its time, or panics: the lock is released all the same.
-        for callback in std::mem::take(&mut *lock(&renewal.callbacks)) {
+        for callback in callbacks {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(callback)));
         }
     }
 }
 
 /// Renews the locks that are due. Returns when each is due again.
-fn renew(lane: &Lane, events: &Arc<EventQueue>, due: Due) -> Due {
+fn renew(lane: &Lane, events: &Arc<Schedule>, due: Due) -> Due {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
         let Some(mut lease) = renewal.valid_lease(started) else {
             continue;
         };
-        let (begun, end) = (lease.renewal(started), lease.next_check(started));
+        let (begun, end) = (lease.renewal(started), lease.expires(started));
         drop(lease);
         if let Some((extension, op)) = begun {
             ops.push(op);
@@ -275,12 +280,14 @@ fn renew(lane: &Lane, events: &Arc<EventQueue>, due: Due) -> Due {
         };
         drop(lease);
         if !renewal.observer.is_none() {
-            results.push((renewal.clone(), left, result));
+            results.push((renewal.clone(), (left, result)));
         }
         next.push((again, renewal));
     }
     refill_all(lane, incomplete);
-    events.push(results);
+    for (renewal, result) in results {
+        report_later(events, renewal, result);
+    }
     next
 }
 
@@ -302,61 +309,27 @@ fn watch(due: Due) -> Due {
     due.into_iter()
         .filter_map(|(_, renewal)| {
             let now = Point::now();
-            let next = renewal.valid_lease(now)?.next_check(now);
+            let next = renewal.valid_lease(now)?.expires(now);
             Some((next, renewal))
         })
         .collect()
 }
 
-/// Results of renewals for the observer, which may take its time. So they are reported by a thread of their own, not by
-/// the one that renews. It runs while the queue is not empty.
-#[derive(Default)]
-struct EventQueue(Mutex<Queue>);
-
-#[derive(Default)]
-struct Queue {
-    results: VecDeque<Renewed>,
-    running: bool,
-}
-
-/// What was left of the validity, and the result of the renewal.
-type Renewed = (Arc<Renewal>, Duration, Result<(), Error>);
-
-impl EventQueue {
-    /// Keeps at most one result for each lock, and none for those that have ended: an observer that does not return
-    /// must not fill the memory.
-    fn push(self: &Arc<Self>, mut results: Vec<Renewed>) {
-        results.retain(|(renewal, ..)| !renewal.queued.swap(true, Ordering::Relaxed));
-        if results.is_empty() {
-            return;
-        }
-        let mut queue = lock(&self.0);
-        let all = std::mem::take(&mut queue.results).into_iter();
-        let (rest, ended) = all
-            .chain(results)
-            .partition::<VecDeque<_>, _>(|(renewal, ..)| renewal.is_active());
-        queue.results = rest;
-        if !queue.running {
-            let events = self.clone();
-            let thread = std::thread::Builder::new().name("redlock-news".into());
-            // If no thread can be started, the next renewal tries again.
-            queue.running = thread.spawn(move || events.run()).is_ok();
-        }
-        drop(queue);
-        // The last of them may own the observer, and its destructor may take its time.
-        drop(ended);
+/// Has the observer notified of the result of a renewal by a thread of its own, since it may take its time. At most one
+/// result of each lock waits for that: an observer that does not return must not fill the memory.
+fn report_later(events: &Arc<Schedule>, renewal: Arc<Renewal>, result: Renewed) {
+    if lock(&renewal.result).is_some() {
+        return;
     }
-
-    fn run(&self) {
-        loop {
-            let mut queue = lock(&self.0);
-            let Some((renewal, left, result)) = queue.results.pop_front() else {
-                queue.running = false;
-                return;
-            };
-            drop(queue);
-            renewal.notify(left, &result);
-        }
+    *lock(&renewal.result) = Some(result);
+    let work = |due: Due| {
+        due.iter().for_each(|(_, renewal)| renewal.notify());
+        Due::new()
+    };
+    let added = events.add(clock::instant(), renewal.clone(), "redlock-news", work);
+    if added.is_err() {
+        // No thread can be started: the next renewal tries again.
+        *lock(&renewal.result) = None;
     }
 }
 
@@ -422,10 +395,6 @@ impl Timetable {
 }
 
 impl Schedule {
-    fn timetable(&self) -> MutexGuard<'_, Timetable> {
-        lock(&self.timetable)
-    }
-
     fn add(
         self: &Arc<Self>,
         due: Instant,
@@ -433,7 +402,7 @@ impl Schedule {
         name: &str,
         mut work: impl FnMut(Due) -> Due + Send + 'static,
     ) -> std::io::Result<()> {
-        let mut timetable = self.timetable();
+        let mut timetable = lock(&self.timetable);
         let id = renewal.id;
         timetable.insert(due, renewal);
         if !timetable.running {
@@ -451,7 +420,7 @@ impl Schedule {
     }
 
     fn remove(&self, id: u64) {
-        let mut timetable = self.timetable();
+        let mut timetable = lock(&self.timetable);
         timetable.remove(id);
         let empty = timetable.entries.is_empty();
         drop(timetable);
@@ -462,7 +431,7 @@ impl Schedule {
 
     /// The thread's work, until nothing is left to do.
     fn serve(&self, work: &mut dyn FnMut(Due) -> Due) {
-        let mut timetable = self.timetable();
+        let mut timetable = lock(&self.timetable);
         let mut last = Point::now();
         loop {
             let point = Point::now();
@@ -480,7 +449,7 @@ impl Schedule {
             let due = timetable.take_due(now);
             drop(timetable);
             let next = work(due);
-            timetable = self.timetable();
+            timetable = lock(&self.timetable);
             for (due, renewal) in next {
                 timetable.insert(due, renewal);
             }

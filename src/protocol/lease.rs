@@ -56,11 +56,11 @@ pub(crate) struct Lease {
     pub(crate) key: Key,
     /// When its acquisition began.
     since: Point,
-    /// The ttl last granted.
-    granted: Ttl,
-    deadline: Deadline,
+    /// The ttl last granted, which renewals ask for.
+    pub(crate) granted: Ttl,
+    pub(crate) deadline: Deadline,
     /// Once lost, always lost, even if a clock is set back.
-    lost: Option<LostReason>,
+    pub(crate) lost: Option<LostReason>,
     /// While it is kept alive.
     hold: Option<Hold>,
     /// The observer is being notified of the loss.
@@ -114,15 +114,6 @@ impl Lease {
         }
     }
 
-    /// The ttl that renewals ask for.
-    pub(crate) fn granted(&self) -> Ttl {
-        self.granted
-    }
-
-    pub(crate) fn deadline(&self) -> Deadline {
-        self.deadline
-    }
-
     /// How long the lock has been held.
     pub(crate) fn held(&self, now: Point) -> Duration {
         self.since.elapsed_at(now)
@@ -137,10 +128,6 @@ impl Lease {
     }
 
     // ---- the loss
-
-    pub(crate) fn lost(&self) -> Option<LostReason> {
-        self.lost
-    }
 
     /// What is left of the validity, or why nothing is.
     pub(crate) fn validity(&mut self, now: Point) -> Result<Duration, Loss> {
@@ -183,11 +170,8 @@ impl Lease {
     /// returns that.
     pub(crate) fn ended(&mut self, now: Point) -> Option<Duration> {
         let held = self.held(now);
-        if self.notifying {
-            self.ended = Some(held);
-            return None;
-        }
-        Some(held)
+        self.ended = self.notifying.then_some(held);
+        (!self.notifying).then_some(held)
     }
 
     // ---- extensions
@@ -199,7 +183,7 @@ impl Lease {
             since: None,
             // The answers must be here before the old deadline (rule R10). If the new one were over first,
             // the later of the two would still be the old one.
-            until: self.expires(now),
+            until: Some(self.expires(now)),
             only_write: false,
             nodes: NodeSet::ALL,
         };
@@ -240,15 +224,15 @@ impl Lease {
             action: Action::Refill(ttl),
             key: self.key.clone(),
             since: None,
-            until: self.expires(now),
+            until: Some(self.expires(now)),
             only_write: true,
             nodes,
         }
     }
 
     /// When the validity ends, by the monotonic clock.
-    fn expires(&self, now: Point) -> Option<Instant> {
-        now.mono.checked_add(self.left(now))
+    pub(crate) fn expires(&self, now: Point) -> Instant {
+        now.mono + self.left(now)
     }
 
     // ---- renewals
@@ -289,12 +273,8 @@ impl Lease {
         (!over).then(|| self.extension(self.granted, now))
     }
 
-    /// When the first renewal is due. `jitter` draws from a range, so that locks acquired together spread out.
-    pub(crate) fn first_renewal(&self, now: Point, jitter: Jitter) -> Instant {
-        self.next_renewal(self.deadline.from.mono, now, jitter)
-    }
-
-    /// When the next one is due: by the schedule, unless that is too far behind.
+    /// When the next renewal is due, after that of `last`: by the schedule, unless that is too far behind. `jitter`
+    /// spreads out locks that were acquired together.
     pub(crate) fn next_renewal(&self, last: Instant, now: Point, jitter: Jitter) -> Instant {
         let third = self.granted.duration() / 3;
         (last + jitter(third - third / 10, third)).max(now.mono)
@@ -303,11 +283,6 @@ impl Lease {
     /// When one that too few nodes answered is tried again.
     pub(crate) fn retry(&self, now: Point, node_timeout: Duration) -> Instant {
         now.mono + (self.granted.duration() / 20).max(node_timeout)
-    }
-
-    /// When to look again whether it is lost.
-    pub(crate) fn next_check(&self, now: Point) -> Instant {
-        self.expires(now).unwrap_or(now.mono)
     }
 }
 
@@ -390,7 +365,7 @@ mod tests {
             let case = format!("{asked} ms, after {time} ms: {result}");
             assert_eq!(found, result, "{case}");
             assert_eq!(lease.left(start), validity * MS, "{case}");
-            assert_eq!(lease.granted().duration(), granted * MS, "{case}");
+            assert_eq!(lease.granted.duration(), granted * MS, "{case}");
         }
     }
 
@@ -439,7 +414,7 @@ mod tests {
             // Even if a clock is set back.
             assert_eq!(lease.validity(start), Err(loss(false)));
             assert_eq!(
-                (lease.left(start), lease.lost()),
+                (lease.left(start), lease.lost),
                 (Duration::ZERO, Some(reason))
             );
             // An answer that comes late changes nothing.
@@ -478,14 +453,14 @@ mod tests {
         let at = |time| later(start, time * MS);
         let (least, most): (Jitter, Jitter) = (|min, _| min, |_, max| max);
         let due = |due: Instant| (due - start.mono).as_millis();
-        assert_eq!(due(lease.first_renewal(at(1), least)), 299);
-        assert_eq!(due(lease.first_renewal(at(1), most)), 333);
-        assert_eq!(due(lease.first_renewal(at(800), most)), 800);
+        assert_eq!(due(lease.next_renewal(start.mono, at(1), least)), 300);
+        assert_eq!(due(lease.next_renewal(start.mono, at(1), most)), 333);
+        assert_eq!(due(lease.next_renewal(start.mono, at(800), most)), 800);
         assert_eq!(due(lease.next_renewal(at(333).mono, at(340), most)), 666);
         assert_eq!(due(lease.next_renewal(at(333).mono, at(700), most)), 700);
         assert_eq!(due(lease.retry(at(340), NODE_TIMEOUT)), 390);
         assert_eq!(due(lease.retry(at(340), MS)), 390);
-        assert_eq!(due(lease.next_check(at(340))), 988);
+        assert_eq!(due(lease.expires(at(340))), 988);
         assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
         assert_eq!(lease.hold_left(at(400)), 4600 * MS);
         assert!(lease.renewal(at(4999)).is_some() && lease.renewal(at(5000)).is_none());

@@ -1083,7 +1083,7 @@ impl World {
                 self.alone(c, token);
                 let belief = self.beliefs.iter_mut().find(|one| one.token == token);
                 if let Some(belief) = belief {
-                    belief.deadline = held.lease.deadline();
+                    belief.deadline = held.lease.deadline;
                 }
                 // As a kept lock is: its holder does not wait for this.
                 if let Some(refill) = refill {
