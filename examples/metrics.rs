@@ -239,7 +239,7 @@ impl Metrics {
                     Ending::Released => "released",
                     Ending::NotConfirmed => "not_confirmed",
                     Ending::Dropped => "dropped",
-                    Ending::Left => "left",
+                    Ending::Leaked => "leaked",
                     Ending::WasLost => "was_lost",
                     _ => "other",
                 };

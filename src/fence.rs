@@ -1,9 +1,6 @@
-use std::time::Duration;
-
 use crate::clock::Point;
 use crate::error::Error;
-use crate::keep_alive::KeptLock;
-use crate::keeper::LostReason;
+use crate::kept_lock::KeptLock;
 use crate::lock::Lock;
 use crate::protocol::fence::{Fenced, Fencing};
 
@@ -48,36 +45,35 @@ impl Lock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn fencing_token(&self) -> Result<u64, Error> {
-        let token = self.fence(|| self.remaining());
+        let token = self.fence();
         if let Err(Error::Lost) = token
             && self.is_valid()
         {
-            self.lose(LostReason::Taken);
+            self.taken();
+            let name = self.shown();
             say!(
                 warn,
-                "lock {} was found lost when its fencing token was asked for",
-                self.shown()
+                "lock {name} was found lost when its fencing token was asked for"
             );
         }
         token
     }
 
-    /// The same, where `remaining` says what is left of the validity. It is over neither before nor after
-    /// (rule R22).
-    fn fence(&self, remaining: impl Fn() -> Duration) -> Result<u64, Error> {
+    /// The validity is over neither before nor after (rule R22).
+    fn fence(&self) -> Result<u64, Error> {
         let mut fencing = Fencing::new();
         loop {
-            let left = remaining();
+            let left = self.remaining();
             if left.is_zero() {
                 return Err(Error::Lost);
             }
             if let Some(token) = self.fencing_token.get() {
                 return Ok(*token);
             }
-            let now = Point::now().mono;
-            let op = fencing.op(self.key.clone(), now, now.checked_add(left));
+            let (key, now) = (self.lease().key.clone(), Point::now().mono);
+            let op = fencing.op(key, now, now.checked_add(left));
             let answer = self.shared.lane.run(op);
-            let over = remaining().is_zero();
+            let over = self.remaining().is_zero();
             match fencing.answered(answer, Point::now().mono, over) {
                 // Another thread may have been first: one lock has one number.
                 Fenced::Token(token) => drop(self.fencing_token.set(token)),
@@ -97,9 +93,11 @@ impl KeptLock {
     /// As [`Lock::fencing_token`]. If so many nodes no longer hold the lock that no majority is left, the lock is lost
     /// for all its functions and callbacks.
     pub fn fencing_token(&self) -> Result<u64, Error> {
-        let token = self.lock().fence(|| self.remaining());
-        if let Err(Error::Lost) = token {
-            self.taken();
+        let token = self.lock().fence();
+        if let Err(Error::Lost) = token
+            && self.is_valid()
+        {
+            self.lock().taken();
         }
         token
     }

@@ -196,8 +196,8 @@ macro_rules! say {
     }};
 }
 
-// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, keeper,
-// keep_alive, observe, inspect, check, fence, reentrant, capi.
+// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, renewals,
+// kept_lock, observe, inspect, check, fence, reentrant, capi.
 
 /// The C interface.
 #[cfg(feature = "capi")]
@@ -217,11 +217,8 @@ mod fence;
 pub mod guide;
 /// Who holds a lock, node by node.
 mod inspect;
-/// Locks that are renewed by themselves.
-mod keep_alive;
-/// The threads of kept locks.
-mod keeper;
-
+/// Locks that are renewed automatically.
+mod kept_lock;
 mod label;
 /// A held lock.
 mod lock;
@@ -239,6 +236,8 @@ mod protocol;
 mod redlock;
 /// Locks that a thread can lock again.
 mod reentrant;
+/// The threads of kept locks.
+mod renewals;
 /// What no text of a server may repeat.
 mod secret;
 /// A resource in a log line.
@@ -258,12 +257,12 @@ mod waiting;
 pub use check::{NodeFacts, Report};
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
 pub use inspect::{Holder, Inspection, LockState, NodeState};
-pub use keep_alive::KeptLock;
-pub use keeper::LostReason;
+pub use kept_lock::KeptLock;
 pub use lock::Lock;
 pub use observe::{Ending, Event};
 pub use options::Options;
 pub use protocol::fitness::{Finding, Severity};
+pub use protocol::lease::LostReason;
 /// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.
 pub use redis;
 pub use redlock::Redlock;

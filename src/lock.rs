@@ -1,20 +1,20 @@
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use crate::clock::Point;
 use crate::error::Error;
-use crate::keeper::{Keeper, Kept, LostReason};
 use crate::net::drive::Nodes;
 use crate::net::lane::Lane;
 use crate::observe::{Ending, Event, Observer};
 use crate::options::Options;
-use crate::protocol::attempt::{Extended, Extension, refill};
 use crate::protocol::entry::Outcome;
+use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::Key;
+use crate::renewals::{DetectedBy, Renewal, Renewals};
 use crate::shown::Shown;
+use crate::sync;
 use crate::token::Token;
 use crate::waiting::Waiting;
 
@@ -22,7 +22,7 @@ use crate::waiting::Waiting;
 /// the last of them is gone, and the kept locks.
 pub(crate) struct Shared {
     pub(crate) lane: Arc<Lane>,
-    pub(crate) keeper: Keeper,
+    pub(crate) renewals: Renewals,
     pub(crate) waiting: Arc<Waiting>,
 }
 
@@ -31,12 +31,11 @@ impl Shared {
         Shared {
             waiting: Arc::new(Waiting::new(&nodes)),
             lane: Arc::new(Lane::new(nodes)),
-            keeper: Keeper::new(),
+            renewals: Renewals::default(),
         }
     }
 
-    /// Whether this is the process that made it, not a forked child. To be asked before anything
-    /// else is touched.
+    /// Whether this is the process that made it, not a forked child. Check this before anything else is touched.
     pub(crate) fn is_ours(&self) -> bool {
         self.lane.is_ours()
     }
@@ -71,55 +70,61 @@ impl Drop for Shared {
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) key: Key,
-    /// When its acquisition began.
-    pub(crate) since: Point,
-    /// What was last granted.
-    pub(crate) ttl: Duration,
-    pub(crate) deadline: Deadline,
+    pub(crate) resource: Arc<[u8]>,
+    token: Token,
+    pub(crate) home: Home,
     extensions_left: u32,
     max_extensions: u32,
     restart_guard: Option<Duration>,
-    /// Once it was asked for.
+    /// Once it has been asked for.
     pub(crate) fencing_token: OnceLock<u64>,
-    /// Once lost, always lost: also if a clock is set back.
-    lost: AtomicBool,
-    /// While it is kept alive.
-    pub(crate) kept: Option<Arc<Kept>>,
-    /// Set if it was found lost while it was kept alive. The observer may not have been told yet.
-    found_lost: Option<Arc<Kept>>,
-    /// An observer was told of it.
+    /// The observer was notified of the acquisition.
     announced: bool,
     /// When it was acquired, another process had been sent the message that it is free.
     pub(crate) passed: bool,
-    /// Those who wait for it get it in the order in which they came.
+    /// Waiters get it in the order of their arrival.
     fair: bool,
-    /// Released, leaked, or handed on: nothing is left to do in `Drop`.
+    /// Released, leaked, or dropped: nothing is left to do in `Drop`.
     ended: bool,
+}
+
+/// Where a lock's lease is.
+// A box would be the allocation that this saves.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Home {
+    /// In the lock itself, which costs no allocation.
+    Own(Mutex<Lease>),
+    /// Shared with the threads that renew it. It stays here when renewal ends.
+    Shared(Arc<Renewal>),
+}
+
+impl Home {
+    fn mutex(&self) -> &Mutex<Lease> {
+        match self {
+            Home::Own(lease) => lease,
+            Home::Shared(renewal) => &renewal.lease,
+        }
+    }
 }
 
 impl Lock {
     pub(crate) fn new(
         shared: Arc<Shared>,
         key: Key,
-        ttl: Duration,
+        ttl: Ttl,
         deadline: Deadline,
         options: &Options,
     ) -> Lock {
         shared.waiting.holds(&key.resource);
         Lock {
             shared,
-            key,
-            since: deadline.from,
-            ttl,
-            deadline,
+            resource: key.resource.clone(),
+            token: key.token,
+            home: Home::Own(Mutex::new(Lease::new(key, ttl, deadline))),
             extensions_left: options.max_extensions,
             max_extensions: options.max_extensions,
             restart_guard: options.restart_guard,
             fencing_token: OnceLock::new(),
-            lost: AtomicBool::new(false),
-            kept: None,
-            found_lost: None,
             announced: false,
             passed: false,
             fair: options.fair,
@@ -129,35 +134,23 @@ impl Lock {
 
     /// What is locked.
     pub fn resource(&self) -> &[u8] {
-        &self.key.resource
+        &self.resource
     }
 
     /// The random value that identifies this acquisition on the nodes. With it another process can take over the
     /// lock: [`Redlock::resume`](crate::Redlock::resume).
     pub fn token(&self) -> &Token {
-        &self.key.token
+        &self.token
     }
 
     /// How long the lock is still valid. Zero once its validity is over, or it is known to be lost. Local: asks
     /// no node.
     pub fn remaining(&self) -> Duration {
         if self.shared.is_ours() {
-            self.left()
+            self.validity().unwrap_or_default()
         } else {
             Duration::ZERO
         }
-    }
-
-    /// [`remaining`](Lock::remaining) where it is known that this is not a forked child.
-    pub(crate) fn left(&self) -> Duration {
-        if self.lost.load(Ordering::Relaxed) {
-            return Duration::ZERO;
-        }
-        let remaining = self.deadline.remaining(Point::now());
-        if remaining.is_zero() {
-            self.lose(LostReason::Expired);
-        }
-        remaining
     }
 
     /// Whether the lock is still valid. Local: asks no node.
@@ -207,8 +200,11 @@ impl Lock {
     /// lock again on nodes that do not hold it, because they were restarted or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.restart_guard)?;
-        let old = self.deadline;
-        let extended = if !self.is_valid() {
+        if !self.shared.is_ours() {
+            return Err(Error::Lost);
+        }
+        let old = self.lease().deadline;
+        let extended = if self.validity().is_err() {
             Err(Error::Lost)
         } else if self.extensions_left == 0 {
             Err(Error::ExtensionLimit(self.max_extensions))
@@ -218,83 +214,84 @@ impl Lock {
         if extended.is_ok() {
             self.extensions_left -= 1;
         }
-        self.came_to(extended, old, false)
+        self.extended(extended, old, false)
     }
 
     /// An extension that does not count towards `max_extensions`.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
-        let extension = Extension::new(ttl, self.deadline, Point::now());
-        let op = extension.op(self.key.clone());
+        let (extension, op) = self.lease().extension(ttl, Point::now());
         let answer = self.shared.lane.run(op);
-        match extension.answered(answer, Point::now()) {
-            Extended::Yes(longer, missing) => {
-                if let Some(deadline) = longer {
-                    self.deadline = deadline;
-                    self.ttl = ttl.duration();
-                }
-                self.key.asked = self.key.asked.or(missing);
-                let (key, now) = (self.key.clone(), Point::now());
-                let refill = refill(ttl, key, missing, self.deadline, now);
-                if let Some(op) = refill {
-                    drop(self.shared.lane.run(op));
-                    // That may have taken its time.
-                    if self.left().is_zero() {
-                        return Err(Error::Lost);
-                    }
-                }
-                Ok(())
+        let extended = self.lease().extended(extension, answer, Point::now());
+        match extended {
+            Extended::Yes(None) => Ok(()),
+            Extended::Yes(Some(refill)) => {
+                let op = self.lease().refill(refill, Point::now());
+                drop(self.shared.lane.run(op));
+                // The refill may have taken its time.
+                self.validity().map(drop).map_err(|_| Error::Lost)
             }
-            Extended::Lost => {
-                // Not if the reason is only that its validity is over.
-                if !self.left().is_zero() {
-                    self.lose(LostReason::Taken);
-                }
-                say!(
-                    warn,
-                    "lock {} was found lost when it was extended",
-                    self.shown()
-                );
+            Extended::Lost(loss) => {
+                self.report(loss);
+                let name = self.shown();
+                say!(warn, "lock {name} was found lost when it was extended");
                 Err(Error::Lost)
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
         }
     }
 
-    /// Whoever finds out first tells the observer.
-    pub(crate) fn lose(&self, reason: LostReason) {
-        if !self.lost.swap(true, Ordering::Relaxed) && self.announced {
-            self.shared.observer().tell(|| Event::Lost {
-                resource: &self.key.resource,
-                held: self.held(),
-                reason,
-            });
+    // ---- its lease. Not to be used in a forked child: a thread of the parent may have locked the mutex.
+
+    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+        sync::lock(self.home.mutex())
+    }
+
+    /// What is left of the validity, or why nothing is.
+    pub(crate) fn validity(&self) -> Result<Duration, LostReason> {
+        let validity = self.lease().validity(Point::now());
+        validity.map_err(|loss| self.report(loss))
+    }
+
+    /// The nodes no longer hold it.
+    pub(crate) fn taken(&self) {
+        let loss = self.lease().taken(Point::now());
+        self.report(loss);
+    }
+
+    /// Notifies the program of a loss that was detected just now.
+    fn report(&self, loss: Loss) -> LostReason {
+        match &self.home {
+            Home::Shared(renewal) if renewal.is_active() => {
+                renewal.report(loss, DetectedBy::Holder);
+            }
+            home if loss.is_new && self.announced => {
+                self.shared.observer().lost(home.mutex(), loss.reason);
+            }
+            _ => {}
         }
+        loss.reason
     }
 
     /// Its name in a log line.
     pub(crate) fn shown(&self) -> Shown<'_> {
-        Shown(&self.key.resource)
+        Shown(&self.resource)
     }
 
-    fn held(&self) -> Duration {
-        self.since.elapsed_at(Point::now())
-    }
+    // ---- its events
 
-    // ---- what the observer is told
-
-    /// Tells the observer that the lock is held, before the caller relies on it.
-    pub(crate) fn announce(&mut self, wait: Duration, attempts: u32) {
+    /// Notifies the observer that the lock is held, before the caller relies on it.
+    pub(crate) fn acquired(&mut self, wait: Duration, attempts: u32) {
         let observer = self.shared.observer();
         self.announced = !observer.is_none();
-        observer.tell(|| Event::Acquired {
-            resource: &self.key.resource,
+        observer.notify(|| Event::Acquired {
+            resource: &self.resource,
             wait,
             attempts,
         });
     }
 
-    /// Tells the observer the result of an extension, or a renewal, of the validity `old`.
-    pub(crate) fn came_to(
+    /// Notifies the observer of the result of an extension, or a renewal, of the validity `old`.
+    pub(crate) fn extended(
         &self,
         extended: Result<(), Error>,
         old: Deadline,
@@ -303,37 +300,28 @@ impl Lock {
         if !self.announced {
             return extended;
         }
-        let (resource, left) = (&self.key.resource, old.remaining(Point::now()));
+        let (resource, left) = (&self.resource, old.remaining(Point::now()));
         self.shared
             .observer()
-            .tell(|| Event::extension(resource, left, renewal, &extended));
-        // That may have taken its time.
+            .notify(|| Event::extension(resource, left, renewal, &extended));
+        // The observer may have taken its time.
         if extended.is_ok() && !self.is_valid() {
             return Err(Error::Lost);
         }
         extended
     }
 
-    /// How it ends, unless it turns out to be over.
+    /// How it ends: `how`, unless it turns out to be lost.
     fn or_lost(&self, how: Ending) -> Ending {
-        match self.announced && self.left().is_zero() {
+        match self.announced && self.validity().is_err() {
             true => Ending::WasLost,
             false => how,
         }
     }
 
     fn ended(&self, how: Ending) {
-        if !self.announced {
-            return;
-        }
-        let held = self.held();
-        match &self.found_lost {
-            Some(kept) => kept.tell_end(held, how),
-            None => self.shared.observer().tell(|| Event::Ended {
-                resource: &self.key.resource,
-                held,
-                how,
-            }),
+        if self.announced {
+            self.shared.observer().ended(self.home.mutex(), how);
         }
     }
 
@@ -351,7 +339,7 @@ impl Lock {
         if !self.end() {
             return Err(Error::Lost);
         }
-        let outcome = if self.left().is_zero() {
+        let outcome = if self.validity().is_err() {
             self.write_release();
             Outcome::No
         } else {
@@ -363,12 +351,10 @@ impl Lock {
                 Ok(())
             }
             Outcome::No => {
-                say!(
-                    warn,
-                    "lock {} was found lost when it was released",
-                    self.shown()
-                );
-                self.lose(LostReason::Taken);
+                let name = self.shown();
+                say!(warn, "lock {name} was found lost when it was released");
+                let loss = self.lease().lose(LostReason::Taken);
+                self.report(loss);
                 self.ended(Ending::WasLost);
                 Err(Error::Lost)
             }
@@ -379,17 +365,17 @@ impl Lock {
         }
     }
 
-    /// Releases the lock after the work that it protected. A release that too few nodes confirmed
-    /// does not spoil the work: the ttl ends the lock.
+    /// Releases the lock after the work that it protected. If too few nodes confirm the release, the work was done all
+    /// the same, and the lock ends with its ttl.
     pub(crate) fn release_after<T>(self, result: T) -> Result<T, Error> {
-        let resource = self.key.resource.clone();
+        let resource = self.resource.clone();
         match self.release() {
             Ok(()) => Ok(result),
             Err(Error::Unavailable(nodes)) => {
+                let name = Shown(&resource);
                 say!(
                     warn,
-                    "lock {}: too few nodes confirmed its release, so it ends with its ttl: {nodes}",
-                    Shown(&resource)
+                    "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
                 );
                 Ok(result)
             }
@@ -401,40 +387,31 @@ impl Lock {
     /// throttle ("at most once in 5 seconds"), and after the lock was handed to another process.
     pub fn leak(mut self) {
         if self.end() {
-            let how = self.or_lost(Ending::Left);
-            self.shared.waiting.ends(&self.key.resource);
+            let how = self.or_lost(Ending::Leaked);
+            self.shared.waiting.ends(&self.resource);
             self.ended(how);
         }
     }
 
-    /// From now on nobody relies on it. Returns whether it belonged to this process and had not ended.
+    /// From now on the program does not rely on it. Returns whether it belonged to this process and had not ended.
     fn end(&mut self) -> bool {
         let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
         if ends {
-            self.unkeep();
+            self.end_renewal();
         }
         ends
     }
 
-    /// Ends its renewal.
-    pub(crate) fn unkeep(&mut self) {
-        let Some(kept) = self.kept.take() else {
-            return;
-        };
-        let (deadline, lost) = self.shared.keeper.end(&kept);
-        self.deadline = deadline;
-        if lost {
-            *self.lost.get_mut() = true;
-            self.found_lost = Some(kept);
+    pub(crate) fn end_renewal(&self) {
+        if let Home::Shared(renewal) = &self.home {
+            self.shared.renewals.end(renewal);
         }
     }
 
     fn run_release(&self, only_write: bool) -> Outcome {
-        let shared = &self.shared;
+        let (shared, key) = (&self.shared, self.lease().key.clone());
         let how = (self.passed, self.fair);
-        shared
-            .waiting
-            .release(&shared.lane, &self.key, how, only_write)
+        shared.waiting.release(&shared.lane, &key, how, only_write)
     }
 
     /// Writes the release and does not wait for the answers.
@@ -462,6 +439,6 @@ impl Drop for Lock {
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lock(\"{}\")", self.key.resource.escape_ascii())
+        write!(f, "Lock(\"{}\")", self.resource.escape_ascii())
     }
 }

@@ -1,15 +1,14 @@
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::clock;
+use crate::clock::{self, Point};
 use crate::error::Error;
-use crate::keeper::LostReason;
-use crate::lock::Lock;
-use crate::redlock::Redlock;
+use crate::protocol::lease::{Lease, LostReason};
+use crate::sync::lock;
 
-/// What has happened to a lock or to a node: see [`Redlock::with_observer`].
+/// What has happened to a lock or to a node: see [`Redlock::with_observer`](crate::Redlock::with_observer).
 ///
 /// A lock gives one [`Acquired`](Event::Acquired) and one [`Ended`](Event::Ended), and at most one
 /// [`Lost`](Event::Lost) between the two. So the number of locks that are held is the difference of two
@@ -30,10 +29,10 @@ pub enum Event<'a> {
         resource: &'a [u8],
         /// How long the call took, from its beginning.
         wait: Duration,
-        /// The number of attempts; 0: it was [resumed](Redlock::resume).
+        /// The number of attempts; 0: it was [resumed](crate::Redlock::resume).
         attempts: u32,
     },
-    /// A call returned no lock. That includes a `None` of [`Redlock::try_acquire`]. (A call with an invalid resource or
+    /// A call returned no lock. That includes a `None` of [`Redlock::try_acquire`](crate::Redlock::try_acquire). (A call with an invalid resource or
     /// ttl is not reported.)
     #[non_exhaustive]
     NotAcquired {
@@ -53,7 +52,7 @@ pub enum Event<'a> {
         resource: &'a [u8],
         /// How much of the old validity was left. If it is short, the lock is in danger of being lost.
         left: Duration,
-        /// By [`Lock::keep_alive`].
+        /// By [`Lock::keep_alive`](crate::Lock::keep_alive).
         renewal: bool,
     },
     /// A lock was not extended. A renewal that finds its lock lost is reported only as [`Lost`](Event::Lost).
@@ -63,7 +62,7 @@ pub enum Event<'a> {
         resource: &'a [u8],
         /// What is left of the validity.
         left: Duration,
-        /// By [`Lock::keep_alive`], which tries again.
+        /// By [`Lock::keep_alive`](crate::Lock::keep_alive), which tries again.
         renewal: bool,
         /// Why.
         error: &'a Error,
@@ -92,7 +91,7 @@ pub enum Event<'a> {
     /// guard](crate::Options::restart_guard), or answers with errors. Reported once, until it is back.
     #[non_exhaustive]
     NodeAway {
-        /// Its index, in the order of [`Redlock::new`].
+        /// Its index, in the order of [`Redlock::new`](crate::Redlock::new).
         node: usize,
         /// Host and port, or path.
         address: &'a str,
@@ -102,7 +101,7 @@ pub enum Event<'a> {
     /// It gives votes again.
     #[non_exhaustive]
     NodeBack {
-        /// Its index, in the order of [`Redlock::new`].
+        /// Its index, in the order of [`Redlock::new`](crate::Redlock::new).
         node: usize,
         /// Host and port, or path.
         address: &'a str,
@@ -144,29 +143,29 @@ pub enum Ending {
     NotConfirmed,
     /// It was dropped, and its release was written.
     Dropped,
-    /// It was [left](Lock::leak) to its ttl.
-    Left,
+    /// It was [leaked](crate::Lock::leak): it ends with its ttl.
+    Leaked,
     /// It had been lost before, however it was given up.
     WasLost,
 }
 
-/// The closure that is told of events, if there is one.
+/// The closure that is called at each event, if there is one.
 #[derive(Clone, Default)]
 pub(crate) struct Observer(Option<Arc<Listener>>);
 
 struct Listener {
     /// In a forked child the closure is not called: it may use a mutex that was held by a thread of the parent.
     process: u32,
-    tell: AssertUnwindSafe<Box<Tell>>,
+    call: AssertUnwindSafe<Box<Callback>>,
 }
 
-type Tell = dyn Fn(&Event<'_>) + Send + Sync;
+type Callback = dyn Fn(&Event<'_>) + Send + Sync;
 
 impl Observer {
-    fn new(tell: Box<Tell>) -> Observer {
+    pub(crate) fn new(call: Box<Callback>) -> Observer {
         Observer(Some(Arc::new(Listener {
             process: std::process::id(),
-            tell: AssertUnwindSafe(tell),
+            call: AssertUnwindSafe(call),
         })))
     }
 
@@ -174,83 +173,60 @@ impl Observer {
         self.0.is_none()
     }
 
-    /// Tells it of an event, which is made only if there is a closure. Do not call this while a mutex is held, nor in
+    /// Notifies it of an event, which is made only if there is a closure. Do not call this while a mutex is held, nor in
     /// the thread that does the I/O for others: the closure may take its time, and take locks.
-    pub(crate) fn tell<'a>(&self, event: impl FnOnce() -> Event<'a>) {
+    pub(crate) fn notify<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(listener) = &self.0
             && listener.process == std::process::id()
         {
-            // If it panics nothing is left half done.
-            let _ = catch_unwind(AssertUnwindSafe(|| (listener.tell)(&event())));
+            // A panic leaves nothing half done.
+            let _ = catch_unwind(AssertUnwindSafe(|| (listener.call)(&event())));
         }
     }
 
-    /// When an acquisition begins, if somebody wants to know.
+    /// When an acquisition begins, if there is a closure.
     pub(crate) fn begins(&self) -> Option<Instant> {
         self.0.as_ref().map(|_| clock::instant())
     }
 
-    /// Tells what an acquisition came to.
-    pub(crate) fn came_to(
-        &self,
-        result: Result<Lock, Error>,
-        began: Option<Instant>,
-        resource: &[u8],
-        attempts: u32,
-    ) -> Result<Lock, Error> {
-        let Some(began) = began else {
-            return result;
+    /// Notifies of a loss that was detected just now, and then of the end, if the lock has ended meanwhile.
+    pub(crate) fn lost(&self, lease: &Mutex<Lease>, reason: LostReason) {
+        if self.is_none() {
+            return;
+        }
+        let (resource, held) = {
+            let lease = lock(lease);
+            (lease.key.resource.clone(), lease.held(Point::now()))
         };
-        let wait = clock::instant().saturating_duration_since(began);
-        match result {
-            Ok(mut lock) => {
-                lock.announce(wait, attempts);
-                // That may have taken its time (rule R4).
-                lock.is_valid().then_some(lock).ok_or(Error::TooSlow)
-            }
-            Err(error) => {
-                self.tell(|| Event::NotAcquired {
-                    resource,
-                    wait,
-                    attempts,
-                    error: &error,
-                });
-                Err(error)
-            }
+        let resource = &resource;
+        self.notify(|| Event::Lost {
+            resource,
+            held,
+            reason,
+        });
+        let ended = lock(lease).notified();
+        if let Some(held) = ended {
+            let how = Ending::WasLost;
+            self.notify(|| Event::Ended {
+                resource,
+                held,
+                how,
+            });
         }
     }
-}
 
-impl Redlock {
-    /// The same nodes, with `observer` called at each [`Event`]: for metrics, alerts, traces. This makes
-    /// new connections, so call it right after [`new`](Redlock::new). A second observer
-    /// replaces the first.
-    ///
-    /// Events of a call are reported in the thread of the caller, before the call returns. Events of renewals and nodes
-    /// are reported in threads that do nothing else. While the observer is handling a renewal, further renewals of the
-    /// same lock are not reported. No mutex of the library is held meanwhile: the observer may use this `Redlock`,
-    /// sleep, or drop the last clone, and delays only its own thread. If the validity of a lock is over when the
-    /// observer returns, the call fails with [`Error::TooSlow`], or with [`Error::Lost`] for an extension. A panic of
-    /// the observer is caught and ignored. In a forked child it is not called. An observer that owns a clone of its own
-    /// `Redlock` keeps the connections open for ever.
-    ///
-    /// # Example
-    ///
-    /// `examples/metrics.rs` turns all events into Prometheus metrics.
-    ///
-    /// ```no_run
-    /// use redlock_sync::{Event, Redlock};
-    ///
-    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
-    /// let redlock = Redlock::new(nodes)?.with_observer(|event| {
-    ///     if let Event::Lost { resource, reason, .. } = event {
-    ///         eprintln!("lost {}: {reason:?}", resource.escape_ascii());
-    ///     }
-    /// });
-    /// # Ok::<(), redlock_sync::Error>(())
-    /// ```
-    #[must_use]
-    pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
-        self.observed_by(Observer::new(Box::new(observer)))
+    /// Notifies of the end of a lock. If another thread is just notifying of its loss, that thread does it.
+    pub(crate) fn ended(&self, lease: &Mutex<Lease>, how: Ending) {
+        let (resource, held) = {
+            let mut lease = lock(lease);
+            (lease.key.resource.clone(), lease.ended(Point::now()))
+        };
+        if let Some(held) = held {
+            self.notify(|| Event::Ended {
+                resource: &resource,
+                held,
+                how,
+            });
+        }
     }
 }

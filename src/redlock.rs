@@ -1,16 +1,16 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisError};
 
-use crate::clock::Point;
+use crate::clock::{self, Point};
 use crate::error::{Cause, ConfigError, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
 use crate::net::visit::{self, Visit};
-use crate::observe::Observer;
+use crate::observe::{Event, Observer};
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
@@ -196,8 +196,7 @@ impl Redlock {
         };
         let began = shared.observer().begins();
         let tried = acquirer.once();
-        let observer = shared.observer();
-        match observer.came_to(tried, began, &resource, acquirer.attempts) {
+        match notified(shared.observer(), tried, began, &acquirer) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Busy) => Ok(None),
             Err(error) => Err(error),
@@ -355,8 +354,8 @@ impl Redlock {
     ) -> Result<Lock, Error> {
         let now = Point::now();
         let resource = checked(resource.as_ref())?;
-        // Too short for a ttl is no error here: such a lock is about to be lost.
-        Ttl::within(validity.max(Ttl::SHORTEST), self.options.restart_guard)?;
+        // A validity too short for a ttl is not an error: such a lock is about to be lost.
+        let ttl = Ttl::within(validity.max(Ttl::SHORTEST), self.options.restart_guard)?;
         let key = Key {
             resource,
             token,
@@ -364,14 +363,42 @@ impl Redlock {
             asked: NodeSet::ALL,
         };
         let deadline = Deadline::new(now, validity);
-        let mut lock = Lock::new(self.shared(), key, validity, deadline, &self.options);
-        lock.announce(Duration::ZERO, 0);
+        let mut lock = Lock::new(self.shared(), key, ttl, deadline, &self.options);
+        lock.acquired(Duration::ZERO, 0);
         Ok(lock)
     }
 
-    /// With connections of its own, since the code that drives the connections reports what nodes do.
-    pub(crate) fn observed_by(self, observer: Observer) -> Redlock {
-        let infos = self.infos().to_vec();
+    /// The same nodes, with `observer` called at each [`Event`]: for metrics, alerts, traces. This makes
+    /// new connections, so call it right after [`new`](Redlock::new). A second observer
+    /// replaces the first.
+    ///
+    /// Events of a call are reported in the thread of the caller, before the call returns. Events of renewals and nodes
+    /// are reported in threads that do nothing else. While the observer is handling a renewal, further renewals of the
+    /// same lock are not reported. No mutex of the library is held meanwhile: the observer may use this `Redlock`,
+    /// sleep, or drop the last clone, and delays only its own thread. If the validity of a lock is over when the
+    /// observer returns, the call fails with [`Error::TooSlow`], or with [`Error::Lost`] for an extension. A panic of
+    /// the observer is caught and ignored. In a forked child it is not called. An observer that owns a clone of its own
+    /// `Redlock` keeps the connections open for ever.
+    ///
+    /// # Example
+    ///
+    /// `examples/metrics.rs` turns all events into Prometheus metrics.
+    ///
+    /// ```no_run
+    /// use redlock_sync::{Event, Redlock};
+    ///
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let redlock = Redlock::new(nodes)?.with_observer(|event| {
+    ///     if let Event::Lost { resource, reason, .. } = event {
+    ///         eprintln!("lost {}: {reason:?}", resource.escape_ascii());
+    ///     }
+    /// });
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
+        let (infos, observer) = (self.infos().to_vec(), Observer::new(Box::new(observer)));
+        // With connections of its own, since the code that drives the connections reports what nodes do.
         Redlock {
             family: Family::new(Nodes::new(infos, &self.options, observer)),
             options: self.options,
@@ -442,9 +469,36 @@ impl Redlock {
         };
         let began = shared.observer().begins();
         let waited = acquirer.wait(wait);
-        shared
-            .observer()
-            .came_to(waited, began, &resource, acquirer.attempts)
+        notified(shared.observer(), waited, began, &acquirer)
+    }
+}
+
+/// Notifies the observer of the result of an acquisition.
+fn notified(
+    observer: &Observer,
+    result: Result<Lock, Error>,
+    began: Option<Instant>,
+    acquirer: &Acquirer<'_>,
+) -> Result<Lock, Error> {
+    let Some(began) = began else {
+        return result;
+    };
+    let wait = clock::instant().saturating_duration_since(began);
+    match result {
+        Ok(mut lock) => {
+            lock.acquired(wait, acquirer.attempts);
+            // The observer may have taken its time (rule R4).
+            lock.is_valid().then_some(lock).ok_or(Error::TooSlow)
+        }
+        Err(error) => {
+            observer.notify(|| Event::NotAcquired {
+                resource: acquirer.resource,
+                wait,
+                attempts: acquirer.attempts,
+                error: &error,
+            });
+            Err(error)
+        }
     }
 }
 

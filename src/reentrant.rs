@@ -11,24 +11,24 @@ use crate::protocol::quorum::Ttl;
 use crate::redlock::Redlock;
 
 thread_local! {
-    /// What this thread holds reentrantly. It has no destructor, so that it is here to the thread's last
-    /// moment; the last lock that ends leaves it empty.
+    /// The locks that this thread holds reentrantly. Without a destructor it stays usable while the thread ends; the
+    /// last lock that ends leaves it empty.
     static HELD: RefCell<ManuallyDrop<Vec<Weak<Held>>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// One lock, for all its entries.
+/// One lock, with one lease, for all its entries.
 struct Held {
     shared: Arc<Shared>,
     resource: Arc<[u8]>,
-    /// `None`: it was released. Borrowed while the nodes are asked.
+    /// `None` once it is released. Borrowed during an extension.
     lock: RefCell<Option<Lock>>,
 }
 
 impl Held {
     /// # Errors
     ///
-    /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended (this is a logger's call).
+    /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended, and a logger or an observer calls this.
     fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Result<T, Error> {
         let lock = self.lock.try_borrow().map_err(|_| Error::Busy)?;
         lock.as_ref().map(ask).ok_or(Error::Lost)
@@ -105,11 +105,10 @@ impl Reentrant {
         ttl: Duration,
     ) -> Result<Option<ReentrantLock>, Error> {
         let resource = resource.as_ref();
-        if let Some(entry) = self.enter(resource, ttl)? {
-            return Ok(Some(entry));
+        match self.enter(resource, ttl)? {
+            None => Ok(self.redlock.try_acquire(resource, ttl)?.map(first)),
+            entry => Ok(entry),
         }
-        let lock = self.redlock.try_acquire(resource, ttl)?;
-        Ok(lock.map(ReentrantLock::first))
     }
 
     /// As [`Redlock::acquire`]. If this thread already holds the lock, this adds an entry: no node is asked
@@ -142,11 +141,8 @@ impl Reentrant {
     ) -> Result<ReentrantLock, Error> {
         let resource = resource.as_ref();
         match self.enter(resource, ttl)? {
+            None => Ok(first(self.redlock.acquire_within(resource, ttl, wait)?)),
             Some(entry) => Ok(entry),
-            None => {
-                let lock = self.redlock.acquire_within(resource, ttl, wait)?;
-                Ok(ReentrantLock::first(lock))
-            }
         }
     }
 
@@ -175,7 +171,7 @@ impl Reentrant {
         }
     }
 
-    /// One entry more, if this thread holds the lock.
+    /// Another entry, if this thread holds the lock.
     fn enter(&self, resource: &[u8], ttl: Duration) -> Result<Option<ReentrantLock>, Error> {
         let shared = self.redlock.shared();
         let is =
@@ -216,21 +212,22 @@ pub struct ReentrantLock {
     held: Rc<Held>,
 }
 
-impl ReentrantLock {
-    fn first(lock: Lock) -> ReentrantLock {
-        let held = Rc::new(Held {
-            shared: lock.shared.clone(),
-            resource: lock.key.resource.clone(),
-            lock: RefCell::new(Some(lock)),
-        });
-        HELD.with(|all| {
-            if let Ok(mut all) = all.try_borrow_mut() {
-                all.push(Rc::downgrade(&held));
-            }
-        });
-        ReentrantLock { held }
-    }
+/// The first entry of a lock.
+fn first(lock: Lock) -> ReentrantLock {
+    let held = Rc::new(Held {
+        shared: lock.shared.clone(),
+        resource: lock.resource.clone(),
+        lock: RefCell::new(Some(lock)),
+    });
+    HELD.with(|all| {
+        if let Ok(mut all) = all.try_borrow_mut() {
+            all.push(Rc::downgrade(&held));
+        }
+    });
+    ReentrantLock { held }
+}
 
+impl ReentrantLock {
     /// What is locked.
     pub fn resource(&self) -> &[u8] {
         &self.held.resource
@@ -252,8 +249,7 @@ impl ReentrantLock {
     ///
     /// As there.
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
-        let ensure = |lock: &Lock| lock.ensure(at_least);
-        self.held.with(ensure)?
+        self.held.with(|lock| lock.ensure(at_least))?
     }
 
     /// How many entries this thread has, this one included.
@@ -274,7 +270,7 @@ impl ReentrantLock {
     pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
         match self.held.lock.try_borrow_mut().as_deref_mut() {
             Ok(Some(lock)) => lock.extend(ttl),
-            // A logger that uses the lock which it is told of.
+            // A logger or an observer uses the lock while it is being extended.
             Err(_) => Err(Error::Busy),
             Ok(None) => Err(Error::Lost),
         }
@@ -286,8 +282,7 @@ impl ReentrantLock {
     ///
     /// As there.
     pub fn fencing_token(&self) -> Result<u64, Error> {
-        let token = |lock: &Lock| lock.fencing_token();
-        self.held.with(token)?
+        self.held.with(Lock::fencing_token)?
     }
 
     /// Ends this entry. The last one releases the lock, as [`Lock::release`] does; the others ask no node.
@@ -298,7 +293,7 @@ impl ReentrantLock {
     pub fn release(self) -> Result<(), Error> {
         match self.take_last() {
             Some(lock) => {
-                // An observer of the release may want it again.
+                // The observer of the release may acquire it again.
                 drop(self);
                 lock.release()
             }

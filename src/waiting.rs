@@ -486,8 +486,8 @@ impl Acquirer<'_> {
             report(self.resource, &answer, attempt.took(now));
             let passed = answer.passed;
             let lock = |key: Key, deadline: Deadline| {
-                let ttl = self.ttl.duration();
-                let mut lock = Lock::new(self.shared.clone(), key, ttl, deadline, self.options);
+                let shared = self.shared.clone();
+                let mut lock = Lock::new(shared, key, self.ttl, deadline, self.options);
                 lock.passed = passed;
                 lock
             };

@@ -204,7 +204,7 @@ impl Nodes {
         match (cause, *since) {
             (Some(cause), None) => {
                 *since = Some(at);
-                self.observer.tell(|| observe::Event::NodeAway {
+                self.observer.notify(|| observe::Event::NodeAway {
                     node,
                     address: &address,
                     cause,
@@ -212,7 +212,7 @@ impl Nodes {
             }
             (None, Some(began)) => {
                 *since = None;
-                self.observer.tell(|| observe::Event::NodeBack {
+                self.observer.notify(|| observe::Event::NodeBack {
                     node,
                     address: &address,
                     away: at.saturating_duration_since(began),

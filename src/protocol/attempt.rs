@@ -1,4 +1,4 @@
-//! The tries that make one attempt to acquire, and what an extension comes to.
+//! The tries that make one attempt to acquire.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -221,90 +221,14 @@ impl Attempt {
 }
 
 #[cfg(test)]
-impl Extension {
+impl Attempt {
     pub(crate) fn ttl(&self) -> Ttl {
         self.ttl
     }
-}
 
-#[cfg(test)]
-impl Attempt {
     /// Whether this was its first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
         self.splits == 0 && !self.closed && self.knock.is_none()
-    }
-}
-
-/// Brings a lock that was extended just now, and is held until `deadline`, back to nodes that do not hold
-/// it: they were restarted, or connected late (rule R11b). Never a vote.
-pub(crate) fn refill(
-    ttl: Ttl,
-    key: Key,
-    missing: NodeSet,
-    deadline: Deadline,
-    now: Point,
-) -> Option<Op> {
-    (!missing.is_empty()).then(|| Op {
-        action: Action::Refill(ttl),
-        key,
-        since: None,
-        until: now.mono.checked_add(deadline.remaining(now)),
-        only_write: true,
-        nodes: missing,
-    })
-}
-
-/// One extension of a lock that is held until `old`.
-pub(crate) struct Extension {
-    ttl: Ttl,
-    old: Deadline,
-    started: Point,
-}
-
-/// What it came to.
-pub(crate) enum Extended {
-    /// With the new deadline, if it is later than the old one, and the nodes that do not hold it.
-    Yes(Option<Deadline>, NodeSet),
-    Lost,
-    /// The old deadline stays in force.
-    Unavailable(NodeErrors),
-}
-
-impl Extension {
-    pub(crate) fn new(ttl: Ttl, old: Deadline, now: Point) -> Extension {
-        Extension {
-            ttl,
-            old,
-            started: now,
-        }
-    }
-
-    pub(crate) fn op(&self, key: Key) -> Op {
-        // The answers must be here before the old deadline (rule R10). If the new one were over first,
-        // the later of the two would still be the old one.
-        let useful = self.old.remaining(self.started);
-        Op {
-            action: Action::Extend(self.ttl),
-            key,
-            since: None,
-            until: self.started.mono.checked_add(useful),
-            only_write: false,
-            nodes: NodeSet::ALL,
-        }
-    }
-
-    pub(crate) fn answered(self, answer: Answer, now: Point) -> Extended {
-        let over = self.old.remaining(now).is_zero() && !mutant(18);
-        match answer.outcome {
-            Outcome::No => Extended::Lost,
-            _ if over => Extended::Lost,
-            Outcome::Yes(_) => {
-                let new = Deadline::new(self.started, self.ttl.validity());
-                let missing = answer.tally.refused;
-                Extended::Yes(Some(new).filter(|new| new.is_later(self.old, now)), missing)
-            }
-            Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
-        }
     }
 }
 
@@ -425,39 +349,5 @@ mod tests {
         // It was the second try that had no more time, or the nodes failed.
         assert!(!matches!(failed(true, 987 * MS), Tried::Expired));
         assert!(!matches!(failed(false, 988 * MS), Tried::Expired));
-    }
-
-    #[test]
-    fn an_extension_counts_before_the_old_deadline_and_never_shortens() {
-        let start = Point::now();
-        let old = Deadline::new(start, 500 * MS);
-        let extended = |ttl, outcome, time| {
-            let ttl = Ttl::new(ttl).unwrap();
-            let extension = Extension::new(ttl, old, start);
-            extension.answered(answer(outcome, 2, start), later(start, time))
-        };
-        let yes = || Outcome::Yes(NodeSet::ALL);
-        let Extended::Yes(Some(new), _) = extended(1000 * MS, yes(), 499 * MS) else {
-            panic!("it is longer");
-        };
-        assert_eq!(new.remaining(start), 988 * MS);
-        let shorter = extended(100 * MS, yes(), MS);
-        assert!(matches!(shorter, Extended::Yes(None, _)));
-        assert!(matches!(
-            extended(1000 * MS, yes(), 500 * MS),
-            Extended::Lost
-        ));
-        assert!(matches!(
-            extended(1000 * MS, Outcome::No, MS),
-            Extended::Lost
-        ));
-        assert!(matches!(
-            extended(1000 * MS, closed(), MS),
-            Extended::Unavailable(_)
-        ));
-        assert!(matches!(
-            extended(1000 * MS, closed(), 500 * MS),
-            Extended::Lost
-        ));
     }
 }

@@ -16,6 +16,7 @@
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
 //! - `fitness`: what nodes say of themselves, and whether they are fit for locks
+//! - `lease`: what the holder of a lock may believe
 //! - `attempt`: the tries that make one attempt to acquire
 //! - `contender`: what the one thread does that asks for a lock on behalf of its process
 //! - `line`: the threads of a process that wait for a lock, and who is next
@@ -28,6 +29,7 @@ pub(crate) mod entry;
 pub(crate) mod fence;
 pub(crate) mod fitness;
 pub(crate) mod guard;
+pub(crate) mod lease;
 pub(crate) mod line;
 pub(crate) mod node;
 pub(crate) mod notice;

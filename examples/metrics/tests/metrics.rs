@@ -79,7 +79,7 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
             && counted("redlock_node_up{node=\"1\"}")
             && counted("redlock_extensions_total{lock=\"import\",result=\"extended\"}")
             && counted("redlock_endings_total{lock=\"import\",how=\"was_lost\"}")
-            && counted("redlock_endings_total{lock=\"other\",how=\"left\"}")
+            && counted("redlock_endings_total{lock=\"other\",how=\"leaked\"}")
             && counted("redlock_acquire_duration_seconds_count{lock=\"other\",result=\"busy\"}")
     });
     let accounts = "redlock_acquire_duration_seconds_count{lock=\"account\",result=\"acquired\"}";

@@ -14,11 +14,12 @@ use super::{
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
-use crate::protocol::attempt::{Attempt, Denial, Extended, Extension, Tried, refill};
+use crate::protocol::attempt::{Attempt, Denial, Tried};
 use crate::protocol::core::{Confirm, Core, Event as CoreEvent, Next};
 use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
+use crate::protocol::lease::{Extended, Extension, Lease};
 use crate::protocol::line::{Failure, Lines};
 use crate::protocol::node::{Errand, Greeting, Link};
 use crate::protocol::queue::Channel;
@@ -113,9 +114,8 @@ pub(super) enum Doing {
 }
 
 pub(super) struct Held {
-    key: Key,
     pub(super) token: usize,
-    deadline: Deadline,
+    lease: Lease,
 }
 
 impl Client {
@@ -784,7 +784,7 @@ impl World {
     fn use_lock(&mut self, c: usize, thread: usize, held: Held) {
         self.begin(c, thread);
         let now = self.clients[c].point(self.t);
-        let valid = !held.deadline.remaining(now).is_zero();
+        let valid = !held.lease.left(now).is_zero();
         let choice = self.random.below(if self.quiet { 5 } else { 12 });
         if choice >= 10 && valid {
             self.order += 1;
@@ -794,8 +794,7 @@ impl World {
         }
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
-            let extension = Extension::new(ttl, held.deadline, now);
-            let op = extension.op(held.key.clone());
+            let (extension, op) = held.lease.extension(ttl, now);
             self.trails[held.token].extended = NodeSet::EMPTY;
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
@@ -813,12 +812,12 @@ impl World {
     fn fence(&mut self, c: usize, thread: usize, held: Held, mut fencing: Fencing, since: u64) {
         self.begin(c, thread);
         let now = self.clients[c].point(self.t);
-        let left = held.deadline.remaining(now);
+        let left = held.lease.left(now);
         if left.is_zero() {
             self.clients[c].threads[thread].doing = Doing::Holds(held, self.t);
             return;
         }
-        let op = fencing.op(held.key.clone(), now.mono, now.mono.checked_add(left));
+        let op = fencing.op(held.lease.key.clone(), now.mono, now.mono.checked_add(left));
         self.clients[c].threads[thread].doing = Doing::Fences(held, fencing, since);
         self.submit(c, thread, op);
     }
@@ -827,7 +826,7 @@ impl World {
     fn fenced(&mut self, c: usize, held: &Held, number: u64, since: u64) {
         self.counts.fenced += 1;
         let now = self.clients[c].point(self.t);
-        self.check(!held.deadline.remaining(now).is_zero(), || {
+        self.check(!held.lease.left(now).is_zero(), || {
             format!("client {c}: {number} was given out after the deadline")
         });
         let resource = self.trails[held.token].resource;
@@ -846,7 +845,7 @@ impl World {
 
     fn release(&mut self, c: usize, thread: usize, held: Held) {
         let now = self.clients[c].point(self.t);
-        let valid = !held.deadline.remaining(now).is_zero();
+        let valid = !held.lease.left(now).is_zero();
         self.beliefs.retain(|belief| belief.token != held.token);
         if self.forsaken {
             self.clients[c].gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
@@ -854,7 +853,7 @@ impl World {
         }
         let only_write = self.random.chance(40) || !valid;
         self.ends(c, self.trails[held.token].resource);
-        self.give_back(c, thread, held.key, held.token, only_write);
+        self.give_back(c, thread, held.lease.key, held.token, only_write);
     }
 
     // ---- answers
@@ -879,7 +878,7 @@ impl World {
             Doing::Fences(held, mut fencing, since) => {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 let now = self.clients[c].point(self.t);
-                let over = held.deadline.remaining(now).is_zero();
+                let over = held.lease.left(now).is_zero();
                 match fencing.answered(answer, now.mono, over) {
                     Fenced::Again => return self.fence(c, thread, held, fencing, since),
                     Fenced::Token(number) => self.fenced(c, &held, number, since),
@@ -958,11 +957,8 @@ impl World {
                 self.holds(c, thread, resource);
                 let until = self.t + self.hold();
                 self.forsake_about(c, until);
-                let held = Held {
-                    key,
-                    token,
-                    deadline,
-                };
+                let lease = Lease::new(key, attempt.ttl(), deadline);
+                let held = Held { token, lease };
                 Doing::Holds(held, until)
             }
             Tried::TooSlow(key, _) => {
@@ -1132,44 +1128,37 @@ impl World {
             self.trails[held.token].extended,
             self.trails[held.token].not_held,
         );
-        let ttl = extension.ttl();
-        match extension.answered(answer, now) {
-            Extended::Yes(longer, missing) => {
+        let valid = !held.lease.left(now).is_zero();
+        match held.lease.extended(extension, answer, now) {
+            Extended::Yes(refill) => {
                 self.counts.extended += 1;
                 self.check(yes.len() >= quorum, || {
                     format!("client {c}: extended by {yes:?}")
                 });
                 let token = held.token;
-                self.check(!held.deadline.remaining(now).is_zero(), || {
+                self.check(valid, || {
                     format!("client {c}: {token} is extended after its deadline")
                 });
                 self.alone(c, token);
-                if let Some(deadline) = longer {
-                    held.deadline = deadline;
-                    let belief = self.beliefs.iter_mut().find(|one| one.token == token);
-                    if let Some(belief) = belief {
-                        belief.deadline = deadline;
-                    }
+                let belief = self.beliefs.iter_mut().find(|one| one.token == token);
+                if let Some(belief) = belief {
+                    belief.deadline = held.lease.deadline;
                 }
-                if !mutant(27) {
-                    held.key.asked = held.key.asked.or(missing);
-                }
-                let key = held.key.clone();
                 // As a kept lock is: its holder does not wait for this.
-                if let Some(op) = refill(ttl, key, missing, held.deadline, now) {
+                if let Some(refill) = refill {
                     self.counts.refills += 1;
                     let refilled = &mut self.trails[token].refilled;
-                    *refilled = refilled.or(missing);
+                    *refilled = refilled.or(refill.nodes);
+                    let op = held.lease.refill(refill, now);
                     self.submit(c, NOBODY, op);
                     if self.random.chance(30) {
                         return self.release(c, thread, held);
                     }
                 }
             }
-            Extended::Lost => {
+            Extended::Lost(_) => {
                 self.counts.lost += 1;
-                let over = held.deadline.remaining(now).is_zero();
-                self.check(over || no.len() > all - quorum, || {
+                self.check(!valid || no.len() > all - quorum, || {
                     format!("client {c}: lost, but only {no:?} no longer hold it")
                 });
                 self.beliefs.retain(|belief| belief.token != held.token);

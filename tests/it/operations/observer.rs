@@ -111,7 +111,7 @@ fn every_way_to_hold_and_to_end_a_lock_is_told_once() {
         take(&redlock, "a").release().unwrap();
     });
     check("drop", dropped, &|| drop(take(&redlock, "a")));
-    check("leak", &["acquired 1", "ended Left"], &|| {
+    check("leak", &["acquired 1", "ended Leaked"], &|| {
         take(&redlock, "a").leak();
     });
     check("acquire", released, &|| {
@@ -128,7 +128,7 @@ fn every_way_to_hold_and_to_end_a_lock_is_told_once() {
         let panics = || redlock.with_lock("a", TTL, |_| panic!("as the test wants"));
         catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
     });
-    let handed_over = &["acquired 1", "ended Left", "acquired 0", "ended Released"];
+    let handed_over = &["acquired 1", "ended Leaked", "acquired 0", "ended Released"];
     check("resume", handed_over, &|| {
         let lock = take(&redlock, "a");
         let (token, validity) = (*lock.token(), lock.remaining());
@@ -1006,5 +1006,5 @@ fn the_observer_stays_with_other_options_and_clones() {
     let other = other.with_observer(new.observer());
     drop(take(&other, "a"));
     assert_eq!((told.take().len(), new.take().len()), (0, 2));
-    assert!(format!("{:?}", Ending::Left) == "Left");
+    assert!(format!("{:?}", Ending::Leaked) == "Leaked");
 }

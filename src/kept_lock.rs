@@ -2,12 +2,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Point;
+use crate::clock::{self, Point};
 use crate::error::Error;
-use crate::keeper::{Kept, LostReason};
-use crate::lock::Lock;
-use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::lock::{Home, Lock};
+use crate::protocol::lease::LostReason;
 use crate::redlock::Redlock;
+use crate::renewals::{LONGEST_WAIT, Renewal};
 use crate::text::human;
 use crate::token::Token;
 
@@ -22,9 +22,8 @@ use crate::token::Token;
 /// See [`Lock::keep_alive`].
 #[must_use = "a lock is released when it is dropped"]
 pub struct KeptLock {
-    /// However this ends, first its renewal does.
+    /// Its lease is shared with the threads. However the lock ends, its renewal ends first.
     lock: Lock,
-    kept: Arc<Kept>,
 }
 
 impl Lock {
@@ -67,65 +66,59 @@ impl Lock {
         if !self.is_valid() {
             return Err(Error::Lost);
         }
-        let held = self.since.elapsed_at(Point::now());
+        let (now, lease) = (Point::now(), self.lease());
+        let (held, old) = (lease.held(now), lease.deadline);
+        let due = lease.is_due(now).then(|| lease.granted);
+        drop(lease);
         if max_hold < held {
             return Err(Error::config(format!(
                 "max_hold is {max_hold:?}, but the lock has been held for {} already",
                 human(held)
             )));
         }
-        let ttl = Ttl::new(self.ttl)?;
-        if self.remaining() < ttl.validity() / 3 {
-            let old = self.deadline;
+        if let Some(ttl) = due {
             let renewed = self.renew(ttl);
-            self.came_to(renewed, old, true)?;
+            self.extended(renewed, old, true)?;
         }
-        // Renewals may bring it to any of them.
-        self.key.asked = NodeSet::ALL;
-        let key = self.key.clone();
-        let mut kept = Kept::new(key, self.since, max_hold, self.deadline, ttl);
-        kept.observer = self.shared.observer().clone();
-        let kept = Arc::new(kept);
-        let kept_on = self.shared.keeper.keep(&kept, &self.shared.lane);
-        kept_on.map_err(|error| {
+        let (lease, observer) = (self.lease().clone(), self.shared.observer().clone());
+        let renewal = Arc::new(Renewal::new(lease, max_hold, observer));
+        self.home = Home::Shared(renewal.clone());
+        let started = self.shared.renewals.keep(&renewal, &self.shared.lane);
+        started.map_err(|error| {
             Error::config(format!(
                 "cannot start the thread that renews locks: {error}"
             ))
         })?;
-        self.kept = Some(kept.clone());
-        Ok(KeptLock { lock: self, kept })
+        Ok(KeptLock { lock: self })
     }
 }
 
 impl KeptLock {
     /// What is locked.
     pub fn resource(&self) -> &[u8] {
-        &self.lock.key.resource
+        self.lock.resource()
     }
 
     /// The random value that identifies this acquisition on the nodes.
     pub fn token(&self) -> &Token {
-        &self.lock.key.token
+        self.lock.token()
     }
 
     /// How long the lock stays valid without another renewal. Zero once it is lost. Local: asks
     /// no node.
     pub fn remaining(&self) -> Duration {
-        self.validity().unwrap_or(Duration::ZERO)
+        self.lock.remaining()
     }
 
     /// How long the lock will still be renewed: the rest of `max_hold`.
     pub fn hold_left(&self) -> Duration {
-        if self.is_ours() {
-            self.kept.hold_left()
-        } else {
-            Duration::ZERO
-        }
+        let left = |_: &Arc<Renewal>| self.lock.lease().hold_left(Point::now());
+        self.renewal().map_or(Duration::ZERO, left)
     }
 
     /// Whether the lock is still valid. Local: asks no node.
     pub fn is_valid(&self) -> bool {
-        self.validity().is_ok()
+        self.lock.is_valid()
     }
 
     /// Checks that the lock stays valid for at least `at_least`, even without another renewal. Call it before each
@@ -136,17 +129,22 @@ impl KeptLock {
     /// [`Error::Lost`], or [`Error::TooSlow`] if less is left than asked for (the lock is still held, and may
     /// still be renewed).
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
-        match self.validity() {
-            Err(_) => Err(Error::Lost),
-            Ok(remaining) if remaining < at_least => Err(Error::TooSlow),
-            Ok(_) => Ok(()),
-        }
+        self.lock.ensure(at_least)
     }
 
     /// Waits until the lock is lost, for at most `timeout`. Returns true as soon as it is lost, false after the
     /// timeout.
     pub fn wait_lost(&self, timeout: Duration) -> bool {
-        !self.is_ours() || self.kept.wait_lost(timeout)
+        let end = clock::instant().checked_add(timeout);
+        while let (Ok(remaining), Some(renewal)) = (self.validity(), self.renewal()) {
+            let now = clock::instant();
+            let rest = end.map_or(LONGEST_WAIT, |end| end.saturating_duration_since(now));
+            if rest.is_zero() {
+                return false;
+            }
+            renewal.wait(rest.min(remaining).min(LONGEST_WAIT));
+        }
+        true
     }
 
     /// Calls `f` when the lock is lost, or at once if it is lost already. It is not called after
@@ -154,9 +152,10 @@ impl KeptLock {
     /// goes on). It runs on a thread of its own, or, if none can be started, on the thread that found
     /// the loss.
     pub fn on_lost(&self, f: impl FnOnce(LostReason) + Send + 'static) {
-        if self.is_ours() {
-            self.kept.on_lost(Box::new(f));
-            self.lock.shared.keeper.watch(&self.kept);
+        if let Some(renewal) = self.renewal() {
+            renewal.on_lost(Box::new(f));
+            let _ = self.validity();
+            self.lock.shared.renewals.watch(renewal);
         }
     }
 
@@ -168,11 +167,10 @@ impl KeptLock {
     /// Ends the renewal and returns the plain lock with its current deadline. A renewal that
     /// is under way at this moment may still reach the nodes; the deadline does not rely on it.
     pub fn stop(self) -> Lock {
-        let mut lock = self.lock;
-        if lock.shared.is_ours() {
-            lock.unkeep();
+        if self.renewal().is_some() {
+            self.lock.end_renewal();
         }
-        lock
+        self.lock
     }
 
     /// Ends the renewal, releases the lock and waits for a majority to confirm it.
@@ -188,24 +186,17 @@ impl KeptLock {
         &self.lock
     }
 
-    /// A majority of the nodes no longer holds it, or its validity is over.
-    pub(crate) fn taken(&self) {
-        if self.is_ours() {
-            self.kept.taken();
+    /// `None` in a forked child, whose lock it is not.
+    fn renewal(&self) -> Option<&Arc<Renewal>> {
+        match &self.lock.home {
+            Home::Shared(renewal) if self.lock.shared.is_ours() => Some(renewal),
+            _ => None,
         }
-    }
-
-    /// A forked child has no part in it.
-    fn is_ours(&self) -> bool {
-        self.lock.shared.is_ours()
     }
 
     fn validity(&self) -> Result<Duration, LostReason> {
-        if self.is_ours() {
-            self.kept.validity()
-        } else {
-            Err(LostReason::Expired)
-        }
+        self.renewal()
+            .map_or(Err(LostReason::Expired), |_| self.lock.validity())
     }
 }
 

@@ -1,0 +1,473 @@
+//! What the holder of a lock may believe: how long it is valid, whether it is lost and why, and when it is renewed.
+
+use std::time::{Duration, Instant};
+
+use crate::clock::Point;
+use crate::error::NodeErrors;
+use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::mutant;
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::script::{Action, Key};
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Too few nodes still hold it for a majority: another holder has it, or its key was deleted.
+    Taken,
+    /// Its validity ended before a majority of the nodes had confirmed a renewal; or, if it was not kept alive,
+    /// before it was extended or released.
+    Expired,
+    /// `max_hold` was used up, so the lock was no longer renewed.
+    HoldLimit,
+}
+
+impl LostReason {
+    /// For a log line about a kept lock.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            LostReason::Taken => "another has it, or its key was deleted",
+            LostReason::Expired => {
+                "its time was over before a majority of the nodes had renewed it"
+            }
+            LostReason::HoldLimit => "it was held for as long as max_hold permits",
+        }
+    }
+}
+
+/// A lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) reason: LostReason,
+    /// This call has detected it: its caller notifies the others.
+    pub(crate) is_new: bool,
+}
+
+/// The state of one held lock.
+///
+/// ```text
+///   valid ──▶ lost, notifying ──▶ lost, notified
+///     │              │                  │
+///     └──────────────┴──────────────────┴──▶ ended
+/// ```
+#[derive(Clone)]
+pub(crate) struct Lease {
+    /// The lock as the nodes know it.
+    pub(crate) key: Key,
+    /// When its acquisition began.
+    since: Point,
+    /// The ttl last granted, which renewals ask for.
+    pub(crate) granted: Ttl,
+    pub(crate) deadline: Deadline,
+    /// Once lost, always lost, even if a clock is set back.
+    pub(crate) lost: Option<LostReason>,
+    /// While it is kept alive.
+    hold: Option<Hold>,
+    /// The observer is being notified of the loss.
+    notifying: bool,
+    /// The lock ended meanwhile, after it was held for this time: the observer is notified of that next.
+    ended: Option<Duration>,
+}
+
+/// The bound on renewals: without one, a holder that hangs would keep its lock for ever.
+#[derive(Clone, Copy)]
+struct Hold {
+    max: Duration,
+    /// It is used up, and no renewal follows.
+    over: bool,
+}
+
+/// Draws a time between two others.
+type Jitter = fn(Duration, Duration) -> Duration;
+
+/// An extension under way.
+pub(crate) struct Extension {
+    ttl: Ttl,
+    started: Point,
+}
+
+/// The result of an extension.
+pub(crate) enum Extended {
+    Yes(Option<Refill>),
+    Lost(Loss),
+    /// The old deadline stays in force.
+    Unavailable(NodeErrors),
+}
+
+/// Nodes that do not hold a lock that was extended just now.
+pub(crate) struct Refill {
+    ttl: Ttl,
+    pub(crate) nodes: NodeSet,
+}
+
+impl Lease {
+    pub(crate) fn new(key: Key, granted: Ttl, deadline: Deadline) -> Lease {
+        Lease {
+            key,
+            since: deadline.from,
+            granted,
+            deadline,
+            lost: None,
+            hold: None,
+            notifying: false,
+            ended: None,
+        }
+    }
+
+    /// How long the lock has been held.
+    pub(crate) fn held(&self, now: Point) -> Duration {
+        self.since.elapsed_at(now)
+    }
+
+    /// What is left of the validity; zero once the lock is lost.
+    pub(crate) fn left(&self, now: Point) -> Duration {
+        match self.lost {
+            Some(_) => Duration::ZERO,
+            None => self.deadline.remaining(now),
+        }
+    }
+
+    // ---- the loss
+
+    /// What is left of the validity, or why nothing is.
+    pub(crate) fn validity(&mut self, now: Point) -> Result<Duration, Loss> {
+        let left = self.left(now);
+        if !left.is_zero() {
+            return Ok(left);
+        }
+        Err(self.lose(match self.hold {
+            Some(Hold { over: true, .. }) => LostReason::HoldLimit,
+            _ => LostReason::Expired,
+        }))
+    }
+
+    /// The nodes no longer hold the lock. If its validity is over, that is the reason.
+    pub(crate) fn taken(&mut self, now: Point) -> Loss {
+        match self.validity(now) {
+            Ok(_) => self.lose(LostReason::Taken),
+            Err(loss) => loss,
+        }
+    }
+
+    /// The lock is lost, unless it already was: the first reason counts.
+    pub(crate) fn lose(&mut self, reason: LostReason) -> Loss {
+        let is_new = self.lost.is_none();
+        self.notifying |= is_new;
+        Loss {
+            reason: *self.lost.get_or_insert(reason),
+            is_new,
+        }
+    }
+
+    /// The observer has been notified of the loss. If the lock ended meanwhile, it is to be notified of that: how
+    /// long the lock was held.
+    pub(crate) fn notified(&mut self) -> Option<Duration> {
+        self.notifying = false;
+        self.ended.take()
+    }
+
+    /// The lock has ended. If the observer is to be notified now: how long the lock was held. Otherwise `notified`
+    /// returns that.
+    pub(crate) fn ended(&mut self, now: Point) -> Option<Duration> {
+        let held = self.held(now);
+        self.ended = self.notifying.then_some(held);
+        (!self.notifying).then_some(held)
+    }
+
+    // ---- extensions
+
+    pub(crate) fn extension(&self, ttl: Ttl, now: Point) -> (Extension, Op) {
+        let op = Op {
+            action: Action::Extend(ttl),
+            key: self.key.clone(),
+            since: None,
+            // The answers must be here before the old deadline (rule R10). If the new one were over first,
+            // the later of the two would still be the old one.
+            until: Some(self.expires(now)),
+            only_write: false,
+            nodes: NodeSet::ALL,
+        };
+        (Extension { ttl, started: now }, op)
+    }
+
+    pub(crate) fn extended(
+        &mut self,
+        Extension { ttl, started }: Extension,
+        answer: Answer,
+        now: Point,
+    ) -> Extended {
+        let over = self.left(now).is_zero() && !mutant(18);
+        match answer.outcome {
+            Outcome::No => Extended::Lost(self.taken(now)),
+            _ if over => Extended::Lost(self.taken(now)),
+            Outcome::Yes(_) => {
+                let new = Deadline::new(started, ttl.validity());
+                // An extension never shortens (rule R12).
+                if new.is_later(self.deadline, now) {
+                    self.deadline = new;
+                    self.granted = ttl;
+                }
+                let nodes = answer.tally.refused;
+                if !mutant(27) {
+                    self.key.asked = self.key.asked.or(nodes);
+                }
+                Extended::Yes((!nodes.is_empty()).then_some(Refill { ttl, nodes }))
+            }
+            Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
+        }
+    }
+
+    /// Brings the lock back to nodes that do not hold it, because they were restarted or connected late (rule R11b).
+    /// Never a vote.
+    pub(crate) fn refill(&self, Refill { ttl, nodes }: Refill, now: Point) -> Op {
+        Op {
+            action: Action::Refill(ttl),
+            key: self.key.clone(),
+            since: None,
+            until: Some(self.expires(now)),
+            only_write: true,
+            nodes,
+        }
+    }
+
+    /// When the validity ends, by the monotonic clock.
+    pub(crate) fn expires(&self, now: Point) -> Instant {
+        now.mono + self.left(now)
+    }
+
+    // ---- renewals
+
+    /// Less than a third of a whole validity is left: too little for the schedule.
+    pub(crate) fn is_due(&self, now: Point) -> bool {
+        self.left(now) < self.granted.validity() / 3
+    }
+
+    /// Renewals begin.
+    pub(crate) fn keep(&mut self, max: Duration) {
+        self.hold = Some(Hold { max, over: false });
+        // A renewal may bring the lock to any node.
+        self.key.asked = NodeSet::ALL;
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.hold.is_some()
+    }
+
+    /// Renewals end. Returns whether there were any.
+    pub(crate) fn unkeep(&mut self) -> bool {
+        self.hold.take().is_some()
+    }
+
+    /// How long the lock is still renewed.
+    pub(crate) fn hold_left(&self, now: Point) -> Duration {
+        let max = self.hold.map_or(Duration::ZERO, |hold| hold.max);
+        max.saturating_sub(self.held(now))
+    }
+
+    /// A renewal, unless the bound on them is used up.
+    pub(crate) fn renewal(&mut self, now: Point) -> Option<(Extension, Op)> {
+        let over = self.hold_left(now).is_zero();
+        if let Some(hold) = &mut self.hold {
+            hold.over = over;
+        }
+        (!over).then(|| self.extension(self.granted, now))
+    }
+
+    /// When the next renewal is due, after that of `last`: by the schedule, unless that is too far behind. `jitter`
+    /// spreads out locks that were acquired together.
+    pub(crate) fn next_renewal(&self, last: Instant, now: Point, jitter: Jitter) -> Instant {
+        let third = self.granted.duration() / 3;
+        (last + jitter(third - third / 10, third)).max(now.mono)
+    }
+
+    /// When one that too few nodes answered is tried again.
+    pub(crate) fn retry(&self, now: Point, node_timeout: Duration) -> Instant {
+        now.mono + (self.granted.duration() / 20).max(node_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::protocol::quorum::Tally;
+    use crate::token::Token;
+
+    const MS: Duration = Duration::from_millis(1);
+    const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+    fn later(from: Point, time: Duration) -> Point {
+        Point {
+            mono: from.mono + time,
+            wall: from.wall + time,
+        }
+    }
+
+    fn ttl(ttl: Duration) -> Ttl {
+        Ttl::new(ttl).unwrap()
+    }
+
+    /// Granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
+    fn lease(start: Point) -> Lease {
+        let key = Key {
+            resource: Arc::from(&b"a"[..]),
+            token: Token::from_bytes([0; 20]),
+            label: None,
+            asked: NodeSet::first(2),
+        };
+        let ttl = ttl(1000 * MS);
+        Lease::new(key, ttl, Deadline::new(start, ttl.validity()))
+    }
+
+    /// The last of three nodes does not hold the lock.
+    fn answer(outcome: Outcome, begun: Point) -> Answer {
+        Answer {
+            outcome,
+            tally: Tally {
+                granted: NodeSet::first(2),
+                refused: std::iter::once(2).collect(),
+                ..Tally::default()
+            },
+            ..Answer::none(begun.mono)
+        }
+    }
+
+    fn unavailable() -> Outcome {
+        let (errors, closed) = (NodeErrors::new(Vec::new(), None), false);
+        Outcome::Unavailable {
+            errors,
+            closed,
+            useless: false,
+        }
+    }
+
+    #[test]
+    fn an_extension_counts_before_the_old_deadline_and_never_shortens() {
+        let start = Point::now();
+        let yes = || Outcome::Yes(NodeSet::ALL);
+        // What is asked for, the answer and its time; the result, and the validity from the start and the ttl then.
+        let table = [
+            (2000, yes(), 987, "yes", 1978, 2000),
+            (100, yes(), 1, "yes", 988, 1000),
+            (2000, yes(), 988, "lost: Expired", 0, 1000),
+            (2000, Outcome::No, 1, "lost: Taken", 0, 1000),
+            (2000, Outcome::No, 988, "lost: Expired", 0, 1000),
+            (2000, unavailable(), 1, "unavailable", 988, 1000),
+            (2000, unavailable(), 988, "lost: Expired", 0, 1000),
+        ];
+        for (asked, outcome, time, result, validity, granted) in table {
+            let mut lease = lease(start);
+            let (extension, op) = lease.extension(ttl(asked * MS), start);
+            assert_eq!(op.until, Some(start.mono + 988 * MS));
+            let answer = answer(outcome, start);
+            let found = match lease.extended(extension, answer, later(start, time * MS)) {
+                Extended::Yes(_) => "yes".to_owned(),
+                Extended::Lost(loss) => format!("lost: {:?}", loss.reason),
+                Extended::Unavailable(_) => "unavailable".to_owned(),
+            };
+            let case = format!("{asked} ms, after {time} ms: {result}");
+            assert_eq!(found, result, "{case}");
+            assert_eq!(lease.left(start), validity * MS, "{case}");
+            assert_eq!(lease.granted.duration(), granted * MS, "{case}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_refuse_an_extension_are_refilled_until_the_deadline_and_released_at_the_end() {
+        let start = Point::now();
+        let mut lease = lease(start);
+        let (extension, _) = lease.extension(ttl(2000 * MS), start);
+        let (yes, now) = (Outcome::Yes(NodeSet::ALL), later(start, MS));
+        let extended = lease.extended(extension, answer(yes, start), now);
+        let Extended::Yes(Some(refill)) = extended else {
+            panic!("one node does not hold it");
+        };
+        assert_eq!(lease.key.asked, NodeSet::first(3));
+        let op = lease.refill(refill, now);
+        assert_eq!(op.nodes.iter().collect::<Vec<_>>(), [2]);
+        assert_eq!(op.until, Some(start.mono + 1978 * MS));
+        assert!(op.only_write && matches!(op.action, Action::Refill(ttl) if ttl.millis() == 2000));
+    }
+
+    #[test]
+    fn a_loss_has_the_reason_that_came_first_and_is_new_once() {
+        let start = Point::now();
+        // Whether it is kept, its bound on renewals, when a renewal was due, when it is looked at, and the reason.
+        let table = [
+            (None, None, 988, LostReason::Expired),
+            (Some(5000), Some(500), 988, LostReason::Expired),
+            (Some(400), None, 988, LostReason::Expired),
+            (Some(400), Some(500), 988, LostReason::HoldLimit),
+            (Some(400), Some(500), 500, LostReason::Taken),
+            (None, None, 987, LostReason::Taken),
+        ];
+        for (max_hold, due, time, reason) in table {
+            let mut lease = lease(start);
+            if let Some(max_hold) = max_hold {
+                lease.keep(max_hold * MS);
+            }
+            if let Some(due) = due {
+                let renewal = lease.renewal(later(start, due * MS));
+                assert_eq!(renewal.is_none(), max_hold < Some(due), "{reason:?}");
+            }
+            let now = later(start, time * MS);
+            let loss = |is_new| Loss { reason, is_new };
+            assert_eq!(lease.taken(now), loss(true));
+            assert_eq!(lease.lose(LostReason::Taken), loss(false));
+            // Even if a clock is set back.
+            assert_eq!(lease.validity(start), Err(loss(false)));
+            assert_eq!(
+                (lease.left(start), lease.lost),
+                (Duration::ZERO, Some(reason))
+            );
+            // An answer that comes late changes nothing.
+            let (extension, _) = lease.extension(ttl(2000 * MS), start);
+            let yes = answer(Outcome::Yes(NodeSet::ALL), start);
+            let extended = lease.extended(extension, yes, now);
+            assert!(matches!(extended, Extended::Lost(late) if late == loss(false)));
+        }
+    }
+
+    #[test]
+    fn the_end_is_notified_once_and_after_the_loss() {
+        let start = Point::now();
+        let [early, late] = [10, 20].map(|time| later(start, time * MS));
+        let mut valid = lease(start);
+        assert_eq!(valid.ended(early), Some(10 * MS));
+
+        let mut lost = lease(start);
+        assert!(lost.taken(early).is_new);
+        assert_eq!(lost.notified(), None);
+        assert_eq!(lost.ended(late), Some(20 * MS));
+
+        let mut notifying = lease(start);
+        assert!(notifying.taken(early).is_new);
+        assert_eq!(notifying.ended(late), None);
+        assert_eq!(notifying.notified(), Some(20 * MS));
+        assert_eq!(notifying.notified(), None);
+    }
+
+    #[test]
+    fn a_renewal_is_due_every_third_of_the_ttl_and_never_in_the_past() {
+        let start = Point::now();
+        let mut lease = lease(start);
+        lease.keep(5000 * MS);
+        assert!(lease.is_kept() && lease.key.asked == NodeSet::ALL);
+        let at = |time| later(start, time * MS);
+        let (least, most): (Jitter, Jitter) = (|min, _| min, |_, max| max);
+        let due = |due: Instant| (due - start.mono).as_millis();
+        assert_eq!(due(lease.next_renewal(start.mono, at(1), least)), 300);
+        assert_eq!(due(lease.next_renewal(start.mono, at(1), most)), 333);
+        assert_eq!(due(lease.next_renewal(start.mono, at(800), most)), 800);
+        assert_eq!(due(lease.next_renewal(at(333).mono, at(340), most)), 666);
+        assert_eq!(due(lease.next_renewal(at(333).mono, at(700), most)), 700);
+        assert_eq!(due(lease.retry(at(340), NODE_TIMEOUT)), 390);
+        assert_eq!(due(lease.retry(at(340), MS)), 390);
+        assert_eq!(due(lease.expires(at(340))), 988);
+        assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
+        assert_eq!(lease.hold_left(at(400)), 4600 * MS);
+        assert!(lease.renewal(at(4999)).is_some() && lease.renewal(at(5000)).is_none());
+        assert!(lease.unkeep() && !lease.unkeep() && !lease.is_kept());
+    }
+}
