@@ -11,7 +11,7 @@ use support::*;
 /// An hour: nothing here ends by itself.
 const HOUR: Duration = Duration::from_secs(3600);
 /// When a thread looks what became of a release, and as long again to mend it, on a busy machine.
-const SOON: Duration = ms(8 * NODE_TIMEOUT.as_millis() as u64);
+const SOON: Duration = NODE_TIMEOUT.saturating_mul(8);
 
 /// How the servers keep a release from being carried out, though it can be written.
 #[derive(Clone, Copy, Debug)]
