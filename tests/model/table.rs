@@ -1,0 +1,85 @@
+//! Tables of worlds: each row has a name, what its search must come to, and with how many states.
+
+use crate::explorer::{Found, Search, World, explore};
+
+/// What a search must come to. The states are counted, too: a number that changes says that the world has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    Holds(usize),
+    /// There is a schedule that breaks it, found at this state.
+    Broken(usize),
+    /// Nothing wrong among this many states; there are more.
+    HoldsSoFar(usize),
+}
+
+pub(crate) use Expected::{Broken, Holds, HoldsSoFar};
+
+impl Expected {
+    pub(crate) fn states(self) -> usize {
+        match self {
+            Holds(states) | Broken(states) | HoldsSoFar(states) => states,
+        }
+    }
+}
+
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) expected: Expected,
+    what: &'static str,
+    #[expect(clippy::type_complexity, reason = "it has one use")]
+    search: Box<dyn Fn(usize) -> Search + Send + Sync>,
+}
+
+pub(crate) fn row<W: World + Send + Sync + 'static>(
+    name: &'static str,
+    expected: Expected,
+    what: &'static str,
+    world: W,
+) -> Row {
+    let search = Box::new(move |bound| explore(&world, bound));
+    Row {
+        name,
+        expected,
+        what,
+        search,
+    }
+}
+
+impl Row {
+    /// A counterexample that lies behind the bound cannot be found.
+    pub(crate) fn is_within(&self, bound: usize) -> bool {
+        !matches!(self.expected, Broken(states) if states > bound)
+    }
+
+    /// Searches it, and prints a line: what it came to, states, steps, depth, and the schedule if there is one. Says what is
+    /// not as expected.
+    pub(crate) fn run(&self, bound: usize) -> Result<usize, String> {
+        let Search {
+            states,
+            steps,
+            depth,
+            found,
+        } = (self.search)(bound);
+        let (name, expected, what) = (self.name, self.expected, self.what);
+        let (verdict, as_expected, schedule) = match found {
+            Found::Nothing => ("holds", expected == Holds(states), None),
+            Found::Bound => {
+                let more = !matches!(expected, Broken(_)) && expected.states() >= bound;
+                ("holds so far", more, None)
+            }
+            Found::Violation(schedule) => ("broken", expected == Broken(states), Some(schedule)),
+        };
+        let mut text = format!(
+            "{name:7} {verdict:12} {states:>9} states {steps:>10} steps, {depth:>3} deep  {what}\n"
+        );
+        if let Some(schedule) = schedule {
+            text += &format!("  {}:\n{}", schedule.wrong, schedule.text);
+        }
+        print!("{text}");
+        if as_expected {
+            Ok(states)
+        } else {
+            Err(format!("{expected:?} was expected of\n{text}"))
+        }
+    }
+}
