@@ -23,7 +23,11 @@
 
 mod bits;
 mod explorer;
+mod failover;
+mod fence;
+mod keys;
 mod lease;
+mod queue;
 mod table;
 
 use std::sync::Mutex;
@@ -39,7 +43,16 @@ const FEW: usize = 3_000;
 const MANY: usize = 1_000_000;
 
 fn all_rows() -> Vec<Row> {
-    [lease::rows()].into_iter().flatten().collect()
+    [
+        lease::rows(),
+        fence::rows(),
+        failover::rows(),
+        keys::rows(),
+        queue::rows(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Searches these rows on all cores, the largest first.
