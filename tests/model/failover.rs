@@ -216,7 +216,7 @@ pub(crate) fn rows() -> Vec<Row> {
             Failover { release_is_sign: true, limit: 1, ..BACK }),
         row("F5.4", Holds(2_504_303), "as F5.3, no extension in quarantine", Failover { extend: Extend::Never, limit: 1, ..BACK }),
         row("F6.1", Holds(1_511_374), "a history begins without a loss", Failover { new_histories: 1, ..CRASH }),
-        row("F6.2", Broken(390_176), "the backlog of a promoted one is dropped before Q is over",
+        row("F6.2", Broken(397_378), "the backlog of a promoted one is dropped before Q is over",
             Failover { new_histories: 1, backlog_ttl: 1, ..CRASH }),
         row("F6.3", Holds(4_201_317), "the same after Q and the margin (repl-backlog-ttl)",
             Failover { new_histories: 1, backlog_ttl: 3, ..CRASH }),

@@ -25,9 +25,12 @@ mod bits;
 mod explorer;
 mod failover;
 mod fence;
+mod holders;
 mod keys;
 mod lease;
+mod order;
 mod queue;
+mod sharing;
 mod table;
 
 use std::sync::Mutex;
@@ -37,7 +40,7 @@ use std::time::Instant;
 use table::Row;
 
 /// What a debug build searches at once.
-const FEW: usize = 3_000;
+const FEW: usize = 15_000;
 
 /// What fits into a few minutes.
 const MANY: usize = 1_000_000;
@@ -49,6 +52,9 @@ fn all_rows() -> Vec<Row> {
         failover::rows(),
         keys::rows(),
         queue::rows(),
+        holders::rows(),
+        sharing::rows(),
+        order::rows(),
     ]
     .into_iter()
     .flatten()

@@ -62,9 +62,20 @@ impl Row {
         } = (self.search)(bound);
         let (name, expected, what) = (self.name, self.expected, self.what);
         let (verdict, as_expected, schedule) = match found {
-            Found::Nothing => ("holds", expected == Holds(states), None),
+            Found::Nothing => {
+                let all = match expected {
+                    Holds(expected) => expected == states,
+                    Broken(_) => false,
+                    HoldsSoFar(so_far) => so_far <= states,
+                };
+                ("holds", all, None)
+            }
             Found::Bound => {
-                let more = !matches!(expected, Broken(_)) && expected.states() >= bound;
+                let more = match expected {
+                    Holds(states) => states > bound,
+                    Broken(_) => false,
+                    HoldsSoFar(_) => true,
+                };
                 ("holds so far", more, None)
             }
             Found::Violation(schedule) => ("broken", expected == Broken(states), Some(schedule)),

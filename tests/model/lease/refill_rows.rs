@@ -157,7 +157,7 @@ fn refill() -> Vec<Row> {
             Lease { away: true, guards_extensions: true, quarantine: 2, restarts: 1, ..REFILLS_ALL }),
         row("RA.15c", Holds(10_273_398), "refill of all nodes with the verdict, any order, both extend once, ttl 3",
             Lease { refill_all: true, refill_with_verdict: true, extensions: 1, ..REFILLS }),
-        row("RA.15e", Holds(0), "refill of all nodes with the verdict: as RC.1",
+        row("RA.15e", HoldsSoFar(100_000), "refill of all nodes with the verdict: as RC.1",
             Lease { refill_all: true, refill_with_verdict: true, no_revival: true, overlap_ignored: true, restarts: 2, clients: 1, extensions: 3, ..ORDERED }),
     ]
 }
