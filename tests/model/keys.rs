@@ -47,9 +47,9 @@ pub(crate) fn rows() -> Vec<Row> {
             Keys { grant: QuorumOfEachKey, wanted: &[BOTH, BOTH] }),
         row("D5.4", Holds(2_076_573), "key by key, a node votes if it has set all",
             Keys { grant: AllKeysVote, wanted: &[BOTH, BOTH] }),
-        row("D5.5", Broken(11_486), "key by key, a node votes if it has set any (against R36)",
+        row("D5.5", Broken(8, 11_486), "key by key, a node votes if it has set any (against R36)",
             Keys { grant: AnyKeyVotes, wanted: &[BOTH, BOTH] }),
-        row("D5.5s", Broken(4_672), "the same, B wants x only",
+        row("D5.5s", Broken(8, 4_672), "the same, B wants x only",
             Keys { grant: AnyKeyVotes, wanted: &[BOTH, X] }),
     ]
 }

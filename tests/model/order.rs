@@ -43,8 +43,8 @@ pub(crate) fn rows() -> Vec<Row> {
     vec![
         row("O1", Holds(515_971), "{a,b} {b,c} {a,c} {a,b,c}, 3 times each, either way to wait at any time (R52)", EITHER),
         row("O1s", Holds(2_607), "the same, once each", Order { rounds: 1, ..EITHER }),
-        row("O2", Broken(173_323), "one by one in any order (against R52)", Order { sorted: false, ..EITHER }),
-        row("O3", Broken(32_731), "the claim is kept while the next name is waited for (against R52)",
+        row("O2", Broken(10, 173_323), "one by one in any order (against R52)", Order { sorted: false, ..EITHER }),
+        row("O3", Broken(12, 32_731), "the claim is kept while the next name is waited for (against R52)",
             Order { keeps_claim: true, one_by_one: false, ..EITHER }),
         row("O4", Holds(97_912), "never one by one", Order { one_by_one: false, ..EITHER }),
         row("O5", Holds(235_860), "{a,b,c} among plain locks of a, b and c", Order { wanted: &[ABC, A, B, C], ..EITHER }),

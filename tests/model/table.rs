@@ -6,8 +6,9 @@ use crate::explorer::{Found, Search, World, explore};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Holds(usize),
-    /// There is a schedule that breaks it, found at this state.
-    Broken(usize),
+    /// The shortest schedule that breaks it has so many steps. It is found after about so many states (how many depends on the
+    /// order in which a world lists its steps).
+    Broken(usize, usize),
     /// Nothing wrong among this many states; there are more.
     HoldsSoFar(usize),
 }
@@ -17,7 +18,7 @@ pub(crate) use Expected::{Broken, Holds, HoldsSoFar};
 impl Expected {
     pub(crate) fn states(self) -> usize {
         match self {
-            Holds(states) | Broken(states) | HoldsSoFar(states) => states,
+            Holds(states) | Broken(_, states) | HoldsSoFar(states) => states,
         }
     }
 }
@@ -26,7 +27,6 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) expected: Expected,
     what: &'static str,
-    #[expect(clippy::type_complexity, reason = "it has one use")]
     search: Box<dyn Fn(usize) -> Search + Send + Sync>,
 }
 
@@ -46,9 +46,12 @@ pub(crate) fn row<W: World + Send + Sync + 'static>(
 }
 
 impl Row {
-    /// A counterexample that lies behind the bound cannot be found.
-    pub(crate) fn is_within(&self, bound: usize) -> bool {
-        !matches!(self.expected, Broken(states) if states > bound)
+    /// How far to search it. A counterexample may lie a little behind the bound; one that lies far behind is not searched for.
+    pub(crate) fn bound(&self, bound: usize) -> Option<usize> {
+        match self.expected {
+            Holds(_) | HoldsSoFar(_) => Some(bound),
+            Broken(_, states) => (states <= 4 * bound).then_some(2 * states),
+        }
     }
 
     /// Searches it, and prints a line: what it came to, states, steps, depth, and the schedule if there is one. Says what is
@@ -65,7 +68,7 @@ impl Row {
             Found::Nothing => {
                 let all = match expected {
                     Holds(expected) => expected == states,
-                    Broken(_) => false,
+                    Broken(..) => false,
                     HoldsSoFar(so_far) => so_far <= states,
                 };
                 ("holds", all, None)
@@ -73,12 +76,16 @@ impl Row {
             Found::Bound => {
                 let more = match expected {
                     Holds(states) => states > bound,
-                    Broken(_) => false,
+                    Broken(..) => false,
                     HoldsSoFar(_) => true,
                 };
                 ("holds so far", more, None)
             }
-            Found::Violation(schedule) => ("broken", expected == Broken(states), Some(schedule)),
+            Found::Violation(schedule) => (
+                "broken",
+                matches!(expected, Broken(steps, _) if steps == depth),
+                Some(schedule),
+            ),
         };
         let mut text = format!(
             "{name:7} {verdict:12} {states:>9} states {steps:>10} steps, {depth:>3} deep  {what}\n"
