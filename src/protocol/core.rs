@@ -399,12 +399,7 @@ impl<W> Core<W> {
         let asked = |at: usize| nodes[at].asked_at().unwrap_or(now);
         let age = |at| now.saturating_duration_since(asked(at));
         let (node, wait) = self.order.reads(owing, age);
-        let until = if nodes[node].greeting.fragile {
-            // A TLS connection does not survive a read that times out.
-            asked(node) + self.node_timeout
-        } else {
-            ends.min(now + wait)
-        };
+        let until = ends.min(now + wait);
         Next::Recv { node, until }
     }
 
@@ -791,8 +786,7 @@ impl<W> Core<W> {
             }
             entry.late |= entry.op.until.is_some_and(|until| until <= now);
         }
-        let fragile = self.which(|node| node.greeting.fragile);
-        for at in silent.without(fragile).iter() {
+        for at in silent.iter() {
             self.silence(at, now);
         }
         for entry in self
@@ -885,9 +879,7 @@ impl<W> Core<W> {
         let mut owing = entry.owing().and(self.here);
         if asks {
             // The others are asked again with the next one.
-            let fragile = |at: &usize| self.nodes[*at].greeting.fragile;
-            let fragile = owing.iter().filter(fragile).collect();
-            owing = owing.without(fragile).without(self.order.slow());
+            owing = owing.without(self.order.slow());
         }
         if (acquire && unsure || asks) && self.prompt && !owing.is_empty() {
             return;
@@ -1034,9 +1026,6 @@ impl<W> Core<W> {
         self.sitting_out.remove(at);
         self.nodes[at].come_home(now);
         self.here.add(at);
-        if self.nodes[at].greeting.fragile {
-            self.order.keep_lag(at);
-        }
         if self.here.len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }

@@ -210,6 +210,8 @@ pub(super) struct World {
     faultless: bool,
     /// All clients have the restart guard.
     guarded: bool,
+    /// All connections are over TLS: a server reads one write of each in a turn.
+    by_record: bool,
     /// A server has forgotten keys.
     lossy: bool,
     /// A server has forgotten counters.
@@ -280,6 +282,7 @@ impl World {
         let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
+        let by_record = random.chance(30);
         let mut world = World {
             t: 0,
             order: 0,
@@ -308,6 +311,7 @@ impl World {
             collides,
             faultless,
             guarded,
+            by_record,
             lossy: false,
             uncounted: false,
             quiet: false,

@@ -390,11 +390,17 @@ impl World {
         read.extend_from_slice(bytes);
         let mut at = 0;
         let mut replies = Vec::new();
+        let mut pinged = false;
         let loaded = self.servers[node].loaded;
         while let Some((command, length)) = parse(&read[at..], loaded) {
             at += length;
+            pinged |= matches!(command, Command::Ping);
             let reply = self.command(node, connection, command);
             replies.extend_from_slice(&reply);
+        }
+        if pinged && self.by_record {
+            // However many pings are in one record.
+            self.read_leftovers(node, self.connections[connection].client);
         }
         read.drain(..at);
         self.connections[connection].read = read;
@@ -464,7 +470,9 @@ impl World {
             Command::Ping => {
                 self.counts.pings += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.
-                self.read_leftovers(node, self.connections[connection].client);
+                if !self.by_record {
+                    self.read_leftovers(node, self.connections[connection].client);
+                }
                 b"+PONG\r\n"
             }
             Command::Extend {
@@ -712,6 +720,9 @@ impl World {
             if dead.is_dead() && dead.node == node && dead.client == client {
                 while let Some(bytes) = self.connections[other].next_up() {
                     self.execute(other, &bytes);
+                    if self.by_record {
+                        break;
+                    }
                 }
             }
         }
