@@ -85,7 +85,7 @@ impl Redlock {
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (_, node_timeout) = self.timeouts();
         let answers = self.visit(QUESTIONS, move |visit| ask(visit, &key, ttl));
-        let nodes = self.infos().iter().zip(answers);
+        let nodes = self.peers().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
             probe: probe.as_ref(),
@@ -106,9 +106,7 @@ impl Redlock {
 fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
     let plain = !matches!(info.addr(), ConnectionAddr::TcpTls { .. });
     let place = match info.addr() {
-        ConnectionAddr::Tcp(..) => None,
-        // The connection does not tell.
-        ConnectionAddr::TcpTls { host, .. } => Some(host.parse().map_or(Place::Unknown, Place::Ip)),
+        ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => None,
         _ => Some(Place::ThisMachine),
     };
     let said = said.map(|said| {

@@ -8,6 +8,7 @@
 //! | [`fencing`] | How does my database refuse a holder that comes too late? |
 //! | [`waiting`] | Who gets a lock that several want, and when? How do I get it in the order of arrival? |
 //! | [`operations`] | How do I set up, watch and restart the nodes? |
+//! | [`tls`] | How do I reach nodes over TLS, with which certificates? |
 //! | [`shell`] | The command `redlock`, for cron, systemd and scripts |
 //! | [`c`] | C, C++, Python and other languages |
 //! | [`faq`] | Short answers |
@@ -47,5 +48,7 @@ pub mod performance {}
 pub mod recipes {}
 #[doc = include_str!("guide/shell.md")]
 pub mod shell {}
+#[doc = include_str!("guide/tls.md")]
+pub mod tls {}
 #[doc = include_str!("guide/waiting.md")]
 pub mod waiting {}

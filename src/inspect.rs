@@ -54,7 +54,7 @@ impl Redlock {
             let [reply] = visit.ask(&look)?;
             seen(reply)
         });
-        let nodes = self.infos().iter().zip(answers).enumerate();
+        let nodes = self.peers().iter().zip(answers).enumerate();
         let nodes = nodes.map(|(node, (info, answer))| inspected(node, info, answer));
         Ok(Inspection {
             nodes: nodes.collect(),

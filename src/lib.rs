@@ -139,13 +139,10 @@
 //!
 //! All are off by default.
 //!
-//! - `tls-rustls`: `rediss://` with rustls. The program chooses the [crypto provider](guide::operations#tls); without
-//!   one, such a node cannot be connected, and the error names this cause.
-//! - `tls-native-tls`: `rediss://` with the operating system's TLS. If both are on, rustls is used.
+//! - `tls`: [`rediss://`](guide::tls), with rustls.
+//! - `tls-rustls`: the same without a [crypto provider](guide::tls#the-crypto-provider), which the program then installs.
 //! - `capi`: the C interface, see [C and other languages](guide::c). Its manual is `src/redlock.h`.
 //! - `cli`: the command [`redlock`](guide::shell). It adds nothing to the library.
-//!
-//! [Connections over TLS](guide::operations#tls) are weaker in some points.
 //!
 //! # Log levels
 //!
@@ -246,6 +243,7 @@ mod shown;
 mod sync;
 /// How times and addresses are written for people.
 mod text;
+mod tls;
 /// The random value that signs an acquisition.
 mod token;
 /// What is wrong with the URL of a node.
@@ -267,6 +265,7 @@ pub use protocol::lease::LostReason;
 pub use redis;
 pub use redlock::Redlock;
 pub use reentrant::{Reentrant, ReentrantLock};
+pub use tls::Tls;
 pub use token::{Fingerprint, Token};
 
 /// Compiles the code in the README. (`.ci/run` runs it, and the guide's.)

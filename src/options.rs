@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::label::Label;
+use crate::net::trust;
 use crate::protocol::quorum::Ttl;
+use crate::tls::Tls;
 
 /// The longest timeout: nothing here blocks without a bound that a person would wait for.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -31,6 +33,7 @@ pub struct Options {
     pub(crate) restart_guard: Option<Duration>,
     pub(crate) fair: bool,
     pub(crate) label: Option<Label>,
+    pub(crate) tls: Tls,
 }
 
 impl Default for Options {
@@ -44,6 +47,7 @@ impl Default for Options {
             restart_guard: None,
             fair: false,
             label: None,
+            tls: Tls::new(),
         }
     }
 }
@@ -159,7 +163,7 @@ impl Options {
     /// Among fair waiters, the one that has waited longest gets the lock, if it is alive and takes its turn. Its
     /// arrival is measured, with one node, by that node's clock, to a round trip; with several nodes, by the hosts'
     /// clocks, whose difference counts up to one second. There is no order where nodes cannot send messages to the
-    /// waiters (over TLS, or to a user without channels). A turn is the time for which a free lock is reserved for one
+    /// waiters (to a user without channels). A turn is the time for which a free lock is reserved for one
     /// waiter: 4 × [`node_timeout`](Options::node_timeout), at least 250 ms and at most 1 s. A waiter that was killed
     /// is skipped. One that hangs costs the others its turn and a pause of at most the same length. Nobody leaves a
     /// free lock to others for more than four turns. Mutual exclusion never depends on any of this.
@@ -212,7 +216,16 @@ impl Options {
         self
     }
 
+    /// How nodes at `rediss://` are reached: see [`Tls`]. Other settings than before mean new connections, so set
+    /// them before the first lock. Defaults to the root certificates of the operating system.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Options {
+        self.tls = tls;
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        trust::validate(&self.tls).map_err(ConfigError::new)?;
         let timeouts = [
             ("node_timeout", self.node_timeout),
             ("connect_timeout", self.connect_timeout),
@@ -245,6 +258,7 @@ impl Options {
         self.node_timeout == other.node_timeout
             && self.connect_timeout == other.connect_timeout
             && self.restart_guard == other.restart_guard
+            && self.tls == other.tls
     }
 }
 

@@ -184,7 +184,7 @@ int redlock_last_is_permanent(void);
 
 /* Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
    Redlock, where a majority decides. `urls` are n strings: redis://, unix://, and rediss:// if the
-   library was built with a TLS feature; with user, password and database. Nothing is connected before
+   library was built with the feature `tls`; with user, password and database. Nothing is connected before
    redlock_connect() or the first lock.
    CONFIG: no node or more than 64, a bad URL, the same address twice. */
 int redlock_new(const char *const *urls, size_t n, redlock_t **out);

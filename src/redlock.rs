@@ -3,18 +3,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, ConfigError, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
 use crate::net::drive::Nodes;
+use crate::net::peer::Peer;
+use crate::net::trust;
 use crate::net::visit::{self, Visit};
 use crate::observe::{Event, Observer};
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
-use crate::text::{address, odd};
+use crate::text::{NO_TLS, address, odd};
 use crate::token::Token;
 use crate::waiting::Acquirer;
 
@@ -50,7 +52,7 @@ impl Redlock {
     /// Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
     /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
-    /// A node is a URL (`redis://`, `rediss://` with a TLS feature, `unix://`; with user, password and
+    /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and
     /// database) or a [`redis::ConnectionInfo`]. Connections speak RESP2, whatever a URL asks for.
     ///
     /// # Errors
@@ -397,17 +399,18 @@ impl Redlock {
     /// ```
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
-        let (infos, observer) = (self.infos().to_vec(), Observer::new(Box::new(observer)));
         // With connections of its own, since the code that drives the connections reports what nodes do.
+        let mut nodes = self.family.shared.lane.nodes().afresh(&self.options);
+        nodes.observer = Observer::new(Box::new(observer));
         Redlock {
-            family: Family::new(Nodes::new(infos, &self.options, observer)),
+            family: Family::new(nodes),
             options: self.options,
         }
     }
 
     /// The nodes as they were given.
-    pub(crate) fn infos(&self) -> &[ConnectionInfo] {
-        self.family.shared.lane.nodes().infos()
+    pub(crate) fn peers(&self) -> &[Peer] {
+        self.family.shared.lane.nodes().peers()
     }
 
     /// Asks all nodes over new connections. `timeouts`: the time for all questions to a node, in node timeouts.
@@ -420,7 +423,7 @@ impl Redlock {
         let overdue = shared.is_ours().then(|| &shared.lane.nodes().overdue);
         let (connect, node_timeout) = self.timeouts();
         visit::each(
-            self.infos(),
+            self.peers(),
             overdue,
             connect,
             (node_timeout, timeouts),
@@ -544,8 +547,11 @@ impl Family {
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let infos = self.infos();
-        let addresses: Vec<String> = infos.iter().map(|info| address(info.addr())).collect();
+        let addresses: Vec<String> = self
+            .peers()
+            .iter()
+            .map(|info| address(info.addr()))
+            .collect();
         f.debug_struct("Redlock")
             .field("nodes", &addresses)
             .field("options", &self.options)
@@ -556,8 +562,7 @@ impl fmt::Debug for Redlock {
 /// A value that is not the URL of a node. The text cannot repeat the value: the redis crate's error does not have it.
 fn no_node(i: usize, error: &RedisError) -> ConfigError {
     let error = error.to_string();
-    let tls = cfg!(any(feature = "tls-rustls", feature = "tls-native-tls"));
-    ConfigError::new(if !tls && error.contains("TLS") {
+    ConfigError::new(if !cfg!(feature = "tls-rustls") && error.contains("TLS") {
         format!("node {i} cannot be reached by this build: {NO_TLS}")
     } else {
         let reason = error.split(" - ").next().unwrap_or_default();
@@ -567,7 +572,6 @@ fn no_node(i: usize, error: &RedisError) -> ConfigError {
 
 const FORMS: &str = "write redis://[user:password@]host[:port][/database], rediss:// for TLS, or unix:///path; with the \
     scheme, an IPv6 address in brackets (redis://[::1]:6379), and each node as an item of its own";
-const NO_TLS: &str = "TLS needs the feature `tls-rustls` or `tls-native-tls`";
 
 /// Checks that each node's vote counts once, and that this build can reach all nodes.
 fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
@@ -587,10 +591,8 @@ fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
             )));
         }
         let address = address(info.addr());
-        if !info.addr().is_supported() {
-            return Err(ConfigError::new(format!(
-                "node {i} ({address}) cannot be reached by this build: {NO_TLS}, Unix sockets need Unix"
-            )));
+        if let Err(reason) = reachable(info.addr()) {
+            return Err(ConfigError::new(format!("node {i} ({address}) {reason}")));
         }
         let same = |other: &ConnectionInfo| other.addr() == info.addr();
         if let Some(other) = infos.iter().take(i).position(same) {
@@ -600,6 +602,23 @@ fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+fn reachable(addr: &ConnectionAddr) -> Result<(), String> {
+    match addr {
+        // To leave them out would be to connect without the certificates that were given.
+        ConnectionAddr::TcpTls {
+            tls_params: Some(_),
+            ..
+        } => Err(
+            "has certificates that only the redis crate can read: give them with Options::tls"
+                .into(),
+        ),
+        ConnectionAddr::TcpTls { .. } => trust::supported()
+            .map_err(|reason| format!("cannot be reached by this build: {reason}")),
+        addr if addr.is_supported() => Ok(()),
+        _ => Err("cannot be reached by this build: Unix sockets need Unix".into()),
+    }
 }
 
 pub(crate) fn checked(resource: &[u8]) -> Result<Arc<[u8]>, Error> {

@@ -44,6 +44,10 @@ pub(crate) fn human(time: Duration) -> String {
     }
 }
 
+/// Of a node that this build cannot reach.
+pub(crate) const NO_TLS: &str = "TLS needs the feature `tls` of redlock-sync, in Cargo.toml: \
+    redlock-sync = { version = \"0.1\", features = [\"tls\"] }";
+
 /// Host and port, or path: what may be shown of a node. An IPv6 address has brackets.
 pub(crate) fn address(address: &ConnectionAddr) -> String {
     match address {

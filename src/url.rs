@@ -161,8 +161,8 @@ fn form(url: &str, error: &str) -> String {
         );
     }
     let tls = matches!(scheme, "rediss" | "valkeys");
-    if tls && !cfg!(any(feature = "tls-rustls", feature = "tls-native-tls")) {
-        return "TLS needs the feature `tls-rustls` or `tls-native-tls` of redlock-sync".into();
+    if tls && !cfg!(feature = "tls-rustls") {
+        return crate::text::NO_TLS.into();
     }
     if is_path(url) {
         return format!("{}: write unix:///path/to/socket", reason(error));
@@ -360,12 +360,12 @@ mod tests {
         }
     }
 
-    #[cfg(not(any(feature = "tls-rustls", feature = "tls-native-tls")))]
+    #[cfg(not(feature = "tls-rustls"))]
     #[test]
-    fn tls_without_its_feature_names_the_features() {
+    fn tls_without_its_feature_names_the_feature() {
         for url in ["rediss://host", "valkeys://:hunter2@host:1"] {
             let text = text(url);
-            assert!(text.contains("`tls-rustls` or `tls-native-tls`"), "{text}");
+            assert!(text.contains("features = [\"tls\"]"), "{text}");
         }
     }
 

@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use redis::ConnectionAddr;
-
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::lock::{Lock, Shared};
@@ -42,19 +40,12 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn new(nodes: &Nodes) -> Waiting {
-        let infos = nodes.infos();
-        let plain = |node: &usize| {
-            let info = infos.get(*node);
-            info.is_some_and(|info| !matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
-        };
-        // A TLS connection does not survive a read that times out.
-        let audible: NodeSet = (0..infos.len()).filter(plain).collect();
         let mut random = [0; 16];
         let channel = getrandom::fill(&mut random)
             .ok()
             .map(|()| Channel::new(random));
         let noise = getrandom::u64().unwrap_or(1);
-        let lines = Lines::new(infos.len(), audible, channel, nodes.node_timeout, noise);
+        let lines = Lines::new(nodes.peers().len(), channel, nodes.node_timeout, noise);
         Waiting {
             lines: Mutex::new(lines),
             quiet: AtomicBool::new(true),
@@ -226,7 +217,7 @@ impl Waiting {
     fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<(), Cause> {
         let Some((info, timeout)) = lane.upgrade().and_then(|lane| {
             let nodes = lane.nodes();
-            Some((nodes.infos().get(node)?.clone(), nodes.connect_timeout))
+            Some((nodes.peers().get(node)?.clone(), nodes.connect_timeout))
         }) else {
             return Ok(());
         };

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo};
 
 use crate::clock;
-use crate::error::{Cause, Limit};
-use crate::net::plain::{Plain, SHORTEST};
+use crate::error::Cause;
+use crate::net::peer::Peer;
+use crate::net::plain::Plain;
 use crate::net::tls::Tls;
 use crate::protocol::node::Greeting;
 use crate::protocol::resp::{self, Reply};
@@ -35,21 +36,21 @@ pub(crate) enum Connection {
 
 impl Connection {
     /// Connects and sets up, address after address, step after step, all within `timeout`; only name
-    /// resolution, the full queue of a Unix socket, and parts of a TLS handshake cannot be bounded.
+    /// resolution and the full queue of a Unix socket cannot be bounded.
     pub(crate) fn open(
-        info: &ConnectionInfo,
+        info: &Peer,
         timeout: Duration,
         purpose: Purpose,
     ) -> Result<(Connection, Greeting), Cause> {
         let until = clock::instant() + timeout;
         let mut connection = match info.addr() {
-            ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, timeout)?),
+            ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, until, timeout)?),
             _ => Connection::Plain(Plain::connect(info, until, timeout)?),
         };
         let greeting = connection.set_up(info, purpose, until, timeout);
         let greeting = greeting.map_err(|cause| match cause {
             Cause::Garbage(text) => Cause::NotRedis(text),
-            cause => cause.within(timeout, Limit::Connect),
+            cause => cause,
         })?;
         if purpose == Purpose::GuardedLocks && greeting.uptime.is_none() {
             return Err(Cause::NoUptime);
@@ -61,53 +62,48 @@ impl Connection {
     pub(crate) fn send(&mut self, bytes: &[u8], until: Instant, now: Instant) -> Result<(), Cause> {
         match self {
             Connection::Plain(plain) => plain.send(bytes, until, now),
-            // The redis crate refuses to write nothing.
-            Connection::Tls(_) if bytes.is_empty() => Ok(()),
-            Connection::Tls(tls) => tls.send(bytes, rest(until, now)),
+            Connection::Tls(tls) => tls.send(bytes, until, now),
         }
     }
 
     /// What has come, or comes first until then; nothing, if nothing does. After an error the connection
-    /// is finished; over TLS that nothing comes is one.
+    /// is finished.
     pub(crate) fn recv<'a>(
         &mut self,
         buffer: &'a mut Vec<u8>,
         until: Instant,
         now: Instant,
     ) -> Result<&'a [u8], Cause> {
+        buffer.resize(BUFFER, 0);
+        let read = match self {
+            Connection::Plain(plain) => plain.recv(buffer, until, now)?,
+            Connection::Tls(tls) => tls.recv(buffer, until, now)?,
+        };
+        Ok(buffer.get(..read).unwrap_or_default())
+    }
+
+    fn socket(&self) -> &Plain {
         match self {
-            Connection::Plain(plain) => {
-                buffer.resize(BUFFER, 0);
-                let read = plain.recv(buffer, until, now)?;
-                Ok(buffer.get(..read).unwrap_or_default())
-            }
-            Connection::Tls(tls) => {
-                *buffer = tls.recv(rest(until, now))?;
-                Ok(buffer)
-            }
+            Connection::Plain(plain) => plain,
+            Connection::Tls(tls) => tls.plain(),
         }
     }
 
-    /// Whom it leads to; unknown over TLS and Unix sockets.
+    /// Whom it leads to; unknown over Unix sockets.
     pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
-        match self {
-            Connection::Plain(plain) => plain.peer_ip(),
-            Connection::Tls(_) => None,
-        }
+        self.socket().peer_ip()
     }
 
-    /// Ends it also where forked children have copies. (Over TLS that cannot be had.)
+    /// Ends it also where forked children have copies.
     pub(crate) fn shutdown(&self) {
-        if let Connection::Plain(plain) = self {
-            plain.shutdown();
-        }
+        self.socket().shutdown();
     }
 
-    /// Nothing of what it still holds shall be delivered. (Over TLS that cannot be had.)
+    /// Nothing of what it still holds shall be delivered.
     pub(crate) fn reset(self) {
         match self {
             Connection::Plain(plain) => plain.reset(),
-            Connection::Tls(_) => {}
+            Connection::Tls(tls) => tls.reset(),
         }
     }
 
@@ -125,7 +121,7 @@ impl Connection {
         }
         self.send(&bytes, until, clock::instant())?;
         let mut greeting = Greeting {
-            fragile: matches!(self, Connection::Tls(_)),
+            by_record: matches!(self, Connection::Tls(_)),
             ..Greeting::default()
         };
         // A server that is full, or that demands what we do not have, says so and hangs up.
@@ -133,12 +129,21 @@ impl Connection {
         let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
         let (mut answered, mut loaded) = (0, 0);
         let secret = Secret::of(info);
+        let mut heard = false;
         while answered < commands.len() {
             let Some((reply, length)) = resp::parse(&inbox, &secret)? else {
                 match self.recv(&mut buffer, until, clock::instant()) {
                     Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
-                    Ok(bytes) => inbox.extend_from_slice(bytes),
-                    Err(Cause::Closed(text)) => return Err(said.unwrap_or(Cause::Closed(text))),
+                    Ok(bytes) => {
+                        heard = true;
+                        inbox.extend_from_slice(bytes);
+                    }
+                    Err(Cause::Closed(mut text)) => {
+                        if !heard && matches!(info.addr(), ConnectionAddr::Tcp(..)) {
+                            text.push_str(" (does this port speak TLS? rediss://)");
+                        }
+                        return Err(said.unwrap_or(Cause::Closed(text)));
+                    }
                     Err(cause) => return Err(cause),
                 }
                 continue;
@@ -207,10 +212,6 @@ fn commands(info: &ConnectionInfo, purpose: Purpose) -> (Vec<Cmd>, usize) {
         commands.push(load);
     }
     (commands, needed)
-}
-
-fn rest(until: Instant, now: Instant) -> Duration {
-    until.saturating_duration_since(now).max(SHORTEST)
 }
 
 fn run_id(info: &[u8]) -> Option<String> {

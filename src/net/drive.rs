@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use redis::ConnectionInfo;
 
 use crate::clock;
-use crate::error::{Cause, Limit};
+use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::lane::Who;
+use crate::net::peer::Peer;
+use crate::net::trust::Trust;
 use crate::net::visit::Overdue;
 use crate::observe::{self, Observer};
 use crate::options::Options;
@@ -27,10 +29,14 @@ use crate::secret::Secret;
 use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
 use crate::text::{address, human};
+use crate::tls::Tls;
 
 /// The nodes, as the leader and the attendants share them.
 pub(crate) struct Nodes {
-    infos: Vec<ConnectionInfo>,
+    peers: Vec<Peer>,
+    /// What `trust` was made from.
+    tls: Tls,
+    trust: Trust,
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) observer: Observer,
@@ -76,6 +82,16 @@ pub(crate) struct Leader {
 
 impl Nodes {
     pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options, observer: Observer) -> Nodes {
+        let trust = Trust::new(&options.tls, &infos);
+        Nodes::with(infos, trust, options, observer)
+    }
+
+    fn with(
+        infos: Vec<ConnectionInfo>,
+        trust: Trust,
+        options: &Options,
+        observer: Observer,
+    ) -> Nodes {
         let addresses = infos.iter().map(|info| address(info.addr()).into());
         let timeouts = (options.node_timeout, options.connect_timeout);
         let guard = options.restart_guard.map(Guard::new);
@@ -97,8 +113,11 @@ impl Nodes {
             untold: VecDeque::new(),
             outages: Some(vec![None; infos.len()]),
         };
+        let peer = |info| Peer::new(info, &trust);
         Nodes {
-            infos,
+            tls: options.tls.clone(),
+            peers: infos.into_iter().map(peer).collect(),
+            trust,
             observer,
             overdue: Overdue::default(),
             node_timeout: options.node_timeout,
@@ -112,13 +131,19 @@ impl Nodes {
         }
     }
 
-    /// The same nodes, with nothing shared: for other timeouts, and for a forked child.
+    /// The same nodes, with nothing shared that changes: for other options, and for a forked child.
     pub(crate) fn afresh(&self, options: &Options) -> Nodes {
-        Nodes::new(self.infos.clone(), options, self.observer.clone())
+        let infos = || self.peers.iter().map(|peer| &**peer);
+        let trust = match options.tls == self.tls {
+            true => self.trust.clone(),
+            false => Trust::new(&options.tls, infos()),
+        };
+        let observer = self.observer.clone();
+        Nodes::with(infos().cloned().collect(), trust, options, observer)
     }
 
-    pub(crate) fn infos(&self) -> &[ConnectionInfo] {
-        &self.infos
+    pub(crate) fn peers(&self) -> &[Peer] {
+        &self.peers
     }
 
     pub(crate) fn hub(&self) -> MutexGuard<'_, Hub> {
@@ -187,7 +212,7 @@ impl Nodes {
 
     /// Tells the observer that a node gives no votes, and that it does again.
     fn tell(&self, node: usize, event: &Event, since: &mut Option<Instant>, at: Instant) {
-        let Some(info) = self.infos.get(node).filter(|_| !self.observer.is_none()) else {
+        let Some(info) = self.peers.get(node).filter(|_| !self.observer.is_none()) else {
             return;
         };
         let address = address(info.addr());
@@ -252,7 +277,7 @@ impl Nodes {
 
     /// As log lines name it.
     pub(crate) fn name(&self, node: usize) -> String {
-        match self.infos.get(node) {
+        match self.peers.get(node) {
             Some(info) => format!("node {node} ({})", address(info.addr())),
             None => format!("node {node}"),
         }
@@ -360,9 +385,7 @@ impl Nodes {
         leader.connection(&mut hub, node);
         drop(hub);
         let received = match leader.connections.get_mut(node) {
-            Some(Some(connection)) => connection
-                .recv(&mut leader.buffer, until, now)
-                .map_err(|cause| cause.within(self.node_timeout, Limit::Node(1))),
+            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
             _ => Err(gone()),
         };
         let now = clock::instant();
@@ -456,8 +479,6 @@ impl Nodes {
                     drop(hub);
                     let connection = connection.as_mut().ok_or_else(gone);
                     let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
-                    let timeout = self.connect_timeout;
-                    let received = received.map_err(|cause| cause.within(timeout, Limit::Connect));
                     let now = clock::instant();
                     hub = self.hub();
                     hub.core.received(node, received, now);
@@ -491,7 +512,7 @@ impl Nodes {
     }
 
     fn open(&self, node: usize) {
-        let info = self.infos.get(node).ok_or_else(gone);
+        let info = self.peers.get(node).ok_or_else(gone);
         let opened =
             info.and_then(|info| Connection::open(info, self.connect_timeout, self.purpose));
         let (mut fresh, greeting) = match opened {

@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use redis::ConnectionInfo;
-
 use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
+use crate::net::peer::Peer;
 use crate::protocol::queue;
 use crate::protocol::resp::{self, Reply};
 use crate::secret::Secret;
@@ -25,11 +24,7 @@ pub(crate) struct Ear {
 
 impl Ear {
     /// Connects and subscribes, all within `timeout`.
-    pub(crate) fn open(
-        info: &ConnectionInfo,
-        channel: &str,
-        timeout: Duration,
-    ) -> Result<Ear, Cause> {
+    pub(crate) fn open(info: &Peer, channel: &str, timeout: Duration) -> Result<Ear, Cause> {
         let until = clock::instant() + timeout;
         let (mut connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();

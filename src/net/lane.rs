@@ -71,7 +71,7 @@ enum Turn {
 
 impl Lane {
     pub(crate) fn new(nodes: Nodes) -> Lane {
-        let few = nodes.infos().len() <= FEW_NODES;
+        let few = nodes.peers().len() <= FEW_NODES;
         Lane {
             process: std::process::id(),
             nodes: Arc::new(nodes),
@@ -109,7 +109,7 @@ impl Lane {
     ///
     /// Each node has `connect_timeout`. What follows takes some node timeouts at most.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
-        let (began, all) = (clock::instant(), self.nodes.infos().len());
+        let (began, all) = (clock::instant(), self.nodes.peers().len());
         let until = began + self.nodes.connect_timeout;
         let before = self.nodes.connect_now();
         let mut answer = self.run(ping());

@@ -3,8 +3,10 @@
 //! In reading order:
 //!
 //! - `plain`: a TCP or Unix socket
-//! - `tls`: a TLS connection of the redis crate
-//! - `connection`: either of them, connected and set up
+//! - `trust`: which certificates TLS trusts and shows
+//! - `peer`: a node, and how it is reached
+//! - `tls`: TLS over a TCP socket
+//! - `connection`: any of them, connected and set up
 //! - `visit`: a connection to each node beside those of the locks
 //! - `ear`: a connection over which a node tells of releases
 //! - `drive`: the leader's loop and the attendants
@@ -17,6 +19,16 @@ mod differential;
 pub(crate) mod drive;
 pub(crate) mod ear;
 pub(crate) mod lane;
+#[cfg(not(feature = "tls-rustls"))]
+pub(crate) mod no_tls;
+pub(crate) mod peer;
 pub(crate) mod plain;
+#[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
+#[cfg(not(feature = "tls-rustls"))]
+pub(crate) use no_tls as tls;
+#[cfg(feature = "tls-rustls")]
+pub(crate) mod trust;
+#[cfg(not(feature = "tls-rustls"))]
+pub(crate) use no_tls as trust;
 pub(crate) mod visit;

@@ -44,7 +44,7 @@ impl Plain {
         timeout: Duration,
     ) -> Result<Plain, Cause> {
         let stream = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 let stream = connect_tcp(host, *port, until, timeout)?;
                 let keepalive = keepalive(info.tcp_settings());
                 // Without NODELAY a release behind an acquire waits 40 ms for the peer's delayed ACK.
@@ -212,7 +212,7 @@ fn connect_tcp(
     Err(Cause::Connect(last))
 }
 
-pub(crate) fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
+fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
     settings
         .keepalive()
         .cloned()

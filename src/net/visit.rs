@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-use redis::ConnectionInfo;
-
 use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
+use crate::net::peer::Peer;
 use crate::protocol::resp::{self, Reply};
 use crate::secret::Secret;
 use crate::sync::lock;
@@ -29,11 +28,7 @@ pub(crate) struct Visit {
 
 impl Visit {
     /// Connects within `timeout`; from then on there is `time` for all questions.
-    fn open(
-        info: &ConnectionInfo,
-        timeout: Duration,
-        time: (Duration, u32),
-    ) -> Result<Visit, Cause> {
+    fn open(info: &Peer, timeout: Duration, time: (Duration, u32)) -> Result<Visit, Cause> {
         let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Visit {
             connection,
@@ -50,7 +45,7 @@ impl Visit {
         &self.secret
     }
 
-    /// Whom it is connected to; unknown over TLS and Unix sockets.
+    /// Whom it is connected to; unknown over Unix sockets.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         self.connection.peer_ip()
     }
@@ -81,7 +76,6 @@ impl Visit {
             }
             match self.connection.recv(&mut self.buffer, self.until, now) {
                 Ok(bytes) => self.inbox.extend_from_slice(bytes),
-                Err(Cause::Silent(..)) => return Err(self.silent()),
                 Err(cause) => return Err(cause),
             }
         }
@@ -118,11 +112,11 @@ impl Overdue {
 
 /// Visits all nodes at a time. Each has `connect` to be connected, and so many node timeouts for all questions.
 ///
-/// What cannot be bounded (a name that is not resolved, a TLS handshake that stands still) is left to its thread,
+/// What cannot be bounded (a name that is not resolved) is left to its thread,
 /// and until that ends no other one is sent to the same node: they would pile up. (In a forked child there is
 /// nobody to remember them.)
 pub(crate) fn each<T: Send + 'static>(
-    infos: &[ConnectionInfo],
+    infos: &[Peer],
     overdue: Option<&Overdue>,
     connect: Duration,
     (node_timeout, timeouts): (Duration, u32),
@@ -131,11 +125,10 @@ pub(crate) fn each<T: Send + 'static>(
     let time = (node_timeout.saturating_mul(timeouts), timeouts);
     let until = clock::instant() + connect.saturating_add(time.0) + GRACE;
     let ask = Arc::new(ask);
-    let start = |(node, info): (usize, &ConnectionInfo)| {
+    let start = |(node, info): (usize, &Peer)| {
         if overdue.is_some_and(|overdue| overdue.has(node)) {
             return Err(Cause::Connect(
-                "the look before this one has not ended: a name is not resolved, or a TLS handshake stands still"
-                    .into(),
+                "the look before this one has not ended: a name is not resolved".into(),
             ));
         }
         let (ask, info) = (ask.clone(), info.clone());

@@ -429,12 +429,7 @@ impl<W> Core<W> {
         let asked = |at: usize| nodes[at].asked_at().unwrap_or(now);
         let age = |at| now.saturating_duration_since(asked(at));
         let (node, wait) = self.order.reads(owing, age);
-        let until = if nodes[node].greeting.fragile {
-            // A TLS connection does not survive a read that times out.
-            asked(node) + self.node_timeout
-        } else {
-            ends.min(now + wait)
-        };
+        let until = ends.min(now + wait);
         Next::Recv { node, until }
     }
 
@@ -871,8 +866,7 @@ impl<W> Core<W> {
             entry.late |= entry.op.until.is_some_and(|until| until <= now);
         }
         self.fail_late(now);
-        let fragile = self.which(|node| node.greeting.fragile);
-        for at in silent.without(fragile).iter() {
+        for at in silent.iter() {
             self.silence(at, now);
         }
         self.changed(now);
@@ -982,9 +976,7 @@ impl<W> Core<W> {
         let mut owing = entry.owing().and(self.here);
         if asks {
             // The others are asked again with the next one.
-            let fragile = |at: &usize| self.nodes[*at].greeting.fragile;
-            let fragile = owing.iter().filter(fragile).collect();
-            owing = owing.without(fragile).without(self.order.slow());
+            owing = owing.without(self.order.slow());
         }
         if (acquire && unsure || asks) && self.prompt && !owing.is_empty() {
             return;
@@ -1132,9 +1124,6 @@ impl<W> Core<W> {
         self.sitting_out.remove(at);
         self.nodes[at].come_home(now);
         self.here.add(at);
-        if self.nodes[at].greeting.fragile {
-            self.order.keep_lag(at);
-        }
         if self.here.len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }

@@ -157,17 +157,15 @@ pub(crate) struct Lines<W> {
 }
 
 impl<W: Clone> Lines<W> {
-    /// `audible`: the nodes that can be listened to.
     pub(crate) fn new(
         nodes: usize,
-        audible: NodeSet,
         channel: Option<Channel>,
         node_timeout: Duration,
         noise: u64,
     ) -> Lines<W> {
         let mut ears = Ears::new(nodes);
         // Without a channel nobody can tell this process anything.
-        let audible = channel.map_or(NodeSet::EMPTY, |_| audible.and(NodeSet::first(nodes)));
+        let audible = channel.map_or(NodeSet::EMPTY, |_| NodeSet::first(nodes));
         ears.failed = NodeSet::first(nodes).without(audible);
         Lines {
             lines: HashMap::new(),
@@ -792,7 +790,7 @@ mod tests {
     fn world() -> World {
         let channel = Some(Channel::new([1; 16]));
         World {
-            lines: Lines::new(1, NodeSet::ALL, channel, 50 * MS, 7),
+            lines: Lines::new(1, channel, 50 * MS, 7),
             now: Point::now(),
         }
     }

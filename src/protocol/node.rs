@@ -36,8 +36,11 @@ const LISTEN: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_millis(10);
 /// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new
 /// connection at most once in a turn. Half of that counts for a ping: a command that was cut off at the end of
-/// a turn makes the next one smaller.
+/// a turn makes the next one smaller. Over TLS it reads one record in a turn, and what is written at once is in
+/// as few records as hold it: of 16 KiB, but for the last.
 const TURN: usize = 16 * 1024 / 2;
+/// So many pings are under way at most.
+const MAX_PINGS: usize = 256;
 /// When so many replies that nobody waits for may have come, they are read and dropped. Until then they
 /// cost the node memory, and reading them would cost us system calls.
 const MAX_UNREAD: usize = 256;
@@ -76,8 +79,8 @@ pub(crate) struct Greeting {
     pub(crate) run_id: Option<String>,
     /// How long the server has been up, and when it said so.
     pub(crate) uptime: Option<(Duration, Instant)>,
-    /// The connection cannot be looked at without waiting, and does not survive waiting in vain (TLS).
-    pub(crate) fragile: bool,
+    /// The server reads one record of the connection in a turn, however short (TLS).
+    pub(crate) by_record: bool,
     /// The server knows the scripts.
     pub(crate) by_hash: bool,
 }
@@ -129,7 +132,7 @@ pub(crate) struct Pending {
 struct Asked {
     what: Pending,
     at: Instant,
-    /// How many bytes had been sent on this connection before.
+    /// How much had been sent on this connection before.
     from: usize,
 }
 
@@ -213,12 +216,12 @@ pub(crate) struct Node {
     pending: VecDeque<Asked>,
     /// The start of a reply.
     pub(crate) inbox: Vec<u8>,
-    /// Bytes sent on this connection.
+    /// What was sent on this connection: bytes, and over TLS a turn at least for each write.
     sent: usize,
     due: Releases,
     /// Releases that the server could not carry out at the time.
     refused: Releases,
-    /// Bytes that dead connections may have left for the server to read (rule R8).
+    /// What dead connections may have left for the server to read (rule R8), counted as `sent` is.
     unread: usize,
     /// When something was last sent or heard, or a look found nothing.
     active: Option<Instant>,
@@ -293,14 +296,23 @@ impl Node {
 
     /// Notes that a reply will come to what is appended to `out` next.
     pub(crate) fn ask(&mut self, what: Pending, out: &Output<'_>) {
-        let from = self.sent.wrapping_add(out.bytes.len() - out.start);
+        // A record is read as a whole, or not at all.
+        let before = match self.greeting.by_record {
+            true => 0,
+            false => out.bytes.len() - out.start,
+        };
+        let from = self.sent.wrapping_add(before);
         let at = out.now;
         self.pending.push_back(Asked { what, at, from });
     }
 
     /// All that it is being sent is in `out`.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
-        self.sent = self.sent.wrapping_add(out.bytes.len() - out.start);
+        let mut bytes = out.bytes.len() - out.start;
+        if self.greeting.by_record && bytes > 0 && !mutant(48) {
+            bytes = bytes.max(TURN);
+        }
+        self.sent = self.sent.wrapping_add(bytes);
         self.active = Some(out.now);
         self.writing = self.attended;
     }
@@ -321,6 +333,16 @@ impl Node {
         while let Some(release) = self.refused.pop() {
             self.due.push(release);
         }
+    }
+
+    /// Whether another ping is to be sent over a new connection: one at a time, since the server reads several in a
+    /// turn. Over TLS each is a record of its own.
+    fn pings(&self) -> bool {
+        let at_once = match self.greeting.by_record {
+            true => self.unread.div_ceil(TURN).min(MAX_PINGS),
+            false => self.unread.min(1),
+        };
+        self.pending.len() < at_once
     }
 
     /// Appends the ping that finds out whether the server has read what a dead connection left.
@@ -407,16 +429,16 @@ impl Node {
     /// Replies have piled up, and enough were asked for since the last look (a far node has many pending
     /// at any time); or another connection turned out closed.
     pub(crate) fn wants_look(&self) -> bool {
-        !self.greeting.fragile && (self.look || self.pending.len() > self.left_pending + MAX_UNREAD)
+        self.look || self.pending.len() > self.left_pending + MAX_UNREAD
     }
 
     /// Whether it can be looked at, and was not since then.
     pub(crate) fn is_unseen(&self, since: Instant) -> bool {
-        !self.greeting.fragile && self.looked < Some(since)
+        self.looked < Some(since)
     }
 
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        !self.greeting.fragile && self.active.is_some_and(|active| now > active + IDLE)
+        self.active.is_some_and(|active| now > active + IDLE)
     }
 
     // ---- changes of the link
@@ -626,7 +648,7 @@ impl Node {
                     None => Errand::Home,
                 },
                 None if self.unread == 0 && writes => Errand::Send { until: soon },
-                None if self.unread > 0 && self.pending.is_empty() => Errand::Send { until: soon },
+                None if self.pings() => Errand::Send { until: soon },
                 None if now >= retry_at => Errand::GiveUp,
                 None => Errand::Recv { until: retry_at },
             },

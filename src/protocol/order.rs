@@ -22,8 +22,6 @@ pub(crate) struct Order {
     /// How long each node takes to answer.
     lags: Vec<Duration>,
     halve_at: Instant,
-    /// Nodes whose lags are not: to try one of these again may cost a whole node timeout.
-    kept: NodeSet,
     /// Nodes that did not answer while they were waited for, and have not since.
     in_vain: NodeSet,
     /// Which of them is waited for again, where there are no others.
@@ -36,7 +34,6 @@ impl Order {
             nodes: (0..nodes).collect(),
             lags: vec![Duration::ZERO; nodes],
             halve_at: now + HALF_LIFE,
-            kept: NodeSet::EMPTY,
             in_vain: NodeSet::EMPTY,
             turn: 0,
         }
@@ -49,11 +46,6 @@ impl Order {
     /// Nodes that did not answer while they were waited for, and have not since.
     pub(crate) fn slow(&self) -> NodeSet {
         self.in_vain
-    }
-
-    /// A node cannot be waited for a little and then again: its lag is not halved.
-    pub(crate) fn keep_lag(&mut self, node: usize) {
-        self.kept.add(node);
     }
 
     /// The nearest of these.
@@ -106,9 +98,7 @@ impl Order {
         }
         if now > self.halve_at {
             self.halve_at = now + HALF_LIFE;
-            for (node, lag) in self.lags.iter_mut().enumerate() {
-                *lag /= if self.kept.has(node) { 1 } else { 2 };
-            }
+            self.lags.iter_mut().for_each(|lag| *lag /= 2);
         }
         // One pass is enough: each time it is learned what one node takes.
         for at in 1..self.nodes.len() {
@@ -213,21 +203,6 @@ mod tests {
                 .contains(&0)
         });
         assert!(found.unwrap() < 400);
-    }
-
-    #[test]
-    fn a_lag_that_is_kept_is_not_halved() {
-        let now = clock::instant();
-        let mut order = Order::new(2, now);
-        order.keep_lag(0);
-        for node in [0, 1] {
-            order.heard(node, 80 * MS, 80 * MS, now);
-        }
-        for i in 1..20 {
-            order.heard(1, MS, MS, now + i * HALF_LIFE * 2);
-        }
-        assert_eq!(order.lag(0), 80 * MS);
-        assert!(order.lag(1) <= MS);
     }
 
     #[test]

@@ -17,8 +17,9 @@
 //!   that was not carried out is sent again.
 //! - R7  REL goes behind the SET that it undoes, on the same connection. A timeout alone closes none.
 //! - R8  If that connection died: pings over the new one, one at a time, until the server must have read
-//!   what the dead one left; then REL. A dead connection is reset, not closed: what the kernel still
-//!   holds must not be delivered later.
+//!   what the dead one left, 8 KiB a ping; then REL. (Over TLS it is one write a ping, and each ping is a
+//!   record of its own.) A dead connection is reset, not closed: what the kernel still holds must not be
+//!   delivered later.
 //! - R9  Yes at the q-th vote; unavailable when more than N − q nodes failed; no when a quorum of votes
 //!   is impossible and q nodes have answered.
 //! - R10 An extension counts if q nodes say "held" before the old deadline.

@@ -63,8 +63,7 @@ fn libraries() -> &'static Path {
         // Those that this was built with: what the library depends on is there already.
         let mut features = vec!["capi"];
         features.extend(cfg!(feature = "cli").then_some("cli"));
-        features.extend(cfg!(feature = "tls-native-tls").then_some("tls-native-tls"));
-        features.extend(cfg!(feature = "tls-rustls").then_some("tls-rustls"));
+        features.extend(cfg!(feature = "tls").then_some("tls"));
         run(cargo.args(["--features", &features.join(",")]), "cargo");
         target.join("debug")
     })
@@ -99,9 +98,6 @@ fn compile(source: &str, language: Language, shared: bool, flags: &[&str], to: &
         ]);
     } else {
         command.arg(libraries().join("libredlock_sync.a"));
-        if cfg!(feature = "tls-native-tls") && std::env::var_os(RELEASE).is_none() {
-            command.args(["-lssl", "-lcrypto"]);
-        }
     }
     run(command.args(["-lpthread", "-ldl", "-lm"]), package);
 }

@@ -29,6 +29,8 @@ mod waiting {
 mod connections {
     mod connect;
     mod first_use;
+    #[cfg(all(feature = "tls-rustls", not(feature = "tls")))]
+    mod no_provider;
     mod sockets;
     mod tls;
 }

@@ -20,6 +20,7 @@
     clippy::cast_lossless
 )]
 
+pub mod certificates;
 pub mod fake;
 pub mod processes;
 pub mod relay;
@@ -30,6 +31,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use certificates::Certificate;
 use redlock_sync::{Error, Lock, NodeErrors, Options, Redlock, redis};
 
 /// Half a second and more, so that a busy machine does not look like a fault.
@@ -68,8 +70,31 @@ impl Drop for TempDir {
 pub struct Server {
     child: Option<Child>,
     port: u16,
+    /// Its port is one for TLS.
+    certificate: Option<Certificate>,
     args: Vec<String>,
     dir: TempDir,
+}
+
+/// With `REDLOCK_TEST_SCHEME=rediss` all servers are reached over TLS instead of TCP.
+pub fn over_tls() -> bool {
+    std::env::var("REDLOCK_TEST_SCHEME").is_ok_and(|scheme| scheme == "rediss")
+}
+
+/// The same node, where its locks are in another database.
+pub fn in_database(url: &str, number: u32) -> String {
+    match url.strip_suffix("/#insecure") {
+        Some(url) => format!("{url}/{number}#insecure"),
+        None => format!("{url}/{number}"),
+    }
+}
+
+/// A port of this machine as the URL of a node.
+pub fn url_of(port: u16) -> String {
+    match over_tls() {
+        true => format!("rediss://127.0.0.1:{port}/#insecure"),
+        false => format!("redis://127.0.0.1:{port}"),
+    }
 }
 
 impl Server {
@@ -78,9 +103,25 @@ impl Server {
     }
 
     pub fn with_args(args: &[&str]) -> Server {
+        let certificate = over_tls().then(|| Certificate::any().clone());
+        Server::with(certificate, args)
+    }
+
+    /// Over TCP, whatever the others are.
+    pub fn plain() -> Server {
+        Server::with(None, &[])
+    }
+
+    /// Over TLS, with that certificate.
+    pub fn over_tls(certificate: &Certificate, args: &[&str]) -> Server {
+        Server::with(Some(certificate.clone()), args)
+    }
+
+    fn with(certificate: Option<Certificate>, args: &[&str]) -> Server {
         let mut server = Server {
             child: None,
             port: 0,
+            certificate,
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             dir: TempDir::new(),
         };
@@ -102,6 +143,11 @@ impl Server {
         self.args = args.iter().map(|arg| (*arg).to_owned()).collect();
     }
 
+    /// Another certificate from the next start on.
+    pub fn set_certificate(&mut self, certificate: &Certificate) {
+        self.certificate = Some(certificate.clone());
+    }
+
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -112,8 +158,14 @@ impl Server {
 
     fn try_spawn(&mut self) -> bool {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let port = match self.certificate {
+            Some(_) => "--tls-port",
+            None => "--port",
+        };
+        let tls = self.certificate.as_ref().map(|one| one.args(self.dir()));
         let child = Command::new(&binary)
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(tls.iter().flatten())
+            .args([port, &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args([
@@ -159,9 +211,18 @@ impl Server {
         self.dir.path().join("s")
     }
 
-    /// Over TCP.
+    /// Over TCP, or over TLS.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        match self.certificate {
+            Some(_) => format!("rediss://127.0.0.1:{}/#insecure", self.port),
+            None => format!("redis://127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// The same for a user.
+    pub fn url_for(&self, user: &str, password: &str) -> String {
+        let login = format!("://{user}:{password}@");
+        self.url().replace("://", &login)
     }
 
     pub fn unix_url(&self) -> String {

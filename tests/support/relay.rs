@@ -101,7 +101,7 @@ impl Relay {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        super::url_of(self.port)
     }
 
     /// Connections that are made from now on lead to another server.

@@ -24,6 +24,7 @@ impl Drop for Example {
 fn example() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_metrics"));
     command.env_remove("REDLOCK_NODES").stdout(Stdio::piped());
+    command.env_remove("REDLOCK_TEST_SCHEME");
     command
 }
 
@@ -182,9 +183,11 @@ fn the_example_serves_until_it_is_interrupted() {
     let port = free_port().to_string();
     let mut command = example();
     command.args(["--stay", "--port", &port]);
+    // It was built without TLS.
+    let nodes: Vec<String> = servers.iter().map(Server::unix_url).collect();
     let mut example = Example(
         command
-            .env("REDLOCK_NODES", urls(&servers).join(","))
+            .env("REDLOCK_NODES", nodes.join(","))
             .spawn()
             .unwrap(),
     );

@@ -144,7 +144,7 @@ impl Client {
         let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
         let threads = 1 + random.pick(if waits { 4 } else { 3 });
         Client {
-            lines: Lines::new(nodes, NodeSet::ALL, Some(channel), node_timeout, noise),
+            lines: Lines::new(nodes, Some(channel), node_timeout, noise),
             here: [0; 16],
             listeners: Vec::new(),
             dead: false,
@@ -593,7 +593,7 @@ impl World {
                 by_hash,
                 run_id: Some(format!("{node}-{}", self.servers[node].run())),
                 uptime: Some((Duration::from_micros(uptime), self.now(c))),
-                fragile: false,
+                by_record: self.by_record,
             })
         } else {
             Err(Cause::Connect("refused".into()))

@@ -218,6 +218,8 @@ pub(super) struct World {
     faultless: bool,
     /// All clients have the restart guard.
     guarded: bool,
+    /// All connections are over TLS: a server reads one write of each in a turn.
+    by_record: bool,
     /// A server has forgotten keys.
     lossy: bool,
     /// A server has forgotten counters.
@@ -294,6 +296,7 @@ impl World {
         let forsaken = !waits && random.chance(15);
         let clients = if forsaken { 1 } else { clients };
         let faultless = faultless && !forsaken;
+        let by_record = random.chance(30);
         let mut world = World {
             t: 0,
             order: 0,
@@ -322,6 +325,7 @@ impl World {
             collides,
             faultless,
             guarded,
+            by_record,
             lossy: false,
             uncounted: false,
             forsaken,

@@ -115,7 +115,8 @@ impl World {
                 false => Ok(()),
             };
         }
-        let cut = match self.random.chance(15) {
+        // Part of a record is nothing to a server.
+        let cut = match self.random.chance(15) && !self.by_record {
             true => self.random.pick(bytes.len().max(1)),
             false => bytes.len(),
         };

@@ -216,10 +216,16 @@ impl World {
         read.extend_from_slice(bytes);
         let mut at = 0;
         let mut replies = Vec::new();
+        let mut pinged = false;
         while let Some((args, length)) = parse(&read[at..]) {
             at += length;
+            pinged |= matches!(Command::of(&args), Command::Ping);
             let reply = self.command(node, connection, &args);
             replies.extend_from_slice(&reply);
+        }
+        if pinged && self.by_record {
+            // However many pings are in one record.
+            self.read_leftovers(node, self.connections[connection].client);
         }
         read.drain(..at);
         self.connections[connection].read = read;
@@ -240,7 +246,9 @@ impl World {
             Command::Ping => {
                 self.counts.pings += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.
-                self.read_leftovers(node, self.connections[connection].client);
+                if !self.by_record {
+                    self.read_leftovers(node, self.connections[connection].client);
+                }
                 self.ask(node, args, None)
             }
             Command::Set(token, knocks) => self.set(node, token, knocks, args),
@@ -392,6 +400,9 @@ impl World {
             if dead.is_dead() && dead.node == node && dead.client == client {
                 while let Some(bytes) = self.connections[other].next_up() {
                     self.execute(other, &bytes);
+                    if self.by_record {
+                        break;
+                    }
                 }
             }
         }

@@ -115,7 +115,7 @@ fn a_silent_node_is_waited_for_no_longer_than_it_may_take_to_connect() {
     let text = errors.to_string();
     assert_eq!(named(&errors), [2], "{text}");
     let cause = "not connected within 500 ms (connect_timeout)";
-    assert!(text.ends_with(cause), "{text}");
+    assert!(text.contains(cause), "{text}");
     servers[2].resume();
     eventually("it is connected", || redlock.connect().unwrap().is_none());
 }
@@ -151,7 +151,7 @@ fn a_user_that_may_not_ping_is_well_and_one_that_may_not_log_in_is_not() {
     for server in &servers[..2] {
         server.command(&["ACL", "SETUSER", "u", "on", ">p", "~*", "+@all", "-ping"]);
     }
-    let url = |server: &Server| server.url().replace("redis://", "redis://u:p@");
+    let url = |server: &Server| server.url().replace("://", "://u:p@");
     let errors = not_well(&brief(servers.iter().map(url)));
     assert_eq!(named(&errors), [2]);
     let text = errors.to_string();

@@ -1,57 +1,29 @@
 //! Locks over TLS, with real certificates.
-#![cfg(any(feature = "tls-rustls", feature = "tls-native-tls"))]
+#![cfg(feature = "tls")]
 
 use crate::support;
 
-use std::process::Command;
-#[cfg(not(feature = "tls-rustls"))]
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
-#[cfg(not(feature = "tls-rustls"))]
-use redlock_sync::{Error, Options};
-#[cfg(not(feature = "tls-rustls"))]
-use support::{
-    NODE_TIMEOUT, eventually, eventually_within, in_own_process, open_files, relay::Relay, take,
-    threads,
-};
-use support::{Server, TTL, TempDir, free_port, options, unavailable};
+use redlock_sync::{Error, NodeErrors, Options, Redlock, Tls};
+use support::certificates::{Authority, Certificate, HERE};
+use support::relay::Relay;
+use support::*;
 
-/// A server with a certificate that nobody has reason to trust, and its TLS port.
-fn tls_server(dir: &TempDir) -> (Server, u16) {
-    let file = |name| dir.path().join(name).to_str().unwrap().to_owned();
-    let (key, certificate) = (file("key"), file("certificate"));
-    let made = Command::new("openssl")
-        .args([
-            "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-        ])
-        .args([
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-            &key,
-            "-out",
-            &certificate,
-        ])
-        .output()
-        .expect("openssl makes a certificate (apt-get install openssl)");
-    assert!(made.status.success(), "{made:?}");
-    let port = free_port();
-    let number = port.to_string();
-    let mut args = vec!["--tls-port", &*number, "--tls-auth-clients", "no"];
-    args.extend(["--tls-key-file", &*key, "--tls-cert-file", &*certificate]);
-    args.extend(["--tls-ca-cert-file", &*certificate]);
-    (Server::with_args(&args), port)
+/// A server over TLS, and its port.
+fn tls_server() -> (Server, u16) {
+    let server = Server::over_tls(Certificate::any(), &[]);
+    let port = server.port();
+    (server, port)
 }
 
-#[cfg(not(feature = "tls-rustls"))]
 fn three_tls_servers() -> [(Server, u16); 3] {
-    // What a certificate was read from is not needed any more.
-    std::array::from_fn(|_| tls_server(&TempDir::new()))
+    std::array::from_fn(|_| tls_server())
 }
 
 /// With a connection to each node.
-#[cfg(not(feature = "tls-rustls"))]
 fn connected(ports: [u16; 3], nodes: &[(Server, u16)], options: Options) -> Redlock {
     let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}/#insecure"));
     let redlock = Redlock::new(urls).unwrap().with_options(options).unwrap();
@@ -60,7 +32,6 @@ fn connected(ports: [u16; 3], nodes: &[(Server, u16)], options: Options) -> Redl
 }
 
 /// Whether all vote.
-#[cfg(not(feature = "tls-rustls"))]
 fn everywhere(redlock: &Redlock, nodes: &[(Server, u16)]) -> bool {
     let lock = take(redlock, "b");
     let votes = nodes.iter().all(|(server, _)| server.exists("b"));
@@ -68,16 +39,16 @@ fn everywhere(redlock: &Redlock, nodes: &[(Server, u16)]) -> bool {
     votes
 }
 
-/// The connections it has but for those of this file's looks. Who comes back has another number.
-#[cfg(not(feature = "tls-rustls"))]
+/// The connections for locks that it has. Who comes back has another number.
 fn connections(server: &Server) -> Vec<String> {
     let list: String = redis::from_redis_value(server.command(&["CLIENT", "LIST"])).unwrap();
-    let tcp = list.lines().filter(|line| line.contains(" addr=127."));
+    let tcp = list
+        .lines()
+        .filter(|line| line.contains(" addr=127.") && line.contains(" sub=0 "));
     tcp.map(|line| line.split(' ').next().unwrap().to_owned())
         .collect()
 }
 
-#[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn locks_work_over_tls_and_survive_a_silent_node() {
     let nodes = three_tls_servers();
@@ -103,10 +74,9 @@ fn locks_work_over_tls_and_survive_a_silent_node() {
     }
 }
 
-#[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn a_wrong_password_and_a_wrong_database_are_not_waited_for_over_tls() {
-    let (server, port) = tls_server(&TempDir::new());
+    let (server, port) = tls_server();
     let refused = |login: &str, database: &str, expected: &str| {
         let url = format!("rediss://{login}127.0.0.1:{port}/{database}#insecure");
         let redlock = Redlock::new([url]).unwrap().with_options(options());
@@ -139,7 +109,6 @@ fn a_wrong_password_and_a_wrong_database_are_not_waited_for_over_tls() {
 }
 
 /// Over connections of their own.
-#[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
     let nodes = three_tls_servers();
@@ -172,60 +141,10 @@ fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
     lock.release().unwrap();
 }
 
-/// Its handshake cannot be bounded, so there is one at most, and no more threads and sockets with each look.
-#[cfg(not(feature = "tls-rustls"))]
-#[test]
-fn looks_at_a_node_that_stands_still_in_the_handshake_do_not_pile_up() {
-    let name = "looks_at_a_node_that_stands_still_in_the_handshake_do_not_pile_up";
-    in_own_process(name, || {
-        let nodes = three_tls_servers();
-        let urls = nodes
-            .each_ref()
-            .map(|(_, port)| format!("rediss://127.0.0.1:{port}/#insecure"));
-        // Many times what the others' handshakes take.
-        let patience = 4 * NODE_TIMEOUT;
-        let options = options().connect_timeout(patience);
-        let redlock = Redlock::new(urls).unwrap().with_options(options).unwrap();
-        let states = || {
-            let inspection = redlock.inspect("a").unwrap();
-            inspection
-                .nodes()
-                .map(|(_, _, state)| format!("{state:?}"))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(states(), ["Free"; 3]);
-        eventually("the looks have ended", || threads() == 2);
-        let before = (open_files(), threads());
-        nodes[1].0.stop();
-        let began = Instant::now();
-        for look in 0..20 {
-            let states = states();
-            assert_eq!([&*states[0], &*states[2]], ["Free"; 2]);
-            assert!(states[1].starts_with("Failed("), "{states:?}");
-            assert!(
-                look == 0 || states[1].contains("has not ended"),
-                "{states:?}"
-            );
-        }
-        // Who knows of it does not wait.
-        assert!(began.elapsed() < 10 * patience, "{:?}", began.elapsed());
-        eventually("there is one", || {
-            (open_files(), threads()) == (before.0 + 1, before.1 + 1)
-        });
-        let report = redlock.check("probe").unwrap();
-        assert!(report.to_string().contains("has not ended"), "{report}");
-        nodes[1].0.resume();
-        eventually("it is seen again", || states() == ["Free"; 3]);
-        eventually("nothing is left", || (open_files(), threads()) == before);
-    });
-}
-
 /// It is asked over TLS, too, whether it is still there; and releases reach it.
-#[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn a_restarted_node_sits_out_over_tls() {
-    let dir = TempDir::new();
-    let (mut server, port) = tls_server(&dir);
+    let (mut server, port) = tls_server();
     let max_ttl = Duration::from_secs(3);
     let url = format!("rediss://127.0.0.1:{port}/#insecure");
     let redlock = Redlock::new([url]).unwrap();
@@ -251,13 +170,11 @@ fn a_restarted_node_sits_out_over_tls() {
     assert_eq!(connections(&server), sits, "one connection all the time");
 }
 
-/// The table of tests/faults.rs in small. (That a reply which trickles in is cut off at the deadline is
-/// promised for plain connections only.)
-#[cfg(not(feature = "tls-rustls"))]
+/// The table of tests/faults.rs in small.
 #[test]
 fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
     type Fault = (&'static str, fn(&mut Server, &Relay));
-    const FAULTS: [Fault; 7] = [
+    const FAULTS: [Fault; 8] = [
         ("stopped", |server, _| server.stop()),
         ("killed", |server, _| server.kill()),
         ("cut", |_, relay| relay.cut()),
@@ -268,12 +185,14 @@ fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
         ("stalled after the request", |_, relay| {
             relay.set(|policy| policy.down.stalled = true);
         }),
+        ("trickling", |_, relay| {
+            relay.set(|policy| policy.down.trickle = Some(NODE_TIMEOUT / 10));
+        }),
         ("too slow", |_, relay| {
             relay.set(|policy| policy.down.delay = NODE_TIMEOUT * 8 / 5);
         }),
     ];
-    let dirs = [TempDir::new(), TempDir::new(), TempDir::new()];
-    let mut nodes = dirs.each_ref().map(tls_server);
+    let mut nodes = three_tls_servers();
     let relay = Relay::to(nodes[0].1);
     let ports = [relay.port(), nodes[1].1, nodes[2].1];
     for (name, strike) in FAULTS {
@@ -321,37 +240,10 @@ fn a_faulty_minority_costs_one_timeout_over_tls_and_keeps_nothing() {
     }
 }
 
-#[cfg(not(feature = "tls-rustls"))]
-#[test]
-fn a_certificate_that_is_not_trusted_is_refused() {
-    let dir = TempDir::new();
-    let (_server, port) = tls_server(&dir);
-    let redlock = Redlock::new([format!("rediss://localhost:{port}")]).unwrap();
-    let redlock = redlock.with_options(options()).unwrap();
-    let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
-    assert!(text.contains("certificate"), "{text}");
-}
-
-/// rustls leaves the choice to the program and panics where none was made. This program made none.
-#[cfg(feature = "tls-rustls")]
-#[test]
-fn a_missing_crypto_provider_is_an_error_that_says_so() {
-    let dir = TempDir::new();
-    let (_server, port) = tls_server(&dir);
-    let redlock = Redlock::new([format!("rediss://localhost:{port}")]).unwrap();
-    let redlock = redlock.with_options(options()).unwrap();
-    for _ in 0..2 {
-        let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
-        assert!(text.contains("crypto provider"), "{text}");
-    }
-}
-
 /// With RESP3 the answer to INFO is of another kind.
-#[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn one_tls_server_under_two_names_is_refused_whatever_protocol_is_asked_for() {
-    let dir = TempDir::new();
-    let (_server, port) = tls_server(&dir);
+    let (_server, port) = tls_server();
     let urls = ["127.0.0.1", "localhost"]
         .map(|host| format!("rediss://{host}:{port}/?protocol=resp3#insecure"));
     let redlock = Redlock::new(urls).unwrap();
@@ -361,7 +253,6 @@ fn one_tls_server_under_two_names_is_refused_whatever_protocol_is_asked_for() {
     });
 }
 
-#[cfg(not(feature = "tls-rustls"))]
 #[test]
 fn a_hopeless_attempt_over_tls_leaves_the_good_connection_alone() {
     let mut nodes = three_tls_servers();
@@ -376,74 +267,410 @@ fn a_hopeless_attempt_over_tls_leaves_the_good_connection_alone() {
     }
 }
 
-/// A TLS connection does not survive a read that was given up.
-#[cfg(not(feature = "tls-rustls"))]
+/// One that stalls for good, while all others are well.
 #[test]
-fn an_operation_that_ends_early_costs_the_others_no_tls_connection() {
-    let nodes = three_tls_servers();
-    let relays = nodes.each_ref().map(|(_, port)| Relay::to(*port));
-    let options = options().node_timeout(4 * NODE_TIMEOUT);
-    let redlock = &connected(relays.each_ref().map(Relay::port), &nodes, options);
-    for relay in &relays {
-        relay.set(|policy| policy.down.delay = NODE_TIMEOUT / 2);
-    }
-    let all = || nodes.each_ref().map(|(server, _)| connections(server));
-    let before = all();
-    for _ in 0..3 {
-        std::thread::scope(|scope| {
-            for long in ["a", "b", "c"] {
-                scope.spawn(move || take(redlock, long).release().unwrap());
-            }
-            for short in ["d", "e", "f"] {
-                scope.spawn(move || {
-                    let short = redlock.try_acquire(short, NODE_TIMEOUT / 5);
-                    let late = matches!(short, Err(Error::TooSlow | Error::Unavailable(_)));
-                    assert!(late, "{short:?}");
-                });
-            }
+fn a_handshake_that_stalls_keeps_a_node_away_for_one_connect_timeout() {
+    let name = "a_handshake_that_stalls_keeps_a_node_away_for_one_connect_timeout";
+    in_own_process(name, || {
+        let (server, port) = tls_server();
+        let relay = Relay::to(port);
+        let patience = 2 * NODE_TIMEOUT;
+        let url = format!("rediss://127.0.0.1:{}/#insecure", relay.port());
+        let stalls = || {
+            relay.set(|policy| policy.down.stalled = true);
+            let redlock = Redlock::new([&*url]).unwrap();
+            let options = options().connect_timeout(patience);
+            let redlock = redlock.with_options(options).unwrap();
+            unavailable(redlock.try_acquire("a", TTL));
+            // Nothing of it passes any more, in neither direction.
+            relay.forget();
+            relay.set(|policy| policy.down.stalled = false);
+            redlock
+        };
+        let redlock = stalls();
+        eventually_within(3 * patience, "it votes", &mut || {
+            redlock.try_acquire("a", TTL).is_ok()
         });
-    }
-    assert_eq!(all(), before);
-    let lock = take(redlock, "a");
-    for (server, _) in &nodes {
-        eventually("nobody is away", || server.exists("a"));
-    }
-    assert_eq!(all(), before);
-    lock.release().unwrap();
+        drop(redlock);
+        eventually("nothing is left", || server.clients() == 0);
+        eventually("no thread is left", || ears() + attendants() == 0);
+        for _ in 0..5 {
+            drop(stalls());
+        }
+        eventually("no thread is left", || ears() + attendants() == 0);
+        // The relay has two for each connection that it does not close.
+        let ours = open_files() - 2 * relay.connections();
+        drop(stalls());
+        eventually("no thread is left", || ears() + attendants() == 0);
+        assert_eq!(open_files() - 2 * relay.connections(), ours);
+    });
 }
 
-/// Replies that are not due yet are not waited for, however many: one node of three answers late, though in
-/// time.
-#[cfg(not(feature = "tls-rustls"))]
+/// A server reads one record in a turn. So it takes many turns until it has read what a dead connection left, and the
+/// releases must come behind that.
 #[test]
-fn a_far_tls_node_that_is_not_needed_delays_nobody() {
-    const DISTANCE: Duration = Duration::from_secs(2);
+fn what_a_dead_connection_left_is_undone_however_many_records_it_is() {
     let nodes = three_tls_servers();
     let relay = Relay::to(nodes[0].1);
     let ports = [relay.port(), nodes[1].1, nodes[2].1];
-    let redlock = connected(ports, &nodes, options().node_timeout(2 * DISTANCE));
-    let before = connections(&nodes[0].0);
-    relay.set(|policy| policy.down.delay = DISTANCE);
-    let pair = |resource: &str| {
-        let started = Instant::now();
-        take(&redlock, resource).release().unwrap();
-        started.elapsed()
-    };
-    let end = Instant::now() + 3 * DISTANCE;
-    std::thread::scope(|scope| {
-        for resource in ["a", "b", "c", "d"] {
-            scope.spawn(move || {
-                let mut long = Vec::new();
-                while Instant::now() < end {
-                    let took = pair(resource);
-                    if took > DISTANCE / 2 {
-                        long.push(took);
-                    }
-                }
-                // Once, when it is found out that the node is far.
-                assert!(long.len() <= 1, "{long:?}");
-            });
+    // Many locks are acquired until the silence is noticed.
+    let redlock = connected(ports, &nodes, options().node_timeout(4 * NODE_TIMEOUT));
+    nodes[0].0.stop();
+    let locks: Vec<_> = (0..1000)
+        .map(|i| take(&redlock, &format!("lock {i}")))
+        .collect();
+    // Only the client's end: the server's stays up, and what is in it will be read.
+    relay.abandon();
+    drop(locks);
+    nodes[0].0.resume();
+    let resumed = Instant::now();
+    eventually("it votes again", || everywhere(&redlock, &nodes));
+    println!("it votes again after {:?}", resumed.elapsed());
+    for (server, _) in &nodes {
+        eventually("nothing is left", || server.keys().is_empty());
+    }
+}
+
+// ---- certificates
+
+/// What becomes of a lock on one node, and how long that takes.
+fn attempt(url: &str, tls: Tls) -> Result<(), NodeErrors> {
+    let options = options().connect_timeout(2 * NODE_TIMEOUT).tls(tls);
+    let redlock = Redlock::new([url]).unwrap().with_options(options).unwrap();
+    let began = Instant::now();
+    match redlock.acquire_within("a", TTL, 8 * NODE_TIMEOUT) {
+        Ok(lock) => {
+            lock.release().unwrap();
+            Ok(())
+        }
+        Err(Error::Unavailable(errors)) => {
+            let waited = began.elapsed() >= 4 * NODE_TIMEOUT;
+            assert_eq!(errors.is_permanent(), !waited, "{errors}");
+            Err(errors)
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// It is not waited for.
+fn is_final(url: &str, tls: Tls, expected: &str) {
+    let errors = attempt(url, tls).expect_err(expected);
+    let text = errors.to_string();
+    assert!(text.contains("no TLS connection: "), "{text}");
+    assert!(text.contains(expected), "{expected}: {text}");
+    assert!(errors.is_permanent(), "{text}");
+}
+
+/// It may pass.
+fn may_pass(url: &str, expected: &str) {
+    let errors = attempt(url, Tls::new()).expect_err(expected);
+    let text = errors.to_string();
+    assert!(text.contains(expected), "{expected}: {text}");
+    assert!(!errors.is_permanent(), "{text}");
+}
+
+fn url(host: &str, server: &Server) -> String {
+    format!("rediss://{host}:{}", server.port())
+}
+
+#[test]
+fn a_certificate_is_checked_up_to_its_ca_and_for_its_name() {
+    let authority = Authority::new();
+    let trusted = || Tls::new().root_certificates(&authority.certificate);
+    let here = Server::over_tls(&authority.signs(&[HERE]), &[]);
+    attempt(&url("127.0.0.1", &here), trusted()).unwrap();
+    attempt(&url("localhost", &here), trusted()).unwrap();
+    // Two CAs in one text.
+    let two = Authority::new().certificate + &authority.certificate;
+    attempt(&url("localhost", &here), Tls::new().root_certificates(two)).unwrap();
+    for unknown in [
+        Tls::new(),
+        Tls::new().root_certificates(Authority::new().certificate),
+    ] {
+        let expected = "invalid peer certificate: UnknownIssuer (give its CA with Tls::root_certificates or --cacert)";
+        is_final(&url("localhost", &here), unknown, expected);
+    }
+
+    let names = ["subjectAltName=DNS:other.example"];
+    let other = Server::over_tls(&authority.signs(&names), &[]);
+    is_final(
+        &url("localhost", &other),
+        trusted(),
+        "certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"other.example\") \
+         (Tls::server_name or --sni gives another name)",
+    );
+    attempt(
+        &url("127.0.0.1", &other),
+        trusted().server_name("other.example"),
+    )
+    .unwrap();
+    attempt(&other.url(), Tls::new()).expect("#insecure");
+
+    let nameless = Server::over_tls(&authority.signs(&[]), &[]);
+    is_final(
+        &url("localhost", &nameless),
+        trusted(),
+        "(it has no subjectAltName: make one that has)",
+    );
+    let own = Server::over_tls(&authority.own(), &[]);
+    is_final(
+        &url("localhost", &own),
+        trusted(),
+        "(it is a CA's own certificate: a server needs one that a CA has signed)",
+    );
+}
+
+#[test]
+fn a_certificate_is_valid_for_its_time() {
+    let authority = Authority::new();
+    for (from, to, expected) in [
+        ("20200101000000Z", "20210101000000Z", "expired"),
+        ("20900101000000Z", "20910101000000Z", "not valid yet"),
+    ] {
+        let server = Server::over_tls(&authority.signs_for(from, to), &[]);
+        let tls = Tls::new().root_certificates(&authority.certificate);
+        let url = url("localhost", &server);
+        is_final(&url, tls.clone(), expected);
+        is_final(&url, tls, "(look at this machine's clock, too)");
+    }
+}
+
+#[test]
+fn a_server_that_wants_a_certificate_gets_it() {
+    let authority = Authority::new();
+    let client = authority.signs(&["extendedKeyUsage=clientAuth"]);
+    let stranger = Authority::new().signs(&[]);
+    let file = TempDir::new();
+    let ca = file.path().join("ca");
+    std::fs::write(&ca, &authority.certificate).unwrap();
+    let ca = ca.to_str().unwrap();
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let mut args = vec!["--tls-auth-clients", "yes", "--tls-protocols", version];
+        args.extend(["--tls-ca-cert-file", ca]);
+        let server = Server::over_tls(&authority.signs(&[HERE]), &args);
+        let url = url("localhost", &server);
+        let tls = || Tls::new().root_certificates(&authority.certificate);
+        let shows = |shown: &Certificate| tls().client_certificate(&shown.certificate, &shown.key);
+        attempt(&url, shows(&client)).unwrap();
+        let (missing, unknown) = match version {
+            "TLSv1.2" => (
+                "the server refuses: HandshakeFailure",
+                "the server refuses: UnknownCA",
+            ),
+            _ => (
+                "the server refuses: CertificateRequired (give one with Tls::client_certificate, or --cert and --key)",
+                "the server refuses: UnknownCA",
+            ),
+        };
+        is_final(&url, tls(), missing);
+        is_final(&url, shows(&stranger), unknown);
+    }
+}
+
+#[test]
+fn a_server_with_no_version_or_suite_in_common_is_named() {
+    let authority = Authority::new();
+    let tls = || Tls::new().root_certificates(&authority.certificate);
+    let certificate = authority.signs(&[HERE]);
+    let old = [
+        "--tls-protocols",
+        "TLSv1.1",
+        "--tls-ciphers",
+        "ALL:@SECLEVEL=0",
+    ];
+    let server = Server::over_tls(&certificate, &old);
+    is_final(
+        &url("localhost", &server),
+        tls(),
+        "the server refuses: ProtocolVersion",
+    );
+    let weak = [
+        "--tls-protocols",
+        "TLSv1.2",
+        "--tls-ciphers",
+        "ECDHE-ECDSA-AES128-SHA",
+    ];
+    let server = Server::over_tls(&certificate, &weak);
+    is_final(
+        &url("localhost", &server),
+        tls(),
+        "the server refuses: HandshakeFailure",
+    );
+}
+
+/// Answers each connection so, and hangs up after some time.
+fn says(answer: &'static [u8], hangs_up: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            // So that it is not reset.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer);
+            if !hangs_up {
+                kept.push(stream);
+            }
         }
     });
-    assert_eq!(connections(&nodes[0].0), before);
+    format!("rediss://127.0.0.1:{port}")
+}
+
+#[test]
+fn a_port_that_does_not_speak_tls_is_named() {
+    let silent = "not connected within 1 s (connect_timeout): it has said nothing (does this port speak TLS?)";
+    may_pass(&says(b"", false), silent);
+    // As a Redis server is: it waits for the end of a line.
+    let plain = Server::plain();
+    may_pass(&url("127.0.0.1", &plain), silent);
+    let gone = "connection closed: by the other side in the handshake (does this port speak TLS?)";
+    may_pass(&says(b"", true), gone);
+    for answer in [
+        &b"-ERR unknown command\r\n"[..],
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ] {
+        is_final(
+            &says(answer, false),
+            Tls::new(),
+            "(does this port speak TLS?)",
+        );
+    }
+    // The other way round.
+    let (server, port) = tls_server();
+    let url = format!("redis://127.0.0.1:{port}");
+    let text = attempt(&url, Tls::new()).unwrap_err().to_string();
+    assert!(
+        text.contains("(does this port speak TLS? rediss://)"),
+        "{text}"
+    );
+    drop(server);
+}
+
+#[test]
+fn another_certificate_is_checked_by_the_next_connection() {
+    let authority = Authority::new();
+    let mut server = Server::over_tls(&authority.signs(&[HERE]), &[]);
+    let options = options().tls(Tls::new().root_certificates(&authority.certificate));
+    let redlock = Redlock::new([url("localhost", &server)]).unwrap();
+    let redlock = redlock.with_options(options).unwrap();
+    take(&redlock, "a").release().unwrap();
+    server.set_certificate(&Authority::new().signs(&[HERE]));
+    server.restart();
+    eventually("it is refused", || {
+        let result = redlock.try_acquire("a", TTL);
+        result.is_err_and(|error| error.to_string().contains("UnknownIssuer"))
+    });
+    server.set_certificate(&authority.signs(&[HERE]));
+    server.restart();
+    eventually("it is taken", || redlock.try_acquire("a", TTL).is_ok());
+}
+
+/// Of the variables that name them.
+#[test]
+fn the_system_s_root_certificates_are_trusted() {
+    let name = "the_system_s_root_certificates_are_trusted";
+    if let Some(file) = told().filter(|file| !file.is_empty()) {
+        let (kind, url) = file.split_once(' ').unwrap();
+        match kind {
+            "none" => is_final(
+                url,
+                Tls::new(),
+                "give them with Tls::root_certificates or --cacert, or install ca-certificates",
+            ),
+            _ => attempt(url, Tls::new()).unwrap(),
+        }
+        return;
+    }
+    let authority = Authority::new();
+    let server = Server::over_tls(&authority.signs(&[HERE]), &[]);
+    let dir = TempDir::new();
+    let file = dir.path().join("roots");
+    std::fs::write(&file, &authority.certificate).unwrap();
+    let empty = dir.path().join("none");
+    for (kind, file) in [("given", &file), ("none", &empty)] {
+        let word = format!("{kind} {}", url("localhost", &server));
+        let mut process = own_process(name, &word);
+        let output = process
+            .env("SSL_CERT_FILE", file)
+            .env_remove("SSL_CERT_DIR");
+        let output = output.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{kind}: {text}");
+    }
+}
+
+#[test]
+fn settings_that_are_of_no_use_are_refused_and_not_shown() {
+    let authority = Authority::new();
+    let (one, other) = (authority.signs(&[]), authority.signs(&[]));
+    let bad = "-----BEGIN CERTIFICATE-----\nhunter2\n-----END CERTIFICATE-----\n";
+    for (tls, expected) in [
+        (
+            Tls::new().root_certificates(""),
+            "TLS, root certificates: no certificates in PEM",
+        ),
+        (
+            Tls::new().root_certificates("hunter2"),
+            "TLS, root certificates: no certificates in PEM",
+        ),
+        (
+            Tls::new().root_certificates(bad),
+            "TLS, root certificates: ",
+        ),
+        (
+            Tls::new().client_certificate(bad, &one.key),
+            "TLS, client certificate: ",
+        ),
+        (
+            Tls::new().client_certificate(&one.certificate, "hunter2"),
+            "TLS, key: it is no key in PEM",
+        ),
+        (
+            Tls::new().client_certificate(&one.certificate, &other.key),
+            "TLS, key: it is not that of the client certificate",
+        ),
+        (
+            Tls::new().server_name("hunter2 hunter2"),
+            "TLS, server name: ",
+        ),
+    ] {
+        let redlock = Redlock::new(["rediss://localhost"]).unwrap();
+        let text = config(redlock.with_options(Options::new().tls(tls)));
+        assert!(
+            text.contains(expected) && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
+    let tls = Tls::new()
+        .root_certificates(&authority.certificate)
+        .client_certificate(&one.certificate, &one.key)
+        .server_name("name");
+    let options = Options::new().tls(tls);
+    let redlock = Redlock::new(["rediss://localhost"]).unwrap();
+    let redlock = redlock.with_options(options.clone()).unwrap();
+    for text in [format!("{options:?}"), format!("{redlock:?}")] {
+        assert!(text.contains("client_certificate: true"), "{text}");
+        // The same text as bytes.
+        assert!(
+            !text.contains("BEGIN") && !text.contains("45, 45, 45"),
+            "{text}"
+        );
+    }
+}
+
+/// The redis crate has them, and does not hand them on.
+#[test]
+fn certificates_that_were_given_to_the_redis_crate_are_not_left_out_silently() {
+    let authority = Authority::new();
+    let certificates = redis::TlsCertificates {
+        client_tls: None,
+        root_cert: Some(authority.certificate.into_bytes()),
+    };
+    let client = redis::Client::build_with_tls("rediss://localhost", certificates).unwrap();
+    let text = config(Redlock::new([client.get_connection_info().clone()]));
+    assert_eq!(
+        text,
+        "node 0 (localhost:6379) has certificates that only the redis crate can read: give them with Options::tls"
+    );
 }

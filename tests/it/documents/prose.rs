@@ -291,7 +291,7 @@ fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
         server.command(&words);
         server.command(&["CONFIG", "RESETSTAT"]);
     }
-    let url = |server: &Server| format!("redis://locks:PASSWORD@127.0.0.1:{}", server.port());
+    let url = |server: &Server| server.url_for("locks", "PASSWORD");
     everything(&servers, &servers.iter().map(url).collect::<Vec<_>>());
     for server in &servers {
         let refused = server.command(&["ACL", "LOG"]);

@@ -249,7 +249,7 @@ fn a_wrong_password_is_named_without_the_password() {
     hopeless_nodes(
         || {
             let server = Server::with_args(&["--requirepass", "secret"]);
-            let url = server.url().replace("redis://", "redis://:hunter2@");
+            let url = server.url().replace("://", "://:hunter2@");
             (server, url)
         },
         "WRONGPASS",
@@ -261,7 +261,7 @@ fn a_database_that_does_not_exist_is_named() {
     hopeless_nodes(
         || {
             let server = Server::start();
-            let url = format!("{}/99", server.url());
+            let url = in_database(&server.url(), 99);
             (server, url)
         },
         "out of range",
@@ -345,12 +345,12 @@ fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
 /// A script that runs until it is killed: the server answers others with BUSY.
 struct Script {
     admin: redis::Client,
-    _caller: std::net::TcpStream,
+    _caller: std::os::unix::net::UnixStream,
 }
 
 impl Script {
     fn on(server: &Server) -> Script {
-        let mut caller = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        let mut caller = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
         caller
             .write_all(b"EVAL \"while true do end\" 0\r\n")
             .unwrap();
@@ -492,7 +492,7 @@ fn a_node_that_takes_no_more_clients_is_named() {
             // The connection that the start was waited for on may still count.
             let mut hog = None;
             eventually("the only place is taken", || {
-                let stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+                let stream = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
                 (&stream).write_all(b"PING\r\n").unwrap();
                 let mut reply = [0; 7];
                 let taken = (&stream).read_exact(&mut reply).is_ok() && &reply == b"+PONG\r\n";
@@ -503,7 +503,11 @@ fn a_node_that_takes_no_more_clients_is_named() {
             let url = server.url();
             (server, url)
         },
-        "max number of clients",
+        // Over TLS it hangs up without a word.
+        match over_tls() {
+            true => "in the handshake",
+            false => "max number of clients",
+        },
     );
 }
 
@@ -550,7 +554,7 @@ fn a_user_that_may_not_eval_can_neither_extend_nor_release_but_is_told() {
     servers[0].command(&[
         "ACL", "SETUSER", "u", "on", ">hunter2", "~*", "+@all", "-eval", "-evalsha",
     ]);
-    let url = servers[0].url().replace("redis://", "redis://u:hunter2@");
+    let url = servers[0].url().replace("://", "://u:hunter2@");
     let redlock = Redlock::new([url])
         .unwrap()
         .with_options(options())
@@ -580,9 +584,7 @@ fn a_user_that_may_not_evalsha_and_scripts_that_are_flushed_cost_nothing() {
             server.command(&[&user, rules].concat());
         }
         let urls = urls(&servers);
-        let urls = urls
-            .iter()
-            .map(|url| url.replace("redis://", "redis://u:hunter2@"));
+        let urls = urls.iter().map(|url| url.replace("://", "://u:hunter2@"));
         let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
         let flush = || {
             for server in &servers {
@@ -618,7 +620,7 @@ fn a_user_that_may_not_info_loses_nothing() {
     }
     let urls = urls(&servers)
         .into_iter()
-        .map(|url| url.replace("redis://", "redis://u:hunter2@"));
+        .map(|url| url.replace("://", "://u:hunter2@"));
     let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
     let mut lock = take(&redlock, "a");
     lock.extend(2 * TTL).unwrap();
@@ -630,7 +632,8 @@ fn a_user_that_may_not_info_loses_nothing() {
 fn user_password_database_and_unix_sockets_work() {
     let server = Server::with_args(&["--requirepass", "p@ss:wörd/"]);
     let password = "p%40ss%3Aw%C3%B6rd%2F";
-    let tcp = format!("redis://default:{password}@127.0.0.1:{}/3", server.port());
+    let tcp = server.url_for("default", password);
+    let tcp = in_database(&tcp, 3);
     let unix = format!("{}?db=3&user=default&pass={password}", server.unix_url());
     for url in [tcp, unix] {
         let redlock = Redlock::new([url])

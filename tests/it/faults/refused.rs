@@ -21,7 +21,7 @@ type Strike = Box<dyn Fn(&mut Server) + Send>;
 /// As a user with these rights.
 fn as_user(servers: &[Server], rules: &[&str], options: Options) -> Redlock {
     allow(servers, &[&["reset", "on", ">hunter2"], rules].concat());
-    let url = |server: &Server| server.url().replace("redis://", "redis://u:hunter2@");
+    let url = |server: &Server| server.url().replace("://", "://u:hunter2@");
     let redlock = Redlock::new(servers.iter().map(url)).unwrap();
     redlock.with_options(options).unwrap()
 }
@@ -165,7 +165,7 @@ fn who_puts_the_password_right_gets_the_lock() {
     let servers = Server::several(1);
     let relay = relay::Relay::to(servers[0].port());
     allow(&servers, &["reset", "on", ">right", "~*", "&*", "+@all"]);
-    let url = relay.url().replace("redis://", "redis://u:hunter2@");
+    let url = relay.url().replace("://", "://u:hunter2@");
     let redlock = Redlock::new([url]).unwrap();
     let redlock = redlock.with_options(long_waits()).unwrap();
     let errors = at_once("wrong password", || redlock.acquire("a", TTL));
@@ -192,7 +192,7 @@ fn a_try_to_connect_with_a_password_that_was_wrong_ends_nobody_who_comes_when_it
     let servers = Server::several(1);
     let relay = relay::Relay::to(servers[0].port());
     allow(&servers, &["reset", "on", ">right", "~*", "&*", "+@all"]);
-    let url = relay.url().replace("redis://", "redis://u:hunter2@");
+    let url = relay.url().replace("://", "://u:hunter2@");
     let redlock = Redlock::new([url]).unwrap();
     let redlock = redlock.with_options(long_waits()).unwrap();
     at_once("wrong password", || redlock.acquire("a", TTL));

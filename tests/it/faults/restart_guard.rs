@@ -268,7 +268,7 @@ fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
     let server = &seasoned(1)[0];
     let user = "ACL SETUSER u on >pw ~* +@all -info";
     server.command(&user.split(' ').collect::<Vec<_>>());
-    let url = server.url().replace("redis://", "redis://u:pw@");
+    let url = server.url().replace("://", "://u:pw@");
     let plain = client(std::slice::from_ref(&url), options());
     plain.acquire("a", MAX_TTL).unwrap().release().unwrap();
     let redlock = client(&[url], guarded());

@@ -230,7 +230,7 @@ fn every_attempt_has_a_token_of_its_own() {
     take_over(&servers[..2], "a");
     let redlock = connected(&servers);
     let server = &servers[2];
-    let monitor = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let monitor = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
     std::io::Write::write_all(&mut &monitor, b"MONITOR\r\n").unwrap();
     monitor
         .set_read_timeout(Some(Duration::from_secs(10)))

@@ -385,7 +385,7 @@ fn a_user_who_may_not_ask_for_the_time_gets_no_number() {
     let server = Server::start();
     let user = "ACL SETUSER u on >pw ~* +@all -time";
     server.command(&user.split(' ').collect::<Vec<_>>());
-    let url = server.url().replace("redis://", "redis://u:pw@");
+    let url = server.url().replace("://", "://u:pw@");
     let redlock = Redlock::new([url])
         .unwrap()
         .with_options(options())

@@ -311,7 +311,7 @@ struct Told {
 
 /// Reads what MONITOR tells until `the end` is echoed.
 fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Told>> {
-    let stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    let stream = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
     (&stream).write_all(b"MONITOR\r\n").unwrap();
     let mut lines = BufReader::new(stream).split(b'\n').map(Result::unwrap);
     assert_eq!(lines.next().unwrap(), b"+OK\r");

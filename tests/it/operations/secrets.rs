@@ -120,7 +120,7 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
             .collect();
         let urls = servers
             .iter()
-            .map(|server| server.url().replace("redis://", "redis://:hunter2@"));
+            .map(|server| server.url().replace("://", "://:hunter2@"));
         let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
         let redlock =
             redlock.with_observer(|event| EVENTS.lock().unwrap().push(format!("{event:?}")));

@@ -479,7 +479,7 @@ fn a_foreign_value_in_the_place_of_the_turn_stays_as_it_is() {
 fn limited(server: &Server, rules: &[&str]) -> Redlock {
     let user = ["ACL", "SETUSER", "limited", "reset", "on", ">pw"];
     server.command(&[&user, rules].concat());
-    let url = format!("redis://limited:pw@127.0.0.1:{}", server.port());
+    let url = server.url_for("limited", "pw");
     let options = fair_options().retry_delay(ms(1), ms(10));
     Redlock::new([url]).unwrap().with_options(options).unwrap()
 }

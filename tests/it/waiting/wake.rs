@@ -391,7 +391,7 @@ fn as_user(servers: &[Server], rules: &[&str]) -> Redlock {
         let start = ["ACL", "SETUSER", "user", "reset", "on", ">password"];
         server.command(&[&start, rules].concat());
     }
-    let url = |server: &Server| format!("redis://user:password@127.0.0.1:{}", server.port());
+    let url = |server: &Server| server.url_for("user", "password");
     let redlock = Redlock::new(servers.iter().map(url)).unwrap();
     redlock.with_options(options()).unwrap()
 }
