@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::clock;
 use crate::sync::lock;
 use crate::url;
-use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, ReentrantLock, Token};
+use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, ReentrantLock, Tls, Token};
 
 mod log;
 
@@ -346,9 +346,9 @@ impl Settings {
     }
 
     fn set(mut self, option: c_int, value: u64) -> Result<Settings, Failure> {
-        let options = self.options;
+        let options = self.options.clone();
         let (min, max) = self.retry_delay;
-        self.options = match option {
+        let options = match option {
             REDLOCK_OPTION_WAIT_MS => options.wait(ms(value)),
             REDLOCK_OPTION_RETRY_DELAY_MIN_MS | REDLOCK_OPTION_RETRY_DELAY_MAX_MS => {
                 let (min, max) = if option == REDLOCK_OPTION_RETRY_DELAY_MIN_MS {
@@ -380,7 +380,12 @@ impl Settings {
             },
             _ => return Err(Failure::config(format!("there is no option {option}"))),
         };
-        self.redlock = self.redlock.with_options(self.options.clone())?;
+        self.with(options)
+    }
+
+    fn with(mut self, options: Options) -> Result<Settings, Failure> {
+        self.redlock = self.redlock.with_options(options.clone())?;
+        self.options = options;
         Ok(self)
     }
 }
@@ -431,25 +436,80 @@ extern "C" fn redlock_new(
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_set(client: Option<&Client>, option: c_int, value: u64) -> c_int {
+    status(|| change(client, |settings| settings.set(option, value)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_tls(
+    client: Option<&Client>,
+    roots: *const c_char,
+    roots_len: usize,
+    chain: *const c_char,
+    chain_len: usize,
+    key: *const c_char,
+    key_len: usize,
+    server_name: *const c_char,
+) -> c_int {
     status(|| {
-        let client = client.ok_or_else(|| Failure::null("redlock"))?;
-        if client.process != std::process::id() {
-            // Whoever held the lock at the fork does not exist here.
-            let text =
-                "this is a forked child: set options before the fork, or make a new redlock_t";
-            return Err(Failure::config(text));
+        let mut tls = Tls::new();
+        // SAFETY: the header demands it.
+        let given = |data: *const c_char, len, what| unsafe { pem(data, len, what) };
+        if !roots.is_null() {
+            tls = tls.root_certificates(given(roots, roots_len, "roots")?);
         }
-        let mut settings = client
-            .settings
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let new = settings.clone().set(option, value)?;
-        let old = replace(&mut *settings, new);
-        drop(settings);
-        // May be the last to use its connections, and wait for what they owe.
-        drop(old);
-        Ok(())
+        tls = match (chain.is_null(), key.is_null()) {
+            (true, true) => tls,
+            (false, false) => {
+                let chain = given(chain, chain_len, "chain")?;
+                tls.client_certificate(chain, given(key, key_len, "key")?)
+            }
+            (true, false) => return Err(Failure::null("chain")),
+            (false, true) => return Err(Failure::null("key")),
+        };
+        if !server_name.is_null() {
+            // SAFETY: not null, and the header demands a string.
+            let name = unsafe { CStr::from_ptr(server_name) };
+            let not_text = |_| Failure::config("server_name is not UTF-8");
+            tls = tls.server_name(name.to_str().map_err(not_text)?);
+        }
+        change(client, |settings| {
+            let options = settings.options.clone().tls(tls);
+            settings.with(options)
+        })
     })
+}
+
+/// # Safety
+///
+/// `data` has `len` bytes.
+unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8], Failure> {
+    if len > MAX_LEN {
+        return Err(Failure::config(format!("{what} is {len} bytes long")));
+    }
+    // SAFETY: the caller vouches for the length, which a slice may have.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+fn change(
+    client: Option<&Client>,
+    new: impl FnOnce(Settings) -> Result<Settings, Failure>,
+) -> Result<(), Failure> {
+    let client = client.ok_or_else(|| Failure::null("redlock"))?;
+    if client.process != std::process::id() {
+        // Whoever held the lock at the fork does not exist here.
+        let text = "this is a forked child: set options before the fork, or make a new redlock_t";
+        return Err(Failure::config(text));
+    }
+    let mut settings = client
+        .settings
+        .write()
+        .unwrap_or_else(PoisonError::into_inner);
+    let new = new(settings.clone())?;
+    let old = replace(&mut *settings, new);
+    drop(settings);
+    // May be the last to use its connections, and wait for what they owe.
+    drop(old);
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -226,6 +226,21 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    CONFIG: no such option, a value out of range (nothing is changed then), a forked child. */
 int redlock_set(redlock_t *redlock, int option, uint64_t value);
 
+/* How nodes at rediss:// are reached, in a library that was built with the feature `tls`. Each of these may be NULL:
+   - `roots`, roots_len bytes: the certificates of the CAs that are trusted, all in one text. NULL: those of the
+     operating system.
+   - `chain` and `key`, which belong together: the certificate that this program shows to servers that ask for one,
+     with those between it and that of the CA; and its private key (PKCS#8, PKCS#1 or SEC1). NULL: none.
+   - `server_name`: the name that the certificates of all nodes must be for. NULL: the host in each URL.
+   Certificates and keys are in PEM, and are copied. A call replaces what the one before has set. Best done before
+   the first lock: it means new connections. For example, with a file in memory:
+
+       redlock_set_tls(redlock, ca, strlen(ca), NULL, 0, NULL, 0, NULL);
+
+   CONFIG: one of them is not what it should be (nothing is changed then), no TLS in this library, a forked child. */
+int redlock_set_tls(redlock_t *redlock, const char *roots, size_t roots_len, const char *chain, size_t chain_len,
+                    const char *key, size_t key_len, const char *server_name);
+
 /* Connects to all nodes now, which otherwise the first lock does, and asks each whether it answers: for
    programs that should fail at their start. Blocks for at most a connect timeout and five node timeouts.
    OK: a majority answers (the log names the nodes that do not). UNAVAILABLE: no majority answers;

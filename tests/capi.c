@@ -205,6 +205,12 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_new(hole, 2, &no_redlock));
     CHECK(last_error_has("node 1 is NULL"));
     IS(REDLOCK_CONFIG, redlock_set(NULL, REDLOCK_OPTION_WAIT_MS, 1));
+    IS(REDLOCK_CONFIG, redlock_set_tls(NULL, NULL, 0, NULL, 0, NULL, 0, NULL));
+    IS(REDLOCK_CONFIG, redlock_set_tls(redlock, "no certificate", 14, NULL, 0, NULL, 0, NULL));
+    IS(REDLOCK_CONFIG, redlock_set_tls(redlock, NULL, 0, "no certificate", 14, NULL, 0, NULL));
+    IS(REDLOCK_CONFIG, redlock_set_tls(redlock, NULL, 0, NULL, 0, "no key", 6, NULL));
+    IS(REDLOCK_CONFIG, redlock_set_tls(redlock, NULL, 0, NULL, 0, NULL, 0, "no name"));
+    OK(redlock_set_tls(redlock, NULL, 0, NULL, 0, NULL, 0, NULL));
     IS(REDLOCK_CONFIG, redlock_connect(NULL));
     redlock_free(NULL);
 

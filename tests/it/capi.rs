@@ -368,6 +368,17 @@ unsafe extern "C" {
     fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize;
     fn redlock_new(urls: *const *const c_char, n: usize, out: *mut Handle) -> c_int;
     fn redlock_set(client: Handle, option: c_int, value: u64) -> c_int;
+    #[cfg(feature = "tls")]
+    fn redlock_set_tls(
+        client: Handle,
+        roots: *const c_char,
+        roots_len: usize,
+        chain: *const c_char,
+        chain_len: usize,
+        key: *const c_char,
+        key_len: usize,
+        server_name: *const c_char,
+    ) -> c_int;
     fn redlock_free(client: Handle);
     fn redlock_try_acquire(
         client: Handle,
@@ -849,4 +860,64 @@ fn a_pair_through_c_costs_at_most_1_02_of_the_rust_call() {
         // SAFETY: as above.
         unsafe { redlock_free(client) };
     }
+}
+
+/// The certificates are given as a C program gives them.
+#[cfg(feature = "tls")]
+#[test]
+fn a_lock_over_tls_with_certificates_through_c() {
+    use support::certificates::{Authority, HERE};
+    let authority = Authority::new();
+    let client = authority.signs(&[]);
+    let server = Server::over_tls(&authority.signs(&[HERE]), &["--tls-auth-clients", "yes"]);
+    let url = CString::new(format!("rediss://127.0.0.1:{}", server.port())).unwrap();
+    let (ca, chain, key) = (&authority.certificate, &client.certificate, &client.key);
+    let name = CString::new("localhost").unwrap();
+    let try_lock = |tls: &dyn Fn(Handle) -> c_int| {
+        let (mut redlock, mut lock) = (null_mut(), null_mut());
+        // SAFETY: as the header has it.
+        unsafe {
+            assert_eq!(redlock_new(&url.as_ptr(), 1, &mut redlock), 0);
+            assert_eq!(redlock_set(redlock, 5, 5000), 0);
+            assert_eq!(redlock_set(redlock, 4, 2000), 0);
+            assert_eq!(tls(redlock), 0);
+            let status = redlock_try_acquire(redlock, c"a".as_ptr().cast(), 1, 10_000, &mut lock);
+            redlock_lock_release(lock);
+            redlock_free(redlock);
+            status
+        }
+    };
+    let none: *const c_char = null();
+    let given = |text: &String| text.as_ptr().cast::<c_char>();
+    // SAFETY: as the header has it.
+    let with = |redlock| unsafe {
+        let (ca_to, chain_to, key_to) = (given(ca), given(chain), given(key));
+        let name = name.as_ptr();
+        redlock_set_tls(
+            redlock,
+            ca_to,
+            ca.len(),
+            chain_to,
+            chain.len(),
+            key_to,
+            key.len(),
+            name,
+        )
+    };
+    // SAFETY: as the header has it.
+    let without =
+        |redlock| unsafe { redlock_set_tls(redlock, given(ca), ca.len(), none, 0, none, 0, none) };
+    assert_eq!(try_lock(&with), 0);
+    // UNAVAILABLE: it wants a certificate.
+    let status = try_lock(&without);
+    // SAFETY: it is a string.
+    let said = unsafe { CStr::from_ptr(redlock_status_string(status)) };
+    let mut text = [0; 400];
+    // SAFETY: as the header has it.
+    let length = unsafe { redlock_last_error(text.as_mut_ptr().cast(), text.len()) };
+    let text = String::from_utf8_lossy(&text[..length.min(400)]).into_owned();
+    assert!(
+        status != 0 && text.contains("CertificateRequired"),
+        "{said:?}: {text}"
+    );
 }

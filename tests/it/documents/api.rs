@@ -7,7 +7,7 @@ use std::time::Duration;
 use redlock_sync::{
     ConfigError, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection, KeptLock, Lock,
     LockState, LostReason, NodeErrors, NodeFacts, NodeState, Options, RandomError, Redlock, Report,
-    Severity, Token, redis,
+    Severity, Tls, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -20,6 +20,8 @@ fn cloned<T: Clone + Debug + Send + Sync>() {}
 fn every_item_has_its_bounds() {
     cloned::<Redlock>();
     cloned::<Options>();
+    cloned::<Tls>();
+    sendable::<Tls>();
     cloned::<Token>();
     cloned::<NodeErrors>();
     sendable::<Redlock>();
@@ -122,6 +124,11 @@ fn every_function_has_its_signature() {
     let _: fn(Options, Duration) -> Options = Options::node_timeout;
     let _: fn(Options, Duration) -> Options = Options::connect_timeout;
     let _: fn(Options, u32) -> Options = Options::max_extensions;
+    let _: fn(Options, Tls) -> Options = Options::tls;
+    let _: fn(Tls, &'static str) -> Tls = Tls::root_certificates;
+    let _: fn(Tls, &'static str, Vec<u8>) -> Tls = Tls::client_certificate;
+    let _: fn(Tls, &'static str) -> Tls = Tls::server_name;
+    assert!(Tls::new() == Tls::default());
 }
 
 #[test]
