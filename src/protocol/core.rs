@@ -110,7 +110,7 @@ pub(crate) struct Core<W> {
     /// How many of them are refills.
     refills: usize,
     submitted: u64,
-    /// When a release was last submitted, and whether a thread confirms what is written.
+    /// When a release was last submitted that no operation waits for, and whether a thread confirms those.
     released: Option<Instant>,
     confirms: bool,
     /// What releases that nobody waited for have passed on to other processes, the oldest first.
@@ -202,11 +202,11 @@ impl<W> Core<W> {
     /// `who` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, who: W, now: Instant) {
         self.submitted += 1;
-        if op.action.is_release() {
+        if op.action.is_release() && self.refills > 0 {
+            self.cancel_refills(&op, now);
+        }
+        if op.action.is_release() && op.only_write {
             self.released = Some(now);
-            if self.refills > 0 {
-                self.cancel_refills(&op, now);
-            }
         }
         self.refills += usize::from(matches!(op.action, Action::Refill(_)));
         let free = self.entries.iter().position(|entry| !entry.is_under_way());
@@ -459,7 +459,7 @@ impl<W> Core<W> {
 
     // ---- what nobody waits for
 
-    /// Nobody leads any more. Whether a thread is to confirm the releases that were written: a connection whose
+    /// Nobody leads any more. Whether a thread is to confirm the releases that no operation waits for: a connection whose
     /// other side is gone takes them, and a server that has forgotten the scripts does not carry them out. Mostly
     /// the next operation finds out; this is for a program that does nothing more.
     pub(crate) fn wants_confirmer(&mut self) -> bool {
@@ -468,7 +468,7 @@ impl<W> Core<W> {
         wants && !mutant(45)
     }
 
-    /// Since when it is not known whether all releases were carried out.
+    /// Since when it is not known whether all of them were carried out.
     fn unconfirmed(&self) -> Option<Instant> {
         let here = self.nodes.iter().filter(|node| node.is_here());
         here.filter_map(Node::unconfirmed).min()
@@ -480,7 +480,7 @@ impl<W> Core<W> {
         let again = |at: &Instant| Some(*at) > self.released;
         let oldest = self.unconfirmed().filter(|at| !mutant(46) || !again(at));
         let look = oldest.map(|at| at + self.node_timeout);
-        // Where locks are released again and again, one thread serves them all.
+        // Where locks are dropped again and again, one thread serves them all.
         let until = look.or(self.released.map(|at| at + LINGER));
         match until.filter(|_| self.closed_at.is_none()) {
             Some(until) if now < until => Confirm::Wait { until },
@@ -534,6 +534,7 @@ impl<W> Core<W> {
             let what = Pending {
                 ticket: Some(Ticket { place, number }),
                 release: releases.then(|| entry.op.key.clone()),
+                alone: entry.op.only_write,
                 retries: false,
             };
             node.ask(what, out);

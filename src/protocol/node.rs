@@ -125,6 +125,8 @@ pub(crate) struct Pending {
     pub(crate) ticket: Option<Ticket>,
     /// The lock whose release it is, which is due again if the connection closes.
     pub(crate) release: Option<Key>,
+    /// No operation waits for it.
+    pub(crate) alone: bool,
     /// It had been refused, and shows whether others like it would be taken now.
     pub(crate) retries: bool,
 }
@@ -275,9 +277,9 @@ impl Node {
         self.pending.len()
     }
 
-    /// When the oldest release was written that may not have been carried out.
+    /// When the oldest release was written that may not have been carried out, and that no operation waits for.
     pub(crate) fn unconfirmed(&self) -> Option<Instant> {
-        let release = |asked: &&Asked| asked.what.release.is_some();
+        let release = |asked: &&Asked| asked.what.release.is_some() && asked.what.alone;
         Some(self.pending.iter().find(release)?.at)
     }
 
@@ -384,6 +386,7 @@ impl Node {
         let what = Pending {
             ticket: None,
             release: Some(release),
+            alone: true,
             retries,
         };
         self.ask(what, out);

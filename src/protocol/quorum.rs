@@ -13,8 +13,8 @@
 //!   that an extension may be sent once more where the connection closed before it was answered.
 //! - R6  A try that failed, and every release, sends REL to each node that the acquire was sent to and that
 //!   did not answer "denied", also to those that did not answer at all.
-//! - R6a One node timeout after a REL was written its reply has been read, if by no operation then by a thread; a REL
-//!   that was not carried out is sent again.
+//! - R6a One node timeout after a REL was written that no operation waits for, its reply has been read, if by no
+//!   operation then by a thread; a REL that was not carried out is sent again.
 //! - R7  REL goes behind the SET that it undoes, on the same connection. A timeout alone closes none.
 //! - R8  If that connection died: pings over the new one, one at a time, until the server must have read
 //!   what the dead one left, 8 KiB a ping; then REL. (Over TLS it is one write a ping, and each ping is a

@@ -851,7 +851,7 @@ impl World {
             self.clients[c].gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].gone_by, Event::Gone(held.token));
         }
-        let only_write = self.random.chance(40) || !valid;
+        let only_write = self.random.chance(40) || !valid || self.forsaken;
         self.ends(c, self.trails[held.token].resource);
         self.give_back(c, thread, held.lease.key, held.token, only_write);
     }

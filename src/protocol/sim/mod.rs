@@ -224,7 +224,7 @@ pub(super) struct World {
     lossy: bool,
     /// A server has forgotten counters.
     uncounted: bool,
-    /// A client takes and releases one lock, about when servers close its connections. Then nothing follows.
+    /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
     forsaken: bool,
     /// All is well from now on.
     quiet: bool,

@@ -351,10 +351,11 @@ fn a_node_that_can_be_connected_and_not_used_is_left_alone_for_longer_and_longer
             pairs += 1;
             std::thread::sleep(ms(1));
         }
-        // 0, 0.1 to 0.2 s, 0.2 to 0.4 s, and so on to 0.35 to 0.7 s.
         let connections = gate.connections.load(Ordering::Relaxed) - before;
+        // About eight, and some more if another node is slow meanwhile, so that this one is needed.
         println!("{connections} connections during {pairs} pairs");
-        assert!((4..=14).contains(&connections), "{connections} of {pairs}");
+        let few = connections >= 4 && connections * 10 < pairs;
+        assert!(few, "{connections} of {pairs}");
         gate.mode.store(PASSES, Ordering::Relaxed);
         eventually_within(4 * NODE_TIMEOUT, "it votes again", &mut || votes());
     }
