@@ -15,7 +15,7 @@ use crate::history::{Event, Time};
 /// Redis counts expiry in whole milliseconds, from the time at which its event loop woke up.
 const ROUNDING: Time = 2_000;
 /// A call may return this much after the wait that it was given, or that the documents promise.
-const GRACE: Time = 1_000_000;
+const GRACE: Time = 2_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -35,7 +35,7 @@ pub enum Kind {
     Hung,
     /// The client's process ended by itself.
     Died,
-    /// A call took longer than the wait that was given or is documented, by a second and more.
+    /// A call took longer than the wait that was given or is documented, by two seconds and more.
     Late,
     /// The lock was free and enough nodes were well, and the client did not get it.
     NotGranted,
@@ -69,6 +69,13 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Nothing was found that the library could have prevented: where the token of a late write was refused, the
+    /// register without a fence is only there to compare.
+    pub fn is_well(&self) -> bool {
+        let harmless = |finding: &Finding| finding.kind == Kind::LostUpdate && self.refused > 0;
+        self.skipped.is_none() && self.findings.iter().all(harmless)
+    }
+
     pub fn has(&self, kind: Kind) -> bool {
         self.findings.iter().any(|finding| finding.kind == kind)
     }
@@ -144,7 +151,7 @@ impl Judge {
             "reply" => self.reply(event),
             "gone" => self.end(event, event.number("end").unwrap_or(event.at)),
             "hung" => {
-                let text = format!("{} has no answer to {}", event.who, event.get("to"));
+                let text = format!("{} had no answer to {}", event.who, event.get("to"));
                 self.find(Kind::Hung, 0, text);
                 self.over(event);
             }
@@ -234,7 +241,7 @@ impl Judge {
         let until = match (event.get("left"), ttl) {
             ("kept", _) => Some(Time::MAX),
             ("", ttl) => ttl,
-            (left, _) => Some(end.saturating_add(left.parse().unwrap_or(0))),
+            _ => Some(end.saturating_add(event.number("left").unwrap_or(0))),
         };
         match (asked.what.as_str(), is) {
             ("acquire", _) => self.acquired(&asked, is, begin, end, until),
@@ -270,7 +277,12 @@ impl Judge {
             self.find(Kind::Late, took - wait, text);
         }
         if is != "ok" {
-            if asked.get("expect") == "granted" {
+            // A library that renews by itself may rightly hold on to what the schedule takes for free.
+            let name = asked.get("name");
+            let mut spans = self.spans.iter();
+            let held =
+                spans.any(|span| span.name == name && span.who != asked.who && span.until > begin);
+            if asked.get("expect") == "granted" && !held {
                 let text = format!(
                     "{} did not get {}, which was free: {is}",
                     asked.who,

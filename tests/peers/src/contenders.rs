@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::stage::Contender;
 
@@ -26,6 +27,10 @@ struct Row {
     nodes: usize,
     build: Build,
     variables: &'static [(&'static str, &'static str)],
+    /// The only scenarios that it is for; all if there are none.
+    only: &'static [&'static str],
+    /// Nodes have to be up for this long before they vote.
+    settling: Duration,
 }
 
 const fn row(name: &'static str, nodes: usize, build: Build) -> Row {
@@ -34,19 +39,26 @@ const fn row(name: &'static str, nodes: usize, build: Build) -> Row {
         nodes,
         build,
         variables: &[],
+        only: &[],
+        settling: Duration::ZERO,
     }
 }
 
-const ROWS: [Row; 23] = [
+const ROWS: [Row; 24] = [
     row("ours", 5, Build::Own("ours")),
     row("ours-one", 1, Build::Own("ours")),
     Row {
-        name: "ours-guard",
-        nodes: 5,
-        build: Build::Own("ours"),
-        // The longest ttl in the schedule.
+        // The longest ttl in the schedule, and when a node votes with that.
         variables: &[("RESTART_GUARD_MS", "20000")],
+        settling: Duration::from_secs(23),
+        only: &[
+            "restarted-with-data",
+            "restarted-empty",
+            "one-restarted-empty",
+        ],
+        ..row("ours-guard", 5, Build::Own("ours"))
     },
+    row("ours-tls", 5, Build::Own("ours")),
     row("ours-c", 5, Build::C),
     row("redlock", 5, Build::Cargo("redlock")),
     row("rslock", 5, Build::Cargo("rslock")),
@@ -69,16 +81,22 @@ const ROWS: [Row; 23] = [
     row("wrong-hangs", 5, Build::Own("wrong")),
 ];
 
-/// All but those that are wrong on purpose.
+/// All but those that are wrong on purpose, and the one that needs the feature `tls` if that is missing.
 pub fn names() -> Vec<&'static str> {
     let names = ROWS.iter().map(|row| row.name);
-    names.filter(|name| !name.starts_with("wrong-")).collect()
+    let wanted =
+        |name: &&str| !name.starts_with("wrong-") && (*name != "ours-tls" || cfg!(feature = "tls"));
+    names.filter(wanted).collect()
 }
 
 /// Builds it. `target`: a directory for what is built and downloaded.
 pub fn prepare(name: &str, target: &Path) -> Result<Contender, String> {
     let row = ROWS.iter().find(|row| row.name == name);
     let row = row.ok_or_else(|| format!("unknown contender {name}"))?;
+    let tls = name == "ours-tls";
+    if tls && !cfg!(feature = "tls") {
+        return Err("it needs --features tls".to_owned());
+    }
     let command = match row.build {
         Build::Own(program) => vec![own(program)?],
         Build::Cargo(package) => vec![cargo(package, target)?],
@@ -100,6 +118,9 @@ pub fn prepare(name: &str, target: &Path) -> Result<Contender, String> {
         command,
         variables,
         clock: clock(target).ok(),
+        tls,
+        only: row.only,
+        settling: row.settling,
     })
 }
 

@@ -58,8 +58,10 @@ impl Event {
         field.map_or("", |(_, value)| value)
     }
 
+    /// A number that is too large for any time is the largest one: some libraries subtract too much.
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.get(name).parse().ok()
+        let number: u128 = self.get(name).parse().ok()?;
+        Some(u64::try_from(number).unwrap_or(u64::MAX))
     }
 
     /// The same with another number in a field that has one.
@@ -78,10 +80,8 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.at, self.who, self.what)?;
-        let fields = self.fields.iter();
-        fields
-            .map(|(name, value)| write!(f, " {name}={value}"))
-            .collect()
+        let mut fields = self.fields.iter();
+        fields.try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
 }
 
@@ -127,6 +127,16 @@ mod tests {
         assert_eq!(line, "17 a reply to=acquire text=no key x=1 here");
         assert_eq!(parse(&line), Ok(vec![event]));
         assert!(parse("nonsense").is_err() && parse("a b c").is_err());
+    }
+
+    #[test]
+    fn numbers_do_not_overflow() {
+        let event = Event::new(0, "a", "reply").with("left", "18446744073709550615000");
+        assert_eq!(event.number("left"), Some(u64::MAX));
+        assert_eq!(
+            Event::new(0, "a", "key").with("pttl", -1).number("pttl"),
+            None
+        );
     }
 
     #[test]

@@ -8,5 +8,6 @@ pub mod schedule;
 pub mod stage;
 pub mod table;
 
+#[allow(clippy::new_without_default)]
 #[path = "../../support/mod.rs"]
 pub mod support;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use redlock_peers::check::Verdict;
 use redlock_peers::history::Event;
 use redlock_peers::schedule::Scenario;
 use redlock_peers::stage::Contender;
@@ -21,6 +22,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    leave_nothing_running();
     match parse().and_then(run) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -29,6 +31,42 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// A signal that ends the harness ends the servers and contenders, too. (Contenders also end with their input.)
+fn leave_nothing_running() {
+    // SAFETY: plain system calls on a set of ours. Children start with no signal blocked.
+    let signals = unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+            libc::sigaddset(&mut signals, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+        signals
+    };
+    std::thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: waits for a signal of the set, which is blocked in all threads.
+        unsafe { libc::sigwait(&signals, &mut signal) };
+        let tasks = std::fs::read_dir("/proc/self/task")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let children =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        for child in children.flat_map(|text| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        }) {
+            if let Ok(child) = child.parse::<i32>() {
+                // SAFETY: a plain system call on a child that was not waited for.
+                unsafe { libc::kill(child, libc::SIGKILL) };
+            }
+        }
+        std::process::exit(128 + signal);
+    });
 }
 
 fn parse() -> Result<Args, String> {
@@ -93,14 +131,15 @@ fn run(args: Args) -> Result<bool, String> {
         if !args.table {
             print!("{}", table::details(&column));
         }
-        let verdicts = column.verdicts.values();
-        well &= verdicts
-            .clone()
-            .all(|verdict| verdict.findings.is_empty() && verdict.skipped.is_none());
+        well &= column.verdicts.values().all(Verdict::is_well);
         columns.push(column);
     }
     if args.table {
-        print!("{}", table::markdown(&columns));
+        print!(
+            "{}\n{}",
+            table::summary(&columns),
+            table::markdown(&columns)
+        );
     }
     Ok(well || !args.strict)
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::client::{Client, Silence};
 use crate::history::{Event, Time};
 use crate::support::relay::Relay;
-use crate::support::{Server, TempDir};
+use crate::support::{Server, TempDir, free_port};
 
 /// What a user who can wait is ready to wait, in milliseconds.
 pub const WAIT: u64 = 2_000;
@@ -27,6 +28,12 @@ pub struct Contender {
     pub variables: Vec<(String, String)>,
     /// Shifts the wall clock of a process that it is preloaded into.
     pub clock: Option<String>,
+    /// Nodes are reached by TLS.
+    pub tls: bool,
+    /// The only scenarios that it is for; all if there are none.
+    pub only: &'static [&'static str],
+    /// How long nodes have to be up before they are of use.
+    pub settling: Duration,
 }
 
 pub struct Node {
@@ -78,31 +85,34 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(contender: &Contender, head: &str, server_args: &[&str]) -> Stage {
-        let nodes = (0..contender.nodes).map(|_| {
-            let server = Server::with_args(server_args);
-            Node {
-                relay: Relay::to(server.port()),
-                server,
-                replica: None,
-            }
-        });
-        let nodes = nodes.collect();
+        let dir = TempDir::new();
+        let certificate = contender.tls.then(|| make_certificate(dir.path()));
+        let start = |_| start_node(server_args, certificate.as_deref());
+        let nodes = (0..contender.nodes).map(start).collect();
+        std::thread::sleep(contender.settling);
         let head = Event::new(0, "-", "scenario").with("name", head);
         let head = head
             .with("contender", &contender.name)
             .with("nodes", contender.nodes);
+        // Whoever reads times has to know what else the machine did.
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let head = head.with("load", load.split(' ').next().unwrap_or(""));
         Stage {
             nodes,
             contender: contender.clone(),
             players: BTreeMap::new(),
             events: vec![head],
             origin: speak::now(),
-            dir: TempDir::new(),
+            dir,
         }
     }
 
     pub fn now(&self) -> Time {
         speak::now() - self.origin
+    }
+
+    pub fn is_tls(&self) -> bool {
+        self.contender.tls
     }
 
     pub fn majority(&self) -> usize {
@@ -171,7 +181,10 @@ impl Stage {
     }
 
     fn start_with(&mut self, who: &str, clock: Option<(&str, &Path)>) {
-        let urls = self.nodes.iter().map(|node| node.relay.url());
+        let urls = self.nodes.iter().map(|node| match self.contender.tls {
+            true => format!("rediss://127.0.0.1:{}/#insecure", node.relay.port()),
+            false => node.relay.url(),
+        });
         let mut variables = self.contender.variables.clone();
         variables.push(("NODES".into(), urls.collect::<Vec<_>>().join(",")));
         if let Some((library, path)) = clock {
@@ -288,7 +301,8 @@ impl Stage {
                     };
                     player.until.insert(name, until);
                 }
-                ("fence", "ok") => player.fence = answer.number,
+                // Without a number there is no reason to believe the one before.
+                ("fence", "ok" | "lost" | "failed") => player.fence = answer.number,
                 ("fence", "none") => player.no_fence = true,
                 ("check", "none") => player.no_check = true,
                 _ => {}
@@ -544,6 +558,56 @@ impl Stage {
         let end = self.event("-", "end");
         self.events.push(end);
         self.events
+    }
+}
+
+/// Options of a server that has a certificate of its own making.
+fn make_certificate(dir: &Path) -> Vec<String> {
+    let file = |name: &str| dir.join(name).display().to_string();
+    let (key, certificate) = (file("key"), file("certificate"));
+    let mut openssl = Command::new("openssl");
+    openssl.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]);
+    // If it fails, the servers do not start.
+    let _ = openssl
+        .args(["-keyout", &key, "-out", &certificate])
+        .output();
+    let args = [
+        ["--tls-auth-clients", "no"],
+        ["--tls-key-file", &key],
+        ["--tls-cert-file", &certificate],
+        ["--tls-ca-cert-file", &certificate],
+    ];
+    args.into_iter().flatten().map(str::to_owned).collect()
+}
+
+fn start_node(args: &[&str], certificate: Option<&[String]>) -> Node {
+    let Some(certificate) = certificate else {
+        let server = Server::with_args(args);
+        return Node {
+            relay: Relay::to(server.port()),
+            server,
+            replica: None,
+        };
+    };
+    let port = free_port();
+    let number = port.to_string();
+    let mut all = vec!["--tls-port", &number];
+    all.extend(certificate.iter().map(String::as_str));
+    all.extend(args);
+    Node {
+        server: Server::with_args(&all),
+        relay: Relay::to(port),
+        replica: None,
     }
 }
 

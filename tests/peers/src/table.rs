@@ -42,7 +42,7 @@ const WORDS: [(Kind, &str); 12] = [
     (Kind::LostUpdateFenced, "update lost in spite of the token"),
     (Kind::LostUpdate, "update lost"),
     (Kind::Vouched, "vouched for a lost lock"),
-    (Kind::Hung, "hangs"),
+    (Kind::Hung, "no answer in 12 s"),
     (Kind::Died, "process ends"),
     (Kind::NotGranted, "free lock refused"),
     (Kind::Late, "waits too long"),
@@ -90,7 +90,75 @@ pub fn cell(verdict: &Verdict) -> String {
     }
 }
 
-/// Contenders as columns would be too wide: a block for each scenario, a row for each contender.
+/// The columns of the summary: findings that belong together.
+const GROUPS: [(&str, &[Kind]); 7] = [
+    ("two holders", &[Kind::Overlap, Kind::Vouched]),
+    ("granted after its ttl", &[Kind::GrantedLate]),
+    ("no answer in 12 s", &[Kind::Hung, Kind::Died]),
+    ("free lock refused", &[Kind::NotGranted]),
+    ("waits 2 s too long", &[Kind::Late]),
+    ("keys left", &[Kind::KeyLeft, Kind::KeyForever]),
+    ("said lost too early", &[Kind::LostEarly]),
+];
+
+/// A row for each contender: in which scenarios what was found.
+pub fn summary(columns: &[Column]) -> String {
+    let heads: Vec<&str> = GROUPS.iter().map(|(head, _)| *head).collect();
+    let rule = "| --- ".repeat(heads.len() + 3);
+    let mut text = format!(
+        "| contender | nodes | {} | late write |\n{rule}|\n",
+        heads.join(" | ")
+    );
+    for column in columns {
+        let _ = write!(
+            text,
+            "| {} | {} ",
+            column.library_and_variant(),
+            column.nodes
+        );
+        for (_, kinds) in GROUPS {
+            let _ = write!(text, "| {} ", column.scenarios_with(kinds));
+        }
+        let _ = writeln!(text, "| {} |", column.late_write());
+    }
+    text
+}
+
+impl Column {
+    fn library_and_variant(&self) -> String {
+        match self.contender.strip_prefix("ours-") {
+            Some(variant) => format!("{} ({variant})", self.library),
+            None => self.library.clone(),
+        }
+    }
+
+    /// In the order of the schedule.
+    fn scenarios_with(&self, kinds: &[Kind]) -> String {
+        let found = |name: &str| {
+            let verdict = self.verdicts.get(name);
+            verdict.is_some_and(|verdict| kinds.iter().any(|kind| verdict.has(*kind)))
+        };
+        let names = crate::schedule::ALL.iter().map(|scenario| scenario.name);
+        let names: Vec<&str> = names.filter(|name| found(name)).collect();
+        match names.is_empty() {
+            true => "–".to_owned(),
+            false => names.join(", "),
+        }
+    }
+
+    /// What became of the write of a holder that was stopped between its check and its write.
+    fn late_write(&self) -> &'static str {
+        match self.verdicts.get("stopped-after-check") {
+            Some(verdict) if verdict.skipped.is_some() => "not run",
+            Some(verdict) if verdict.refused > 0 => "refused by its token",
+            Some(verdict) if verdict.has(Kind::LostUpdate) => "overwrites another's",
+            Some(_) => "none",
+            None => "not run",
+        }
+    }
+}
+
+/// A block for each scenario, a row for each contender.
 pub fn markdown(columns: &[Column]) -> String {
     let mut text = String::new();
     for scenario in &crate::schedule::ALL {
@@ -102,16 +170,14 @@ pub fn markdown(columns: &[Column]) -> String {
         );
         let _ = writeln!(
             text,
-            "| contender | nodes | found; granted of asked, longest call |\n| --- | --- | --- |"
+            "| contender | found; granted of asked, longest call |\n| --- | --- |"
         );
         for column in columns {
             if let Some(verdict) = column.verdicts.get(scenario.name) {
                 let _ = writeln!(
                     text,
-                    "| {} ({}) | {} | {} |",
-                    column.contender,
-                    column.library,
-                    column.nodes,
+                    "| {} | {} |",
+                    column.library_and_variant(),
                     cell(verdict)
                 );
             }

@@ -30,7 +30,8 @@ async function answer(contender, [what, name, ttl, wait]) {
   try {
     return (await contender[what](name, Number(ttl), Number(wait))) || ['ok', ''];
   } catch (error) {
-    const attempts = error.attempts ? await Promise.all([...error.attempts]) : [];
+    // A number in version 4, a list of promises in version 5.
+    const attempts = Array.isArray(error.attempts) ? await Promise.all(error.attempts) : [];
     const votes = attempts.flatMap((attempt) => [...(attempt.votesAgainst || [])].map((vote) => vote[1]));
     const causes = [...new Set(votes.map((cause) => cause.message))];
     // The one error of extensions that says so plainly.
