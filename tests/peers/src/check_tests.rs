@@ -219,3 +219,11 @@ fn hangs_and_deaths_are_found() {
         [Kind::Died]
     );
 }
+
+#[test]
+fn what_a_killed_client_leaves_is_not_held_against_its_library() {
+    let hung = "0 a acquire name=x ttl=9000\n9 a hung to=acquire\n";
+    let after = "10 b acquire name=x ttl=9000 expect=granted\n11 b reply to=acquire is=busy begin=10 end=11 text=x
+12 - key node=0 key=x pttl=8000\n";
+    assert_eq!(kinds(&format!("{hung}{after}")), [Kind::Hung]);
+}

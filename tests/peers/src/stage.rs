@@ -16,6 +16,7 @@ use crate::support::{Server, TempDir, free_port};
 pub const WAIT: u64 = 2_000;
 /// A call without an answer for this long hangs.
 const HANG: Duration = Duration::from_secs(12);
+const LONGEST_LINE: usize = 300;
 /// What goes on in the background on nodes that are well is done by then.
 const SETTLING: Duration = Duration::from_millis(700);
 
@@ -263,6 +264,8 @@ impl Stage {
                 Err(Silence::NothingYet) => return None,
                 Err(Silence::Ended) => return Some(self.lose(who, "died")),
             };
+            // Some texts name every node in full.
+            let line: String = line.chars().take(LONGEST_LINE).collect();
             let (is, fields) = line.split_once(' ').unwrap_or((&line, ""));
             let event = |what: &str| Event::new(at - self.origin, who, what);
             let shift = |event: Event| {
