@@ -41,7 +41,8 @@ static int carry_out(redlock_t *redlock, const char *what, const char *name, uin
     uint64_t number = 0;
     int status = REDLOCK_LOST;
     if (strcmp(what, "acquire") == 0) {
-        redlock_lock_release(*lock); /* NULL, or a handle of a lock that was lost */
+        if (*lock != NULL)
+            redlock_lock_release(*lock); /* of a lock that was lost */
         *lock = NULL;
         status = redlock_acquire_within(redlock, name, strlen(name), ttl, wait, lock);
     } else if (strcmp(what, "release") == 0) {
@@ -60,7 +61,8 @@ static int carry_out(redlock_t *redlock, const char *what, const char *name, uin
         snprintf(more, size, "number=%" PRIu64, number);
         return status;
     }
-    snprintf(more, size, "left=%" PRIu64, redlock_lock_remaining_ms(*lock) * 1000);
+    if (status == REDLOCK_OK)
+        snprintf(more, size, "left=%" PRIu64, redlock_lock_remaining_ms(*lock) * 1000);
     return status;
 }
 
