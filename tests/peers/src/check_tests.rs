@@ -109,6 +109,7 @@ fn a_grant_after_the_ttl_is_found_by_itself() {
         )
     };
     assert_eq!(kinds(&text("18446744073709550615000")), [Kind::GrantedLate]);
+    assert_eq!(kinds(&text("250000")), [], "after a wait");
     assert_eq!(kinds(&text("0")), [], "it says that nothing is left");
 }
 

@@ -95,7 +95,7 @@ impl Stage {
         let head = head
             .with("contender", &contender.name)
             .with("nodes", contender.nodes);
-        // Whoever reads times has to know what else the machine did.
+        // Times mean little without what else the machine did.
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let head = head.with("load", load.split(' ').next().unwrap_or(""));
         Stage {

@@ -76,7 +76,7 @@ fn a_fencing_token_that_does_not_grow() {
 }
 
 #[test]
-fn keys_that_nobody_deletes() {
+fn keys_that_are_never_deleted() {
     finds("wrong-keys", "majority-killed", &[Kind::KeyForever]);
 }
 
