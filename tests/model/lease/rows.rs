@@ -104,7 +104,7 @@ fn extend() -> Vec<Row> {
             Lease { ttl: 4, extension_ttl: 2, never_shortens: true, lowers_first: false, ..EXTENDS }),
         row("D1.39", Holds(687_909), "a shorter extension shortens keys, the validity is lowered first",
             Lease { ttl: 4, extension_ttl: 2, never_shortens: false, lowers_first: true, ..EXTENDS }),
-        row("D1.40", Holds(287_153), "a longer extension that reaches a minority, the old validity goes on (R13)",
+        row("D1.40", Holds(357_165), "a longer extension that reaches a minority, the old validity goes on (R13)",
             Lease { ttl: 2, extension_ttl: 4, ..EXTENDS }),
         row("D1.41", HoldsSoFar(40_000_000), "3 clients, ttl 2, extensions where held, before the old deadline",
             Lease { ttl: 2, extension_ttl: 2, clients: 3, ..EXTENDS }),
