@@ -123,7 +123,7 @@ pub(crate) struct Contender {
     retry_delay: (Duration, Duration),
     /// It is fair.
     turn: Option<Turn>,
-    /// Since when the lock has been kept for others, as far as is known.
+    /// Since when the lock has been kept for others. Attempts that failed say nothing of that.
     kept_since: Option<Instant>,
     /// A thread of this process may have it: a plain try comes before other processes are asked to tell.
     local: bool,
@@ -379,7 +379,6 @@ impl Contender {
     /// Too few nodes answered, or it came too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
         self.hinted = false;
-        self.kept_since = None;
         self.phase = Phase::Sleeps(now + pause.min(LONGEST_PAUSE));
     }
 
@@ -717,6 +716,23 @@ mod tests {
         assert_eq!(bid(&mut world), Bid::InTurn);
         world.kept(3, 0, 250 * MS);
         assert_eq!(bid(&mut world), Bid::InTurn);
+    }
+
+    #[test]
+    fn failed_attempts_do_not_begin_the_wait_for_reservations_anew() {
+        let mut world = fair(3);
+        let since = world.now;
+        let mut mode = world.next();
+        while world.now < since + 1000 * MS {
+            assert_eq!(mode, Move::Try(Bid::InTurn));
+            world.kept(3, 0, 250 * MS);
+            world.now += world.sleeps();
+            assert!(matches!(world.next(), Move::Try(_)));
+            world.contender.failed(50 * MS, world.now);
+            world.now += 50 * MS;
+            mode = world.next();
+        }
+        assert_eq!(mode, Move::Try(Bid::Knock));
     }
 
     #[test]
