@@ -726,7 +726,8 @@ mod tests {
         while world.now < since + 1000 * MS {
             assert_eq!(mode, Move::Try(Bid::InTurn));
             world.kept(3, 0, 250 * MS);
-            world.now += world.sleeps();
+            let slept = world.sleeps();
+            world.now += slept;
             assert!(matches!(world.next(), Move::Try(_)));
             world.contender.failed(50 * MS, world.now);
             world.now += 50 * MS;
