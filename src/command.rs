@@ -1,11 +1,12 @@
 //! What the command `redlock` needs beside the public interface. It may change in any version.
 
-use redis::ConnectionInfo;
+use redis::{ConnectionInfo, ConnectionLike, Parser, RedisResult, Value};
 
-use crate::Token;
 use crate::label::Label;
 use crate::lock_value;
+use crate::net::visit::Visit;
 use crate::secret::Secret;
+use crate::{Redlock, Token};
 
 /// The length of a token.
 pub const TOKEN: usize = lock_value::TOKEN;
@@ -24,4 +25,70 @@ pub fn token_and_label(value: &[u8]) -> Option<(Token, Option<String>)> {
 /// A node's text up to where it repeats the node's password.
 pub fn without_password(node: &ConnectionInfo, text: &str) -> String {
     Secret::of(node).cut(text)
+}
+
+/// A connection of its own to a node, made as those for locks are, for the redis crate's commands.
+pub struct Questions {
+    visit: Visit,
+    parser: Parser,
+}
+
+impl Questions {
+    /// Connects within `connect_timeout`. From then on, and from each [`renew`](Questions::renew) on, there are
+    /// `timeouts` times `node_timeout` for all answers.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not connected.
+    pub fn open(redlock: &Redlock, node: usize, timeouts: u32) -> Result<Questions, String> {
+        let peer = redlock.peers().get(node).ok_or("there is no such node")?;
+        let (connect, node_timeout) = redlock.timeouts();
+        let time = (node_timeout.saturating_mul(timeouts), timeouts);
+        let visit = Visit::open(peer, connect, time).map_err(|cause| cause.to_string())?;
+        let parser = Parser::new();
+        Ok(Questions { visit, parser })
+    }
+
+    /// The time begins anew.
+    pub fn renew(&mut self) {
+        self.visit.renew();
+    }
+}
+
+impl std::fmt::Debug for Questions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Questions(..)")
+    }
+}
+
+impl ConnectionLike for Questions {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.visit.send(command)?;
+        self.parser.parse_value(&mut self.visit)
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.visit.send(commands)?;
+        let all: RedisResult<Vec<_>> = (0..offset + count)
+            .map(|_| self.parser.parse_value(&mut self.visit))
+            .collect();
+        Ok(all?.split_off(offset))
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        true
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
 }

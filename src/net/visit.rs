@@ -1,6 +1,7 @@
 //! A connection of its own to each node, for some questions beside the locks: it disturbs none of them, and
 //! sees what they see.
 
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -28,7 +29,11 @@ pub(crate) struct Visit {
 
 impl Visit {
     /// Connects within `timeout`; from then on there is `time` for all questions.
-    fn open(info: &Peer, timeout: Duration, time: (Duration, u32)) -> Result<Visit, Cause> {
+    pub(crate) fn open(
+        info: &Peer,
+        timeout: Duration,
+        time: (Duration, u32),
+    ) -> Result<Visit, Cause> {
         let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Visit {
             connection,
@@ -38,6 +43,17 @@ impl Visit {
             time,
             until: clock::instant() + time.0,
         })
+    }
+
+    /// There is the whole time again.
+    pub(crate) fn renew(&mut self) {
+        self.until = clock::instant() + self.time.0;
+    }
+
+    /// Sends commands that are packed already, for who reads the replies.
+    pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
+        let sent = self.connection.send(commands, self.until, clock::instant());
+        sent.map_err(|cause| io::Error::other(cause.to_string()))
     }
 
     /// What no text of the node may repeat.
@@ -70,20 +86,33 @@ impl Visit {
                 self.inbox.drain(..length);
                 return Ok(reply);
             }
-            let now = clock::instant();
-            if now >= self.until {
-                return Err(self.silent());
-            }
-            match self.connection.recv(&mut self.buffer, self.until, now) {
-                Ok(bytes) => self.inbox.extend_from_slice(bytes),
-                Err(cause) => return Err(cause),
-            }
+            self.fill()?;
         }
     }
 
-    fn silent(&self) -> Cause {
-        let (time, timeouts) = self.time;
-        Cause::Silent(time, Limit::Node(timeouts))
+    /// Waits until more has come, or the time is over.
+    fn fill(&mut self) -> Result<(), Cause> {
+        let now = clock::instant();
+        if now >= self.until {
+            let (time, timeouts) = self.time;
+            return Err(Cause::Silent(time, Limit::Node(timeouts)));
+        }
+        let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
+        self.inbox.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// What comes, as it is, for replies of any size and form.
+impl Read for Visit {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.inbox.is_empty() {
+            self.fill()
+                .map_err(|cause| io::Error::other(cause.to_string()))?;
+        }
+        let read = self.inbox.as_slice().read(buffer)?;
+        self.inbox.drain(..read);
+        Ok(read)
     }
 }
 
