@@ -74,10 +74,14 @@ impl ConnectionLike for Questions {
         count: usize,
     ) -> RedisResult<Vec<Value>> {
         self.visit.send(commands)?;
-        let all: RedisResult<Vec<_>> = (0..offset + count)
-            .map(|_| self.parser.parse_value(&mut self.visit))
-            .collect();
-        Ok(all?.split_off(offset))
+        let mut replies = Vec::new();
+        for number in 0..offset.saturating_add(count) {
+            let reply = self.parser.parse_value(&mut self.visit)?;
+            if number >= offset {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
     }
 
     fn get_db(&self) -> i64 {

@@ -50,7 +50,7 @@ impl Visit {
         self.until = clock::instant() + self.time.0;
     }
 
-    /// Sends commands that are packed already, for who reads the replies.
+    /// Sends commands that are packed already. Their replies are then read from it.
     pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
         let sent = self.connection.send(commands, self.until, clock::instant());
         sent.map_err(|cause| io::Error::other(cause.to_string()))

@@ -187,7 +187,7 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
     Ok((place, nodes))
 }
 
-/// Nobody but owner and group may read a file with a secret.
+/// A file with a secret is for its owner and group alone.
 fn private(mode: u32, secret: &str) -> Result<(), String> {
     match mode & 0o004 {
         0 => Ok(()),
@@ -222,16 +222,27 @@ fn tls(given: &Nodes) -> Result<Tls, String> {
             tls = tls.client_certificate(cert, key);
         }
         (None, None) => {}
-        (Some((place, ..)), None) => return Err(format!("{place} needs its key: --key")),
-        (None, Some((place, ..))) => return Err(format!("{place} needs its certificate: --cert")),
+        (Some((place, ..)), None) => {
+            return Err(format!("{place} needs its key: --key or REDLOCK_KEY"));
+        }
+        (None, Some((place, ..))) => {
+            return Err(format!(
+                "{place} needs its certificate: --cert or REDLOCK_CERT"
+            ));
+        }
     }
-    let name = given.sni.clone().map(Ok);
-    let from_variable = || env::var_os("REDLOCK_SNI").filter(|name| !name.is_empty());
-    match name.or_else(|| from_variable().map(|name| name.into_string())) {
-        Some(Ok(name)) => Ok(tls.server_name(name)),
-        Some(Err(_)) => Err("REDLOCK_SNI is not UTF-8".into()),
-        None => Ok(tls),
-    }
+    let name = match (&given.sni, env::var_os("REDLOCK_SNI")) {
+        (Some(name), _) => Some(name.clone()),
+        (None, Some(name)) => {
+            let name = name.into_string();
+            Some(name.map_err(|_| "REDLOCK_SNI is not UTF-8")?).filter(|name| !name.is_empty())
+        }
+        (None, None) => None,
+    };
+    Ok(match name {
+        Some(name) => tls.server_name(name),
+        None => tls,
+    })
 }
 
 /// A file's mode and content. It may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its time, or a
