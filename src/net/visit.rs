@@ -1,7 +1,8 @@
 //! A connection of its own to each node, for some questions beside the locks: it disturbs none of them, and
 //! sees what they see.
 
-use std::io::{self, Read};
+#[cfg(feature = "cli")]
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -43,17 +44,6 @@ impl Visit {
             time,
             until: clock::instant() + time.0,
         })
-    }
-
-    /// There is the whole time again.
-    pub(crate) fn renew(&mut self) {
-        self.until = clock::instant() + self.time.0;
-    }
-
-    /// Sends commands that are packed already. Their replies are then read from it.
-    pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
-        let sent = self.connection.send(commands, self.until, clock::instant());
-        sent.map_err(|cause| io::Error::other(cause.to_string()))
     }
 
     /// What no text of the node may repeat.
@@ -103,14 +93,29 @@ impl Visit {
     }
 }
 
+#[cfg(feature = "cli")]
+impl Visit {
+    /// There is the whole time again.
+    pub(crate) fn renew(&mut self) {
+        self.until = clock::instant() + self.time.0;
+    }
+
+    /// Sends commands that are packed already. Their replies are then read from it.
+    pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
+        let sent = self.connection.send(commands, self.until, clock::instant());
+        sent.map_err(|cause| io::Error::other(cause.to_string()))
+    }
+}
+
 /// What comes, as it is, for replies of any size and form.
-impl Read for Visit {
+#[cfg(feature = "cli")]
+impl io::Read for Visit {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.inbox.is_empty() {
             self.fill()
                 .map_err(|cause| io::Error::other(cause.to_string()))?;
         }
-        let read = self.inbox.as_slice().read(buffer)?;
+        let read = io::Read::read(&mut self.inbox.as_slice(), buffer)?;
         self.inbox.drain(..read);
         Ok(read)
     }

@@ -825,7 +825,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         type Change = fn(&mut Facts);
-        let table: [(Severity, &str, Change); 28] = [
+        let table: [(Severity, &str, Change); 29] = [
             (Fault, "role", |node| set(node, "role", "slave")),
             (Fault, "role", |node| set(node, "redis_mode", "cluster")),
             (Fault, "role", |node| set(node, "redis_mode", "sentinel")),

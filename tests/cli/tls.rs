@@ -135,6 +135,13 @@ fn every_command_reaches_nodes_with_a_ca_a_certificate_and_a_name_of_their_own()
         assert_eq!((code, &report["fit"]), (0, &true.into()), "{report}{err}");
         assert!(!report.to_string().contains("insecure"), "{report}");
     }
+    // An answer of many records.
+    let long = "n".repeat(200_000);
+    for server in &fleet.servers {
+        server.command(&["SET", &long, "x", "PX", "60000"]);
+    }
+    let (code, out, err) = fleet.says(&fleet.flags(), false, "list --json n*");
+    assert!(code == 0 && out.contains(&long), "{err}");
     // A variable that is empty is none, and a flag goes before one.
     let flags = fleet.flags();
     let mut command = command(&fleet.nodes(), &["inspect", "held"]);
@@ -183,7 +190,8 @@ fn files_that_cannot_work_are_usage_errors_that_name_them() {
     let open = fleet.file("open.key", &fleet.client.key);
     set_permissions(&open, Permissions::from_mode(0o604)).unwrap();
     let missing = fleet.path("missing");
-    let cases: &[(&[(&str, &str)], &[&str])] = &[
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+    let cases: &[Case<'_>] = &[
         (&[("--cert", &cert)], &[&cert, "needs its key: --key"]),
         (&[("--key", &key)], &[&key, "needs its certificate: --cert"]),
         (

@@ -131,6 +131,10 @@ fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
             .findings()
             .any(|finding| finding.code() == "persistence")
     );
+    let insecure = report
+        .findings()
+        .filter(|finding| finding.code() == "insecure");
+    assert_eq!(insecure.count(), nodes.len(), "{report}");
     nodes[0].0.stop();
     let failed = redlock.inspect("a").unwrap();
     let failed = failed
