@@ -314,10 +314,10 @@ type Brief = (Severity, Option<usize>, &'static str);
 /// started lately; over TLS their certificates are not checked.
 fn all_findings(redlock: &Redlock) -> Vec<Brief> {
     let report = redlock.check("probe").unwrap();
-    let common = |finding: &&Finding| {
-        !(finding.severity() == Severity::Note
-            && ["independence", "uptime"].contains(&finding.code()))
-            && !(over_tls() && finding.code() == "insecure")
+    let common = |finding: &&Finding| match finding.code() {
+        "independence" | "uptime" => finding.severity() != Severity::Note,
+        "insecure" => !over_tls(),
+        _ => true,
     };
     let brief = |finding: &Finding| (finding.severity(), finding.node(), finding.code());
     report.findings().filter(common).map(brief).collect()
