@@ -543,7 +543,7 @@ struct Handle {
 enum Held {
     Plain(Lock),
     Kept(KeptLock),
-    Entry(Entry),
+    Operation(Operation),
     /// It was lost or released in an attempt to keep it alive; or is being released.
     Ended,
 }
@@ -564,7 +564,7 @@ impl Handle {
             process: std::process::id(),
             resource: lock.resource().into(),
             token: None,
-            held: RwLock::new(Held::Entry(Entry {
+            held: RwLock::new(Held::Operation(Operation {
                 thread: this_thread(),
                 lock: ManuallyDrop::new(lock),
             })),
@@ -607,7 +607,7 @@ impl Handle {
 }
 
 /// One entry of a reentrant lock, for the thread that made it alone.
-struct Entry {
+struct Operation {
     thread: u64,
     lock: ManuallyDrop<ReentrantLock>,
 }
@@ -627,11 +627,11 @@ fn this_thread() -> u64 {
 }
 
 // SAFETY: `lock` is touched by its own thread only, which `check` makes sure of.
-unsafe impl Send for Entry {}
+unsafe impl Send for Operation {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for Operation {}
 
-impl Entry {
+impl Operation {
     fn check(&self) -> Result<(), Failure> {
         if self.thread == this_thread() {
             return Ok(());
@@ -645,7 +645,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for Operation {
     fn drop(&mut self) {
         if self.check().is_ok() {
             // SAFETY: it is dropped once, and not used after this.
@@ -803,7 +803,7 @@ extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => to_ms(lock.remaining()),
             Held::Kept(lock) => to_ms(lock.remaining()),
-            Held::Entry(entry) => to_ms(entry.lock()?.remaining()),
+            Held::Operation(operation) => to_ms(operation.lock()?.remaining()),
             Held::Ended => 0,
         })
     })
@@ -815,7 +815,7 @@ extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.is_valid().into(),
             Held::Kept(lock) => lock.is_valid().into(),
-            Held::Entry(entry) => entry.lock()?.is_valid().into(),
+            Held::Operation(operation) => operation.lock()?.is_valid().into(),
             Held::Ended => 0,
         })
     })
@@ -827,7 +827,7 @@ extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int
         match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.ensure(ms(at_least))?,
             Held::Kept(lock) => lock.ensure(ms(at_least))?,
-            Held::Entry(entry) => entry.lock()?.ensure(ms(at_least))?,
+            Held::Operation(operation) => operation.lock()?.ensure(ms(at_least))?,
             Held::Ended => return Err(Error::Lost.into()),
         }
         Ok(())
@@ -839,7 +839,7 @@ extern "C" fn redlock_lock_extensions_left(lock: Option<&Handle>) -> u32 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.extensions_left(),
-            Held::Entry(entry) => entry.lock()?.extensions_left(),
+            Held::Operation(operation) => operation.lock()?.extensions_left(),
             Held::Kept(_) | Held::Ended => 0,
         })
     })
@@ -858,7 +858,7 @@ extern "C" fn redlock_lock_fencing_token(
         token = match &*handle(lock)?.read()? {
             Held::Plain(lock) => lock.fencing_token()?,
             Held::Kept(lock) => lock.fencing_token()?,
-            Held::Entry(entry) => entry.lock()?.fencing_token()?,
+            Held::Operation(operation) => operation.lock()?.fencing_token()?,
             Held::Ended => return Err(Error::Lost.into()),
         };
         Ok(())
@@ -874,7 +874,7 @@ extern "C" fn redlock_lock_depth(lock: Option<&Handle>) -> usize {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Plain(_) | Held::Kept(_) => 1,
-            Held::Entry(entry) => entry.lock()?.depth(),
+            Held::Operation(operation) => operation.lock()?.depth(),
             Held::Ended => 0,
         })
     })
@@ -908,7 +908,7 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
     status(|| {
         match &mut *handle(lock)?.change()? {
             Held::Plain(lock) => lock.extend(ms(ttl))?,
-            Held::Entry(entry) => entry.lock()?.extend(ms(ttl))?,
+            Held::Operation(operation) => operation.lock()?.extend(ms(ttl))?,
             Held::Kept(_) => {
                 let text = "the lock is kept alive: it is renewed by itself";
                 return Err(Failure::config(text));
@@ -958,17 +958,17 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
     let work = |held| match held {
         Held::Plain(lock) => lock.release().map_err(Into::into),
         Held::Kept(lock) => lock.release().map_err(Into::into),
-        Held::Entry(mut entry) => {
-            entry.check()?;
+        Held::Operation(mut operation) => {
+            operation.check()?;
             // SAFETY: it is taken out once: what is left of the entry is forgotten.
-            let lock = unsafe { ManuallyDrop::take(&mut entry.lock) };
-            std::mem::forget(entry);
+            let lock = unsafe { ManuallyDrop::take(&mut operation.lock) };
+            std::mem::forget(operation);
             lock.release().map_err(Into::into)
         }
         Held::Ended => Err(Error::Lost.into()),
     };
     let can = |held: &Held| match held {
-        Held::Entry(entry) => entry.check(),
+        Held::Operation(operation) => operation.check(),
         _ => Ok(()),
     };
     // SAFETY: the header demands it.
@@ -981,12 +981,12 @@ extern "C" fn redlock_lock_leak(lock: *mut Handle) {
         match held {
             Held::Plain(lock) => lock.leak(),
             Held::Kept(lock) => lock.stop().leak(),
-            Held::Entry(_) | Held::Ended => {}
+            Held::Operation(_) | Held::Ended => {}
         }
         Ok(())
     };
     let can = |held: &Held| match held {
-        Held::Entry(_) => Err(is_reentrant()),
+        Held::Operation(_) => Err(is_reentrant()),
         _ => Ok(()),
     };
     // SAFETY: the header demands it.
@@ -1001,12 +1001,12 @@ extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c
         let mut held = handle(lock)?.change()?;
         match *held {
             Held::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
-            Held::Entry(_) => return Err(is_reentrant()),
+            Held::Operation(_) => return Err(is_reentrant()),
             _ => {}
         }
         *held = match replace(&mut *held, Held::Ended) {
             Held::Plain(lock) => Held::Kept(lock.keep_alive(ms(max_hold))?),
-            Held::Kept(_) | Held::Entry(_) | Held::Ended => return Err(Error::Lost.into()),
+            Held::Kept(_) | Held::Operation(_) | Held::Ended => return Err(Error::Lost.into()),
         };
         Ok(())
     })
@@ -1018,7 +1018,7 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
         let handle = handle(lock)?;
         let mut held = handle.change()?;
         match &*held {
-            Held::Plain(_) | Held::Entry(_) => return Err(not_kept()),
+            Held::Plain(_) | Held::Operation(_) => return Err(not_kept()),
             Held::Ended => return Err(Error::Lost.into()),
             Held::Kept(_) => {}
         }
@@ -1038,7 +1038,7 @@ extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Kept(lock) => to_ms(lock.hold_left()),
-            Held::Plain(_) | Held::Entry(_) | Held::Ended => 0,
+            Held::Plain(_) | Held::Operation(_) | Held::Ended => 0,
         })
     })
 }
@@ -1054,7 +1054,7 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
             let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
             let lost = match &*handle.read()? {
                 Held::Kept(lock) => lock.wait_lost(slice),
-                Held::Plain(_) | Held::Entry(_) => return Err(not_kept()),
+                Held::Plain(_) | Held::Operation(_) => return Err(not_kept()),
                 Held::Ended => true,
             };
             if lost {
@@ -1072,7 +1072,7 @@ extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
     value(|| {
         Ok(match &*handle(lock)?.read()? {
             Held::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
-            Held::Plain(_) | Held::Entry(_) | Held::Ended => REDLOCK_REASON_NONE,
+            Held::Plain(_) | Held::Operation(_) | Held::Ended => REDLOCK_REASON_NONE,
         })
     })
 }
@@ -1146,7 +1146,7 @@ extern "C" fn redlock_lock_on_lost(
         let held = handle.read()?;
         let kept = match &*held {
             Held::Kept(kept) => kept,
-            Held::Plain(_) | Held::Entry(_) => return Err(not_kept()),
+            Held::Plain(_) | Held::Operation(_) => return Err(not_kept()),
             Held::Ended => return Err(Error::Lost.into()),
         };
         let callback = Arc::new(Callback {

@@ -5,13 +5,13 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
-use crate::net::visit::Visit;
+use crate::net::query::Query;
 use crate::protocol::fitness::{
     Facts, Finding, Info, Place, Probe, Rules, Said, Severity, judge, median,
 };
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::{Action, Key, Tell, Vote};
+use crate::protocol::script::{Action, Key, Notify, Vote};
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::Token;
@@ -85,7 +85,7 @@ impl Redlock {
         let guard = self.options().restart_guard;
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (_, node_timeout) = self.timeouts();
-        let answers = self.visit(QUESTIONS, move |visit| ask(visit, &key, ttl));
+        let answers = self.query(QUESTIONS, move |query| ask(query, &key, ttl));
         let nodes = self.peers().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
@@ -129,30 +129,30 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
 }
 
 /// Asks a node for everything that the rules need.
-fn ask(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
+fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
-    let [info, config] = visit.ask(&bytes)?;
-    let probe = try_lock(visit, key, ttl)?;
-    let clock = clock_offset(visit)?;
+    let [info, config] = query.ask(&bytes)?;
+    let probe = try_lock(query, key, ttl)?;
+    let clock = clock_offset(query)?;
     Ok(Said {
-        place: visit.ip().map_or(Place::Unknown, Place::Ip),
+        place: query.ip().map_or(Place::Unknown, Place::Ip),
         info: match info {
-            Reply::Bulk(text) => Ok(Info::new(&String::from_utf8_lossy(&text), visit.secret())),
+            Reply::Bulk(text) => Ok(Info::new(&String::from_utf8_lossy(&text), query.secret())),
             other => Err(refusal(other)),
         },
         appendfsync: match config {
             Reply::Array(items) => match items.into_iter().next_back() {
                 Some(Reply::Bulk(value)) => {
-                    Ok(visit.secret().cut_value(&String::from_utf8_lossy(&value)))
+                    Ok(query.secret().cut_value(&String::from_utf8_lossy(&value)))
                 }
                 _ => Err("it has no appendfsync".into()),
             },
             other => Err(refusal(other)),
         },
         probe,
-        round_trips: pings(visit)?,
+        round_trips: pings(query)?,
         clock,
     })
 }
@@ -165,21 +165,21 @@ fn refusal(reply: Reply) -> String {
 }
 
 /// What every lock does, on one node.
-fn try_lock(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
+fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     // So that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
     let steps = [
         ("SET", Action::Acquire(shorter)),
         ("the script that extends", Action::Extend(ttl)),
-        ("the script that releases", Action::Release(Tell::Nobody)),
+        ("the script that releases", Action::Release(Notify::None)),
     ];
     let mut bytes = Vec::new();
     for (_, action) in &steps {
         // Not by a script's hash: nobody may have loaded it.
         action.pack(key, false, &mut bytes);
     }
-    let replies = visit.ask::<3>(&bytes)?;
+    let replies = query.ask::<3>(&bytes)?;
     for ((what, action), reply) in steps.iter().zip(replies) {
         match action.vote(&key.token, reply) {
             Vote::Granted(_) => {}
@@ -193,11 +193,11 @@ fn try_lock(visit: &mut Visit, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
 }
 
 /// Milliseconds that the node's clock is ahead of ours, as far as that can be told from here.
-fn clock_offset(visit: &mut Visit) -> Result<Option<i64>, Cause> {
+fn clock_offset(query: &mut Query) -> Result<Option<i64>, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"TIME"]], None);
     let sent = Point::now();
-    let [reply] = visit.ask(&bytes)?;
+    let [reply] = query.ask(&bytes)?;
     let took = clock::instant().saturating_duration_since(sent.mono);
     let Reply::Array(items) = reply else {
         return Ok(None);
@@ -219,18 +219,18 @@ fn ahead(theirs: Duration, ours: SystemTime) -> i64 {
     ms(theirs).saturating_sub(ms(ours))
 }
 
-fn pings(visit: &mut Visit) -> Result<Vec<Duration>, Cause> {
+fn pings(query: &mut Query) -> Result<Vec<Duration>, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"PING"]], None);
     let mut trips = Vec::new();
     for _ in 0..PINGS {
         let sent = clock::instant();
-        let answer = visit.ask::<1>(&bytes);
+        let answer = query.ask::<1>(&bytes);
         trips.push(clock::instant().saturating_duration_since(sent));
         match answer {
             Ok(_) => {}
             // The node is so slow that no time is left for more.
-            Err(Cause::Silent(..)) if trips.len() > 1 => break,
+            Err(Cause::NoAnswer(..)) if trips.len() > 1 => break,
             Err(cause) => return Err(cause),
         }
     }

@@ -4,7 +4,7 @@ use redis::{ConnectionInfo, ConnectionLike, Parser, RedisResult, Value};
 
 use crate::label::Label;
 use crate::lock_value;
-use crate::net::visit::Visit;
+use crate::net::query::Query;
 use crate::secret::Secret;
 use crate::{Redlock, Token};
 
@@ -29,7 +29,7 @@ pub fn without_password(node: &ConnectionInfo, text: &str) -> String {
 
 /// A connection of its own to a node, made as those for locks are, for the redis crate's commands.
 pub struct Questions {
-    visit: Visit,
+    query: Query,
     parser: Parser,
 }
 
@@ -44,14 +44,14 @@ impl Questions {
         let peer = redlock.peers().get(node).ok_or("there is no such node")?;
         let (connect, node_timeout) = redlock.timeouts();
         let time = (node_timeout.saturating_mul(timeouts), timeouts);
-        let visit = Visit::open(peer, connect, time).map_err(|cause| cause.to_string())?;
+        let query = Query::open(peer, connect, time).map_err(|cause| cause.to_string())?;
         let parser = Parser::new();
-        Ok(Questions { visit, parser })
+        Ok(Questions { query, parser })
     }
 
     /// The time begins anew.
     pub fn renew(&mut self) {
-        self.visit.renew();
+        self.query.renew();
     }
 }
 
@@ -63,8 +63,8 @@ impl std::fmt::Debug for Questions {
 
 impl ConnectionLike for Questions {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
-        self.visit.send(command)?;
-        self.parser.parse_value(&mut self.visit)
+        self.query.send(command)?;
+        self.parser.parse_value(&mut self.query)
     }
 
     fn req_packed_commands(
@@ -73,10 +73,10 @@ impl ConnectionLike for Questions {
         offset: usize,
         count: usize,
     ) -> RedisResult<Vec<Value>> {
-        self.visit.send(commands)?;
+        self.query.send(commands)?;
         let mut replies = Vec::new();
         for number in 0..offset.saturating_add(count) {
-            let reply = self.parser.parse_value(&mut self.visit)?;
+            let reply = self.parser.parse_value(&mut self.query)?;
             if number >= offset {
                 replies.push(reply);
             }

@@ -72,7 +72,7 @@ impl Lock {
             }
             let (key, now) = (self.lease().key.clone(), Point::now().mono);
             let op = fencing.op(key, now, now.checked_add(left));
-            let answer = self.shared.lane.run(op);
+            let answer = self.shared.driver.run(op);
             let over = self.remaining().is_zero();
             match fencing.answered(answer, Point::now().mono, over) {
                 // Another thread may have been first: one lock has one number.

@@ -50,8 +50,8 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         let mut look = Vec::new();
         resp::pack(&mut look, &[&[b"EVAL", LOOK.text, b"1", &resource]], None);
-        let answers = self.visit(1, move |visit| {
-            let [reply] = visit.ask(&look)?;
+        let answers = self.query(1, move |query| {
+            let [reply] = query.ask(&look)?;
             seen(reply)
         });
         let nodes = self.peers().iter().zip(answers).enumerate();

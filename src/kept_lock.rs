@@ -68,7 +68,7 @@ impl Lock {
         }
         let (now, lease) = (Point::now(), self.lease());
         let (held, old) = (lease.held(now), lease.deadline);
-        let due = lease.is_due(now).then(|| lease.granted);
+        let due = lease.has_releases(now).then(|| lease.granted);
         drop(lease);
         if max_hold < held {
             return Err(Error::config(format!(
@@ -83,7 +83,7 @@ impl Lock {
         let (lease, observer) = (self.lease().clone(), self.shared.observer().clone());
         let renewal = Arc::new(Renewal::new(lease, max_hold, observer));
         self.home = Home::Shared(renewal.clone());
-        let started = self.shared.renewals.keep(&renewal, &self.shared.lane);
+        let started = self.shared.renewals.keep(&renewal, &self.shared.driver);
         started.map_err(|error| {
             Error::config(format!(
                 "cannot start the thread that renews locks: {error}"

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::clock::Point;
 use crate::error::Error;
-use crate::net::drive::Nodes;
-use crate::net::lane::Lane;
+use crate::net::driver::Driver;
+use crate::net::nodes::Nodes;
 use crate::observe::{Ending, Event, Observer};
 use crate::options::Options;
-use crate::protocol::entry::Outcome;
 use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
+use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::Key;
 use crate::renewals::{DetectedBy, Renewal, Renewals};
@@ -21,7 +21,7 @@ use crate::waiting::Waiting;
 /// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
 /// the last of them is gone, and the kept locks.
 pub(crate) struct Shared {
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) driver: Arc<Driver>,
     pub(crate) renewals: Renewals,
     pub(crate) waiting: Arc<Waiting>,
 }
@@ -30,25 +30,25 @@ impl Shared {
     pub(crate) fn new(nodes: Nodes) -> Shared {
         Shared {
             waiting: Arc::new(Waiting::new(&nodes)),
-            lane: Arc::new(Lane::new(nodes)),
+            driver: Arc::new(Driver::new(nodes)),
             renewals: Renewals::default(),
         }
     }
 
     /// Whether this is the process that made it, not a forked child. Check this before anything else is touched.
     pub(crate) fn is_ours(&self) -> bool {
-        self.lane.is_ours()
+        self.driver.is_ours()
     }
 
     pub(crate) fn observer(&self) -> &Observer {
-        &self.lane.nodes().observer
+        &self.driver.nodes().observer
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_ours() {
-            self.lane.close();
+            self.driver.close();
         }
     }
 }
@@ -220,14 +220,14 @@ impl Lock {
     /// An extension that does not count towards `max_extensions`.
     pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
         let (extension, op) = self.lease().extension(ttl, Point::now());
-        let answer = self.shared.lane.run(op);
+        let answer = self.shared.driver.run(op);
         let extended = self.lease().extended(extension, answer, Point::now());
         match extended {
             Extended::Yes(None) => Ok(()),
-            Extended::Yes(Some(refill)) => {
-                let op = self.lease().refill(refill, Point::now());
-                drop(self.shared.lane.run(op));
-                // The refill may have taken its time.
+            Extended::Yes(Some(repair)) => {
+                let op = self.lease().repair(repair, Point::now());
+                drop(self.shared.driver.run(op));
+                // The repair may have taken its time.
                 self.validity().map(drop).map_err(|_| Error::Lost)
             }
             Extended::Lost(loss) => {
@@ -411,7 +411,9 @@ impl Lock {
     fn run_release(&self, only_write: bool) -> Outcome {
         let (shared, key) = (&self.shared, self.lease().key.clone());
         let how = (self.passed, self.fair);
-        shared.waiting.release(&shared.lane, &key, how, only_write)
+        shared
+            .waiting
+            .release(&shared.driver, &key, how, only_write)
     }
 
     /// Writes the release and does not wait for the answers.

@@ -8,10 +8,10 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 use crate::clock::{self, Point};
 use crate::error::{Cause, ConfigError, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
-use crate::net::drive::Nodes;
+use crate::net::nodes::Nodes;
 use crate::net::peer::Peer;
+use crate::net::query::{self, Query};
 use crate::net::trust;
-use crate::net::visit::{self, Visit};
 use crate::observe::{Event, Observer};
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
@@ -99,7 +99,7 @@ impl Redlock {
         let family = if options.same_connections(&self.options) {
             self.family
         } else {
-            Family::new(self.family.shared.lane.nodes().afresh(&options))
+            Family::new(self.family.shared.driver.nodes().afresh(&options))
         };
         Ok(Redlock { family, options })
     }
@@ -135,7 +135,7 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn connect(&self) -> Result<Option<NodeErrors>, Error> {
-        let connected = self.shared().lane.connect();
+        let connected = self.shared().driver.connect();
         let (Ok(Some(errors)) | Err(errors)) = &connected else {
             return Ok(None);
         };
@@ -400,7 +400,7 @@ impl Redlock {
     #[must_use]
     pub fn with_observer(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Redlock {
         // With connections of its own, since the code that drives the connections reports what nodes do.
-        let mut nodes = self.family.shared.lane.nodes().afresh(&self.options);
+        let mut nodes = self.family.shared.driver.nodes().afresh(&self.options);
         nodes.observer = Observer::new(Box::new(observer));
         Redlock {
             family: Family::new(nodes),
@@ -410,21 +410,23 @@ impl Redlock {
 
     /// The nodes as they were given.
     pub(crate) fn peers(&self) -> &[Peer] {
-        self.family.shared.lane.nodes().peers()
+        self.family.shared.driver.nodes().peers()
     }
 
     /// Asks all nodes over new connections. `timeouts`: the time for all questions to a node, in node timeouts.
-    pub(crate) fn visit<T: Send + 'static>(
+    pub(crate) fn query<T: Send + 'static>(
         &self,
         timeouts: u32,
-        ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
+        ask: impl Fn(&mut Query) -> Result<T, Cause> + Send + Sync + 'static,
     ) -> Vec<Result<T, Cause>> {
         let shared = &self.family.shared;
-        let overdue = shared.is_ours().then(|| &shared.lane.nodes().overdue);
+        let abandoned_threads = shared
+            .is_ours()
+            .then(|| &shared.driver.nodes().abandoned_threads);
         let (connect, node_timeout) = self.timeouts();
-        visit::each(
+        query::each(
             self.peers(),
-            overdue,
+            abandoned_threads,
             connect,
             (node_timeout, timeouts),
             ask,
@@ -433,7 +435,7 @@ impl Redlock {
 
     /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {
-        let nodes = self.family.shared.lane.nodes();
+        let nodes = self.family.shared.driver.nodes();
         (nodes.connect_timeout, nodes.node_timeout)
     }
 
@@ -525,7 +527,7 @@ impl Family {
             match taken {
                 // No other thread of this process sets it.
                 Ok(_) => {
-                    let family = Family::new(self.shared.lane.nodes().afresh(options));
+                    let family = Family::new(self.shared.driver.nodes().afresh(options));
                     let _ = child.family.set(family.clone());
                     return family;
                 }
@@ -540,7 +542,7 @@ impl Family {
             }
         }
         let older = self.children.iter().find_map(|child| child.family.get());
-        let fresh = || Family::new(self.shared.lane.nodes().afresh(options));
+        let fresh = || Family::new(self.shared.driver.nodes().afresh(options));
         older.cloned().unwrap_or_else(fresh)
     }
 }

@@ -107,7 +107,7 @@ impl Reentrant {
         let resource = resource.as_ref();
         match self.enter(resource, ttl)? {
             None => Ok(self.redlock.try_acquire(resource, ttl)?.map(first)),
-            entry => Ok(entry),
+            operation => Ok(operation),
         }
     }
 
@@ -142,7 +142,7 @@ impl Reentrant {
         let resource = resource.as_ref();
         match self.enter(resource, ttl)? {
             None => Ok(first(self.redlock.acquire_within(resource, ttl, wait)?)),
-            Some(entry) => Ok(entry),
+            Some(operation) => Ok(operation),
         }
     }
 
@@ -160,14 +160,14 @@ impl Reentrant {
         ttl: Duration,
         work: impl FnOnce(&ReentrantLock) -> T,
     ) -> Result<T, Error> {
-        let entry = self.acquire(resource, ttl)?;
-        let result = work(&entry);
-        match entry.take_last() {
+        let operation = self.acquire(resource, ttl)?;
+        let result = work(&operation);
+        match operation.take_last() {
             Some(lock) => {
-                drop(entry);
+                drop(operation);
                 lock.release_after(result)
             }
-            None => entry.release().map(|()| result),
+            None => operation.release().map(|()| result),
         }
     }
 
@@ -184,15 +184,15 @@ impl Reentrant {
             return Ok(None);
         };
         let ttl = Ttl::within(ttl, self.redlock.options().restart_guard)?;
-        let entry = ReentrantLock { held };
-        let left = entry.held.with(Lock::remaining)?;
+        let operation = ReentrantLock { held };
+        let left = operation.held.with(Lock::remaining)?;
         if left.is_zero() {
             return Err(Error::Lost);
         }
         if left < ttl.validity() / 2 {
-            entry.extend(ttl.duration())?;
+            operation.extend(ttl.duration())?;
         }
-        Ok(Some(entry))
+        Ok(Some(operation))
     }
 }
 

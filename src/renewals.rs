@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{self, Point};
 use crate::error::Error;
-use crate::net::lane::Lane;
+use crate::net::driver::Driver;
 use crate::observe::{Event, Observer};
 use crate::protocol::lease::{Extended, Lease, Loss, LostReason, Refill};
 use crate::shown::Shown;
@@ -69,7 +69,7 @@ impl Renewal {
 
     /// The holder has not ended it.
     pub(crate) fn is_active(&self) -> bool {
-        lock(&self.lease).is_kept()
+        lock(&self.lease).is_reserved()
     }
 
     fn resource(&self) -> Arc<[u8]> {
@@ -79,7 +79,7 @@ impl Renewal {
     /// For the threads: the lease, if the renewal is active and the lock valid. Reports a loss that this detects.
     fn valid_lease(self: &Arc<Self>, now: Point) -> Option<MutexGuard<'_, Lease>> {
         let mut lease = lock(&self.lease);
-        if !lease.is_kept() {
+        if !lease.is_reserved() {
             return None;
         }
         match lease.validity(now) {
@@ -171,7 +171,7 @@ impl Renewal {
         let lease = lock(&self.lease);
         // After a loss only the end is reported.
         if let Some((left, result)) = result
-            && lease.is_kept()
+            && lease.is_reserved()
             && lease.lost.is_none()
         {
             let resource = lease.key.resource.clone();
@@ -193,15 +193,16 @@ pub(crate) struct Renewals {
 
 impl Renewals {
     /// Renews the lock from now on.
-    pub(crate) fn keep(&self, renewal: &Arc<Renewal>, lane: &Arc<Lane>) -> std::io::Result<()> {
+    pub(crate) fn keep(&self, renewal: &Arc<Renewal>, driver: &Arc<Driver>) -> std::io::Result<()> {
         let lease = lock(&renewal.lease);
         let due = lease.next_renewal(lease.deadline.from.mono, Point::now(), jitter);
         drop(lease);
         // The connections close with the last lock, whether this thread runs or not.
-        let (lane, events) = (Arc::downgrade(lane), self.events.clone());
+        let (driver, events) = (Arc::downgrade(driver), self.events.clone());
         let work = move |due: Due| {
-            lane.upgrade()
-                .map_or_else(Due::new, |lane| renew(&lane, &events, due))
+            driver
+                .upgrade()
+                .map_or_else(Due::new, |driver| renew(&driver, &events, due))
         };
         self.renewals
             .add(due, renewal.clone(), "redlock-renewal", work)
@@ -239,7 +240,7 @@ impl Renewals {
 }
 
 /// Renews the locks that are due. Returns when each is due again.
-fn renew(lane: &Lane, events: &Arc<Schedule>, due: Due) -> Due {
+fn renew(driver: &Driver, events: &Arc<Schedule>, due: Due) -> Due {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
@@ -255,7 +256,7 @@ fn renew(lane: &Lane, events: &Arc<Schedule>, due: Due) -> Due {
             next.push((end, renewal));
         }
     }
-    let answers = lane.run_all(ops);
+    let answers = driver.run_all(ops);
     let (mut incomplete, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, extension), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();
@@ -264,12 +265,12 @@ fn renew(lane: &Lane, events: &Arc<Schedule>, due: Due) -> Due {
         };
         let left = lease.left(now);
         let (again, result) = match lease.extended(extension, answer, now) {
-            Extended::Yes(refill) => {
-                incomplete.extend(refill.map(|refill| (renewal.clone(), refill)));
+            Extended::Yes(repair) => {
+                incomplete.extend(repair.map(|repair| (renewal.clone(), repair)));
                 (lease.next_renewal(due, now, jitter), Ok(()))
             }
             Extended::Unavailable(nodes) => {
-                let again = lease.retry(now, lane.nodes().node_timeout);
+                let again = lease.retry(now, driver.nodes().node_timeout);
                 (again, Err(Error::Unavailable(nodes)))
             }
             Extended::Lost(loss) => {
@@ -284,7 +285,7 @@ fn renew(lane: &Lane, events: &Arc<Schedule>, due: Due) -> Due {
         }
         next.push((again, renewal));
     }
-    refill_all(lane, incomplete);
+    repair_all(driver, incomplete);
     for (renewal, result) in results {
         report_later(events, renewal, result);
     }
@@ -293,15 +294,15 @@ fn renew(lane: &Lane, events: &Arc<Schedule>, due: Due) -> Due {
 
 /// Brings locks back to nodes that do not hold them. Nothing may come between: once the first is submitted, this
 /// thread may be made to lead.
-fn refill_all(lane: &Lane, incomplete: Vec<(Arc<Renewal>, Refill)>) {
-    let submit = |(renewal, refill): (Arc<Renewal>, Refill)| {
-        // Ending the renewal waits for this mutex, so the release is sent after the refill.
+fn repair_all(driver: &Driver, incomplete: Vec<(Arc<Renewal>, Refill)>) {
+    let submit = |(renewal, repair): (Arc<Renewal>, Refill)| {
+        // Ending the renewal waits for this mutex, so the release is sent after the repair.
         let lease = lock(&renewal.lease);
-        let op = || lease.refill(refill, Point::now());
-        lease.is_kept().then(|| lane.submit(op()))
+        let op = || lease.repair(repair, Point::now());
+        lease.is_reserved().then(|| driver.submit(op()))
     };
-    let refills: Vec<_> = incomplete.into_iter().filter_map(submit).collect();
-    lane.collect(&refills);
+    let repairs: Vec<_> = incomplete.into_iter().filter_map(submit).collect();
+    driver.collect(&repairs);
 }
 
 /// Checks locks whose validity may have ended. Returns when to check those that are still valid.
@@ -343,7 +344,7 @@ struct Schedule {
 #[derive(Default)]
 struct Timetable {
     times: BTreeSet<(Instant, u64)>,
-    entries: BTreeMap<u64, (Instant, Arc<Renewal>)>,
+    operations: BTreeMap<u64, (Instant, Arc<Renewal>)>,
     running: bool,
 }
 
@@ -352,12 +353,12 @@ impl Timetable {
         if renewal.is_active() {
             self.remove(renewal.id);
             self.times.insert((due, renewal.id));
-            self.entries.insert(renewal.id, (due, renewal));
+            self.operations.insert(renewal.id, (due, renewal));
         }
     }
 
     fn remove(&mut self, id: u64) -> Option<(Instant, Arc<Renewal>)> {
-        let (due, renewal) = self.entries.remove(&id)?;
+        let (due, renewal) = self.operations.remove(&id)?;
         self.times.remove(&(due, id));
         Some((due, renewal))
     }
@@ -369,7 +370,7 @@ impl Timetable {
         let unseen = before.elapsed_at(now).saturating_sub(seen);
         if unseen > LONGEST_WAIT {
             self.times.clear();
-            for (due, renewal) in std::mem::take(&mut self.entries).into_values() {
+            for (due, renewal) in std::mem::take(&mut self.operations).into_values() {
                 self.insert(due.checked_sub(unseen).unwrap_or(before.mono), renewal);
             }
         }
@@ -384,11 +385,11 @@ impl Timetable {
             && batch.len() < BATCH
             && bytes < BATCH_BYTES
         {
-            let Some(entry) = self.remove(id) else {
+            let Some(operation) = self.remove(id) else {
                 break;
             };
-            bytes += entry.1.resource().len();
-            batch.push(entry);
+            bytes += operation.1.resource().len();
+            batch.push(operation);
         }
         batch
     }
@@ -422,7 +423,7 @@ impl Schedule {
     fn remove(&self, id: u64) {
         let mut timetable = lock(&self.timetable);
         timetable.remove(id);
-        let empty = timetable.entries.is_empty();
+        let empty = timetable.operations.is_empty();
         drop(timetable);
         if empty {
             self.changed.notify_one();

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::lock::{Lock, Shared};
-use crate::net::drive::Nodes;
-use crate::net::ear::Ear;
-use crate::net::lane::{Lane, Waiter};
+use crate::net::driver::{Driver, Waiter};
+use crate::net::nodes::Nodes;
+use crate::net::subscription::Subscription;
 use crate::options::Options;
-use crate::protocol::attempt::{Attempt, Denial, Tried};
-use crate::protocol::entry::{Answer, Op, Outcome};
-use crate::protocol::line::{Failure, Handover, Lines, Step, Wish};
-use crate::protocol::queue::{Channel, Knock, Turn};
+use crate::protocol::attempt::{Attempt, Rejection, Tried};
+use crate::protocol::operation::{Answer, Op, Outcome};
+use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
-use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::script::{Action, Key, Notify};
+use crate::protocol::wait_queue::{AcquireRequest, Failure, HandOff, WaitQueues, WaiterAction};
 use crate::shown::Shown;
 use crate::sync::lock;
 use crate::text::human;
@@ -31,7 +31,7 @@ const PARTS: usize = 1024;
 
 /// Those who wait in this process, and what is known here of those who do elsewhere.
 pub(crate) struct Waiting {
-    lines: Mutex<Lines<Arc<Waiter>>>,
+    lines: Mutex<WaitQueues<Arc<Waiter>>>,
     /// No lock has a line: a release need not look who is next.
     quiet: AtomicBool,
     /// How many locks are held here, by a part of their resource's hash.
@@ -44,8 +44,8 @@ impl Waiting {
         let channel = getrandom::fill(&mut random)
             .ok()
             .map(|()| Channel::new(random));
-        let noise = getrandom::u64().unwrap_or(1);
-        let lines = Lines::new(nodes.peers().len(), channel, nodes.node_timeout, noise);
+        let rng = getrandom::u64().unwrap_or(1);
+        let lines = WaitQueues::new(nodes.peers().len(), channel, nodes.node_timeout, rng);
         Waiting {
             lines: Mutex::new(lines),
             quiet: AtomicBool::new(true),
@@ -77,7 +77,7 @@ impl Waiting {
     }
 
     /// Whether a thread of this process seems to hold it.
-    fn is_here(&self, resource: &[u8]) -> bool {
+    fn is_connected(&self, resource: &[u8]) -> bool {
         self.part(resource)
             .is_some_and(|part| part.load(Ordering::SeqCst) > 0)
     }
@@ -87,7 +87,7 @@ impl Waiting {
     }
 
     /// Uses the lines, and wakes those who should look again.
-    fn with<T>(&self, use_them: impl FnOnce(&mut Lines<Arc<Waiter>>) -> T) -> T {
+    fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
         let mut lines = lock(&self.lines);
         let result = use_them(&mut lines);
         self.quiet.store(lines.is_quiet(), Ordering::SeqCst);
@@ -106,14 +106,14 @@ impl Waiting {
     /// here or elsewhere, the nodes decide.
     pub(crate) fn release(
         &self,
-        lane: &Lane,
+        driver: &Driver,
         key: &Key,
         (passed, fair): (bool, bool),
         only_write: bool,
     ) -> Outcome {
         let tell = match fair {
-            true => Tell::InTurn(Turn::new(lane.nodes().node_timeout)),
-            false => Tell::One,
+            true => Notify::FirstAndReserve(Turn::new(driver.nodes().node_timeout)),
+            false => Notify::First,
         };
         let op = |tell| Op {
             action: Action::Release(tell),
@@ -128,29 +128,29 @@ impl Waiting {
             self.with(|lines| lines.passed(&key.resource, clock::instant()));
         }
         if fair || self.is_quiet() {
-            return self.tell(lane, op(tell), key).outcome;
+            return self.tell(driver, op(tell), key).outcome;
         }
         let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
         match handover {
-            Handover::Tell(tell) => self.tell(lane, op(tell), key).outcome,
-            Handover::Serve {
+            HandOff::Notify(tell) => self.tell(driver, op(tell), key).outcome,
+            HandOff::To {
                 place,
                 who,
                 ttl,
                 label,
             } => {
-                let node_timeout = lane.nodes().node_timeout;
+                let node_timeout = driver.nodes().node_timeout;
                 let mut attempt =
                     Attempt::new(key.resource.clone(), ttl, label, None, node_timeout);
                 let Ok(token) = Token::random() else {
-                    self.with(|lines| lines.unserved(place, clock::instant()));
-                    return self.tell(lane, op(tell), key).outcome;
+                    self.with(|lines| lines.hand_off_failed(place, clock::instant()));
+                    return self.tell(driver, op(tell), key).outcome;
                 };
                 let next = attempt.op(token, Point::now());
                 // It has the lock before its thread knows: who is at the front then need not ask.
                 self.holds(&key.resource);
                 self.with(|lines| lines.serve(place, attempt));
-                let answer = lane.run_before(op(Tell::Nobody), next, who);
+                let answer = driver.run_before(op(Notify::None), next, who);
                 self.ends(&key.resource);
                 self.with(|lines| lines.wake(&key.resource));
                 answer.outcome
@@ -158,11 +158,11 @@ impl Waiting {
         }
     }
 
-    fn tell(&self, lane: &Lane, op: Op, key: &Key) -> Answer {
-        let answer = lane.run(op);
+    fn tell(&self, driver: &Driver, op: Op, key: &Key) -> Answer {
+        let answer = driver.run(op);
         // Who comes now sees that the lock is not here any more, or is seen in the line.
         self.ends(&key.resource);
-        let told = answer.has_told();
+        let told = answer.has_notified();
         if told || !self.is_quiet() {
             let now = clock::instant();
             self.with(|lines| lines.released(&key.resource, told, now));
@@ -173,39 +173,39 @@ impl Waiting {
     // ---- messages
 
     /// Starts a thread for each node that is to be listened to.
-    fn listen(self: &Arc<Waiting>, lane: &Arc<Lane>) {
+    fn listen(self: &Arc<Waiting>, driver: &Arc<Driver>) {
         let nodes = std::mem::take(&mut lock(&self.lines).listen);
         for node in nodes.iter() {
-            let (waiting, lane) = (self.clone(), Arc::downgrade(lane));
+            let (waiting, driver) = (self.clone(), Arc::downgrade(driver));
             let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
-            let started = thread.spawn(move || waiting.hear_all(&lane, node));
+            let started = thread.spawn(move || waiting.keep_subscribed(&driver, node));
             // (Not logged: a release may just have made this thread the one that leads.)
             if started.is_err() {
-                self.with(|lines| lines.unattended(node));
+                self.with(|lines| lines.cannot_start_worker(node));
             }
         }
     }
 
     /// The life of such a thread: until nobody waits for other processes any more.
-    fn hear_all(&self, lane: &Weak<Lane>, node: usize) {
+    fn keep_subscribed(&self, driver: &Weak<Driver>, node: usize) {
         let _ears = Listening {
             waiting: self,
             node,
         };
-        while self.with(|lines| lines.still_listens(node, clock::instant())) {
-            let Err(cause) = self.hear(lane, node) else {
+        while self.with(|lines| lines.still_needed(node, clock::instant())) {
+            let Err(cause) = self.hear(driver, node) else {
                 // Another thread may listen to it already.
                 return;
             };
-            let name = lane.upgrade().map(|lane| lane.nodes().name(node));
+            let name = driver.upgrade().map(|driver| driver.nodes().name(node));
             if let Some(name) = name {
                 say!(
                     debug,
                     "{name} cannot tell when other processes release locks: {cause}"
                 );
             }
-            self.with(|lines| lines.is_deaf(node));
-            if lane.strong_count() == 0 {
+            self.with(|lines| lines.subscription_failed(node));
+            if driver.strong_count() == 0 {
                 return;
             }
             let (min, max) = LISTEN_AGAIN;
@@ -214,9 +214,9 @@ impl Waiting {
     }
 
     /// Listens to a node until nobody needs it any more, which the lines know then.
-    fn hear(&self, lane: &Weak<Lane>, node: usize) -> Result<(), Cause> {
-        let Some((info, timeout)) = lane.upgrade().and_then(|lane| {
-            let nodes = lane.nodes();
+    fn hear(&self, driver: &Weak<Driver>, node: usize) -> Result<(), Cause> {
+        let Some((info, timeout)) = driver.upgrade().and_then(|driver| {
+            let nodes = driver.nodes();
             Some((nodes.peers().get(node)?.clone(), nodes.connect_timeout))
         }) else {
             return Ok(());
@@ -224,19 +224,19 @@ impl Waiting {
         let Some(channel) = self.with(|lines| lines.channel()) else {
             return Ok(());
         };
-        let mut ear = Ear::open(&info, &channel.name(), timeout)?;
+        let mut subscription = Subscription::open(&info, &channel.name(), timeout)?;
         self.with(|lines| lines.hears(node, clock::instant()));
-        while self.with(|lines| lines.still_listens(node, clock::instant())) {
-            let Some(resource) = ear.hear()? else {
+        while self.with(|lines| lines.still_needed(node, clock::instant())) {
+            let Some(resource) = subscription.hear()? else {
                 continue;
             };
             let now = clock::instant();
             if !self.with(|lines| lines.told(&resource, node, now))
-                && let Some(lane) = lane.upgrade()
+                && let Some(driver) = driver.upgrade()
             {
                 // Each node has told one by itself.
                 let here = std::iter::once(node).collect();
-                leave(&lane, &resource.clone().into(), channel, false, here);
+                leave(&driver, &resource.clone().into(), channel, false, here);
                 // Who has knocked since may not be in the queue any more.
                 self.with(|lines| lines.hint(&resource, node));
             }
@@ -254,17 +254,18 @@ struct Listening<'a> {
 impl Drop for Listening<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.waiting.with(|lines| lines.unattended(self.node));
+            self.waiting
+                .with(|lines| lines.cannot_start_worker(self.node));
         }
     }
 }
 
 /// This process does not wait for a lock any more: if that is free, the next is told.
-fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, fair: bool, nodes: NodeSet) {
-    let turn = Turn::new(lane.nodes().node_timeout);
+fn leave(driver: &Driver, resource: &Arc<[u8]>, channel: Channel, fair: bool, nodes: NodeSet) {
+    let turn = Turn::new(driver.nodes().node_timeout);
     // Nobody reads the answer.
-    lane.run(Op {
-        action: Action::Leave(Arc::new(channel), turn, fair),
+    driver.run(Op {
+        action: Action::Dequeue(Arc::new(channel), turn, fair),
         key: Key {
             resource: resource.clone(),
             token: Token::from_bytes([0; 20]),
@@ -279,7 +280,7 @@ fn leave(lane: &Lane, resource: &Arc<[u8]>, channel: Channel, fair: bool, nodes:
 }
 
 /// A place in a line. However the thread goes, it leaves the place.
-struct Seat<'a> {
+struct WaiterGuard<'a> {
     shared: &'a Shared,
     resource: &'a Arc<[u8]>,
     place: u64,
@@ -289,7 +290,7 @@ struct Seat<'a> {
     got: bool,
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         if !self.shared.is_ours() {
             // A child that was forked by `keep_trying`: this is its parent's.
@@ -301,8 +302,8 @@ impl Drop for Seat<'_> {
             waiting.with(|lines| lines.leave(self.place, self.got, left, now))
         };
         if let Some(channel) = go(false) {
-            let lane = &self.shared.lane;
-            leave(lane, self.resource, channel, self.fair, NodeSet::ALL);
+            let driver = &self.shared.driver;
+            leave(driver, self.resource, channel, self.fair, NodeSet::ALL);
             go(true);
         }
     }
@@ -337,7 +338,7 @@ impl Acquirer<'_> {
         let end = since.checked_add(wait);
         self.ask()?;
         let waiting = &self.shared.waiting;
-        let node_timeout = self.shared.lane.nodes().node_timeout;
+        let node_timeout = self.shared.driver.nodes().node_timeout;
         let turn = self.options.fair.then(|| Turn::new(node_timeout));
         let now = clock::instant();
         let waits = !wait.is_zero() && !waiting.is_quiet();
@@ -345,20 +346,20 @@ impl Acquirer<'_> {
             || waits && waiting.with(|lines| lines.is_waited_for(self.resource, now));
         let mut tried = None;
         if !joins {
-            let was_here = waiting.is_here(self.resource);
+            let was_here = waiting.is_connected(self.resource);
             let attempt = self.attempt(None);
             let failure = match self.carry_out(attempt, None)? {
                 Ok(lock) => return Ok(lock),
                 Err((failure, _)) => failure,
             };
-            let here = was_here || waiting.is_here(self.resource);
+            let here = was_here || waiting.is_connected(self.resource);
             if is_over(end) || failure.is_hopeless() {
                 return Err(error(failure));
             }
             let pause = self.pause(&failure);
             tried = Some((failure, pause, here));
         }
-        let wish = Wish {
+        let request = AcquireRequest {
             ttl: self.ttl,
             label: self.options.label.clone(),
             end,
@@ -368,8 +369,8 @@ impl Acquirer<'_> {
         };
         let waiter = Waiter::new(Some(self.resource.clone()));
         let (who, now) = (waiter.clone(), Point::now());
-        let place = waiting.with(|lines| lines.join(self.resource, who, wish, tried, now));
-        let mut seat = Seat {
+        let place = waiting.with(|lines| lines.join(self.resource, who, request, tried, now));
+        let mut seat = WaiterGuard {
             shared: self.shared,
             resource: self.resource,
             place,
@@ -384,38 +385,38 @@ impl Acquirer<'_> {
     }
 
     /// Waits in the line.
-    fn stand(&mut self, seat: &Seat<'_>) -> Result<Lock, Error> {
+    fn stand(&mut self, seat: &WaiterGuard<'_>) -> Result<Lock, Error> {
         let waiting = &self.shared.waiting;
         loop {
             self.ask()?;
-            let here = waiting.is_here(self.resource);
+            let here = waiting.is_connected(self.resource);
             let step = waiting.with(|lines| lines.step(seat.place, here, Point::now()));
             let tried = match step {
-                Step::Park(until) => {
-                    waiting.listen(&self.shared.lane);
+                WaiterAction::Park(until) => {
+                    waiting.listen(&self.shared.driver);
                     self.park(until);
                     continue;
                 }
-                Step::Try(knock) => {
+                WaiterAction::Try(knock) => {
                     let attempt = self.attempt(knock).since(seat.since);
                     self.carry_out(attempt, None)?
                 }
-                Step::Served(attempt) => {
-                    let answer = self.shared.lane.run_by_another(&seat.waiter);
+                WaiterAction::Served(attempt) => {
+                    let answer = self.shared.driver.run_handed_off(&seat.waiter);
                     let tried = self.carry_out(attempt, Some(answer));
                     // If it has the lock, that counts by itself now.
                     waiting.ends(self.resource);
                     tried?
                 }
-                Step::Over(failure) => return Err(error(failure)),
+                WaiterAction::Over(failure) => return Err(error(failure)),
             };
-            let (failure, denial) = match tried {
+            let (failure, rejection) = match tried {
                 Ok(lock) => return Ok(lock),
                 Err(failed) => failed,
             };
             let pause = self.pause(&failure);
             let now = clock::instant();
-            waiting.with(|lines| lines.failed(seat.place, (failure, pause), &denial, now));
+            waiting.with(|lines| lines.failed(seat.place, (failure, pause), &rejection, now));
         }
     }
 
@@ -452,8 +453,8 @@ impl Acquirer<'_> {
         }
     }
 
-    fn attempt(&self, knock: Option<Arc<Knock>>) -> Attempt {
-        let node_timeout = self.shared.lane.nodes().node_timeout;
+    fn attempt(&self, knock: Option<Arc<QueueEntry>>) -> Attempt {
+        let node_timeout = self.shared.driver.nodes().node_timeout;
         let label = self.options.label.clone();
         Attempt::new(self.resource.clone(), self.ttl, label, knock, node_timeout)
     }
@@ -463,14 +464,14 @@ impl Acquirer<'_> {
         &mut self,
         mut attempt: Attempt,
         mut answer: Option<Answer>,
-    ) -> Result<Result<Lock, (Failure, Denial)>, Error> {
+    ) -> Result<Result<Lock, (Failure, Rejection)>, Error> {
         self.attempts = self.attempts.saturating_add(1);
         loop {
             let answer = match answer.take() {
                 Some(answer) => answer,
                 None => {
                     let op = attempt.op(Token::random()?, Point::now());
-                    self.shared.lane.run(op)
+                    self.shared.driver.run(op)
                 }
             };
             let now = Point::now();
@@ -482,7 +483,7 @@ impl Acquirer<'_> {
                 lock.passed = passed;
                 lock
             };
-            let failed = |failure| Ok(Err((failure, Denial::default())));
+            let failed = |failure| Ok(Err((failure, Rejection::default())));
             match attempt.answered(answer, now) {
                 Tried::Granted(key, deadline) => return Ok(Ok(lock(key, deadline))),
                 Tried::TooSlow(key, deadline) => {
@@ -490,7 +491,7 @@ impl Acquirer<'_> {
                     return failed(Failure::TooSlow);
                 }
                 Tried::Expired => return failed(Failure::TooSlow),
-                Tried::Denied(denial) => return Ok(Err((Failure::Busy, denial))),
+                Tried::Denied(rejection) => return Ok(Err((Failure::Busy, rejection))),
                 Tried::Unavailable(errors) => {
                     return match errors.same_server() {
                         Some(mistake) => Err(Error::Config(mistake)),

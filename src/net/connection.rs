@@ -10,7 +10,7 @@ use crate::error::Cause;
 use crate::net::peer::Peer;
 use crate::net::plain::Plain;
 use crate::net::tls::Tls;
-use crate::protocol::node::Greeting;
+use crate::protocol::node::Handshake;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::is_not_now;
 use crate::protocol::scripts::SCRIPTS;
@@ -41,21 +41,21 @@ impl Connection {
         info: &Peer,
         timeout: Duration,
         purpose: Purpose,
-    ) -> Result<(Connection, Greeting), Cause> {
+    ) -> Result<(Connection, Handshake), Cause> {
         let until = clock::instant() + timeout;
         let mut connection = match info.addr() {
             ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, until, timeout)?),
             _ => Connection::Plain(Plain::connect(info, until, timeout)?),
         };
-        let greeting = connection.set_up(info, purpose, until, timeout);
-        let greeting = greeting.map_err(|cause| match cause {
+        let handshake = connection.set_up(info, purpose, until, timeout);
+        let handshake = handshake.map_err(|cause| match cause {
             Cause::Garbage(text) => Cause::NotRedis(text),
             cause => cause,
         })?;
-        if purpose == Purpose::GuardedLocks && greeting.uptime.is_none() {
+        if purpose == Purpose::GuardedLocks && handshake.uptime.is_none() {
             return Err(Cause::NoUptime);
         }
-        Ok((connection, greeting))
+        Ok((connection, handshake))
     }
 
     /// Writes all of `bytes`. After an error the connection is finished.
@@ -113,16 +113,16 @@ impl Connection {
         purpose: Purpose,
         until: Instant,
         timeout: Duration,
-    ) -> Result<Greeting, Cause> {
+    ) -> Result<Handshake, Cause> {
         let (commands, needed) = commands(info, purpose);
         let mut bytes = Vec::new();
         for command in &commands {
             command.write_packed_command(&mut bytes);
         }
         self.send(&bytes, until, clock::instant())?;
-        let mut greeting = Greeting {
+        let mut handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
-            ..Greeting::default()
+            ..Handshake::default()
         };
         // A server that is full, or that demands what we do not have, says so and hangs up.
         let mut said: Option<Cause> = None;
@@ -163,8 +163,8 @@ impl Connection {
                     loaded += 1
                 }
                 Reply::Bulk(server) => {
-                    greeting.run_id = run_id(&server);
-                    greeting.uptime = uptime(&server).map(|uptime| (uptime, clock::instant()));
+                    handshake.run_id = run_id(&server);
+                    handshake.uptime = uptime(&server).map(|uptime| (uptime, clock::instant()));
                 }
                 _ => {}
             }
@@ -172,8 +172,8 @@ impl Connection {
         if !inbox.is_empty() {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
-        greeting.by_hash = loaded == SCRIPTS.len();
-        Ok(greeting)
+        handshake.by_hash = loaded == SCRIPTS.len();
+        Ok(handshake)
     }
 }
 

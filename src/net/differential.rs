@@ -27,7 +27,8 @@ use crate::clock;
 use crate::protocol::queue::Channel;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
-    EXTEND, FENCE, KNOCK, LEAVE, LOOK, RELEASE, SCRIPTS, Script, TELL, WAIT_IN_TURN,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, LOOK, RELEASE,
+    RELEASE_AND_NOTIFY, SCRIPTS, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::Random;
@@ -140,10 +141,10 @@ impl Mutant {
 struct Pair {
     server: Server,
     line: Line,
-    ear: Line,
+    subscription: Line,
     mutant: Option<Mutant>,
     store: Store,
-    /// The channels to which the ear has subscribed.
+    /// The channels to which the subscription has subscribed.
     heard: Vec<u64>,
     random: Random,
     /// The server's time, last seen.
@@ -162,7 +163,7 @@ impl Pair {
         let server = Server::start();
         Pair {
             line: server.connect(),
-            ear: server.connect(),
+            subscription: server.connect(),
             server,
             mutant,
             store: Store::new(STEP),
@@ -182,7 +183,7 @@ impl Pair {
         self.be_in(Mood::default());
         self.line.ask(&[b"FLUSHALL"]);
         self.line.ask(&[b"SCRIPT", b"FLUSH"]);
-        self.ear = self.server.connect();
+        self.subscription = self.server.connect();
         self.heard.clear();
         self.store = Store::new(STEP);
         self.load();
@@ -293,7 +294,7 @@ impl Pair {
             }
         };
         self.history.push(format!("{} {which}", text(kind)));
-        self.ear.send(&packed(&[kind, &name]));
+        self.subscription.send(&packed(&[kind, &name]));
         let mut expected = b"*3\r\n".to_vec();
         for word in [kind, &name] {
             expected.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -303,7 +304,7 @@ impl Pair {
         self.hears(&expected)
     }
 
-    /// These messages have come to the ear, and nothing else.
+    /// These messages have come to the subscription, and nothing else.
     fn hears(&mut self, expected: &[u8]) -> Result<(), String> {
         let heard = self.drain();
         match heard == expected {
@@ -312,12 +313,12 @@ impl Pair {
         }
     }
 
-    /// What has come to the ear.
+    /// What has come to the subscription.
     fn drain(&mut self) -> Vec<u8> {
-        self.ear.send(&packed(&[b"PING", b"end"]));
+        self.subscription.send(&packed(&[b"PING", b"end"]));
         let mut heard = Vec::new();
         loop {
-            let (bytes, reply) = self.ear.reply();
+            let (bytes, reply) = self.subscription.reply();
             // Its form depends on whether there are subscriptions.
             let end = || Reply::Bulk(b"end".to_vec());
             if reply == end()
@@ -529,10 +530,10 @@ fn differential_finds_mutated_scripts() {
         (RELEASE, "== ARGV[1]", "~= ''"),
         (EXTEND, "< tonumber", "> tonumber"),
         (FENCE, "or 0) + 1", "or 0)"),
-        (TELL, "try('DEL', turn)", ""),
-        (LEAVE, "try('ZREM', queue, me)", ""),
-        (KNOCK, "try('PEXPIRE', queue, ARGV[6])", ""),
-        (WAIT_IN_TURN, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
+        (RELEASE_AND_NOTIFY, "try('DEL', turn)", ""),
+        (DEQUEUE, "try('ZREM', queue, me)", ""),
+        (ACQUIRE_OR_ENQUEUE, "try('PEXPIRE', queue, ARGV[6])", ""),
+        (ACQUIRE_IN_ORDER, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
         (LOOK, "if left == -2 then", "if left == -1 then"),
     ];
     let mut missed = Vec::new();

@@ -7,22 +7,22 @@
 //! - `peer`: a node, and how it is reached
 //! - `tls`: TLS over a TCP socket
 //! - `connection`: any of them, connected and set up
-//! - `visit`: a connection to each node beside those of the locks
-//! - `ear`: a connection over which a node tells of releases
-//! - `drive`: the leader's loop and the attendants
-//! - `lane`: who leads, and how the others wait
+//! - `query`: a connection to each node beside those of the locks
+//! - `subscription`: a connection over which a node tells of releases
+//! - `drive`: the leader's loop and the workers
+//! - `driver`: who leads, and how the others wait
 //! - `differential`: a test of the simulation's model of a server against real ones
 
 pub(crate) mod connection;
 #[cfg(test)]
 mod differential;
-pub(crate) mod drive;
-pub(crate) mod ear;
-pub(crate) mod lane;
+pub(crate) mod driver;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) mod no_tls;
+pub(crate) mod nodes;
 pub(crate) mod peer;
 pub(crate) mod plain;
+pub(crate) mod subscription;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
 #[cfg(not(feature = "tls-rustls"))]
@@ -31,4 +31,4 @@ pub(crate) use no_tls as tls;
 pub(crate) mod trust;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use no_tls as trust;
-pub(crate) mod visit;
+pub(crate) mod query;

@@ -94,7 +94,7 @@ impl Plain {
                 // Neither signals nor a peer that reads little by little make it longer.
                 rest = until.saturating_duration_since(clock::instant());
                 if rest.is_zero() {
-                    return Err(Cause::Silent(asked, Limit::Write));
+                    return Err(Cause::NoAnswer(asked, Limit::Write));
                 }
                 rest = rest.max(SHORTEST);
             }

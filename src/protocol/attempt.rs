@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
-use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::mutant;
-use crate::protocol::queue::{Knock, Seen};
+use crate::protocol::operation::{Answer, Op, Outcome};
+use crate::protocol::queue::{LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
@@ -21,13 +21,13 @@ const MAX_SPLITS: u32 = 8;
 
 /// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
 /// token of its own (rule R2), within one node timeout and some hundred round trips; and one more where
-/// connections turned out closed. A knock is one try: the [contender](super::contender) sees to the rest.
+/// connections turned out closed. A knock is one try: the [contender](super::poller) sees to the rest.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,
     label: Option<Label>,
-    knock: Option<Arc<Knock>>,
+    knock: Option<Arc<QueueEntry>>,
     node_timeout: Duration,
     /// Since when it is wanted.
     since: Option<Instant>,
@@ -46,7 +46,7 @@ pub(crate) enum Tried {
     /// Granted when its validity was over: to be released again.
     TooSlow(Key, Deadline),
     /// Held by another.
-    Denied(Denial),
+    Denied(Rejection),
     Unavailable(NodeErrors),
     /// Its validity was over before enough nodes had answered.
     Expired,
@@ -56,14 +56,14 @@ pub(crate) enum Tried {
 
 /// What those who denied it say of the lock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Denial {
+pub(crate) struct Rejection {
     /// Of the nodes that were knocked at.
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<LockInfo>,
     /// So many others had granted it, and it was undone there.
     pub(crate) granted: usize,
 }
 
-impl Denial {
+impl Rejection {
     /// Who has it on so many nodes.
     pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
         let known = || self.seen.iter().filter_map(|seen| seen.holder);
@@ -76,8 +76,8 @@ impl Denial {
     }
 
     /// So many nodes would have granted it, but for those who wait and come first.
-    pub(crate) fn is_kept(&self, quorum: usize) -> bool {
-        let kept = self.seen.iter().filter(|seen| seen.is_kept()).count();
+    pub(crate) fn is_reserved(&self, quorum: usize) -> bool {
+        let kept = self.seen.iter().filter(|seen| seen.is_reserved()).count();
         kept > 0 && kept + self.granted >= quorum
     }
 
@@ -102,7 +102,7 @@ impl Attempt {
         resource: Arc<[u8]>,
         ttl: Ttl,
         label: Option<Label>,
-        knock: Option<Arc<Knock>>,
+        knock: Option<Arc<QueueEntry>>,
         node_timeout: Duration,
     ) -> Attempt {
         Attempt {
@@ -139,7 +139,7 @@ impl Attempt {
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
         Op {
             action: match self.knock.clone() {
-                Some(knock) => Action::Knock(self.ttl, knock),
+                Some(knock) => Action::AcquireOrEnqueue(self.ttl, knock),
                 None => Action::Acquire(self.ttl),
             },
             key: Key {
@@ -164,9 +164,9 @@ impl Attempt {
     pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
         let begun = *self.begun.get_or_insert(answer.begun);
         let (Some(token), Some(started)) = (self.token, self.started) else {
-            return Tried::Denied(Denial::default());
+            return Tried::Denied(Rejection::default());
         };
-        let denial = Denial {
+        let rejection = Rejection {
             granted: answer.tally.granted.len(),
             seen: answer.seen,
         };
@@ -191,12 +191,14 @@ impl Attempt {
             }
             // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told the same. Who
             // knocks sees what it is, and may be told meanwhile.
-            Outcome::No if denial.granted == 0 || self.knock.is_some() => Tried::Denied(denial),
+            Outcome::No if rejection.granted == 0 || self.knock.is_some() => {
+                Tried::Denied(rejection)
+            }
             Outcome::No => {
                 let took = now.mono.saturating_duration_since(answer.begun);
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
                 if left.is_zero() || self.splits == MAX_SPLITS {
-                    return Tried::Denied(denial);
+                    return Tried::Denied(rejection);
                 }
                 self.splits += 1;
                 let grows = 1 << self.splits;

@@ -1,9 +1,9 @@
 //! All nodes and all operations under way.
 //!
 //! One thread at a time leads: it does what [`Core::next`] says, with the connections of the nodes
-//! that are here. Each node that is not has an attendant, which does what [`Core::errand`] says. Who
+//! that are here. Each node that is not has a worker, which does what [`Core::task`] says. Who
 //! may use a connection, in one sentence: of a node that is here, the leader; of one that is not and
-//! is attended, its attendant; of any other, the leader.
+//! is attended, its worker; of any other, the leader.
 //!
 //! Operations may be submitted at any time. Each has a time of its own, and is answered as soon as its
 //! verdict is certain.
@@ -16,21 +16,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
-use crate::protocol::entry::{Answer, Entry, Op, Outcome, Phase};
 use crate::protocol::guard::{Guard, retry_after};
 use crate::protocol::mutant;
-use crate::protocol::node::{Errand, Greeting, Link, Node, Output, Pending, Reported, Ticket};
+use crate::protocol::node::{
+    Handshake, Link, Node, NodeTask, OperationId, Output, Pending, Reported,
+};
 use crate::protocol::notice::{Notice, Notices};
+use crate::protocol::operation::{Answer, Op, Operation, Outcome, Phase};
 use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Key, TOLD, Tell, Vote, is_not_loaded, is_not_now};
+use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote, is_not_loaded, is_not_now};
 use crate::secret::Secret;
 
 /// So many places are kept for operations to come.
 const PLACES: usize = 64;
 /// So many resources of which a release has told another process are remembered until they are acquired again.
-const MAX_PASSED: usize = 64;
+const MAX_NOTIFIED_ELSEWHERE: usize = 64;
 /// The thread that confirms releases ends so long after the last one.
 const LINGER: Duration = Duration::from_millis(500);
 /// So many events wait to be logged at most.
@@ -39,8 +41,8 @@ const MAX_EVENTS: usize = 1000;
 /// What the leader should do.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A node needs an attendant, who gets its connection if it has one.
-    HandOver {
+    /// A node needs a worker, who gets its connection if it has one.
+    StartWorker {
         node: usize,
     },
     Send {
@@ -52,7 +54,7 @@ pub(crate) enum Next {
         node: usize,
         until: Instant,
     },
-    /// For news of the attendants.
+    /// For news of the workers.
     Wait {
         until: Instant,
     },
@@ -90,25 +92,25 @@ pub(crate) struct Core<W> {
     nodes: Vec<Node>,
     here: NodeSet,
     /// Those that are connected and give no votes (rule R16).
-    sitting_out: NodeSet,
+    quarantined: NodeSet,
     node_timeout: Duration,
     connect_timeout: Duration,
     order: Order,
     /// When the leader began to wait for the node that it reads from.
     reading: Instant,
     /// Replies are coming promptly: since something was last sent the leader has not waited in vain.
-    prompt: bool,
+    replies_flowing: bool,
     /// When a majority was here for the first time.
     majority_at: Option<Instant>,
     /// Two nodes are one server (rule R1).
-    twins: bool,
+    same_server: bool,
     /// Since when nobody needs the nodes any more.
     closed_at: Option<Instant>,
     /// The state of a random generator, for the pauses between tries to connect.
-    noise: u64,
-    entries: Vec<Entry<W>>,
-    /// How many of them are refills.
-    refills: usize,
+    rng: u64,
+    operations: Vec<Operation<W>>,
+    /// How many of them are repairs.
+    repairs: usize,
     submitted: u64,
     /// When a release was last submitted that no operation waits for, and whether a thread confirms those.
     released: Option<Instant>,
@@ -141,7 +143,7 @@ impl<W> Core<W> {
         addresses: impl Iterator<Item = Arc<str>>,
         (node_timeout, connect_timeout): (Duration, Duration),
         guard: Option<Guard>,
-        noise: u64,
+        rng: u64,
         now: Instant,
     ) -> Core<W> {
         let nodes: Vec<Node> = addresses.map(|address| Node::new(address, guard)).collect();
@@ -149,17 +151,17 @@ impl<W> Core<W> {
             order: Order::new(nodes.len(), now),
             nodes,
             here: NodeSet::EMPTY,
-            sitting_out: NodeSet::EMPTY,
+            quarantined: NodeSet::EMPTY,
             node_timeout,
             connect_timeout,
             reading: now,
-            prompt: false,
+            replies_flowing: false,
             majority_at: None,
-            twins: false,
+            same_server: false,
             closed_at: None,
-            noise: noise | 1,
-            entries: Vec::new(),
-            refills: 0,
+            rng: rng | 1,
+            operations: Vec::new(),
+            repairs: 0,
             submitted: 0,
             released: None,
             confirms: false,
@@ -190,11 +192,11 @@ impl<W> Core<W> {
 
     /// When to connect to a node again.
     fn retry_at(&mut self, at: usize, now: Instant) -> Instant {
-        self.noise ^= self.noise << 13;
-        self.noise ^= self.noise >> 7;
-        self.noise ^= self.noise << 17;
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
         let pause = self.nodes[at].pause();
-        now + pause / 2 + pause / 2048 * u32::try_from(self.noise % 1024).unwrap_or(0)
+        now + pause / 2 + pause / 2048 * u32::try_from(self.rng % 1024).unwrap_or(0)
     }
 
     // ---- operations
@@ -202,33 +204,36 @@ impl<W> Core<W> {
     /// `who` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, who: W, now: Instant) {
         self.submitted += 1;
-        if op.action.is_release() && self.refills > 0 {
-            self.cancel_refills(&op, now);
+        if op.action.is_release() && self.repairs > 0 {
+            self.cancel_repairs(&op, now);
         }
         if op.action.is_release() && op.only_write {
             self.released = Some(now);
         }
-        self.refills += usize::from(matches!(op.action, Action::Refill(_)));
-        let free = self.entries.iter().position(|entry| !entry.is_under_way());
-        let at = free.unwrap_or(self.entries.len());
-        let bytes = free.map(|at| std::mem::take(&mut self.entries[at].bytes));
-        let entry = Entry::new(self.submitted, op, who, bytes.unwrap_or_default(), now);
+        self.repairs += usize::from(matches!(op.action, Action::Repair(_)));
+        let free = self
+            .operations
+            .iter()
+            .position(|operation| !operation.is_under_way());
+        let at = free.unwrap_or(self.operations.len());
+        let bytes = free.map(|at| std::mem::take(&mut self.operations[at].bytes));
+        let operation = Operation::new(self.submitted, op, who, bytes.unwrap_or_default(), now);
         match free {
-            Some(at) => self.entries[at] = entry,
-            None => self.entries.push(entry),
+            Some(at) => self.operations[at] = operation,
+            None => self.operations.push(operation),
         }
         self.nodes
             .iter_mut()
-            .for_each(|node| node.unattended = false);
+            .for_each(|node| node.cannot_start_worker = false);
         self.begin(at, now);
     }
 
     /// What is not written yet when a lock is released never is: it would come behind the release.
-    fn cancel_refills(&mut self, release: &Op, now: Instant) {
-        for place in 0..self.entries.len() {
-            let entry = &self.entries[place];
-            let same = entry.op.key.token == release.key.token && !mutant(25);
-            if entry.is_under_way() && entry.is_refill() && same {
+    fn cancel_repairs(&mut self, release: &Op, now: Instant) {
+        for place in 0..self.operations.len() {
+            let operation = &self.operations[place];
+            let same = operation.op.key.token == release.key.token && !mutant(25);
+            if operation.is_under_way() && operation.is_repair() && same {
                 self.finish(place, Verdict::Unavailable, now);
             }
         }
@@ -236,36 +241,42 @@ impl<W> Core<W> {
 
     /// Who has waited longest for an answer.
     pub(crate) fn longest_waiting(&self) -> Option<&W> {
-        let waiting = self.entries.iter().filter(|entry| entry.is_under_way());
-        waiting.min_by_key(|entry| entry.number)?.who.as_ref()
+        let waiting = self
+            .operations
+            .iter()
+            .filter(|operation| operation.is_under_way());
+        waiting
+            .min_by_key(|operation| operation.number)?
+            .who
+            .as_ref()
     }
 
     /// Its time begins, unless first connections are waited for: then until when.
     fn begin(&mut self, at: usize, now: Instant) -> Option<Instant> {
-        let entry = &mut self.entries[at];
-        if entry.begun.is_some() || entry.op.only_write {
+        let operation = &mut self.operations[at];
+        if operation.begun.is_some() || operation.op.only_write {
             return None;
         }
         let until = match self.majority_at {
             Some(at) => at + self.node_timeout,
-            None => entry.submitted + self.connect_timeout,
+            None => operation.submitted + self.connect_timeout,
         };
-        let first = |node: &Node| node.tries == 0 && !node.unattended;
+        let first = |node: &Node| node.tries == 0 && !node.cannot_start_worker;
         let under_way = self.nodes.iter().any(first) && !mutant(14);
         if under_way && now < until {
             return Some(until);
         }
         let over = under_way && self.majority_at.is_none();
-        entry.begun = Some(now);
-        entry.until = if over { now } else { now + self.node_timeout };
-        for node in self.sitting_out.iter() {
-            match self.nodes[node].sits_out(now) {
-                Some(left) => entry.fail(node, &Arc::new(Cause::SitsOut(left))),
+        operation.begun = Some(now);
+        operation.until = if over { now } else { now + self.node_timeout };
+        for node in self.quarantined.iter() {
+            match self.nodes[node].quarantine_left(now) {
+                Some(left) => operation.fail(node, &Arc::new(Cause::Quarantined(left))),
                 // It comes home now.
                 None => self.news = true,
             }
         }
-        if !entry.votes.failed.is_empty() {
+        if !operation.votes.failed.is_empty() {
             self.judge(at, now);
         }
         None
@@ -278,18 +289,19 @@ impl<W> Core<W> {
         loop {
             let (mut due, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                let needed = !node.quit && (self.closed_at.is_none() || node.is_due());
-                if node.is_here() {
-                    let overdue = node.asked_at().is_some_and(|at| Some(at) <= asked_before);
-                    if overdue || node.wants_look() {
+                let needed = !node.quit && (self.closed_at.is_none() || node.has_releases());
+                if node.is_connected() {
+                    let abandoned_threads =
+                        node.asked_at().is_some_and(|at| Some(at) <= asked_before);
+                    if abandoned_threads || node.wants_probe() {
                         return self.recv_now(at, now);
                     }
-                } else if node.link == Link::Silent && !node.attended && !node.quit {
+                } else if node.link == Link::Unresponsive && !node.has_worker && !node.quit {
                     silent = Some(at);
-                } else if needed && !node.attended && !node.unattended {
-                    return Next::HandOver { node: at };
+                } else if needed && !node.has_worker && !node.cannot_start_worker {
+                    return Next::StartWorker { node: at };
                 }
-                if node.is_due() && node.takes_releases() {
+                if node.has_releases() && node.takes_releases() {
                     due.add(at);
                 }
             }
@@ -297,28 +309,28 @@ impl<W> Core<W> {
             let owing = wants.owing.and(self.here);
             // While replies are coming promptly, what is submitted waits for them and goes together in one
             // write, which is cheaper for both sides. If they take long, it goes at once.
-            let waits = self.prompt && !owing.is_empty();
+            let waits = self.replies_flowing && !owing.is_empty();
             let send = if waits { due } else { wants.send.or(due) };
             if !send.is_empty() {
                 return self.send(send, now);
             }
             // Its releases are written by now.
             if let Some(node) = silent.filter(|node| self.can_leave(*node)) {
-                return Next::HandOver { node };
+                return Next::StartWorker { node };
             }
             if !wants.open {
                 return self.settle(now);
             }
             if now >= wants.ends {
                 // The program itself may have slept: what has come meanwhile counts.
-                let unseen = |at: &usize| self.nodes[*at].is_unseen(wants.ends);
+                let unseen = |at: &usize| self.nodes[*at].is_unprobed(wants.ends);
                 match owing.iter().find(unseen) {
                     Some(node) => return self.recv_now(node, now),
                     None => self.expire(now),
                 }
                 continue;
             }
-            self.hurry(wants.lacking);
+            self.reconnect_now(wants.lacking);
             if !owing.is_empty() {
                 return self.recv(owing, wants.ends, now);
             }
@@ -335,19 +347,19 @@ impl<W> Core<W> {
             ends: now + self.connect_timeout,
             open: false,
         };
-        for at in 0..self.entries.len() {
+        for at in 0..self.operations.len() {
             let waits = self.begin(at, now);
             let ask = self.to_ask(at, now);
-            let entry = &self.entries[at];
-            match entry.phase {
+            let operation = &self.operations[at];
+            match operation.phase {
                 Phase::Free => continue,
-                Phase::Undoing(verdict) if entry.undo.is_empty() => {
-                    let votes = entry.votes.granted.len();
+                Phase::Undoing(verdict) if operation.undo.is_empty() => {
+                    let votes = operation.votes.granted.len();
                     let yes = mutant(10) && votes >= majority(self.nodes.len());
                     self.finish(at, if yes { Verdict::Yes } else { verdict }, now);
                 }
-                Phase::Open if entry.op.only_write && ask.is_empty() => {
-                    let told = entry.asked.len() >= majority(self.nodes.len());
+                Phase::Open if operation.op.only_write && ask.is_empty() => {
+                    let told = operation.asked.len() >= majority(self.nodes.len());
                     let verdict = if told {
                         Verdict::Yes
                     } else {
@@ -357,45 +369,53 @@ impl<W> Core<W> {
                 }
                 _ => wants.open = true,
             }
-            let entry = &self.entries[at];
+            let operation = &self.operations[at];
             wants.send = wants.send.or(ask);
-            if entry.is_open() {
-                wants.owing = wants.owing.or(entry.owing());
-                let until = waits.unwrap_or(entry.until);
-                wants.ends = wants.ends.min(entry.op.until.unwrap_or(until).min(until));
-                let possible = entry.votes.granted.or(entry.owing()).or(ask);
+            if operation.is_open() {
+                wants.owing = wants.owing.or(operation.owing());
+                let until = waits.unwrap_or(operation.until);
+                wants.ends = wants
+                    .ends
+                    .min(operation.op.until.unwrap_or(until).min(until));
+                let possible = operation.votes.granted.or(operation.owing()).or(ask);
                 if possible.without(self.order.slow()).len() < majority(self.nodes.len()) {
-                    let absent = entry.absent(self.here, self.nodes.len());
+                    let absent = operation.absent(self.here, self.nodes.len());
                     wants.lacking = wants.lacking.or(absent);
                 }
             }
         }
         // After a crowd: all places are looked at each time.
-        while self.entries.len() > PLACES
-            && self.entries.last().is_some_and(|last| !last.is_under_way())
+        while self.operations.len() > PLACES
+            && self
+                .operations
+                .last()
+                .is_some_and(|last| !last.is_under_way())
         {
-            self.entries.pop();
+            self.operations.pop();
         }
         wants
     }
 
     /// Nodes that an operation is to be sent to now.
     fn to_ask(&self, at: usize, now: Instant) -> NodeSet {
-        let entry = &self.entries[at];
-        let acquire_of_twins = self.twins && entry.is_acquire();
-        if entry.phase != Phase::Open || entry.is_late(now) || acquire_of_twins {
+        let operation = &self.operations[at];
+        let acquire_of_twins = self.same_server && operation.is_acquire();
+        if operation.phase != Phase::Open || operation.is_late(now) || acquire_of_twins {
             return NodeSet::EMPTY;
         }
-        entry.to_ask(self.here, self.nodes.len())
+        operation.to_ask(self.here, self.nodes.len())
     }
 
     /// Whether a silent node has nothing more to expect from the leader: who fails to acquire what it
     /// was asked for writes the release before it returns.
     fn can_leave(&self, at: usize) -> bool {
-        let asked = |entry: &Entry<W>| {
-            entry.is_under_way() && entry.is_acquire() && entry.asked.has(at) && !mutant(16)
+        let asked = |operation: &Operation<W>| {
+            operation.is_under_way()
+                && operation.is_acquire()
+                && operation.asked.has(at)
+                && !mutant(16)
         };
-        !self.nodes[at].unattended && !self.entries.iter().any(asked)
+        !self.nodes[at].cannot_start_worker && !self.operations.iter().any(asked)
     }
 
     fn recv_now(&mut self, node: usize, now: Instant) -> Next {
@@ -411,8 +431,12 @@ impl<W> Core<W> {
         // A node that takes in nothing may hold up the leader for half a node timeout, so that the others
         // still have time to answer; and no operation for longer than it may take at all.
         let mut until = now + self.node_timeout / 2;
-        for entry in self.entries.iter().filter(|entry| entry.is_under_way()) {
-            let begun = entry.begun.unwrap_or(now);
+        for operation in self
+            .operations
+            .iter()
+            .filter(|operation| operation.is_under_way())
+        {
+            let begun = operation.begun.unwrap_or(now);
             until = until.min(begun + 2 * self.node_timeout);
         }
         Next::Send { nodes, until }
@@ -434,9 +458,9 @@ impl<W> Core<W> {
     }
 
     /// Nodes that somebody waits for are connected at once.
-    fn hurry(&mut self, nodes: NodeSet) {
-        for at in nodes.and(self.which(|node| node.attended)).iter() {
-            self.news |= !std::mem::replace(&mut self.nodes[at].hurry, true);
+    fn reconnect_now(&mut self, nodes: NodeSet) {
+        for at in nodes.and(self.which(|node| node.has_worker)).iter() {
+            self.news |= !std::mem::replace(&mut self.nodes[at].reconnect_now, true);
         }
     }
 
@@ -448,7 +472,7 @@ impl<W> Core<W> {
         let Some(until) = until.filter(|until| now < *until) else {
             return Next::Finished;
         };
-        let pending = self.which(|node| node.is_here() && node.pending() > 0);
+        let pending = self.which(|node| node.is_connected() && node.pending() > 0);
         let due = self.which(Node::owes);
         match (pending.is_empty(), due.is_empty()) {
             (true, true) => Next::Finished,
@@ -470,12 +494,12 @@ impl<W> Core<W> {
 
     /// Since when it is not known whether all of them were carried out.
     fn unconfirmed(&self) -> Option<Instant> {
-        let here = self.nodes.iter().filter(|node| node.is_here());
+        let here = self.nodes.iter().filter(|node| node.is_connected());
         here.filter_map(Node::unconfirmed).min()
     }
 
     /// What the thread that confirms releases should do. A node that has not answered within its time, or whose
-    /// connection is closed, gets an attendant, which sends them again.
+    /// connection is closed, gets a worker, which sends them again.
     pub(crate) fn confirm(&mut self, now: Instant) -> Confirm {
         let again = |at: &Instant| Some(*at) > self.released;
         let oldest = self.unconfirmed().filter(|at| !mutant(46) || !again(at));
@@ -503,47 +527,50 @@ impl<W> Core<W> {
         let mut out = Output { bytes, start, now };
         let node = &mut self.nodes[at];
         // Releases come first, or a lock that is free already would be denied.
-        let all = node.ping(&mut out) || mutant(7) || node.say_releases(&mut out);
-        if all && node.is_here() {
-            self.prompt = true;
+        let all = node.ping(&mut out) || mutant(7) || node.write_releases(&mut out);
+        if all && node.is_connected() {
+            self.replies_flowing = true;
             self.ask(at, true, &mut out);
             self.ask(at, false, &mut out);
         }
         let node = &mut self.nodes[at];
         if mutant(7) {
-            node.say_releases(&mut out);
+            node.write_releases(&mut out);
         }
         node.sending(&out);
         if all {
-            self.entries
+            self.operations
                 .iter_mut()
-                .for_each(|entry| entry.undo.remove(at));
+                .for_each(|operation| operation.undo.remove(at));
         }
     }
 
     /// Appends the operations that are to be sent to a node: the releases, or the others.
     fn ask(&mut self, at: usize, releases: bool, out: &mut Output<'_>) {
-        for place in 0..self.entries.len() {
+        for place in 0..self.operations.len() {
             let asks = self.to_ask(place, out.now).has(at);
-            let (entry, node) = (&mut self.entries[place], &mut self.nodes[at]);
-            if !asks || entry.is_release() != releases {
+            let (operation, node) = (&mut self.operations[place], &mut self.nodes[at]);
+            if !asks || operation.is_release() != releases {
                 continue;
             }
-            entry.asked.add(at);
-            let number = entry.number;
+            operation.asked.add(at);
+            let number = operation.number;
             let what = Pending {
-                ticket: Some(Ticket { place, number }),
-                release: releases.then(|| entry.op.key.clone()),
-                alone: entry.op.only_write,
+                ticket: Some(OperationId { place, number }),
+                release: releases.then(|| operation.op.key.clone()),
+                alone: operation.op.only_write,
                 retries: false,
             };
             node.ask(what, out);
-            if node.greeting.by_hash {
-                out.bytes.extend_from_slice(&entry.bytes);
+            if node.handshake.by_hash {
+                out.bytes.extend_from_slice(&operation.bytes);
             } else {
-                entry.op.action.pack(&entry.op.key, false, out.bytes);
+                operation
+                    .op
+                    .action
+                    .pack(&operation.op.key, false, out.bytes);
             }
-            node.say_refused(out);
+            node.write_deferred(out);
         }
     }
 
@@ -552,7 +579,7 @@ impl<W> Core<W> {
     /// What has come from a node; no bytes: nothing did in time.
     pub(crate) fn received(&mut self, at: usize, result: Result<&[u8], Cause>, now: Instant) {
         let bytes = match result {
-            Ok([]) => return self.heard_nothing(at, now),
+            Ok([]) => return self.received_nothing(at, now),
             Ok(bytes) => bytes,
             Err(cause) => return self.sever(at, cause, now),
         };
@@ -580,26 +607,26 @@ impl<W> Core<W> {
         }
     }
 
-    fn heard_nothing(&mut self, at: usize, now: Instant) {
+    fn received_nothing(&mut self, at: usize, now: Instant) {
         let node = &mut self.nodes[at];
-        if node.link == Link::Silent && node.fresh.is_some() {
+        if node.link == Link::Unresponsive && node.fresh.is_some() {
             return self.sever(at, self.silent(), now);
         }
-        if !node.is_here() {
+        if !node.is_connected() {
             return;
         }
         // That is known of the moment when the read began. The program may have slept since it ended.
         let known = self.reading;
-        node.looked(known);
+        node.probed(known);
         if let Some(asked) = node.asked_at() {
             let age = known.saturating_duration_since(asked);
             if age >= self.node_timeout {
-                self.silence(at, now);
+                self.mark_unresponsive(at, now);
             } else {
                 self.order.in_vain(at, age, now);
             }
         }
-        if std::mem::take(&mut self.prompt) {
+        if std::mem::take(&mut self.replies_flowing) {
             self.judge_all(now);
         }
     }
@@ -616,19 +643,22 @@ impl<W> Core<W> {
         let place = what.ticket.and_then(|ticket| self.place(ticket));
         if is_not_loaded(error) {
             // Nothing was done. It is sent again, with the script's text.
-            self.nodes[at].greeting.by_hash = false;
+            self.nodes[at].handshake.by_hash = false;
             match place {
-                Some(place) => self.entries[place].asked.remove(at),
+                Some(place) => self.operations[place].asked.remove(at),
                 None => self.add_release(at, what.release.filter(|_| !mutant(23))),
             }
             return true;
         }
         if what.retries && !is_not_now(error) {
-            self.nodes[at].takes_again();
+            self.nodes[at].retry_deferred();
         }
         let (action, key) = match (place, &what.release) {
-            (Some(place), _) => (&self.entries[place].op.action, &self.entries[place].op.key),
-            (None, Some(release)) => (&Action::Release(Tell::One), release),
+            (Some(place), _) => (
+                &self.operations[place].op.action,
+                &self.operations[place].op.key,
+            ),
+            (None, Some(release)) => (&Action::Release(Notify::First), release),
             // Nobody waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if what.ticket.is_none() {
@@ -656,7 +686,7 @@ impl<W> Core<W> {
                 self.sever(at, cause, now);
                 false
             }
-            (None, Vote::Granted(TOLD)) => {
+            (None, Vote::Granted(NOTIFIED)) => {
                 self.pass(what.release);
                 true
             }
@@ -672,17 +702,17 @@ impl<W> Core<W> {
         if !self.passed.contains(&resource) {
             self.passed.push_back(resource);
         }
-        if self.passed.len() > MAX_PASSED {
+        if self.passed.len() > MAX_NOTIFIED_ELSEWHERE {
             self.passed.pop_front();
         }
     }
 
-    fn take_passed(&mut self, place: usize) -> bool {
-        let entry = &self.entries[place];
-        if self.passed.is_empty() || !entry.is_acquire() {
+    fn take_notified_elsewhere(&mut self, place: usize) -> bool {
+        let operation = &self.operations[place];
+        if self.passed.is_empty() || !operation.is_acquire() {
             return false;
         }
-        let is = |passed: &Arc<[u8]>| *passed == entry.op.key.resource;
+        let is = |passed: &Arc<[u8]>| *passed == operation.op.key.resource;
         let at = self.passed.iter().position(is);
         at.and_then(|at| self.passed.remove(at)).is_some()
     }
@@ -690,49 +720,49 @@ impl<W> Core<W> {
     fn add_release(&mut self, at: usize, release: Option<Key>) {
         if let Some(release) = release {
             self.nodes[at].add_release(release);
-            // Its attendant writes it at once.
-            self.news |= self.sitting_out.has(at);
+            // Its worker writes it at once.
+            self.news |= self.quarantined.has(at);
         }
     }
 
     /// The place of an operation that is still open to votes.
-    fn place(&self, ticket: Ticket) -> Option<usize> {
-        let entry = self.entries.get(ticket.place)?;
-        let same = entry.number == ticket.number || mutant(5);
-        let open = entry.phase == Phase::Open || mutant(10);
+    fn place(&self, ticket: OperationId) -> Option<usize> {
+        let operation = self.operations.get(ticket.place)?;
+        let same = operation.number == ticket.number || mutant(5);
+        let open = operation.phase == Phase::Open || mutant(10);
         (same && open).then_some(ticket.place)
     }
 
     /// A node has voted on an operation. False: the connection is finished.
     fn vote(&mut self, place: usize, at: usize, vote: Vote, now: Instant) -> bool {
-        let entry = &mut self.entries[place];
-        let acquire = entry.is_acquire();
+        let operation = &mut self.operations[place];
+        let acquire = operation.is_acquire();
         let mut complaint = None;
         match vote {
             Vote::Granted(number) => {
-                entry.grant(at, number);
+                operation.grant(at, number);
                 if mutant(9) {
-                    entry.votes.grant(at + 1);
+                    operation.votes.grant(at + 1);
                 }
             }
-            Vote::Refused(_) if mutant(8) && !acquire => entry.votes.grant(at),
-            Vote::Refused(_) if mutant(26) && entry.is_extension() => entry.votes.grant(at),
+            Vote::Refused(_) if mutant(8) && !acquire => operation.votes.grant(at),
+            Vote::Refused(_) if mutant(26) && operation.is_extension() => operation.votes.grant(at),
             // It may have been carried out just before the first connection closed.
-            Vote::Refused(_) if entry.is_release() && entry.again.has(at) => {
-                entry.fail(at, &Arc::new(Cause::Closed("before it answered".into())));
+            Vote::Refused(_) if operation.is_release() && operation.again.has(at) => {
+                operation.fail(at, &Arc::new(Cause::Closed("before it answered".into())));
             }
             Vote::Refused(seen) => {
-                entry.votes.refuse(at);
-                entry.seen.extend(seen);
+                operation.votes.refuse(at);
+                operation.seen.extend(seen);
             }
             Vote::Failed { cause, .. } => {
                 let cause = Arc::new(cause);
-                entry.fail(at, &cause);
+                operation.fail(at, &cause);
                 complaint = Some(cause);
             }
             Vote::Sever(cause) => {
-                entry.again.add(at);
-                entry.severed(at, &Arc::new(cause.clone()));
+                operation.again.add(at);
+                operation.severed(at, &Arc::new(cause.clone()));
                 self.sever(at, cause, now);
                 return false;
             }
@@ -771,26 +801,26 @@ impl<W> Core<W> {
         let cause = Arc::new(cause);
         let was = self.nodes[at].link;
         self.here.remove(at);
-        self.sitting_out.remove(at);
+        self.quarantined.remove(at);
         for what in self.nodes[at].sever() {
             match what.ticket.and_then(|ticket| self.place(ticket)) {
-                Some(place) if self.entries[place].is_open() => {
-                    self.entries[place].severed(at, &cause);
+                Some(place) if self.operations[place].is_open() => {
+                    self.operations[place].severed(at, &cause);
                 }
                 _ => self.add_release(at, what.release.filter(|_| !mutant(6))),
             }
         }
-        self.entries
+        self.operations
             .iter_mut()
-            .for_each(|entry| entry.undo.remove(at));
+            .for_each(|operation| operation.undo.remove(at));
         if let Cause::Closed(_) = *cause {
             // Where one connection was closed others may be too.
             self.nodes.iter_mut().for_each(|node| node.look = true);
         }
         match was {
-            Link::Coming | Link::SitsOut => self.tried(at, cause, now),
+            Link::Draining | Link::Quarantined => self.tried(at, cause, now),
             _ => {
-                if was == Link::Here && self.nodes[at].is_useless_again() {
+                if was == Link::Connected && self.nodes[at].is_useless_again() {
                     let retry_at = self.retry_at(at, now);
                     self.nodes[at].pause_until(retry_at);
                 }
@@ -800,17 +830,21 @@ impl<W> Core<W> {
     }
 
     fn silent(&self) -> Cause {
-        Cause::Silent(self.node_timeout, Limit::Node(1))
+        Cause::NoAnswer(self.node_timeout, Limit::Node(1))
     }
 
     /// A node did not answer within its time. Its connection is kept.
-    fn silence(&mut self, at: usize, now: Instant) {
+    fn mark_unresponsive(&mut self, at: usize, now: Instant) {
         let cause = Arc::new(self.silent());
         let retry_at = self.retry_at(at, now);
-        self.nodes[at].silence(retry_at);
+        self.nodes[at].mark_unresponsive(retry_at);
         self.here.remove(at);
-        for entry in self.entries.iter_mut().filter(|entry| entry.asked.has(at)) {
-            entry.fail(at, &cause);
+        for operation in self
+            .operations
+            .iter_mut()
+            .filter(|operation| operation.asked.has(at))
+        {
+            operation.fail(at, &cause);
         }
         self.away(at, cause, now);
     }
@@ -826,12 +860,16 @@ impl<W> Core<W> {
     /// Operations that were not sent to a node need not wait for it.
     fn fail_unasked(&mut self, at: usize, cause: &Arc<Cause>) {
         let began = self.nodes[at].try_began;
-        for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
+        for operation in self
+            .operations
+            .iter_mut()
+            .filter(|operation| operation.is_open())
+        {
             // What a server refuses for good may have been put right before this was wanted: the next try, which
             // is made at once, will tell.
-            let stale = cause.is_final() && began < Some(entry.since());
-            if !entry.asked.has(at) && !stale {
-                entry.fail(at, cause);
+            let stale = cause.is_final() && began < Some(operation.since());
+            if !operation.asked.has(at) && !stale {
+                operation.fail(at, cause);
             }
         }
     }
@@ -846,12 +884,12 @@ impl<W> Core<W> {
 
     /// A node went or came: which votes can still be expected has changed.
     fn changed(&mut self, now: Instant) {
-        let twins = |cause: &Arc<Cause>| matches!(**cause, Cause::SameServer(_));
-        self.twins = self
+        let same_server = |cause: &Arc<Cause>| matches!(**cause, Cause::SameServer(_));
+        self.same_server = self
             .nodes
             .iter()
             .filter_map(|node| node.cause.as_ref())
-            .any(twins);
+            .any(same_server);
         self.news = true;
         self.judge_all(now);
     }
@@ -859,55 +897,61 @@ impl<W> Core<W> {
     /// Time is over for some operations.
     fn expire(&mut self, now: Instant) {
         let mut silent = NodeSet::EMPTY;
-        for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
-            entry.late = entry.begun.is_some() && entry.until <= now;
-            if entry.late {
-                silent = silent.or(entry.owing().and(self.here));
+        for operation in self
+            .operations
+            .iter_mut()
+            .filter(|operation| operation.is_open())
+        {
+            operation.late = operation.begun.is_some() && operation.until <= now;
+            if operation.late {
+                silent = silent.or(operation.owing().and(self.here));
             }
-            entry.late |= entry.op.until.is_some_and(|until| until <= now);
+            operation.late |= operation.op.until.is_some_and(|until| until <= now);
         }
         self.fail_late(now);
         for at in silent.iter() {
-            self.silence(at, now);
+            self.mark_unresponsive(at, now);
         }
         self.changed(now);
     }
 
     /// Names why nodes have not voted on operations whose time is over.
     fn fail_late(&mut self, now: Instant) {
-        let away = self.which(|node| !node.is_here() && node.cause.is_some());
+        let away = self.which(|node| !node.is_connected() && node.cause.is_some());
         // Others had no time to answer.
         let patient = now.checked_sub(SLICE);
         let slow = self.which(|node| node.asked_at().is_some_and(|at| Some(at) <= patient));
         let slow = slow.and(self.order.slow());
         let spare = self.nodes.len() - majority(self.nodes.len());
-        let late = self.entries.iter_mut();
-        for entry in late.filter(|entry| entry.late && entry.is_open()) {
-            let failed = away.or(slow.and(entry.owing()));
-            let failed = failed.without(entry.votes.voted()).or(entry.votes.failed);
-            entry.useless = failed.len() <= spare && entry.is_useless(now);
-            let waited = now.saturating_duration_since(entry.submitted);
-            let silent = Arc::new(match entry.begun.is_some() && entry.until <= now {
-                true => Cause::Silent(self.node_timeout, Limit::Node(1)),
-                false => Cause::Silent(waited, Limit::Rest),
+        let late = self.operations.iter_mut();
+        for operation in late.filter(|operation| operation.late && operation.is_open()) {
+            let failed = away.or(slow.and(operation.owing()));
+            let failed = failed
+                .without(operation.votes.voted())
+                .or(operation.votes.failed);
+            operation.useless = failed.len() <= spare && operation.is_useless(now);
+            let waited = now.saturating_duration_since(operation.submitted);
+            let silent = Arc::new(match operation.begun.is_some() && operation.until <= now {
+                true => Cause::NoAnswer(self.node_timeout, Limit::Node(1)),
+                false => Cause::NoAnswer(waited, Limit::Rest),
             });
             let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
             for (at, node) in self.nodes.iter().enumerate() {
-                match (node.is_here(), node.cause.as_ref()) {
+                match (node.is_connected(), node.cause.as_ref()) {
                     // A server that refused for good before this may have been put right: another try to connect
                     // is under way. It is named all the same.
-                    (false, Some(cause)) if cause.is_final() => entry.votes.fail(at),
-                    (false, cause) => entry.fail(at, cause.unwrap_or(&trying)),
-                    (true, _) if entry.asked.has(at) => entry.fail(at, &silent),
+                    (false, Some(cause)) if cause.is_final() => operation.votes.fail(at),
+                    (false, cause) => operation.fail(at, cause.unwrap_or(&trying)),
+                    (true, _) if operation.asked.has(at) => operation.fail(at, &silent),
                     (true, _) => {}
                 }
             }
-            let rest = NodeSet::first(self.nodes.len()).without(entry.votes.voted());
+            let rest = NodeSet::first(self.nodes.len()).without(operation.votes.voted());
             for at in rest.iter() {
                 // It would have been asked if the others had sufficed; or there was no time.
-                match entry.votes.failed.len() > spare {
-                    true => entry.votes.fail(at),
-                    false => entry.fail(at, &Arc::new(Cause::NotAsked)),
+                match operation.votes.failed.len() > spare {
+                    true => operation.votes.fail(at),
+                    false => operation.fail(at, &Arc::new(Cause::NotAsked)),
                 }
             }
         }
@@ -917,7 +961,7 @@ impl<W> Core<W> {
 
     /// Nodes that are away are connected at once, without a pause. How many tries have ended so far.
     pub(crate) fn connect_now(&mut self) -> Vec<u64> {
-        self.hurry(NodeSet::first(self.nodes.len()));
+        self.reconnect_now(NodeSet::first(self.nodes.len()));
         self.nodes.iter().map(|node| node.tries).collect()
     }
 
@@ -925,8 +969,8 @@ impl<W> Core<W> {
     pub(crate) fn has_tried(&self, before: &[u64]) -> bool {
         let mut nodes = self.nodes.iter().zip(before);
         nodes.all(|(node, before)| {
-            let connected = matches!(node.link, Link::Here | Link::SitsOut);
-            connected || node.unattended || node.tries > *before
+            let connected = matches!(node.link, Link::Connected | Link::Quarantined);
+            connected || node.cannot_start_worker || node.tries > *before
         })
     }
 
@@ -952,38 +996,42 @@ impl<W> Core<W> {
     // ---- verdicts
 
     fn judge_all(&mut self, now: Instant) {
-        (0..self.entries.len()).for_each(|place| self.judge(place, now));
+        (0..self.operations.len()).for_each(|place| self.judge(place, now));
     }
 
     /// Ends an operation whose verdict is certain. A failed acquire ends with its undo.
     fn judge(&mut self, place: usize, now: Instant) {
-        let entry = &mut self.entries[place];
+        let operation = &mut self.operations[place];
         // While it waits for first connections nothing is certain: an error names every cause.
-        if !entry.is_open() || entry.begun.is_none() && !entry.late {
+        if !operation.is_open() || operation.begun.is_none() && !operation.late {
             return;
         }
-        let acquire = entry.is_acquire();
-        let twins = self.twins && acquire && entry.asked.is_empty();
-        let verdict = entry.verdict(self.here, self.nodes.len());
-        let Some(verdict) = verdict.or(twins.then_some(Verdict::Unavailable)) else {
+        let acquire = operation.is_acquire();
+        let same_server = self.same_server && acquire && operation.asked.is_empty();
+        let verdict = operation.verdict(self.here, self.nodes.len());
+        let Some(verdict) = verdict.or(same_server.then_some(Verdict::Unavailable)) else {
             return;
         };
         // No node has granted it yet: those that answer as promptly as the others are waited for. Where
         // several contend and none has a quorum, who has a vote must learn of it, and try again.
-        let unsure = verdict == Verdict::No && entry.votes.granted.is_empty() && !mutant(21);
+        let unsure = verdict == Verdict::No && operation.votes.granted.is_empty() && !mutant(21);
         // An extension learns from all that answer promptly whether they hold it (rule R11b).
-        let until = entry.op.until.unwrap_or(entry.until).min(entry.until);
-        let asks = entry.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
-        let mut owing = entry.owing().and(self.here);
+        let until = operation
+            .op
+            .until
+            .unwrap_or(operation.until)
+            .min(operation.until);
+        let asks = operation.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
+        let mut owing = operation.owing().and(self.here);
         if asks {
             // The others are asked again with the next one.
             owing = owing.without(self.order.slow());
         }
-        if (acquire && unsure || asks) && self.prompt && !owing.is_empty() {
+        if (acquire && unsure || asks) && self.replies_flowing && !owing.is_empty() {
             return;
         }
         if acquire && verdict != Verdict::Yes {
-            entry.phase = Phase::Undoing(verdict);
+            operation.phase = Phase::Undoing(verdict);
             self.undo(place);
         } else {
             self.finish(place, verdict, now);
@@ -992,62 +1040,62 @@ impl<W> Core<W> {
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
     fn undo(&mut self, place: usize) {
-        let entry = &self.entries[place];
-        let mut undo = entry.asked.without(entry.votes.refused);
+        let operation = &self.operations[place];
+        let mut undo = operation.asked.without(operation.votes.refused);
         if mutant(3) {
-            undo = entry.votes.granted;
+            undo = operation.votes.granted;
         }
-        let mut release = entry.op.key.clone();
+        let mut release = operation.op.key.clone();
         // A server that answered with an error does not have it, and may refuse the release, too.
-        release.asked = undo.without(entry.refused());
+        release.asked = undo.without(operation.refused());
         for at in undo.iter() {
             self.add_release(at, Some(release.clone()));
             if self.nodes[at].takes_releases() {
-                self.entries[place].undo.add(at);
+                self.operations[place].undo.add(at);
             }
         }
     }
 
     fn finish(&mut self, place: usize, verdict: Verdict, now: Instant) {
-        let entry = &mut self.entries[place];
-        entry.phase = Phase::Free;
-        self.refills -= usize::from(entry.is_refill());
-        if entry.is_release() {
+        let operation = &mut self.operations[place];
+        operation.phase = Phase::Free;
+        self.repairs -= usize::from(operation.is_repair());
+        if operation.is_release() {
             // It becomes due where it was not written, or where the connection it was written on has died.
-            let concerned = NodeSet::first(self.nodes.len()).and(entry.op.key.asked);
-            let (release, asked) = (entry.op.key.clone(), entry.asked);
+            let concerned = NodeSet::first(self.nodes.len()).and(operation.op.key.asked);
+            let (release, asked) = (operation.op.key.clone(), operation.asked);
             for at in concerned.without(asked).iter() {
                 self.add_release(at, Some(release.clone()));
             }
         }
-        let passed = self.take_passed(place);
-        let entry = &mut self.entries[place];
+        let passed = self.take_notified_elsewhere(place);
+        let operation = &mut self.operations[place];
         let outcome = match verdict {
-            Verdict::Yes => Outcome::Yes(entry.asked),
+            Verdict::Yes => Outcome::Yes(operation.asked),
             Verdict::No => Outcome::No,
             Verdict::Unavailable => Outcome::Unavailable {
                 errors: errors(
-                    entry.op.action.question(),
-                    entry.votes,
-                    &entry.causes,
-                    entry.asked,
+                    operation.op.action.question(),
+                    operation.votes,
+                    &operation.causes,
+                    operation.asked,
                     &self.nodes,
                 ),
-                closed: entry.is_acquire() && entry.failed_by_closing(self.nodes.len()),
-                useless: entry.useless,
+                closed: operation.is_acquire() && operation.failed_by_closing(self.nodes.len()),
+                useless: operation.useless,
             },
         };
         let answer = Answer {
             outcome,
-            tally: entry.votes,
-            numbers: entry.numbers,
-            seen: std::mem::take(&mut entry.seen),
+            tally: operation.votes,
+            numbers: operation.numbers,
+            seen: std::mem::take(&mut operation.seen),
             passed,
-            causes: std::mem::take(&mut entry.causes),
-            begun: entry.begun.unwrap_or(now),
+            causes: std::mem::take(&mut operation.causes),
+            begun: operation.begun.unwrap_or(now),
         };
         self.answers
-            .extend(entry.who.take().map(|who| (who, answer)));
+            .extend(operation.who.take().map(|who| (who, answer)));
     }
 
     /// After a panic of the leader, which only a bug can be: what was written is not known any more.
@@ -1055,9 +1103,9 @@ impl<W> Core<W> {
         for at in held.iter() {
             self.sever(at, panicked(), now);
         }
-        for place in 0..self.entries.len() {
-            if self.entries[place].is_under_way() {
-                if self.entries[place].is_acquire() {
+        for place in 0..self.operations.len() {
+            if self.operations[place].is_under_way() {
+                if self.operations[place].is_acquire() {
                     self.undo(place);
                 }
                 self.finish(place, Verdict::Unavailable, now);
@@ -1065,53 +1113,57 @@ impl<W> Core<W> {
         }
     }
 
-    // ---- the attendants
+    // ---- the workers
 
     /// A thread was started for a node, or could not be.
-    pub(crate) fn attended(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
+    pub(crate) fn worker_started(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
         let Err(cause) = result else {
-            return self.nodes[at].attended = true;
+            return self.nodes[at].has_worker = true;
         };
         let cause = Arc::new(cause);
-        self.nodes[at].unattended = true;
-        for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
-            entry.fail(at, &cause);
+        self.nodes[at].cannot_start_worker = true;
+        for operation in self
+            .operations
+            .iter_mut()
+            .filter(|operation| operation.is_open())
+        {
+            operation.fail(at, &cause);
         }
         self.away(at, cause, now);
     }
 
-    /// What a node's attendant should do.
-    pub(crate) fn errand(&mut self, at: usize, now: Instant) -> Errand {
+    /// What a node's worker should do.
+    pub(crate) fn task(&mut self, at: usize, now: Instant) -> NodeTask {
         loop {
             let timeouts = (self.node_timeout, self.connect_timeout);
-            let errand = self.nodes[at].errand(now, self.closed_at, timeouts);
-            match errand {
-                Errand::GiveUp => {
-                    let cause = Cause::Silent(self.connect_timeout, Limit::Connect);
+            let task = self.nodes[at].task(now, self.closed_at, timeouts);
+            match task {
+                NodeTask::GiveUp => {
+                    let cause = Cause::NoAnswer(self.connect_timeout, Limit::Connect);
                     self.sever(at, cause, now);
                 }
-                Errand::SitOut => self.sit_out(at, now),
-                Errand::Home => {
-                    self.come_home(at, now);
-                    return errand;
+                NodeTask::Quarantine => self.quarantine(at, now),
+                NodeTask::Reconnected => {
+                    self.reconnected(at, now);
+                    return task;
                 }
-                Errand::Quit => {
-                    self.nodes[at].attended = false;
+                NodeTask::Stop => {
+                    self.nodes[at].has_worker = false;
                     self.nodes[at].quit = true;
                     self.news = true;
-                    return errand;
+                    return task;
                 }
-                errand => return errand,
+                task => return task,
             }
         }
     }
 
     /// A node is connected, and gives no votes for now.
-    fn sit_out(&mut self, at: usize, now: Instant) {
-        let left = self.nodes[at].sits_out(now).unwrap_or_default();
-        self.nodes[at].sit_out(now);
-        self.sitting_out.add(at);
-        let cause = Arc::new(Cause::SitsOut(left));
+    fn quarantine(&mut self, at: usize, now: Instant) {
+        let left = self.nodes[at].quarantine_left(now).unwrap_or_default();
+        self.nodes[at].quarantine(now);
+        self.quarantined.add(at);
+        let cause = Arc::new(Cause::Quarantined(left));
         self.fail_unasked(at, &cause);
         self.nodes[at].cause = Some(cause);
         if !std::mem::replace(&mut self.nodes[at].said, true) {
@@ -1121,19 +1173,26 @@ impl<W> Core<W> {
         self.changed(now);
     }
 
-    fn come_home(&mut self, at: usize, now: Instant) {
-        self.sitting_out.remove(at);
-        self.nodes[at].come_home(now);
+    fn reconnected(&mut self, at: usize, now: Instant) {
+        self.quarantined.remove(at);
+        self.nodes[at].reconnected(now);
         self.here.add(at);
         if self.here.len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }
         // Who comes at the last moment must have time to answer. (A release has one node timeout.)
-        for entry in self.entries.iter_mut().filter(|entry| entry.is_open()) {
-            let known = entry.asked.or(entry.votes.voted()).has(at);
-            if let Some(begun) = entry.begun.filter(|_| !known && !entry.is_release()) {
+        for operation in self
+            .operations
+            .iter_mut()
+            .filter(|operation| operation.is_open())
+        {
+            let known = operation.asked.or(operation.votes.voted()).has(at);
+            if let Some(begun) = operation
+                .begun
+                .filter(|_| !known && !operation.is_release())
+            {
                 let latest = (now + self.node_timeout).min(begun + 2 * self.node_timeout);
-                entry.until = entry.until.max(latest);
+                operation.until = operation.until.max(latest);
             }
         }
         if self.nodes[at].reported == Reported::Away {
@@ -1144,7 +1203,7 @@ impl<W> Core<W> {
         self.changed(now);
     }
 
-    /// An attendant has written what it was given.
+    /// A worker has written what it was given.
     pub(crate) fn written(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
         self.nodes[at].writing = false;
         // Whoever closes may wait for that.
@@ -1154,9 +1213,9 @@ impl<W> Core<W> {
         }
     }
 
-    /// An attendant cannot go on, which only a bug can be.
+    /// A worker cannot go on, which only a bug can be.
     pub(crate) fn deserted(&mut self, at: usize, now: Instant) {
-        self.nodes[at].attended = false;
+        self.nodes[at].has_worker = false;
         self.nodes[at].connecting = false;
         self.nodes[at].fresh = None;
         self.sever(at, panicked(), now);
@@ -1166,25 +1225,26 @@ impl<W> Core<W> {
     pub(crate) fn connected(
         &mut self,
         at: usize,
-        result: Result<Greeting, Cause>,
+        result: Result<Handshake, Cause>,
         now: Instant,
     ) -> bool {
         self.nodes[at].connecting = false;
         self.news = true;
-        if !self.nodes[at].attended {
+        if !self.nodes[at].has_worker {
             // It has answered meanwhile, or nobody needs it any more.
             return false;
         }
-        let twin = |greeting: &Greeting| {
-            let is = |one: &Greeting| one.run_id == greeting.run_id;
-            let same = self.which(|node| is(&node.greeting) || node.fresh.as_ref().is_some_and(is));
+        let twin = |handshake: &Handshake| {
+            let is = |one: &Handshake| one.run_id == handshake.run_id;
+            let same =
+                self.which(|node| is(&node.handshake) || node.fresh.as_ref().is_some_and(is));
             let mut others = same.iter().filter(|other| *other != at);
-            greeting.run_id.as_ref().and_then(|_| others.next())
+            handshake.run_id.as_ref().and_then(|_| others.next())
         };
         let cause = match result {
-            Ok(greeting) => match twin(&greeting) {
+            Ok(handshake) => match twin(&handshake) {
                 None => {
-                    self.nodes[at].greeted(greeting);
+                    self.nodes[at].on_handshake(handshake);
                     return true;
                 }
                 Some(twin) => Cause::SameServer(twin),
@@ -1199,8 +1259,8 @@ impl<W> Core<W> {
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed_at = Some(now);
         // What was refused has one last try.
-        self.nodes.iter_mut().for_each(Node::takes_again);
-        self.hurry(self.which(Node::is_due));
+        self.nodes.iter_mut().for_each(Node::retry_deferred);
+        self.reconnect_now(self.which(Node::has_releases));
         self.news = true;
     }
 }
@@ -1252,7 +1312,7 @@ fn errors(
     };
     let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
     let wait = |error: &NodeError| match *error.cause {
-        Cause::SitsOut(left) => Some(left),
+        Cause::Quarantined(left) => Some(left),
         _ => None,
     };
     let waits = errors.iter().filter_map(wait).collect();
@@ -1320,11 +1380,11 @@ mod tests {
             self.core.submit(op, 0, self.now);
         }
 
-        /// What the leader should do, once the node has an attendant.
+        /// What the leader should do, once the node has a worker.
         fn next(&mut self) -> Next {
             match self.core.next(self.now) {
-                Next::HandOver { node } => {
-                    self.core.attended(node, Ok(()), self.now);
+                Next::StartWorker { node } => {
+                    self.core.worker_started(node, Ok(()), self.now);
                     self.core.next(self.now)
                 }
                 next => next,
@@ -1333,19 +1393,19 @@ mod tests {
 
         fn begin_to_connect(&mut self) {
             self.next();
-            let errand = self.core.errand(0, self.now);
-            assert!(matches!(errand, Errand::Connect), "{errand:?}");
+            let task = self.core.task(0, self.now);
+            assert!(matches!(task, NodeTask::Connect), "{task:?}");
         }
 
         fn connected(&mut self, result: Result<(), Cause>) {
             self.now += 10 * MS;
-            let greeting = result.map(|()| Greeting {
+            let handshake = result.map(|()| Handshake {
                 by_hash: true,
-                ..Greeting::default()
+                ..Handshake::default()
             });
-            if self.core.connected(0, greeting, self.now) {
-                let errands = [(); 2].map(|()| self.core.errand(0, self.now));
-                assert!(matches!(errands, [Errand::Adopt, Errand::Home]));
+            if self.core.connected(0, handshake, self.now) {
+                let errands = [(); 2].map(|()| self.core.task(0, self.now));
+                assert!(matches!(errands, [NodeTask::Adopt, NodeTask::Reconnected]));
             }
         }
 

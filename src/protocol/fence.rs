@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use crate::error::NodeErrors;
-use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::mutant;
+use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
 

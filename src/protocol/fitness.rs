@@ -186,7 +186,7 @@ impl Info {
 fn advice(cause: &Cause) -> (&'static str, &'static str) {
     let what = match cause {
         Cause::Refused(text) | Cause::LoggedOut(text) => return advice_on(text),
-        Cause::Silent(..) => "look at its load and the network: it may stand still",
+        Cause::NoAnswer(..) => "look at its load and the network: it may stand still",
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"
         }
@@ -876,7 +876,7 @@ mod tests {
             }),
             (Warning, "insecure", |node| node.insecure = true),
             (Warning, "reach", |node| {
-                node.said = Err(Cause::Silent(MS, Limit::Node(1)))
+                node.said = Err(Cause::NoAnswer(MS, Limit::Node(1)))
             }),
             (Warning, "auth", |node| {
                 node.said = Err(Cause::refused("NOAUTH Authentication required."));
@@ -919,7 +919,7 @@ mod tests {
                 let mut away = good(count);
                 let mut refusing = good(count);
                 for node in 0..bad {
-                    away[node].said = Err(Cause::Silent(MS, Limit::Node(1)));
+                    away[node].said = Err(Cause::NoAnswer(MS, Limit::Node(1)));
                     said(&mut refusing[node]).probe = Probe::Refused("SET", "OOM".into());
                 }
                 for (nodes, code) in [(away, "reach"), (refusing, "probe")] {
@@ -960,7 +960,7 @@ mod tests {
                 said(node).round_trips = vec![51 * MS; 10];
             }),
             ("reach", RULES, |node| {
-                node.said = Err(Cause::Silent(MS, Limit::Node(1)))
+                node.said = Err(Cause::NoAnswer(MS, Limit::Node(1)))
             }),
             ("auth", RULES, |node| {
                 node.said = Err(Cause::refused("WRONGPASS invalid"));
@@ -1043,7 +1043,7 @@ mod tests {
             (Cause::Connect("refused".into()), "reach", start),
             (Cause::NotConnected(MS, MS), "reach", start),
             (Cause::NotRedis("HTTP".into()), "reach", "Redis server"),
-            (Cause::Silent(MS, Limit::Node(1)), "reach", "load"),
+            (Cause::NoAnswer(MS, Limit::Node(1)), "reach", "load"),
         ] {
             let mut nodes = good(3);
             nodes[2].said = Err(cause);

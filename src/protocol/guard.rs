@@ -18,7 +18,7 @@ pub(crate) struct Guard {
 
 /// What a server says of itself, and when that was heard.
 #[derive(Clone, Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct ServerStart<'a> {
     /// Unknown where `INFO` is forbidden.
     pub(crate) run_id: Option<&'a str>,
     pub(crate) uptime: Duration,
@@ -27,14 +27,14 @@ pub(crate) struct Told<'a> {
 
 /// What is remembered of the server that was behind an address before.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct PreviousServer {
     pub(crate) run_id: Option<String>,
     /// When it last said anything.
     pub(crate) heard: Instant,
     pub(crate) votes_from: Instant,
 }
 
-impl Known {
+impl PreviousServer {
     /// Whether another server is there now, for all that is known.
     pub(crate) fn is_other(&self, run_id: Option<&str>) -> bool {
         let known = self.run_id.as_deref();
@@ -59,7 +59,11 @@ impl Guard {
 
     /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
     /// has ended.
-    pub(crate) fn votes_from(self, known: Option<&Known>, told: &Told<'_>) -> Instant {
+    pub(crate) fn votes_from(
+        self,
+        known: Option<&PreviousServer>,
+        told: &ServerStart<'_>,
+    ) -> Instant {
         let by_uptime = later(told.at, self.left(told.uptime));
         match known {
             None => by_uptime,
@@ -128,7 +132,7 @@ mod tests {
                     // As Redis computes it: from whole seconds of the time of day.
                     let whole = |at: Instant| (at - zero).as_secs();
                     let uptime = S * u32::try_from(whole(at) - whole(start)).unwrap();
-                    let told = Told {
+                    let told = ServerStart {
                         run_id: Some("a"),
                         uptime,
                         at,
@@ -144,13 +148,13 @@ mod tests {
     #[test]
     fn what_was_known_of_an_address_counts() {
         let (zero, guard) = (crate::clock::instant(), Guard::new(5 * S));
-        let known = Known {
+        let known = PreviousServer {
             run_id: Some("a".into()),
             heard: zero + 10 * S,
             votes_from: zero + 13 * S,
         };
         let from = |run_id, uptime| {
-            let told = Told {
+            let told = ServerStart {
                 run_id,
                 uptime,
                 at: zero + 11 * S,
@@ -161,7 +165,7 @@ mod tests {
         assert_eq!(from(Some("a"), long), zero + 13 * S, "the same server");
         assert_eq!(from(Some("b"), long), zero + 16 * S, "since now");
         assert_eq!(from(Some("b"), S), zero + 16 * S, "since it was started");
-        let later = Told {
+        let later = ServerStart {
             run_id: Some("b"),
             uptime: 90 * S,
             at: zero + 110 * S,
@@ -174,7 +178,7 @@ mod tests {
     #[test]
     fn short_and_long_ttls_do_no_harm() {
         let at = crate::clock::instant();
-        let told = |uptime| Told {
+        let told = |uptime| ServerStart {
             run_id: None,
             uptime,
             at,

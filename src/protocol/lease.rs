@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Point;
 use crate::error::NodeErrors;
-use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::mutant;
+use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key};
 
@@ -219,9 +219,9 @@ impl Lease {
 
     /// Brings the lock back to nodes that do not hold it, because they were restarted or connected late (rule R11b).
     /// Never a vote.
-    pub(crate) fn refill(&self, Refill { ttl, nodes }: Refill, now: Point) -> Op {
+    pub(crate) fn repair(&self, Refill { ttl, nodes }: Refill, now: Point) -> Op {
         Op {
-            action: Action::Refill(ttl),
+            action: Action::Repair(ttl),
             key: self.key.clone(),
             since: None,
             until: Some(self.expires(now)),
@@ -238,7 +238,7 @@ impl Lease {
     // ---- renewals
 
     /// Less than a third of a whole validity is left: too little for the schedule.
-    pub(crate) fn is_due(&self, now: Point) -> bool {
+    pub(crate) fn has_releases(&self, now: Point) -> bool {
         self.left(now) < self.granted.validity() / 3
     }
 
@@ -249,7 +249,7 @@ impl Lease {
         self.key.asked = NodeSet::ALL;
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_reserved(&self) -> bool {
         self.hold.is_some()
     }
 
@@ -380,14 +380,14 @@ mod tests {
         let (extension, _) = lease.extension(ttl(2000 * MS), start);
         let (yes, now) = (Outcome::Yes(NodeSet::ALL), later(start, MS));
         let extended = lease.extended(extension, answer(yes, start), now);
-        let Extended::Yes(Some(refill)) = extended else {
+        let Extended::Yes(Some(repair)) = extended else {
             panic!("one node does not hold it");
         };
         assert_eq!(lease.key.asked, NodeSet::first(3));
-        let op = lease.refill(refill, now);
+        let op = lease.repair(repair, now);
         assert_eq!(op.nodes.iter().collect::<Vec<_>>(), [2]);
         assert_eq!(op.until, Some(start.mono + 1978 * MS));
-        assert!(op.only_write && matches!(op.action, Action::Refill(ttl) if ttl.millis() == 2000));
+        assert!(op.only_write && matches!(op.action, Action::Repair(ttl) if ttl.millis() == 2000));
     }
 
     #[test]
@@ -453,7 +453,7 @@ mod tests {
         let start = Point::now();
         let mut lease = lease(start);
         lease.keep(5000 * MS);
-        assert!(lease.is_kept() && lease.key.asked == NodeSet::ALL);
+        assert!(lease.is_reserved() && lease.key.asked == NodeSet::ALL);
         let at = |time| later(start, time * MS);
         let (least, most): (Jitter, Jitter) = (|min, _| min, |_, max| max);
         let due = |due: Instant| (due - start.mono).as_millis();
@@ -465,9 +465,9 @@ mod tests {
         assert_eq!(due(lease.retry(at(340), NODE_TIMEOUT)), 390);
         assert_eq!(due(lease.retry(at(340), MS)), 390);
         assert_eq!(due(lease.expires(at(340))), 988);
-        assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
+        assert!(!lease.has_releases(at(658)) && lease.has_releases(at(659)));
         assert_eq!(lease.hold_left(at(400)), 4600 * MS);
         assert!(lease.renewal(at(4999)).is_some() && lease.renewal(at(5000)).is_none());
-        assert!(lease.unkeep() && !lease.unkeep() && !lease.is_kept());
+        assert!(lease.unkeep() && !lease.unkeep() && !lease.is_reserved());
     }
 }

@@ -8,32 +8,31 @@
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `script`: the commands of a lock
 //! - `queue`: who waits for a lock that another process holds, on the nodes
-//! - `node`: one node: its connection, what it has been asked and is due, what its attendant does
+//! - `node`: one node: its connection, what it has been asked and is due, what its worker does
 //! - `guard`: whether a server may have forgotten locks
 //! - `order`: which node is read first
-//! - `entry`: one operation under way
+//! - `operation`: one operation under way
 //! - `notice`: what is logged once
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
 //! - `fitness`: what nodes say of themselves, and whether they are fit for locks
 //! - `lease`: what the holder of a lock may believe
 //! - `attempt`: the tries that make one attempt to acquire
-//! - `contender`: what the one thread does that asks for a lock on behalf of its process
+//! - `poller`: what the one thread does that asks for a lock on behalf of its process
 //! - `line`: the threads of a process that wait for a lock, and who is next
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
-pub(crate) mod contender;
 pub(crate) mod core;
-pub(crate) mod entry;
 pub(crate) mod fence;
 pub(crate) mod fitness;
 pub(crate) mod guard;
 pub(crate) mod lease;
-pub(crate) mod line;
 pub(crate) mod node;
 pub(crate) mod notice;
+pub(crate) mod operation;
 pub(crate) mod order;
+pub(crate) mod poller;
 pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod resp;
@@ -42,6 +41,7 @@ pub(crate) mod scripts;
 pub(crate) mod sha1;
 #[cfg(test)]
 pub(crate) mod sim;
+pub(crate) mod wait_queue;
 
 /// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
 #[cfg(test)]

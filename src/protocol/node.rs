@@ -8,7 +8,7 @@
 //!                                         └──may have forgotten──▶ SitsOut
 //! ```
 //!
-//! A node that is not here has an *attendant*, which does what [`Node::errand`] says. A silent
+//! A node that is not here has an *worker*, which does what [`Node::task`] says. A silent
 //! connection is kept, since the SETs on it may still be carried out: the releases that undo them go
 //! behind them (rule R7). Operations and releases never go over two connections at a time.
 
@@ -17,17 +17,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
-use crate::protocol::guard::{Guard, Known, Told};
+use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
 use crate::protocol::mutant;
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::script::{Action, Key, Notify};
 use crate::secret::Secret;
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again
 /// votes within one second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
-/// How often the attendant that listens to a silent connection looks for releases to write on it: twice in a
+/// How often the worker that listens to a silent connection looks for releases to write on it: twice in a
 /// node timeout, within these bounds.
 const SHORTEST_LISTEN: Duration = Duration::from_millis(1);
 const LISTEN: Duration = Duration::from_millis(20);
@@ -60,21 +60,21 @@ const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Link {
     /// Operations are sent on it.
-    Here,
+    Connected,
     /// It did not answer in time. What is on it may still be carried out.
-    Silent,
+    Unresponsive,
     /// There is none.
     #[default]
-    Down,
+    Disconnected,
     /// It is new; what the last one left unfinished comes first.
-    Coming,
+    Draining,
     /// Its server may have forgotten locks: it is sent releases, and nothing else (rule R16).
-    SitsOut,
+    Quarantined,
 }
 
 /// What a server says of itself when it is connected.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Greeting {
+pub(crate) struct Handshake {
     /// Unknown where `INFO` is forbidden.
     pub(crate) run_id: Option<String>,
     /// How long the server has been up, and when it said so.
@@ -85,9 +85,9 @@ pub(crate) struct Greeting {
     pub(crate) by_hash: bool,
 }
 
-/// What a node's attendant should do.
+/// What a node's worker should do.
 #[derive(Debug)]
-pub(crate) enum Errand {
+pub(crate) enum NodeTask {
     /// And go on with the connection that there may be meanwhile.
     Connect,
     /// The connection that was made last is the node's from now on. Reset the one before.
@@ -105,16 +105,16 @@ pub(crate) enum Errand {
     /// Nothing more comes of the connection.
     GiveUp,
     /// The node does not vote yet.
-    SitOut,
+    Quarantine,
     /// The node is here again: leave its connection to the leader, and go.
-    Home,
+    Reconnected,
     /// Nobody needs the node any more: go.
-    Quit,
+    Stop,
 }
 
 /// Whose vote a reply is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct OperationId {
     pub(crate) place: usize,
     pub(crate) number: u64,
 }
@@ -122,7 +122,7 @@ pub(crate) struct Ticket {
 /// What a reply that is to come answers. Neither a vote nor a release: a ping.
 #[derive(Default)]
 pub(crate) struct Pending {
-    pub(crate) ticket: Option<Ticket>,
+    pub(crate) ticket: Option<OperationId>,
     /// The lock whose release it is, which is due again if the connection closes.
     pub(crate) release: Option<Key>,
     /// No operation waits for it.
@@ -190,30 +190,30 @@ pub(crate) struct Node {
     /// What it is sent to log in.
     pub(crate) secret: Secret,
     pub(crate) link: Link,
-    /// Its connection is the attendant's, not the leader's.
-    pub(crate) attended: bool,
+    /// Its connection is the worker's, not the leader's.
+    pub(crate) has_worker: bool,
     /// No thread could be started for it since an operation was last submitted.
-    pub(crate) unattended: bool,
+    pub(crate) cannot_start_worker: bool,
     /// Of the server behind the connection.
-    pub(crate) greeting: Greeting,
+    pub(crate) handshake: Handshake,
     /// How long it gives no votes when its server was started.
     guard: Option<Guard>,
     /// Of the server that was last behind its address.
-    known: Option<Known>,
+    known: Option<PreviousServer>,
     /// Another one is there now than when it was last here.
     replaced: bool,
     /// That its server sits out has been said.
     pub(crate) said: bool,
     /// While it sits out: when to see whether it is still there.
     ping_at: Option<Instant>,
-    /// Its attendant is writing.
+    /// Its worker is writing.
     pub(crate) writing: bool,
-    /// Its attendant has left, since nobody needs it any more.
+    /// Its worker has left, since nobody needs it any more.
     pub(crate) quit: bool,
     /// Somebody is connecting to it.
     pub(crate) connecting: bool,
     /// A connection that was made and is not the node's yet.
-    pub(crate) fresh: Option<Greeting>,
+    pub(crate) fresh: Option<Handshake>,
     /// The replies to come, in order.
     pending: VecDeque<Asked>,
     /// The start of a reply.
@@ -228,8 +228,8 @@ pub(crate) struct Node {
     /// When something was last sent or heard, or a look found nothing.
     active: Option<Instant>,
     /// When it was last looked at without waiting, and nothing was there; and how many were pending.
-    looked: Option<Instant>,
-    left_pending: usize,
+    probed: Option<Instant>,
+    pending_at_probe: usize,
     /// To be looked at before anything else.
     pub(crate) look: bool,
     /// Why it is not here.
@@ -245,7 +245,7 @@ pub(crate) struct Node {
     /// When to connect again; while it is coming, when that has failed.
     retry_at: Option<Instant>,
     /// An operation needs it: no pause.
-    pub(crate) hurry: bool,
+    pub(crate) reconnect_now: bool,
     /// A try to connect has ended since nobody needs it any more.
     tried_last: bool,
     pub(crate) reported: Reported,
@@ -260,16 +260,16 @@ impl Node {
         }
     }
 
-    pub(crate) fn is_here(&self) -> bool {
-        self.link == Link::Here
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link == Link::Connected
     }
 
     /// Whether the leader has a connection on which releases can be written.
     pub(crate) fn takes_releases(&self) -> bool {
-        self.is_here() || self.link == Link::Silent && !self.attended
+        self.is_connected() || self.link == Link::Unresponsive && !self.has_worker
     }
 
-    pub(crate) fn is_due(&self) -> bool {
+    pub(crate) fn has_releases(&self) -> bool {
         !self.due.queue.is_empty()
     }
 
@@ -283,10 +283,10 @@ impl Node {
         Some(self.pending.iter().find(release)?.at)
     }
 
-    /// Its attendant has releases to write, or their replies to read.
+    /// Its worker has releases to write, or their replies to read.
     pub(crate) fn owes(&self) -> bool {
-        let confirms = self.link == Link::Coming && self.unconfirmed().is_some();
-        self.attended && (self.is_due() || self.writing || confirms)
+        let confirms = self.link == Link::Draining && self.unconfirmed().is_some();
+        self.has_worker && (self.has_releases() || self.writing || confirms)
     }
 
     /// When the oldest reply that is pending was asked for.
@@ -299,7 +299,7 @@ impl Node {
     /// Notes that a reply will come to what is appended to `out` next.
     pub(crate) fn ask(&mut self, what: Pending, out: &Output<'_>) {
         // A record is read as a whole, or not at all.
-        let before = match self.greeting.by_record {
+        let before = match self.handshake.by_record {
             true => 0,
             false => out.bytes.len() - out.start,
         };
@@ -311,12 +311,12 @@ impl Node {
     /// All that it is being sent is in `out`.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         let mut bytes = out.bytes.len() - out.start;
-        if self.greeting.by_record && bytes > 0 && !mutant(48) {
+        if self.handshake.by_record && bytes > 0 && !mutant(48) {
             bytes = bytes.max(TURN);
         }
         self.sent = self.sent.wrapping_add(bytes);
         self.active = Some(out.now);
-        self.writing = self.attended;
+        self.writing = self.has_worker;
     }
 
     pub(crate) fn add_release(&mut self, release: Key) {
@@ -331,7 +331,7 @@ impl Node {
     }
 
     /// The server carries out releases again: all that it refused are due.
-    pub(crate) fn takes_again(&mut self) {
+    pub(crate) fn retry_deferred(&mut self) {
         while let Some(release) = self.refused.pop() {
             self.due.push(release);
         }
@@ -340,7 +340,7 @@ impl Node {
     /// Whether another ping is to be sent over a new connection: one at a time, since the server reads several in a
     /// turn. Over TLS each is a record of its own.
     fn pings(&self) -> bool {
-        let at_once = match self.greeting.by_record {
+        let at_once = match self.handshake.by_record {
             true => self.unread.div_ceil(TURN).min(MAX_PINGS),
             false => self.unread.min(1),
         };
@@ -349,8 +349,8 @@ impl Node {
 
     /// Appends the ping that finds out whether the server has read what a dead connection left.
     pub(crate) fn ping(&mut self, out: &mut Output<'_>) -> bool {
-        let checks = self.link == Link::SitsOut && !self.is_due();
-        let pings = self.link == Link::Coming && self.unread > 0 || checks;
+        let checks = self.link == Link::Quarantined && !self.has_releases();
+        let pings = self.link == Link::Draining && self.unread > 0 || checks;
         if pings {
             self.ping_at = out.now.checked_add(PING_PAUSE);
             self.ask(Pending::default(), out);
@@ -360,28 +360,28 @@ impl Node {
     }
 
     /// Appends releases that are due; true if that was all of them.
-    pub(crate) fn say_releases(&mut self, out: &mut Output<'_>) -> bool {
+    pub(crate) fn write_releases(&mut self, out: &mut Output<'_>) -> bool {
         let start = out.bytes.len();
         for _ in 0..CHUNK {
             if out.bytes.len() - start > CHUNK_BYTES {
                 break;
             }
             match self.due.pop() {
-                Some(release) => self.say_release(release, false, out),
+                Some(release) => self.write_release(release, false, out),
                 None => break,
             }
         }
-        !self.is_due()
+        !self.has_releases()
     }
 
     /// Appends one release that was refused before, if there is any.
-    pub(crate) fn say_refused(&mut self, out: &mut Output<'_>) {
+    pub(crate) fn write_deferred(&mut self, out: &mut Output<'_>) {
         if let Some(release) = self.refused.pop() {
-            self.say_release(release, true, out);
+            self.write_release(release, true, out);
         }
     }
 
-    fn say_release(&mut self, release: Key, retries: bool, out: &mut Output<'_>) {
+    fn write_release(&mut self, release: Key, retries: bool, out: &mut Output<'_>) {
         let key = release.clone();
         let what = Pending {
             ticket: None,
@@ -390,7 +390,7 @@ impl Node {
             retries,
         };
         self.ask(what, out);
-        Action::Release(Tell::Nobody).pack(&key, self.greeting.by_hash, out.bytes);
+        Action::Release(Notify::None).pack(&key, self.handshake.by_hash, out.bytes);
     }
 
     // ---- receiving
@@ -423,21 +423,21 @@ impl Node {
     }
 
     /// It was looked at, and nothing was there.
-    pub(crate) fn looked(&mut self, now: Instant) {
+    pub(crate) fn probed(&mut self, now: Instant) {
         self.look = false;
-        (self.looked, self.active) = (Some(now), Some(now));
-        self.left_pending = self.pending.len();
+        (self.probed, self.active) = (Some(now), Some(now));
+        self.pending_at_probe = self.pending.len();
     }
 
     /// Replies have piled up, and enough were asked for since the last look (a far node has many pending
     /// at any time); or another connection turned out closed.
-    pub(crate) fn wants_look(&self) -> bool {
-        self.look || self.pending.len() > self.left_pending + MAX_UNREAD
+    pub(crate) fn wants_probe(&self) -> bool {
+        self.look || self.pending.len() > self.pending_at_probe + MAX_UNREAD
     }
 
     /// Whether it can be looked at, and was not since then.
-    pub(crate) fn is_unseen(&self, since: Instant) -> bool {
-        self.looked < Some(since)
+    pub(crate) fn is_unprobed(&self, since: Instant) -> bool {
+        self.probed < Some(since)
     }
 
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
@@ -446,8 +446,8 @@ impl Node {
 
     // ---- changes of the link
 
-    pub(crate) fn silence(&mut self, retry_at: Instant) {
-        (self.link, self.retry_at) = (Link::Silent, Some(retry_at));
+    pub(crate) fn mark_unresponsive(&mut self, retry_at: Instant) {
+        (self.link, self.retry_at) = (Link::Unresponsive, Some(retry_at));
     }
 
     /// The node has answered what it was asked: its connection is of use.
@@ -476,13 +476,17 @@ impl Node {
         self.sent = 0;
         self.inbox.clear();
         self.look = false;
-        self.left_pending = 0;
-        self.greeting.run_id = None;
+        self.pending_at_probe = 0;
+        self.handshake.run_id = None;
         self.retry_at = None;
         let fresh = self.fresh.is_some();
-        self.link = if fresh { Link::Coming } else { Link::Down };
+        self.link = if fresh {
+            Link::Draining
+        } else {
+            Link::Disconnected
+        };
         // What it refused is worth a try on a new one.
-        self.takes_again();
+        self.retry_deferred();
         let pending = std::mem::take(&mut self.pending);
         pending.into_iter().map(|asked| asked.what)
     }
@@ -495,17 +499,17 @@ impl Node {
     /// A try to connect has ended without success.
     pub(crate) fn tried(&mut self, retry_at: Instant, closed: bool) {
         self.tries += 1;
-        self.hurry = false;
+        self.reconnect_now = false;
         self.failed += 1;
         self.retry_at = Some(retry_at);
         self.tried_last |= closed;
     }
 
     /// It was connected.
-    pub(crate) fn greeted(&mut self, greeting: Greeting) {
-        self.fresh = Some(greeting);
-        if self.link == Link::Down || mutant(13) {
-            self.link = Link::Coming;
+    pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
+        self.fresh = Some(handshake);
+        if self.link == Link::Disconnected || mutant(13) {
+            self.link = Link::Draining;
         }
     }
 
@@ -515,40 +519,40 @@ impl Node {
     }
 
     /// The connection that was made last is the node's from now on: what its server says.
-    fn meets(&mut self, greeting: Greeting) {
-        let run_id = greeting.run_id.as_deref();
+    fn meets(&mut self, handshake: Handshake) {
+        let run_id = handshake.run_id.as_deref();
         let other = self
             .known
             .as_ref()
             .is_some_and(|known| known.is_other(run_id));
         self.replaced |= other;
         self.said &= !other;
-        if let Some((uptime, at)) = greeting.uptime {
-            let told = Told { run_id, uptime, at };
+        if let Some((uptime, at)) = handshake.uptime {
+            let told = ServerStart { run_id, uptime, at };
             let guard = self.guard.filter(|_| !mutant(24));
             let votes_from = guard.map_or(at, |guard| guard.votes_from(self.known.as_ref(), &told));
-            self.known = Some(Known {
-                run_id: greeting.run_id.clone(),
+            self.known = Some(PreviousServer {
+                run_id: handshake.run_id.clone(),
                 heard: at,
                 votes_from,
             });
         }
-        self.greeting = greeting;
+        self.handshake = handshake;
         self.useful = false;
     }
 
     /// How long its server gives no votes yet.
-    pub(crate) fn sits_out(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn quarantine_left(&self, now: Instant) -> Option<Duration> {
         let from = self.known.as_ref()?.votes_from;
         self.guard?;
         (from > now).then(|| from - now)
     }
 
     /// It gives no votes for now.
-    pub(crate) fn sit_out(&mut self, now: Instant) {
-        self.link = Link::SitsOut;
+    pub(crate) fn quarantine(&mut self, now: Instant) {
+        self.link = Link::Quarantined;
         self.tries += 1;
-        self.hurry = false;
+        self.reconnect_now = false;
         self.ping_at = now.checked_add(PING_PAUSE);
     }
 
@@ -557,37 +561,37 @@ impl Node {
         std::mem::take(&mut self.replaced)
     }
 
-    pub(crate) fn come_home(&mut self, now: Instant) {
-        self.link = Link::Here;
-        self.attended = false;
+    pub(crate) fn reconnected(&mut self, now: Instant) {
+        self.link = Link::Connected;
+        self.has_worker = false;
         self.fresh = None;
         self.tries += 1;
-        self.hurry = false;
+        self.reconnect_now = false;
         self.cause = None;
-        self.looked(now);
+        self.probed(now);
     }
 
-    /// What the attendant of a node that sits out should do.
-    fn sits_out_errand(&self, now: Instant, closed: bool, connect_timeout: Duration) -> Errand {
-        let Some(left) = self.sits_out(now) else {
-            return Errand::Home;
+    /// What the worker of a node that sits out should do.
+    fn quarantine_task(&self, now: Instant, closed: bool, connect_timeout: Duration) -> NodeTask {
+        let Some(left) = self.quarantine_left(now) else {
+            return NodeTask::Reconnected;
         };
         let soon = now + connect_timeout;
-        if self.is_due() && self.pending.len() < CHUNK {
-            return Errand::Send { until: soon };
+        if self.has_releases() && self.pending.len() < CHUNK {
+            return NodeTask::Send { until: soon };
         }
         if let Some(asked) = self.asked_at() {
             let end = asked + connect_timeout;
             return match end > now {
-                true => Errand::Recv { until: end },
-                false => Errand::GiveUp,
+                true => NodeTask::Recv { until: end },
+                false => NodeTask::GiveUp,
             };
         }
         let ping_at = self.ping_at.unwrap_or(now);
         match closed {
-            true => Errand::Quit,
-            false if ping_at <= now => Errand::Send { until: soon },
-            false => Errand::Pause {
+            true => NodeTask::Stop,
+            false if ping_at <= now => NodeTask::Send { until: soon },
+            false => NodeTask::Pause {
                 until: ping_at.min(now + left),
             },
         }
@@ -596,64 +600,66 @@ impl Node {
     /// What the last connection left unfinished is done, and has been confirmed.
     fn is_drained(&self) -> bool {
         let confirmed = self.pending.is_empty() || mutant(47);
-        self.unread == 0 && !self.is_due() && confirmed
+        self.unread == 0 && !self.has_releases() && confirmed
     }
 
-    fn connects(&mut self, now: Instant) -> Errand {
+    fn connects(&mut self, now: Instant) -> NodeTask {
         self.connecting = true;
         self.try_began = Some(now);
-        Errand::Connect
+        NodeTask::Connect
     }
 
-    /// What the attendant should do. `closed`: since when nobody needs the node any more.
-    pub(crate) fn errand(
+    /// What the worker should do. `closed`: since when nobody needs the node any more.
+    pub(crate) fn task(
         &mut self,
         now: Instant,
         closed: Option<Instant>,
         (node_timeout, connect_timeout): (Duration, Duration),
-    ) -> Errand {
+    ) -> NodeTask {
         let (soon, retry_at) = (now + connect_timeout, self.retry_at.unwrap_or(now));
-        let writes = self.is_due() && self.pending.len() < CHUNK;
+        let writes = self.has_releases() && self.pending.len() < CHUNK;
         match self.link {
-            Link::Here => Errand::Home,
-            Link::Down if closed.is_some() && (self.tried_last || !self.is_due()) => Errand::Quit,
-            Link::Down if self.connecting => Errand::Pause { until: soon },
-            Link::Down if now >= retry_at || self.hurry => {
-                self.hurry = false;
+            Link::Connected => NodeTask::Reconnected,
+            Link::Disconnected if closed.is_some() && (self.tried_last || !self.has_releases()) => {
+                NodeTask::Stop
+            }
+            Link::Disconnected if self.connecting => NodeTask::Pause { until: soon },
+            Link::Disconnected if now >= retry_at || self.reconnect_now => {
+                self.reconnect_now = false;
                 self.connects(now)
             }
-            Link::Down => Errand::Pause { until: retry_at },
-            Link::Silent if writes => Errand::Send { until: soon },
-            Link::Silent if self.pending.is_empty() => Errand::Home,
+            Link::Disconnected => NodeTask::Pause { until: retry_at },
+            Link::Unresponsive if writes => NodeTask::Send { until: soon },
+            Link::Unresponsive if self.pending.is_empty() => NodeTask::Reconnected,
             // One look without waiting; if it does not answer now either, the new one replaces it.
-            Link::Silent if self.fresh.is_some() => Errand::Recv { until: now },
-            Link::Silent => {
+            Link::Unresponsive if self.fresh.is_some() => NodeTask::Recv { until: now },
+            Link::Unresponsive => {
                 let until = closed.map_or(retry_at, |closed| closed + connect_timeout);
                 let listen = now + (node_timeout / 2).clamp(SHORTEST_LISTEN, LISTEN);
                 match closed {
-                    _ if now < until => Errand::Recv {
+                    _ if now < until => NodeTask::Recv {
                         until: listen.min(until),
                     },
-                    Some(_) => Errand::Quit,
-                    None if self.connecting => Errand::Recv { until: listen },
+                    Some(_) => NodeTask::Stop,
+                    None if self.connecting => NodeTask::Recv { until: listen },
                     None => self.connects(now),
                 }
             }
-            Link::SitsOut => self.sits_out_errand(now, closed.is_some(), connect_timeout),
-            Link::Coming => match self.fresh.take() {
-                Some(greeting) => {
+            Link::Quarantined => self.quarantine_task(now, closed.is_some(), connect_timeout),
+            Link::Draining => match self.fresh.take() {
+                Some(handshake) => {
                     self.retry_at = Some(soon);
-                    self.meets(greeting);
-                    Errand::Adopt
+                    self.meets(handshake);
+                    NodeTask::Adopt
                 }
-                None if self.is_drained() => match self.sits_out(now) {
-                    Some(_) => Errand::SitOut,
-                    None => Errand::Home,
+                None if self.is_drained() => match self.quarantine_left(now) {
+                    Some(_) => NodeTask::Quarantine,
+                    None => NodeTask::Reconnected,
                 },
-                None if self.unread == 0 && writes => Errand::Send { until: soon },
-                None if self.pings() => Errand::Send { until: soon },
-                None if now >= retry_at => Errand::GiveUp,
-                None => Errand::Recv { until: retry_at },
+                None if self.unread == 0 && writes => NodeTask::Send { until: soon },
+                None if self.pings() => NodeTask::Send { until: soon },
+                None if now >= retry_at => NodeTask::GiveUp,
+                None => NodeTask::Recv { until: retry_at },
             },
         }
     }
@@ -664,7 +670,7 @@ impl Node {
     /// What is not as it is when all is quiet.
     pub(crate) fn unrest(&self) -> Option<String> {
         let left = [self.due.queue.len(), self.refused.queue.len()];
-        let well = self.is_here() && !self.attended && left == [0, 0];
+        let well = self.is_connected() && !self.has_worker && left == [0, 0];
         (!well).then(|| format!("{:?}, due and refused {left:?}", self.link))
     }
 }
@@ -690,7 +696,7 @@ mod tests {
         let mut bytes = Vec::new();
         let (bytes, start) = (&mut bytes, 0);
         let mut out = Output { bytes, start, now };
-        while !node.say_releases(&mut out) {}
+        while !node.write_releases(&mut out) {}
         let pending = std::mem::take(&mut node.pending).into_iter();
         pending
             .map(|asked| asked.what.release.unwrap().resource.to_vec())
@@ -710,10 +716,10 @@ mod tests {
         let long = |i: u8| vec![i; MAX_DUE_BYTES / 2];
         (0..3).for_each(|i| node.add_release(release(&long(i))));
         assert_eq!(said(&mut node, now), [long(1), long(2)]);
-        assert_eq!((node.due.bytes, node.is_due()), (0, false));
+        assert_eq!((node.due.bytes, node.has_releases()), (0, false));
         // Those that a server refused have a bound of their own.
         (0..3).for_each(|i| node.refuse(release(&long(i))));
-        node.takes_again();
+        node.retry_deferred();
         assert_eq!(said(&mut node, now), [long(1), long(2)]);
         assert_eq!((node.forgotten(), node.forgotten()), (5, 0));
     }
@@ -745,7 +751,7 @@ mod tests {
             node.tried(now, false);
         }
         (0..100).for_each(|_| node.tried(now, false));
-        node.come_home(now);
+        node.reconnected(now);
         assert_eq!(node.pause(), LAST_PAUSE);
         node.is_useful();
         assert_eq!(node.pause(), FIRST_PAUSE);

@@ -7,7 +7,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use crate::error::Cause;
-use crate::protocol::queue::Foreign;
+use crate::protocol::queue::NotALock;
 use crate::protocol::script::{Action, Key, Vote};
 
 /// So many of each kind are logged, and then no more: that is enough to read, and they are remembered.
@@ -18,7 +18,7 @@ const MOST: usize = 100;
 pub(crate) enum Notice {
     /// The key ends with its ttl.
     NotReleased(Cause),
-    NoLock(Foreign),
+    NoLock(NotALock),
 }
 
 /// What has been.
@@ -53,7 +53,7 @@ impl Notices {
         };
         let compares = action.is_release() || matches!(action, Action::Extend(_));
         if compares && text.contains("WRONGTYPE") {
-            return self.foreign(node, resource, Foreign::OtherType);
+            return self.foreign(node, resource, NotALock::OtherType);
         }
         // Where it cannot be, nothing is left of it.
         let stays = action.is_release() && key.asked.has(node);
@@ -62,7 +62,7 @@ impl Notices {
         new.then(|| Notice::NotReleased(cause.clone()))
     }
 
-    fn foreign(&mut self, node: usize, resource: &[u8], what: Foreign) -> Option<Notice> {
+    fn foreign(&mut self, node: usize, resource: &[u8], what: NotALock) -> Option<Notice> {
         let mut hasher = DefaultHasher::new();
         resource.hash(&mut hasher);
         let new = is_new(&mut self.foreign, (node, hasher.finish()));
@@ -83,12 +83,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::protocol::queue::Seen;
+    use crate::protocol::queue::LockInfo;
     use crate::protocol::quorum::{NodeSet, Ttl};
-    use crate::protocol::script::Tell;
+    use crate::protocol::script::Notify;
     use crate::token::Token;
 
-    const RELEASE: Action = Action::Release(Tell::One);
+    const RELEASE: Action = Action::Release(Notify::First);
 
     fn failed(text: &str, later: bool) -> Vote {
         let cause = Cause::refused(text);
@@ -156,7 +156,7 @@ mod tests {
             Action::Extend(Ttl::new(Duration::from_secs(1)).unwrap()),
         );
         let seen = |other_type, left, holder| {
-            Vote::Refused(Some(Seen {
+            Vote::Refused(Some(LockInfo {
                 other_type,
                 left,
                 holder,

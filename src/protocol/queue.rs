@@ -69,7 +69,7 @@ impl Turn {
 
 /// What a knock says of who knocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Knock {
+pub(crate) struct QueueEntry {
     pub(crate) channel: Channel,
     /// By its wall clock, in milliseconds since 1970.
     pub(crate) arrived: u64,
@@ -88,7 +88,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
         .min(u64::MAX >> 12)
 }
 
-impl Knock {
+impl QueueEntry {
     /// What follows resource, token and ttl.
     pub(crate) fn arguments(&self) -> [String; 4] {
         [
@@ -102,7 +102,7 @@ impl Knock {
 
 /// What is in the place of a lock and is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub(crate) enum NotALock {
     OtherType,
     /// It never ends.
     NoTtl,
@@ -110,7 +110,7 @@ pub(crate) enum Foreign {
 
 /// What a node that denied a knock says of the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct LockInfo {
     /// How long its key still lives, or how long it is kept for another. Unknown where that may not be asked, or
     /// it has no end.
     pub(crate) left: Option<Duration>,
@@ -122,23 +122,23 @@ pub(crate) struct Seen {
     pub(crate) other_type: bool,
 }
 
-impl Seen {
+impl LockInfo {
     /// Nobody has the lock: it is kept for another who waits.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_reserved(&self) -> bool {
         self.holder.is_none() && self.left.is_some()
     }
 
     /// The key is no lock. (The time of one is unknown only if nothing else is known.)
-    pub(crate) fn foreign(&self) -> Option<Foreign> {
+    pub(crate) fn foreign(&self) -> Option<NotALock> {
         match (self.other_type, self.left, self.holder) {
-            (true, ..) => Some(Foreign::OtherType),
-            (_, None, Some(_)) => Some(Foreign::NoTtl),
+            (true, ..) => Some(NotALock::OtherType),
+            (_, None, Some(_)) => Some(NotALock::NoTtl),
             _ => None,
         }
     }
 
     /// `None`: that is no answer to a knock.
-    pub(crate) fn parse(reply: &Reply) -> Option<Seen> {
+    pub(crate) fn parse(reply: &Reply) -> Option<LockInfo> {
         let Reply::Bulk(bulk) = reply else {
             return None;
         };
@@ -146,7 +146,7 @@ impl Seen {
         // Lua writes thousands of years as "2e+15".
         let left: f64 = words.next()?.parse().ok()?;
         let (holder, queued) = (words.next()?, words.next()? == "w");
-        Some(Seen {
+        Some(LockInfo {
             queued,
             left: Duration::try_from_secs_f64(left / 1000.0).ok(),
             holder: u32::from_str_radix(holder, 16).ok(),
@@ -174,13 +174,13 @@ mod tests {
 
     #[test]
     fn what_a_denied_knock_says() {
-        let seen = |text: &str| Seen::parse(&Reply::Bulk(text.into()));
+        let seen = |text: &str| LockInfo::parse(&Reply::Bulk(text.into()));
         let known = |left, holder, queued| {
-            Some(Seen {
+            Some(LockInfo {
                 left,
                 holder,
                 queued,
-                ..Seen::default()
+                ..LockInfo::default()
             })
         };
         let ms = Duration::from_millis;
@@ -199,17 +199,17 @@ mod tests {
         assert_eq!(seen("-1 - -"), known(None, None, false));
         assert_eq!(seen("250 - w"), known(Some(ms(250)), None, true));
         let foreign = |text| seen(text).unwrap().foreign();
-        assert_eq!(foreign("-1 00a1ff w"), Some(Foreign::NoTtl));
-        assert_eq!(foreign("-2 - -"), Some(Foreign::OtherType));
+        assert_eq!(foreign("-1 00a1ff w"), Some(NotALock::NoTtl));
+        assert_eq!(foreign("-2 - -"), Some(NotALock::OtherType));
         for lock in ["1500 00a1ff w", "0 000000 -", "250 - w", "-1 - -"] {
             assert_eq!(foreign(lock), None, "{lock}");
         }
-        let kept = |text| seen(text).unwrap().is_kept();
+        let kept = |text| seen(text).unwrap().is_reserved();
         assert!(kept("250 - w") && !kept("-1 - -") && !kept("250 00a1ff w"));
         for bad in ["", "1500", "x 00a1ff w", "1500 00a1ff", "  "] {
             assert_eq!(seen(bad), None, "{bad}");
         }
-        assert_eq!(Seen::parse(&Reply::Int(1)), None);
+        assert_eq!(LockInfo::parse(&Reply::Int(1)), None);
     }
 
     #[test]

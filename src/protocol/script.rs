@@ -6,10 +6,13 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
-use crate::protocol::queue::{Channel, Knock, Seen, Turn};
+use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::scripts::{EXTEND, FENCE, KNOCK, LEAVE, RELEASE, Script, TELL, WAIT_IN_TURN};
+use crate::protocol::scripts::{
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
+    Script,
+};
 use crate::secret::Secret;
 use crate::token::Token;
 
@@ -21,30 +24,30 @@ const COUNTER: &[u8] = b":fence";
 pub(crate) enum Action {
     Acquire(Ttl),
     /// Acquire, or be told when the lock is free.
-    Knock(Ttl, Arc<Knock>),
+    AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
     Extend(Ttl),
-    Release(Tell),
+    Release(Notify),
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
-    Refill(Ttl),
+    Repair(Ttl),
     /// A number of at least so much (rule R20).
     Fence(u64),
     /// Be told no more. The next one has so long, if it was this one's turn, or this one is fair.
-    Leave(Arc<Channel>, Turn, bool),
+    Dequeue(Arc<Channel>, Turn, bool),
     /// Answer: this changes nothing.
     Ping,
 }
 
 /// Whether a release tells the first of those that wait in other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tell {
-    One,
+pub(crate) enum Notify {
+    First,
     /// But not this process, in which nobody waits: if its name is left in the queue, and it ends now, nobody
     /// would learn that the lock is free.
-    Another(Channel),
+    FirstBut(Channel),
     /// And for so long the lock is kept for that one.
-    InTurn(Turn),
+    FirstAndReserve(Turn),
     /// The lock was never held, or goes to a thread of this process.
-    Nobody,
+    None,
 }
 
 /// A lock as the nodes know it.
@@ -73,7 +76,7 @@ impl Key {
 impl Action {
     pub(crate) fn question(&self) -> Question {
         match self {
-            Action::Acquire(_) | Action::Knock(..) => Question::Acquire,
+            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Question::Acquire,
             Action::Ping => Question::Answer,
             _ => Question::Held,
         }
@@ -95,37 +98,42 @@ impl Action {
             resp::pack(out, &[&[command, script, keys, resource], args], number);
         };
         match self {
-            Action::Acquire(ttl) | Action::Refill(ttl) => {
+            Action::Acquire(ttl) | Action::Repair(ttl) => {
                 let args: &[&[u8]] = &[b"SET", resource, &key.value(), b"NX", b"PX"];
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
             Action::Ping => resp::pack(out, &[&[b"PING"]], None),
             Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
-            Action::Release(Tell::Nobody) => call(RELEASE, b"1", &[token], None),
-            Action::Release(Tell::One) => call(TELL, b"1", &[token], None),
-            Action::Release(Tell::Another(channel)) => {
-                call(TELL, b"1", &[token, &channel.bytes()], None);
+            Action::Release(Notify::None) => call(RELEASE, b"1", &[token], None),
+            Action::Release(Notify::First) => call(RELEASE_AND_NOTIFY, b"1", &[token], None),
+            Action::Release(Notify::FirstBut(channel)) => {
+                call(RELEASE_AND_NOTIFY, b"1", &[token, &channel.bytes()], None);
             }
-            Action::Release(Tell::InTurn(turn)) => {
-                call(TELL, b"1", &[token], Some(turn.millis()));
+            Action::Release(Notify::FirstAndReserve(turn)) => {
+                call(RELEASE_AND_NOTIFY, b"1", &[token], Some(turn.millis()));
             }
             Action::Fence(at_least) => {
                 let counter = [resource, COUNTER].concat();
                 call(FENCE, b"2", &[&counter, token], Some(*at_least));
             }
-            Action::Knock(ttl, knock) => {
+            Action::AcquireOrEnqueue(ttl, knock) => {
                 let (value, more) = (key.value(), knock.arguments());
                 let ttl = ttl.millis().to_string();
                 let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
                 let args = [&*value, ttl.as_bytes(), channel, arrived, waited, lease];
                 match knock.turn {
-                    Some(turn) => call(WAIT_IN_TURN, b"1", &args, Some(turn.millis())),
-                    None => call(KNOCK, b"1", &args, None),
+                    Some(turn) => call(ACQUIRE_IN_ORDER, b"1", &args, Some(turn.millis())),
+                    None => call(ACQUIRE_OR_ENQUEUE, b"1", &args, None),
                 }
             }
-            Action::Leave(channel, turn, fair) => {
+            Action::Dequeue(channel, turn, fair) => {
                 let fair: &[u8] = if *fair { b"1" } else { b"0" };
-                call(LEAVE, b"1", &[&channel.bytes(), fair], Some(turn.millis()));
+                call(
+                    DEQUEUE,
+                    b"1",
+                    &[&channel.bytes(), fair],
+                    Some(turn.millis()),
+                );
             }
         }
     }
@@ -137,14 +145,15 @@ impl Action {
             other => other,
         };
         match (self, reply) {
-            (Action::Acquire(_) | Action::Knock(..) | Action::Refill(_), Reply::Okay) => {
-                Vote::Granted(0)
-            }
-            (Action::Acquire(_) | Action::Refill(_), Reply::Nil) => Vote::Refused(None),
+            (
+                Action::Acquire(_) | Action::AcquireOrEnqueue(..) | Action::Repair(_),
+                Reply::Okay,
+            ) => Vote::Granted(0),
+            (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(None),
             (Action::Extend(_), Reply::Int(1)) => Vote::Granted(0),
             (Action::Release(_), Reply::Int(told @ 1..=2)) => Vote::Granted(told.unsigned_abs()),
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
-            (Action::Leave(..), Reply::Int(_)) => Vote::Granted(0),
+            (Action::Dequeue(..), Reply::Int(_)) => Vote::Granted(0),
             (Action::Ping, Reply::Other) => Vote::Granted(0),
             // A user who may not ask that may take locks all the same.
             (Action::Ping, Reply::Error(text)) if text.starts_with("NOPERM") => Vote::Granted(0),
@@ -159,7 +168,7 @@ impl Action {
                 cause: Cause::refused(&text),
                 later: is_not_now(&text),
             },
-            (Action::Knock(..), other) => match Seen::parse(&other) {
+            (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
                 Some(seen) => Vote::Refused(Some(seen)),
                 None => Vote::Sever(Cause::Garbage(other.kind().into())),
             },
@@ -169,13 +178,13 @@ impl Action {
 }
 
 /// A release has told another process that waits.
-pub(crate) const TOLD: u64 = 2;
+pub(crate) const NOTIFIED: u64 = 2;
 
 pub(crate) enum Vote {
-    /// With the number that a fencing token may become, or what a release says: [`TOLD`] or not.
+    /// With the number that a fencing token may become, or what a release says: [`NOTIFIED`] or not.
     Granted(u64),
     /// With what a knock has seen.
-    Refused(Option<Seen>),
+    Refused(Option<LockInfo>),
     /// The server answered with an error; it may well do `later` what it refused.
     Failed { cause: Cause, later: bool },
     /// This connection is of no use any more.
@@ -270,7 +279,7 @@ mod tests {
         };
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
-        let knock = Arc::new(Knock {
+        let knock = Arc::new(QueueEntry {
             channel: Channel::new([0x5A; 16]),
             arrived: 1_700_000_000_123,
             waited: 17,
@@ -278,7 +287,7 @@ mod tests {
             turn: None,
         });
         let turn = Turn::new(Duration::from_millis(100));
-        let in_turn = Arc::new(Knock {
+        let in_turn = Arc::new(QueueEntry {
             turn: Some(turn),
             ..*knock
         });
@@ -299,7 +308,7 @@ mod tests {
         };
         let leave = |by_hash| {
             let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
-            call.arg(if by_hash { LEAVE.hash } else { LEAVE.text });
+            call.arg(if by_hash { DEQUEUE.hash } else { DEQUEUE.text });
             call.arg(1).arg(resource).arg(knock.channel.name());
             call.arg(1).arg(400);
             call
@@ -313,23 +322,31 @@ mod tests {
         for by_hash in [false, true] {
             for (action, expected) in [
                 (Action::Acquire(ttl), set.clone()),
-                (Action::Release(Tell::Nobody), script(RELEASE, by_hash)),
-                (Action::Release(Tell::One), script(TELL, by_hash)),
+                (Action::Release(Notify::None), script(RELEASE, by_hash)),
                 (
-                    Action::Release(Tell::Another(knock.channel)),
-                    script(TELL, by_hash).arg(knock.channel.name()).clone(),
+                    Action::Release(Notify::First),
+                    script(RELEASE_AND_NOTIFY, by_hash),
                 ),
                 (
-                    Action::Release(Tell::InTurn(turn)),
-                    script(TELL, by_hash).arg(400).clone(),
-                ),
-                (Action::Knock(ttl, knock.clone()), knocks(KNOCK, by_hash)),
-                (
-                    Action::Knock(ttl, in_turn.clone()),
-                    knocks(WAIT_IN_TURN, by_hash).arg(400).clone(),
+                    Action::Release(Notify::FirstBut(knock.channel)),
+                    script(RELEASE_AND_NOTIFY, by_hash)
+                        .arg(knock.channel.name())
+                        .clone(),
                 ),
                 (
-                    Action::Leave(Arc::new(knock.channel), turn, true),
+                    Action::Release(Notify::FirstAndReserve(turn)),
+                    script(RELEASE_AND_NOTIFY, by_hash).arg(400).clone(),
+                ),
+                (
+                    Action::AcquireOrEnqueue(ttl, knock.clone()),
+                    knocks(ACQUIRE_OR_ENQUEUE, by_hash),
+                ),
+                (
+                    Action::AcquireOrEnqueue(ttl, in_turn.clone()),
+                    knocks(ACQUIRE_IN_ORDER, by_hash).arg(400).clone(),
+                ),
+                (
+                    Action::Dequeue(Arc::new(knock.channel), turn, true),
                     leave(by_hash),
                 ),
                 (
@@ -354,16 +371,16 @@ mod tests {
         };
         for action in [
             Action::Acquire(ttl),
-            Action::Refill(ttl),
-            Action::Knock(ttl, knock),
-            Action::Knock(ttl, in_turn),
+            Action::Repair(ttl),
+            Action::AcquireOrEnqueue(ttl, knock),
+            Action::AcquireOrEnqueue(ttl, in_turn),
         ] {
             let bytes = packed(&action, &labelled);
             let value = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
             assert!(bytes.windows(value.len()).any(|part| part == value));
         }
         for action in [
-            Action::Release(Tell::One),
+            Action::Release(Notify::First),
             Action::Extend(ttl),
             Action::Fence(1),
         ] {

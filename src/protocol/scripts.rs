@@ -29,13 +29,21 @@ macro_rules! script {
 pub(crate) const RELEASE: Script = script!("release");
 pub(crate) const EXTEND: Script = script!("extend");
 pub(crate) const FENCE: Script = script!("fence");
-pub(crate) const TELL: Script = script!("tell");
-pub(crate) const LEAVE: Script = script!("leave");
-pub(crate) const KNOCK: Script = script!("queue", "take", "join", "see");
-pub(crate) const WAIT_IN_TURN: Script = script!("queue", "join", "take_in_turn", "see");
+pub(crate) const RELEASE_AND_NOTIFY: Script = script!("tell");
+pub(crate) const DEQUEUE: Script = script!("leave");
+pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "take", "join", "see");
+pub(crate) const ACQUIRE_IN_ORDER: Script = script!("queue", "join", "take_in_turn", "see");
 
 /// Those that are loaded.
-pub(crate) const SCRIPTS: [Script; 7] = [TELL, RELEASE, EXTEND, FENCE, KNOCK, LEAVE, WAIT_IN_TURN];
+pub(crate) const SCRIPTS: [Script; 7] = [
+    RELEASE_AND_NOTIFY,
+    RELEASE,
+    EXTEND,
+    FENCE,
+    ACQUIRE_OR_ENQUEUE,
+    DEQUEUE,
+    ACQUIRE_IN_ORDER,
+];
 
 /// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
 pub(crate) const LOOK: Script = script!("look");

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
-use crate::protocol::queue::{Channel, Knock, Turn};
+use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl};
-use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::scripts::LOOK;
 use crate::protocol::sim::store::Value;
 use crate::token::Token;
@@ -54,17 +54,17 @@ impl Pair {
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
         let action = match self.random.below(100) {
             0..10 => Action::Acquire(ttl),
-            10..32 => Action::Knock(ttl, Arc::new(self.knock(false))),
-            32..54 => Action::Knock(ttl, Arc::new(self.knock(true))),
+            10..32 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
+            32..54 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(true))),
             54..60 => Action::Extend(ttl),
-            60..66 => Action::Release(Tell::Nobody),
-            66..72 => Action::Release(Tell::One),
-            72..76 => Action::Release(Tell::Another(self.some_channel())),
-            76..82 => Action::Release(Tell::InTurn(self.turn())),
+            60..66 => Action::Release(Notify::None),
+            66..72 => Action::Release(Notify::First),
+            72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
+            76..82 => Action::Release(Notify::FirstAndReserve(self.turn())),
             82..88 => Action::Fence(self.at_least()),
             88..95 => {
                 let (channel, turn) = (self.some_channel(), self.turn());
-                Action::Leave(Arc::new(channel), turn, self.random.chance(50))
+                Action::Dequeue(Arc::new(channel), turn, self.random.chance(50))
             }
             95 => Action::Ping,
             _ => return packed(&[b"EVAL", LOOK.text, b"1", resource]),
@@ -74,14 +74,14 @@ impl Pair {
         bytes
     }
 
-    fn knock(&mut self, in_turn: bool) -> Knock {
+    fn knock(&mut self, in_turn: bool) -> QueueEntry {
         let off = [
             -10_000, -501, -500, -499, -1, 0, 1, 300, 499, 500, 501, 10_000,
         ];
         let waited = self.one_of(&[0, 1, 700, 5000]);
         // Within the same millisecond, most often.
         let now = self.time / 1000;
-        Knock {
+        QueueEntry {
             channel: self.some_channel(),
             arrived: now.saturating_add_signed(self.one_of(&off)) - waited.min(now),
             waited,

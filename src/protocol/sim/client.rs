@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::ear::Listener;
 use super::network::Connection;
 use super::server::commands;
+use super::subscription::Listener;
 use super::waiting::{After, Wait};
 use super::{
     Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, TODAY,
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
-use crate::protocol::attempt::{Attempt, Denial, Tried};
+use crate::protocol::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::core::{Confirm, Core, Event as CoreEvent, Next};
-use crate::protocol::entry::{Answer, Op, Outcome};
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::lease::{Extended, Extension, Lease};
-use crate::protocol::line::{Failure, Lines};
-use crate::protocol::node::{Errand, Greeting, Link};
+use crate::protocol::node::{Handshake, Link, NodeTask};
+use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
+use crate::protocol::wait_queue::{Failure, WaitQueues};
 use crate::token::Token;
 
 /// So many resources are locked; the last one is for when all is quiet.
@@ -37,10 +37,10 @@ pub(super) const SERVED: usize = 1000;
 
 pub(super) struct Client {
     core: Core<usize>,
-    /// The connections of the leader or the attendant, by node, and those that were just made.
+    /// The connections of the leader or the worker, by node, and those that were just made.
     connections: Vec<Option<usize>>,
     fresh: Vec<Option<usize>>,
-    attendants: Vec<Attendant>,
+    attendants: Vec<Worker>,
     leader: Leader,
     /// The thread that confirms releases, and until when it waits.
     confirmer: Option<Instant>,
@@ -50,7 +50,7 @@ pub(super) struct Client {
     unlucky: u32,
     pub(super) threads: Vec<Thread>,
     /// Those who wait, and so many locks that are held here, by resource.
-    pub(super) lines: Lines<usize>,
+    pub(super) lines: WaitQueues<usize>,
     pub(super) here: [u32; 16],
     pub(super) listeners: Vec<Listener>,
     /// It was killed.
@@ -66,7 +66,7 @@ pub(super) struct Client {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attendant {
+enum Worker {
     None,
     Runs,
     Connects,
@@ -137,21 +137,21 @@ impl Client {
         };
         let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
-        let noise = random.next();
+        let rng = random.next();
         let addresses = (0..nodes).map(|_| Arc::from("x"));
         let [longest, resolution] = [LONGEST, RESOLUTION].map(Duration::from_micros);
         let guard = guarded.then(|| Guard::with_resolution(longest, resolution));
         let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
         let threads = 1 + random.pick(if waits { 4 } else { 3 });
         Client {
-            lines: Lines::new(nodes, Some(channel), node_timeout, noise),
+            lines: WaitQueues::new(nodes, Some(channel), node_timeout, rng),
             here: [0; 16],
             listeners: Vec::new(),
             dead: false,
             core: Core::new(addresses, timeouts.into(), guard, random.next(), base.mono),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
-            attendants: vec![Attendant::None; nodes],
+            attendants: vec![Worker::None; nodes],
             leader: Leader::None,
             confirmer: None,
             gone_by: 0,
@@ -216,7 +216,7 @@ impl Client {
     /// It is killed.
     pub(super) fn die(&mut self) {
         self.dead = true;
-        self.attendants.fill(Attendant::None);
+        self.attendants.fill(Worker::None);
         self.leader = Leader::None;
         self.confirmer = None;
         self.listeners.clear();
@@ -242,12 +242,12 @@ impl Client {
 
     /// A thread of the driver that has not ended.
     pub(super) fn running(&self) -> Option<String> {
-        let attended = self.attendants.iter().any(|one| *one != Attendant::None);
+        let has_worker = self.attendants.iter().any(|one| *one != Worker::None);
         let leads = !matches!(self.leader, Leader::None | Leader::Runs);
-        let attended = attended.then(|| "an attendant is left".to_owned());
+        let has_worker = has_worker.then(|| "an attendant is left".to_owned());
         let confirms = self.confirmer.map(|_| "somebody still confirms".to_owned());
         let leads = leads.then(|| "somebody still leads".to_owned());
-        attended.or(leads).or(confirms)
+        has_worker.or(leads).or(confirms)
     }
 }
 
@@ -267,7 +267,7 @@ impl World {
             }
             let mut busy = self.lead(c);
             for node in 0..self.servers.len() {
-                busy |= self.attend(c, node);
+                busy |= self.work(c, node);
             }
             busy |= self.confirm(c);
             busy |= self.listen_all(c);
@@ -308,8 +308,8 @@ impl World {
         let client = &mut self.clients[c];
         if std::mem::take(&mut client.core.news) {
             for attendant in &mut client.attendants {
-                if let Attendant::Pauses(_) = attendant {
-                    *attendant = Attendant::Runs;
+                if let Worker::Pauses(_) = attendant {
+                    *attendant = Worker::Runs;
                 }
             }
             if let Leader::Waits(_) = client.leader {
@@ -380,14 +380,14 @@ impl World {
         trace!(self, "client {c} leads: {next:?}");
         self.clients[c].leader = Leader::Runs;
         match next {
-            Next::HandOver { node } => {
-                let silent = self.clients[c].core.link(node) == Link::Silent;
+            Next::StartWorker { node } => {
+                let silent = self.clients[c].core.link(node) == Link::Unresponsive;
                 self.counts.silent += u64::from(silent);
                 if !silent && let Some(old) = self.clients[c].connections[node].take() {
                     self.give_up(old, true);
                 }
-                self.clients[c].attendants[node] = Attendant::Runs;
-                self.clients[c].core.attended(node, Ok(()), now);
+                self.clients[c].attendants[node] = Worker::Runs;
+                self.clients[c].core.worker_started(node, Ok(()), now);
             }
             Next::Send { nodes, .. } => {
                 let take = |node| {
@@ -487,18 +487,18 @@ impl World {
         self.announce(c);
     }
 
-    // ---- attendants
+    // ---- workers
 
-    fn attend(&mut self, c: usize, node: usize) -> bool {
+    fn work(&mut self, c: usize, node: usize) -> bool {
         match self.clients[c].attendants[node] {
-            Attendant::None | Attendant::Connects => return false,
-            Attendant::Runs => {}
-            Attendant::Pauses(until) => {
+            Worker::None | Worker::Connects => return false,
+            Worker::Runs => {}
+            Worker::Pauses(until) => {
                 if !self.has_come(c, until) {
                     return false;
                 }
             }
-            Attendant::Recv(until) => {
+            Worker::Recv(until) => {
                 let connection = self.clients[c].connections[node];
                 if !self.can_read(connection) && !self.has_come(c, until) {
                     return false;
@@ -507,13 +507,13 @@ impl World {
             }
         }
         let now = self.now(c);
-        self.clients[c].attendants[node] = Attendant::Runs;
-        let errand = self.clients[c].core.errand(node, now);
-        trace!(self, "client {c} attends to {node}: {errand:?}");
-        match errand {
-            Errand::Connect => {
+        self.clients[c].attendants[node] = Worker::Runs;
+        let task = self.clients[c].core.task(node, now);
+        trace!(self, "client {c} attends to {node}: {task:?}");
+        match task {
+            NodeTask::Connect => {
                 if self.clients[c].connections[node].is_none() {
-                    self.clients[c].attendants[node] = Attendant::Connects;
+                    self.clients[c].attendants[node] = Worker::Connects;
                 }
                 let refused = self.servers[node].refuses_connections(self.t);
                 let luck = self.faultless || self.quiet || !self.random.chance(10);
@@ -528,7 +528,7 @@ impl World {
                     },
                 );
             }
-            Errand::Adopt => {
+            NodeTask::Adopt => {
                 let fresh = self.clients[c].fresh[node].take();
                 if let Some(old) = std::mem::replace(&mut self.clients[c].connections[node], fresh)
                 {
@@ -536,16 +536,16 @@ impl World {
                     self.give_up(old, !mutant(17));
                 }
             }
-            Errand::Send { .. } => {
+            NodeTask::Send { .. } => {
                 let mut bytes = Vec::new();
                 self.clients[c].core.output(node, &mut bytes, now);
                 self.write(c, node, &bytes);
                 self.clients[c].core.written(node, Ok(()), now);
             }
-            Errand::Recv { until } => self.clients[c].attendants[node] = Attendant::Recv(until),
-            Errand::Pause { until } => self.clients[c].attendants[node] = Attendant::Pauses(until),
-            Errand::Home | Errand::GiveUp | Errand::SitOut | Errand::Quit => {
-                self.clients[c].attendants[node] = Attendant::None;
+            NodeTask::Recv { until } => self.clients[c].attendants[node] = Worker::Recv(until),
+            NodeTask::Pause { until } => self.clients[c].attendants[node] = Worker::Pauses(until),
+            NodeTask::Reconnected | NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => {
+                self.clients[c].attendants[node] = Worker::None;
                 if let Some(fresh) = self.clients[c].fresh[node].take() {
                     self.give_up(fresh, false);
                 }
@@ -589,7 +589,7 @@ impl World {
                 self.servers[node].load();
             }
             let uptime = self.servers[node].uptime(self.t, &mut self.random);
-            Ok(Greeting {
+            Ok(Handshake {
                 by_hash,
                 run_id: Some(format!("{node}-{}", self.servers[node].run())),
                 uptime: Some((Duration::from_micros(uptime), self.now(c))),
@@ -610,8 +610,8 @@ impl World {
         } else if let Some(fresh) = fresh {
             self.give_up(fresh, false);
         }
-        if let Attendant::Connects = self.clients[c].attendants[node] {
-            self.clients[c].attendants[node] = Attendant::Runs;
+        if let Worker::Connects = self.clients[c].attendants[node] {
+            self.clients[c].attendants[node] = Worker::Runs;
         }
         self.announce(c);
         self.pump(c);
@@ -771,7 +771,7 @@ impl World {
     /// A long one, in so many cases of a hundred.
     fn ttl(&mut self, long: u64) -> Ttl {
         let ms = match !self.guarded && self.random.chance(long) {
-            _ if self.prompt => 60_000,
+            _ if self.replies_flowing => 60_000,
             // Whoever waits for a lock that was left to its ttl should get it.
             true if self.waits => 2_000,
             true => 60_000,
@@ -799,7 +799,7 @@ impl World {
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
-        if choice != 5 || self.prompt {
+        if choice != 5 || self.replies_flowing {
             return self.release(c, thread, held);
         }
         self.ends(c, self.trails[held.token].resource);
@@ -893,10 +893,10 @@ impl World {
                 self.in_time(c, thread, NODE_TIMEOUT);
                 self.released(c, token, only_write, &answer.outcome);
                 let resource = self.trails[token].resource;
-                self.after_release(c, resource, after, answer.has_told());
+                self.after_release(c, resource, after, answer.has_notified());
                 if self.clients[c].threads[thread].wait.is_some() {
-                    let denial = Denial::default();
-                    return self.in_vain(c, thread, Failure::TooSlow, &denial);
+                    let rejection = Rejection::default();
+                    return self.in_vain(c, thread, Failure::TooSlow, &rejection);
                 }
                 let pause = self.rest();
                 self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
@@ -987,14 +987,14 @@ impl World {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 if self.clients[c].threads[thread].wait.is_some() {
                     return match tried {
-                        Tried::Denied(denial) => {
-                            self.in_vain(c, thread, Failure::Busy, &denial);
+                        Tried::Denied(rejection) => {
+                            self.in_vain(c, thread, Failure::Busy, &rejection);
                         }
                         Tried::Unavailable(errors) => {
                             let failure = Failure::Unavailable(errors);
-                            self.in_vain(c, thread, failure, &Denial::default());
+                            self.in_vain(c, thread, failure, &Rejection::default());
                         }
-                        _ => self.in_vain(c, thread, Failure::TooSlow, &Denial::default()),
+                        _ => self.in_vain(c, thread, Failure::TooSlow, &Rejection::default()),
                     };
                 }
                 let pause = self.rest();
@@ -1084,7 +1084,7 @@ impl World {
         });
         // The first lock of a program lies on all nodes that are well, unless a quorum has granted it before
         // a slow one was asked.
-        let well = self.faultless && !self.prompt;
+        let well = self.faultless && !self.replies_flowing;
         let asked = key.asked.and(NodeSet::first(all));
         self.check(!well || asked.len() == all, || {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
@@ -1130,7 +1130,7 @@ impl World {
         );
         let valid = !held.lease.left(now).is_zero();
         match held.lease.extended(extension, answer, now) {
-            Extended::Yes(refill) => {
+            Extended::Yes(repair) => {
                 self.counts.extended += 1;
                 self.check(yes.len() >= quorum, || {
                     format!("client {c}: extended by {yes:?}")
@@ -1145,11 +1145,11 @@ impl World {
                     belief.deadline = held.lease.deadline;
                 }
                 // As a kept lock is: its holder does not wait for this.
-                if let Some(refill) = refill {
-                    self.counts.refills += 1;
+                if let Some(repair) = repair {
+                    self.counts.repairs += 1;
                     let refilled = &mut self.trails[token].refilled;
-                    *refilled = refilled.or(refill.nodes);
-                    let op = held.lease.refill(refill, now);
+                    *refilled = refilled.or(repair.nodes);
+                    let op = held.lease.repair(repair, now);
                     self.submit(c, NOBODY, op);
                     if self.random.chance(30) {
                         return self.release(c, thread, held);

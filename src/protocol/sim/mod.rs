@@ -22,10 +22,10 @@
 //! nothing else goes wrong, that is a few milliseconds; the polls are much longer.
 
 mod client;
-mod ear;
 mod network;
 mod server;
 pub(crate) mod store;
+mod subscription;
 mod tests;
 mod waiting;
 
@@ -34,9 +34,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use client::{Client, RESOURCES};
-use ear::{Ear, Sound};
 use network::Connection;
 use server::Server;
+use subscription::{Sound, Subscription};
 
 use crate::protocol::quorum::{NodeSet, majority};
 
@@ -100,7 +100,7 @@ enum Event {
     },
     Wake(usize),
     /// On a subscription.
-    Ear(usize, Sound),
+    Subscription(usize, Sound),
     /// A knock comes into the queue after its denial.
     Late(usize),
     Fault,
@@ -163,7 +163,7 @@ pub(super) struct Counts {
     replaced: u64,
     pings: u64,
     refused: u64,
-    refills: u64,
+    repairs: u64,
     sat_out: u64,
     fenced: u64,
     knocks: u64,
@@ -193,7 +193,7 @@ pub(super) struct World {
     beliefs: Vec<Belief>,
     /// The fencing tokens that were given out: resource, token, number, and when.
     fences: Vec<(u8, usize, u64, u64)>,
-    ears: Vec<Ear>,
+    subscriptions: Vec<Subscription>,
     /// Knocks that come into the queue after their denials, and to which node.
     late: Vec<(usize, Vec<u8>)>,
     /// Since when a resource has been free, and somebody waits for it; and who was told is dead.
@@ -203,7 +203,7 @@ pub(super) struct World {
     waits: bool,
     /// Polls are so long that nobody who waits for a poll goes unnoticed. Nothing goes wrong but that waiters
     /// are killed, and that subscriptions are cut.
-    prompt: bool,
+    replies_flowing: bool,
     /// Those who wait are fair.
     fair: bool,
     /// Nobody is killed, and no subscription cut.
@@ -252,7 +252,7 @@ impl Counts {
         self.replaced += other.replaced;
         self.pings += other.pings;
         self.refused += other.refused;
-        self.refills += other.refills;
+        self.repairs += other.repairs;
         self.sat_out += other.sat_out;
         self.fenced += other.fenced;
         self.knocks += other.knocks;
@@ -285,14 +285,14 @@ impl World {
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
         let waits = random.chance(35);
-        let prompt = waits && random.chance(45);
-        let sluggish = prompt && random.chance(12);
+        let replies_flowing = waits && random.chance(45);
+        let sluggish = replies_flowing && random.chance(12);
         let lazy = waits && random.chance(4);
         let fair = waits && random.chance(35);
         let orderly = random.chance(70);
-        let collides = waits && !prompt && random.chance(30);
-        let faultless = prompt || random.chance(5);
-        let guarded = random.chance(30) && !prompt;
+        let collides = waits && !replies_flowing && random.chance(30);
+        let faultless = replies_flowing || random.chance(5);
+        let guarded = random.chance(30) && !replies_flowing;
         let forsaken = !waits && random.chance(15);
         let clients = if forsaken { 1 } else { clients };
         let faultless = faultless && !forsaken;
@@ -312,12 +312,12 @@ impl World {
             trails: Vec::new(),
             beliefs: Vec::new(),
             fences: Vec::new(),
-            ears: Vec::new(),
+            subscriptions: Vec::new(),
             late: Vec::new(),
             idle: [None; RESOURCES as usize],
             excused: [false; RESOURCES as usize],
             waits,
-            prompt,
+            replies_flowing,
             fair,
             orderly,
             sluggish,
@@ -345,7 +345,7 @@ impl World {
             let at = world.random.below(10 * MS);
             world.at(at, Event::Wake(client));
         }
-        if (!faultless || prompt) && !forsaken {
+        if (!faultless || replies_flowing) && !forsaken {
             let at = world.random.below(20 * MS);
             world.at(at, Event::Fault);
         }
@@ -472,7 +472,7 @@ impl World {
                 Event::Leftover(connection) => self.leftover(connection),
                 Event::Connected { client, node, well } => self.connected(client, node, well),
                 Event::Wake(client) => self.pump(client),
-                Event::Ear(ear, sound) => self.sound(ear, sound),
+                Event::Subscription(subscription, sound) => self.sound(subscription, sound),
                 Event::Late(at) => self.join_late(at),
                 Event::Fault => self.fault(),
                 Event::Forsake(client) => self.forsake(client),
@@ -492,7 +492,7 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
-        if self.prompt {
+        if self.replies_flowing {
             match self.random.below(6) {
                 // Among fair ones the order counts, but for those that hang.
                 _ if self.fair && self.orderly => {

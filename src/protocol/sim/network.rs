@@ -100,7 +100,7 @@ impl World {
             _ if slow => 20 * MS + self.random.below(60 * MS),
             _ if self.sluggish => 9 * MS + self.random.below(2 * MS),
             // A message may come before the answer to what was asked before.
-            0 | 1 if self.prompt => self.random.below(2 * MS),
+            0 | 1 if self.replies_flowing => self.random.below(2 * MS),
             0 if !self.faultless && !self.quiet => self.random.below(60 * MS),
             1..4 if !self.faultless && !self.quiet => self.random.below(5 * MS),
             _ => 20 + self.random.below(100),

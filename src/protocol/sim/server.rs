@@ -3,7 +3,10 @@
 use super::store::{Mood, Store, Value, parse};
 use super::{Event, MS, RESOLUTION, Random, TODAY, World, mutant, trace};
 use crate::protocol::resp;
-use crate::protocol::scripts::{EXTEND, FENCE, KNOCK, LEAVE, RELEASE, Script, TELL, WAIT_IN_TURN};
+use crate::protocol::scripts::{
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
+    Script,
+};
 
 /// How far clocks differ, and the steps in which fencing tokens see them: as much smaller as everything here.
 const SKEW: u64 = 20 * MS;
@@ -186,11 +189,15 @@ impl Command {
         match args[0] {
             b"PING" => Command::Ping,
             b"SET" => Command::Set(token(args[2]), false),
-            _ if is(KNOCK) || is(WAIT_IN_TURN) => Command::Set(token(args[4]), true),
-            _ if is(TELL) || is(RELEASE) => Command::Release(token(args[4]), is(TELL)),
+            _ if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => {
+                Command::Set(token(args[4]), true)
+            }
+            _ if is(RELEASE_AND_NOTIFY) || is(RELEASE) => {
+                Command::Release(token(args[4]), is(RELEASE_AND_NOTIFY))
+            }
             _ if is(EXTEND) => Command::Extend(token(args[4])),
             _ if is(FENCE) => Command::Fence(token(args[5])),
-            _ if is(LEAVE) => Command::Leave,
+            _ if is(DEQUEUE) => Command::Leave,
             _ => panic!("an unknown script"),
         }
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::client::{Doing, RESOURCES, SERVED};
-use super::ear::leave;
+use super::subscription::leave;
 use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
-use crate::protocol::attempt::{Attempt, Denial};
-use crate::protocol::entry::{Answer, Op};
-use crate::protocol::line::{Failure, Handover, Step, Wish};
+use crate::protocol::attempt::{Attempt, Rejection};
+use crate::protocol::operation::{Answer, Op};
 use crate::protocol::queue::{Channel, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl};
-use crate::protocol::script::{Action, Key, Tell};
+use crate::protocol::script::{Action, Key, Notify};
+use crate::protocol::wait_queue::{AcquireRequest, Failure, HandOff, WaiterAction};
 use crate::token::Token;
 
 /// How often who is to be asked is asked.
@@ -32,7 +32,7 @@ const BESIDES: u64 = 150 * MS + SLACK;
 /// What a thread waits for.
 pub(super) struct Wait {
     pub(super) resource: u8,
-    wish: Wish,
+    request: AcquireRequest,
     place: Option<u64>,
     /// When it came, and until when that is no longer than an attempt takes.
     came: u64,
@@ -55,7 +55,7 @@ pub(super) struct Wait {
 pub(super) enum After {
     /// The lines know nothing of it.
     Nothing,
-    Tell,
+    Notify,
     Serve,
 }
 
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    fn is_here(&mut self, c: usize, resource: u8) -> bool {
+    fn is_connected(&mut self, c: usize, resource: u8) -> bool {
         let collides = self.collides && self.random.chance(20);
         self.clients[c].here[usize::from(resource)] > 0 || collides
     }
@@ -135,10 +135,10 @@ impl World {
         self.trails[token].alone = self.waits && !self.fair && !self.waits_for(c, resource);
         let now = self.now(c);
         let mut after = After::Nothing;
-        let mut tell = Tell::One;
+        let mut tell = Notify::First;
         let mut next = None;
         if self.waits {
-            after = After::Tell;
+            after = After::Notify;
             if self.trails[token].passed {
                 self.passed(c, resource);
             }
@@ -146,8 +146,8 @@ impl World {
                 let handover = self.clients[c].lines.hand_over(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
-                    Handover::Tell(whom) => tell = whom,
-                    Handover::Serve {
+                    HandOff::Notify(whom) => tell = whom,
+                    HandOff::To {
                         place, who, ttl, ..
                     } => {
                         after = After::Serve;
@@ -158,9 +158,9 @@ impl World {
             }
         }
         let tell = match after {
-            After::Nothing | After::Tell if self.fair => Tell::InTurn(turn()),
-            After::Nothing | After::Tell => tell,
-            After::Serve => Tell::Nobody,
+            After::Nothing | After::Notify if self.fair => Notify::FirstAndReserve(turn()),
+            After::Nothing | After::Notify => tell,
+            After::Serve => Notify::None,
         };
         let op = Op {
             action: Action::Release(tell),
@@ -212,7 +212,7 @@ impl World {
     /// time is over, or that is about to go.
     fn in_turn(&mut self, c: usize, who: usize, place: u64, resource: u8) {
         let now = self.now(c);
-        let over = |wait: &Wait| wait.wish.end.is_some_and(|end| end <= now);
+        let over = |wait: &Wait| wait.request.end.is_some_and(|end| end <= now);
         let mut wrong = None;
         for (at, thread) in self.clients[c].threads.iter().enumerate() {
             let stands = matches!(thread.doing, Doing::Parks(_) | Doing::Stands(_));
@@ -227,7 +227,7 @@ impl World {
                 let goes = wait
                     .place
                     .is_some_and(|at| self.clients[c].lines.is_hopeless(at));
-                let before = wait.place < Some(place) && !wait.wish.asks && !wait.vain && !goes;
+                let before = wait.place < Some(place) && !wait.request.asks && !wait.vain && !goes;
                 if same && before && !over(wait) {
                     wrong = Some("was not the first");
                 }
@@ -235,7 +235,7 @@ impl World {
                 wrong = Some("waits for something else");
             } else if wait.served.is_some() {
                 wrong = Some("is served twice");
-            } else if wait.wish.asks || over(wait) {
+            } else if wait.request.asks || over(wait) {
                 wrong = Some("is not to be served");
             } else if !stands {
                 wrong = Some("does not wait");
@@ -252,8 +252,8 @@ impl World {
         let lines = &mut self.clients[c].lines;
         match after {
             After::Nothing => {}
-            After::Tell if told || !lines.is_quiet() => lines.released(&name, told, now),
-            After::Tell => {}
+            After::Notify if told || !lines.is_quiet() => lines.released(&name, told, now),
+            After::Notify => {}
             After::Serve => lines.wake(&name),
         }
         self.wake_all(c);
@@ -268,7 +268,7 @@ impl World {
             0 if self.fair => Some(0),
             0..3 => Some(self.random.below(50 * MS)),
             3..6 => Some(self.random.below(2000 * MS)),
-            6 if !self.prompt => None,
+            6 if !self.replies_flowing => None,
             _ => Some(20_000 * MS),
         };
         let asks = self.random.chance(20);
@@ -278,26 +278,26 @@ impl World {
             _ => u64::MAX,
         };
         let delays = [(5, 20), (1, 200), (100, 200)][self.random.pick(3)];
-        let (min, max) = match self.prompt {
+        let (min, max) = match self.replies_flowing {
             true if self.sluggish => (4000, 8000),
             true => (300, 1000),
             false => delays,
         };
-        let wish = Wish {
+        let request = AcquireRequest {
             ttl,
             label: None,
             end: long.map(|long| now + Duration::from_micros(long)),
             asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
             // Some are not.
-            turn: (self.fair && (self.prompt || !self.random.chance(20))).then(turn),
+            turn: (self.fair && (self.replies_flowing || !self.random.chance(20))).then(turn),
         };
         let lines = &mut self.clients[c].lines;
         let joins = self.fair || !lines.is_quiet() && lines.is_waited_for(&[resource], now);
-        let was_here = !joins && self.is_here(c, resource);
+        let was_here = !joins && self.is_connected(c, resource);
         self.clients[c].threads[thread].wait = Some(Wait {
             resource,
-            wish,
+            request,
             place: None,
             came: self.t,
             soon: now + Duration::from_micros(NODE_TIMEOUT),
@@ -324,7 +324,7 @@ impl World {
         let name = Arc::from(&[wait.resource][..]);
         let place = client
             .lines
-            .join(&name, thread, wait.wish.clone(), tried, now);
+            .join(&name, thread, wait.request.clone(), tried, now);
         wait.place = Some(place);
         // A release from before may be written after its knock.
         let before = |trail: &&mut super::Trail| trail.client == c && trail.resource == name[0];
@@ -338,24 +338,30 @@ impl World {
     }
 
     /// An attempt of a thread that waits gave no lock.
-    pub(super) fn in_vain(&mut self, c: usize, thread: usize, failure: Failure, denial: &Denial) {
+    pub(super) fn in_vain(
+        &mut self,
+        c: usize,
+        thread: usize,
+        failure: Failure,
+        rejection: &Rejection,
+    ) {
         let now = self.now(c);
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return;
         };
-        let (wish, resource, was_here) = (wait.wish.clone(), wait.resource, wait.was_here);
-        let pause = self.pause(&wish, &failure);
+        let (request, resource, was_here) = (wait.request.clone(), wait.resource, wait.was_here);
+        let pause = self.pause(&request, &failure);
         if let Some(place) = wait_place(&self.clients[c].threads[thread].wait) {
-            self.is_queued(c, thread, denial);
+            self.is_queued(c, thread, rejection);
             self.clients[c]
                 .lines
-                .failed(place, (failure, pause), denial, now);
+                .failed(place, (failure, pause), rejection, now);
             self.wake_all(c);
             self.clients[c].threads[thread].doing = Doing::Stands(self.t);
             return;
         }
-        let here = self.is_here(c, resource) || was_here;
-        let over = |at: Instant| wish.end.is_some_and(|end| at >= end);
+        let here = self.is_connected(c, resource) || was_here;
+        let over = |at: Instant| request.end.is_some_and(|end| at >= end);
         let for_nothing = !matches!(failure, Failure::Busy) && over(now + pause);
         if over(now) || for_nothing || failure.is_hopeless() {
             self.clients[c].threads[thread].wait = None;
@@ -366,8 +372,8 @@ impl World {
         self.join(c, thread, Some((failure, pause, here)));
     }
 
-    fn pause(&mut self, wish: &Wish, failure: &Failure) -> Duration {
-        let (min, max) = wish.retry_delay;
+    fn pause(&mut self, request: &AcquireRequest, failure: &Failure) -> Duration {
+        let (min, max) = request.retry_delay;
         let mut between = |min: Duration, max: Duration| {
             min + (max - min) / 1024 * u32::try_from(self.random.below(1025)).unwrap()
         };
@@ -385,36 +391,36 @@ impl World {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return self.violated(format!("client {c}: thread {thread} stands in no line"));
         };
-        let (resource, wish) = (wait.resource, wait.wish.clone());
+        let (resource, request) = (wait.resource, wait.request.clone());
         let gives_up = wait.gives_up <= self.t;
         let Some(place) = wait.place else {
             return self.violated(format!("client {c}: thread {thread} has no place"));
         };
-        let here = self.is_here(c, resource);
+        let here = self.is_connected(c, resource);
         let now = self.clients[c].point(self.t);
         let step = self.clients[c].lines.step(place, here, now);
         trace!(self, "client {c} thread {thread}: {step:?}");
         self.wake_all(c);
         match step {
-            Step::Park(until) => {
+            WaiterAction::Park(until) => {
                 self.listen(c);
                 let contends = self.clients[c].lines.is_contended_for(&[resource]);
                 self.check(contends, || {
                     format!("client {c}: nobody asks for {resource}")
                 });
                 let mut until = self.clients[c].time(until).max(self.t + 1);
-                if wish.asks {
+                if request.asks {
                     until = until.min(self.t + ASK);
                 }
-                if !self.prompt && self.random.chance(5) {
+                if !self.replies_flowing && self.random.chance(5) {
                     // A sleep may end for no reason.
                     until = until.min(self.t + self.random.below(5 * MS));
                 }
                 self.clients[c].threads[thread].doing = Doing::Parks(until);
             }
-            Step::Try(_) if wish.asks && gives_up => self.go(c, thread),
-            Step::Try(knock) => {
-                let over = wish.end.is_some_and(|end| end <= now.mono);
+            WaiterAction::Try(_) if request.asks && gives_up => self.go(c, thread),
+            WaiterAction::Try(knock) => {
+                let over = request.end.is_some_and(|end| end <= now.mono);
                 let wait = self.clients[c].threads[thread].wait.as_mut();
                 let owed = wait.is_some_and(|wait| {
                     let first = !std::mem::replace(&mut wait.tried, true);
@@ -426,10 +432,10 @@ impl World {
                 self.begin(c, thread);
                 let name = Arc::from(&[resource][..]);
                 let long = Duration::from_micros(NODE_TIMEOUT);
-                let attempt = Attempt::new(name, wish.ttl, None, knock, long);
+                let attempt = Attempt::new(name, request.ttl, None, knock, long);
                 self.try_to_acquire(c, thread, attempt, resource);
             }
-            Step::Served(attempt) => {
+            WaiterAction::Served(attempt) => {
                 let wait = self.clients[c].threads[thread].wait.as_mut();
                 let (token, mail) = wait.map_or((None, None), |wait| {
                     wait.vain = true;
@@ -443,14 +449,14 @@ impl World {
                     self.answered(c, thread, answer);
                 }
             }
-            Step::Over(_) => self.go(c, thread),
+            WaiterAction::Over(_) => self.go(c, thread),
         }
     }
 
     /// The sleep is over.
     pub(super) fn woken(&mut self, c: usize, thread: usize) {
         let wait = self.clients[c].threads[thread].wait.as_ref();
-        let gives_up = wait.is_some_and(|wait| wait.wish.asks && wait.gives_up <= self.t);
+        let gives_up = wait.is_some_and(|wait| wait.request.asks && wait.gives_up <= self.t);
         if gives_up {
             return self.go(c, thread);
         }
@@ -460,7 +466,7 @@ impl World {
     /// Whether a thread that pauses between two tries is told to go; then it does.
     pub(super) fn is_told_to_go(&mut self, c: usize, thread: usize) -> bool {
         let wait = self.clients[c].threads[thread].wait.as_ref();
-        let gives_up = wait.is_some_and(|wait| wait.wish.asks && wait.gives_up <= self.t);
+        let gives_up = wait.is_some_and(|wait| wait.request.asks && wait.gives_up <= self.t);
         if gives_up {
             self.go(c, thread);
         }
@@ -477,7 +483,7 @@ impl World {
     /// `left`: its process has left the queues.
     pub(super) fn gone(&mut self, c: usize, thread: usize, left: bool) {
         let wait = self.clients[c].threads[thread].wait.as_ref();
-        let fair = wait.is_some_and(|wait| wait.wish.turn.is_some());
+        let fair = wait.is_some_and(|wait| wait.request.turn.is_some());
         if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
             let channel = self.leaves(c, place, false, left);
             trace!(self, "client {c} thread {thread} goes: {channel:?}");
@@ -519,9 +525,9 @@ impl World {
     // ---- order
 
     /// Denied: it waits in the queues, if it hears all nodes.
-    fn is_queued(&mut self, c: usize, thread: usize, denial: &Denial) {
+    fn is_queued(&mut self, c: usize, thread: usize, rejection: &Rejection) {
         let all = self.servers.len();
-        let queued = denial.seen.iter().filter(|seen| seen.queued).count() == all;
+        let queued = rejection.seen.iter().filter(|seen| seen.queued).count() == all;
         let hears = self.client_hears_all(c);
         let t = self.t;
         if let Some(wait) = &mut self.clients[c].threads[thread].wait {
@@ -538,7 +544,7 @@ impl World {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return;
         };
-        let orderly = self.prompt && self.orderly && !self.sluggish;
+        let orderly = self.replies_flowing && self.orderly && !self.sluggish;
         if !self.fair || !orderly || self.clients[c].has_hung() {
             return;
         }
@@ -604,36 +610,36 @@ impl World {
 
     /// When the last of those who wait has found out by itself that a lock is free. `None`: nobody waits.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
-        let prompt = self.prompt;
-        let well = |client: &&super::Client| !(client.dead || prompt && client.has_hung());
+        let replies_flowing = self.replies_flowing;
+        let well = |client: &&super::Client| !(client.dead || replies_flowing && client.has_hung());
         let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
         let waits = threads.filter_map(|thread| thread.wait.as_ref());
         let waits = waits.filter(|wait| wait.resource == resource && wait.place.is_some());
         let poll = |wait: &Wait| {
-            let longest = (wait.wish.retry_delay.1 * 8).max(Duration::from_secs(1));
+            let longest = (wait.request.retry_delay.1 * 8).max(Duration::from_secs(1));
             let longest = u64::try_from(longest.as_micros()).unwrap();
             // In fair worlds there are some who are not.
-            wait.wish.turn.map_or(longest + BESIDES, |_| TWO_TURNS)
+            wait.request.turn.map_or(longest + BESIDES, |_| TWO_TURNS)
         };
         waits.map(poll).max()
     }
 
     /// A lock that is free, and that somebody waits for, is not so for long.
     pub(super) fn watch(&mut self) {
-        if !self.waits || !self.prompt && !self.quiet {
+        if !self.waits || !self.replies_flowing && !self.quiet {
             return;
         }
         for resource in 0..RESOURCES {
             let at = usize::from(resource);
             // Who hangs costs fair ones a turn.
             let stands = |client: &super::Client| {
-                !client.dead && client.stands(self.t) && !(self.fair && self.prompt)
+                !client.dead && client.stands(self.t) && !(self.fair && self.replies_flowing)
             };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
             let excused = self.excused[at] && !self.fair;
-            let told = !self.prompt || self.hears_all() && !excused;
+            let told = !self.replies_flowing || self.hears_all() && !excused;
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
@@ -643,13 +649,13 @@ impl World {
                 continue;
             };
             let since = *self.idle[at].get_or_insert(self.t);
-            let most = match self.prompt {
+            let most = match self.replies_flowing {
                 true if self.sluggish => SLUGGISH,
                 true if !self.fair => PROMPT,
                 _ => poll,
             };
             let time = self.t - since;
-            if self.prompt && !self.sluggish {
+            if self.replies_flowing && !self.sluggish {
                 self.counts.slept = self.counts.slept.max(time);
             }
             self.check(time <= most, || {
@@ -658,7 +664,7 @@ impl World {
         }
     }
 
-    /// Who waits when all is quiet, and what is left of lines and ears.
+    /// Who waits when all is quiet, and what is left of lines and subscriptions.
     pub(super) fn still_waits(&self) -> Option<String> {
         for (c, client) in self.clients.iter().enumerate() {
             if client.dead {
@@ -694,7 +700,7 @@ impl World {
             .filter(left)
             .for_each(|trail| trail.leaked = true);
         self.cut_all(|connection| connection.client == c);
-        let gone = self.prompt || self.random.chance(50);
+        let gone = self.replies_flowing || self.random.chance(50);
         self.cut_ears(gone, |client, _| client == c);
         // Who was told, and cannot act on it, is passed over by the next release, or by the poll.
         for resource in 0..RESOURCES {

@@ -2,7 +2,8 @@
 
 use super::{Answer, NOT_KNOWN, Refused, Result, Run, Value, number};
 use crate::protocol::scripts::{
-    EXTEND, FENCE, KNOCK, LEAVE, LOOK, RELEASE, SCRIPTS, TELL, WAIT_IN_TURN,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, LOOK, RELEASE,
+    RELEASE_AND_NOTIFY, SCRIPTS,
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::mutant;
@@ -48,16 +49,16 @@ impl Run<'_> {
         let script = SCRIPTS[which].hash;
         let args = &args[3..];
         self.in_script = true;
-        if script == KNOCK.hash {
+        if script == ACQUIRE_OR_ENQUEUE.hash {
             self.knock(args)
-        } else if script == WAIT_IN_TURN.hash {
+        } else if script == ACQUIRE_IN_ORDER.hash {
             self.wait_in_turn(args)
         } else {
             let number = match script {
                 _ if script == RELEASE.hash => self.release(args),
-                _ if script == TELL.hash => self.tell(args),
+                _ if script == RELEASE_AND_NOTIFY.hash => self.tell(args),
                 _ if script == EXTEND.hash => self.extend(args),
-                _ if script == LEAVE.hash => Ok(self.leave(args)),
+                _ if script == DEQUEUE.hash => Ok(self.leave(args)),
                 _ if script == FENCE.hash => self.fence(args),
                 _ => panic!("a script without a model"),
             };

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use crate::error::{Cause, NodeErrors};
 use crate::protocol::mutant;
-use crate::protocol::queue::Seen;
+use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
-use crate::protocol::script::{Action, Key, TOLD};
+use crate::protocol::script::{Action, Key, NOTIFIED};
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub(crate) struct Answer {
     /// The smallest and the largest number that was granted: of a fencing token, or what releases say.
     pub(crate) numbers: Option<(u64, u64)>,
     /// What a knock has seen, node by node.
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<LockInfo>,
     /// An earlier release of the same resource has told another process, as was learnt only now.
     pub(crate) passed: bool,
     /// Why nodes failed.
@@ -71,8 +71,8 @@ impl Answer {
     }
 
     /// Of a release: whether it has told another process.
-    pub(crate) fn has_told(&self) -> bool {
-        self.numbers.is_some_and(|(_, most)| most == TOLD)
+    pub(crate) fn has_notified(&self) -> bool {
+        self.numbers.is_some_and(|(_, most)| most == NOTIFIED)
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) enum Phase {
 }
 
 /// `W`: who waits for the answer.
-pub(crate) struct Entry<W> {
+pub(crate) struct Operation<W> {
     /// Tells it from others that had the same place.
     pub(crate) number: u64,
     pub(crate) op: Op,
@@ -102,7 +102,7 @@ pub(crate) struct Entry<W> {
     pub(crate) until: Instant,
     pub(crate) votes: Tally,
     pub(crate) numbers: Option<(u64, u64)>,
-    pub(crate) seen: Vec<Seen>,
+    pub(crate) seen: Vec<LockInfo>,
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// Nodes that it was sent to. Where the connection closes, a release or extension is taken out again, so
     /// that it can be sent a second time.
@@ -119,11 +119,17 @@ pub(crate) struct Entry<W> {
     pub(crate) useless: bool,
 }
 
-impl<W> Entry<W> {
-    pub(crate) fn new(number: u64, op: Op, who: W, mut bytes: Vec<u8>, now: Instant) -> Entry<W> {
+impl<W> Operation<W> {
+    pub(crate) fn new(
+        number: u64,
+        op: Op,
+        who: W,
+        mut bytes: Vec<u8>,
+        now: Instant,
+    ) -> Operation<W> {
         bytes.clear();
         op.action.pack(&op.key, true, &mut bytes);
-        Entry {
+        Operation {
             number,
             op,
             who: Some(who),
@@ -153,8 +159,8 @@ impl<W> Entry<W> {
         self.op.action.question() == Question::Acquire
     }
 
-    pub(crate) fn is_refill(&self) -> bool {
-        matches!(self.op.action, Action::Refill(_))
+    pub(crate) fn is_repair(&self) -> bool {
+        matches!(self.op.action, Action::Repair(_))
     }
 
     pub(crate) fn is_extension(&self) -> bool {

@@ -3,7 +3,7 @@
 //! ```text
 //!          ┌──────── denied, and it may be a thread of this process that has it ────────┐
 //!          ▼                                                                            │
-//!   Begins ──▶ Local ── the pause is over ──▶ Opens ── ears suffice, or hopeless ──▶ Tries ──▶ granted
+//!   Begins ──▶ Local ── the pause is over ──▶ Opens ── subscriptions suffice, or hopeless ──▶ Tries ──▶ granted
 //!          └── nobody here has it ──────────▶                                     ▲     │
 //!                                                                                 │     ▼
 //!                                 told, the lock's time is over, or the poll ── Sleeps ◀┘ denied, no quorum
@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::attempt::Denial;
+use crate::protocol::attempt::Rejection;
 use crate::protocol::mutant;
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, majority};
@@ -41,11 +41,11 @@ const MAX_DOUBLINGS: u32 = 7;
 
 /// A random generator, for pauses.
 #[derive(Clone, Debug)]
-pub(crate) struct Noise(u64);
+pub(crate) struct Rng(u64);
 
-impl Noise {
-    pub(crate) fn new(seed: u64) -> Noise {
-        Noise(seed | 1)
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed | 1)
     }
 
     pub(crate) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
@@ -59,16 +59,16 @@ impl Noise {
 
 /// On which nodes this process hears what it is told.
 #[derive(Clone, Debug)]
-pub(crate) struct Ears {
+pub(crate) struct Subscriptions {
     pub(crate) nodes: usize,
     pub(crate) open: NodeSet,
     /// The last try to listen there failed.
     pub(crate) failed: NodeSet,
 }
 
-impl Ears {
-    pub(crate) fn new(nodes: usize) -> Ears {
-        Ears {
+impl Subscriptions {
+    pub(crate) fn new(nodes: usize) -> Subscriptions {
+        Subscriptions {
             nodes,
             open: NodeSet::EMPTY,
             failed: NodeSet::EMPTY,
@@ -91,19 +91,19 @@ impl Ears {
 
 /// How the nodes are asked for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bid {
+pub(crate) enum AcquireMode {
     Plain,
     /// They tell when it is free.
-    Knock,
+    Enqueue,
     /// The same; but it is taken only in turn.
-    InTurn,
+    InOrder,
 }
 
 /// What the thread should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Move {
+pub(crate) enum PollerAction {
     /// One attempt.
-    Try(Bid),
+    Try(AcquireMode),
     Park(Instant),
 }
 
@@ -118,7 +118,7 @@ enum Phase {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Contender {
+pub(crate) struct Poller {
     phase: Phase,
     retry_delay: (Duration, Duration),
     /// It is fair.
@@ -153,16 +153,16 @@ pub(crate) struct Contender {
     splits: u32,
 }
 
-impl Contender {
+impl Poller {
     /// With a `turn` it is fair. `local`: a thread of this process may have the lock.
     pub(crate) fn new(
         retry_delay: (Duration, Duration),
         turn: Option<Turn>,
         local: bool,
         now: Instant,
-    ) -> Contender {
+    ) -> Poller {
         let (min, max) = retry_delay;
-        Contender {
+        Poller {
             phase: Phase::Begins,
             retry_delay: (min.min(LONGEST_PAUSE), max.min(LONGEST_PAUSE)),
             turn,
@@ -227,21 +227,23 @@ impl Contender {
     pub(crate) fn next(
         &mut self,
         here: bool,
-        ears: &Ears,
+        subscriptions: &Subscriptions,
         node_timeout: Duration,
-        noise: &mut Noise,
+        rng: &mut Rng,
         now: Instant,
-    ) -> Move {
+    ) -> PollerAction {
         loop {
             match self.phase {
                 Phase::Begins if here && !self.again && !self.waited => {
                     let (min, max) = self.retry_delay;
-                    let pause = noise.between((min, max)).min(LONGEST_LOCAL);
+                    let pause = rng.between((min, max)).min(LONGEST_LOCAL);
                     self.waited = true;
                     self.phase = Phase::Local(now + pause);
                 }
                 Phase::Begins if self.hasty => return self.tries(false, now),
-                Phase::Begins if !self.knocks && (self.local || self.again && !ears.suffice()) => {
+                Phase::Begins
+                    if !self.knocks && (self.local || self.again && !subscriptions.suffice()) =>
+                {
                     self.local = false;
                     return self.tries(false, now);
                 }
@@ -250,24 +252,25 @@ impl Contender {
                     self.phase = Phase::Opens(now + node_timeout);
                 }
                 Phase::Local(until) if !self.again && self.told.is_empty() && now < until => {
-                    return Move::Park(until);
+                    return PollerAction::Park(until);
                 }
                 Phase::Local(_) => {
                     self.local = false;
                     self.phase = Phase::Begins;
                 }
                 Phase::Opens(until) => {
-                    let ready = self.again || ears.suffice() || ears.is_hopeless();
+                    let ready =
+                        self.again || subscriptions.suffice() || subscriptions.is_hopeless();
                     if !ready && now < until {
-                        return Move::Park(until);
+                        return PollerAction::Park(until);
                     }
                     return self.tries(true, now);
                 }
-                Phase::Tries(_) => return Move::Park(now + node_timeout),
+                Phase::Tries(_) => return PollerAction::Park(now + node_timeout),
                 Phase::Sleeps(until) => {
-                    let until = until.min(self.hint(ears, noise, now).unwrap_or(until));
+                    let until = until.min(self.hint(subscriptions, rng, now).unwrap_or(until));
                     if !self.again && now < until {
-                        return Move::Park(until);
+                        return PollerAction::Park(until);
                     }
                     self.hinted = !self.told.is_empty();
                     if self.hinted {
@@ -281,26 +284,31 @@ impl Contender {
     }
 
     /// When what was told is followed.
-    fn hint(&mut self, ears: &Ears, noise: &mut Noise, now: Instant) -> Option<Instant> {
+    fn hint(
+        &mut self,
+        subscriptions: &Subscriptions,
+        rng: &mut Rng,
+        now: Instant,
+    ) -> Option<Instant> {
         if self.told.is_empty() && self.grace.is_none() {
             return None;
         }
-        if self.told.len() >= majority(ears.nodes) {
+        if self.told.len() >= majority(subscriptions.nodes) {
             return Some(self.follows_from);
         }
-        let end = *self.grace.get_or_insert_with(|| now + noise.between(GRACE));
+        let end = *self.grace.get_or_insert_with(|| now + rng.between(GRACE));
         Some(end.max(self.follows_from))
     }
 
-    fn tries(&mut self, knocks: bool, now: Instant) -> Move {
+    fn tries(&mut self, knocks: bool, now: Instant) -> PollerAction {
         self.told = NodeSet::EMPTY;
         self.grace = None;
         self.again = false;
         self.phase = Phase::Tries(now);
-        Move::Try(match self.turn {
-            Some(_) if self.patient_until().is_none_or(|until| now < until) => Bid::InTurn,
-            None if !knocks => Bid::Plain,
-            _ => Bid::Knock,
+        PollerAction::Try(match self.turn {
+            Some(_) if self.patient_until().is_none_or(|until| now < until) => AcquireMode::InOrder,
+            None if !knocks => AcquireMode::Plain,
+            _ => AcquireMode::Enqueue,
         })
     }
 
@@ -310,14 +318,20 @@ impl Contender {
     }
 
     /// Denied, by a quorum or for want of one.
-    pub(crate) fn denied(&mut self, denial: &Denial, ears: &Ears, noise: &mut Noise, now: Instant) {
+    pub(crate) fn denied(
+        &mut self,
+        rejection: &Rejection,
+        subscriptions: &Subscriptions,
+        rng: &mut Rng,
+        now: Instant,
+    ) {
         let Phase::Tries(began) = self.phase else {
             return;
         };
         if mutant(30) {
             self.told = NodeSet::EMPTY;
         }
-        let kept = denial.is_kept(majority(ears.nodes));
+        let kept = rejection.is_reserved(majority(subscriptions.nodes));
         self.kept_since = kept.then(|| self.kept_since.unwrap_or(now));
         // Whoever had it then tells the next one.
         self.knows = self.again || !self.told.is_empty();
@@ -327,8 +341,8 @@ impl Contender {
         }
         self.denied |= self.knocks;
         let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
-        let quorum = majority(ears.nodes);
-        let holder = denial.holder(quorum);
+        let quorum = majority(subscriptions.nodes);
+        let holder = rejection.holder(quorum);
         let changed = holder != self.holder;
         self.holder = holder;
         self.wrong = match self.hinted && !changed {
@@ -339,22 +353,22 @@ impl Contender {
         self.follows_from = now;
         if self.wrong > 0 {
             let most = SHORTEST_PAUSE.saturating_mul(grows(self.wrong));
-            self.follows_from += noise.between((SHORTEST_PAUSE, most));
+            self.follows_from += rng.between((SHORTEST_PAUSE, most));
         }
         self.hinted = false;
         self.same = if changed { 0 } else { self.same + 1 };
-        let sleep = if holder.is_none() && !denial.is_unknown() && !kept {
+        let sleep = if holder.is_none() && !rejection.is_unknown() && !kept {
             // Others were met, and none has it: it may be free at any moment.
             self.splits += 1;
             let most = took.saturating_mul(grows(self.splits));
             let most = most.min(self.retry_delay.1).max(SHORTEST_PAUSE);
-            noise.between((took.min(most), most))
+            rng.between((took.min(most), most))
         } else {
             self.splits = 0;
-            let poll = self.poll(denial.is_queued(quorum), ears, noise);
-            let free = denial.free_in(quorum);
+            let poll = self.poll(rejection.is_queued(quorum), subscriptions, rng);
+            let free = rejection.free_in(quorum);
             free.map_or(poll, |free| {
-                poll.min(free.saturating_add(noise.between(EXPIRED)))
+                poll.min(free.saturating_add(rng.between(EXPIRED)))
             })
         };
         let sleep = match self.patient_until() {
@@ -364,11 +378,11 @@ impl Contender {
         self.phase = Phase::Sleeps(now + sleep);
     }
 
-    fn poll(&self, queued: bool, ears: &Ears, noise: &mut Noise) -> Duration {
-        let poll = noise.between(self.retry_delay).max(SHORTEST_POLL);
+    fn poll(&self, queued: bool, subscriptions: &Subscriptions, rng: &mut Rng) -> Duration {
+        let poll = rng.between(self.retry_delay).max(SHORTEST_POLL);
         let longer = poll.saturating_mul(1 << self.same.min(MAX_DOUBLINGS));
         // Who is not told soon finds out by itself.
-        let poll = if ears.suffice() && queued {
+        let poll = if subscriptions.suffice() && queued {
             longer
         } else {
             poll
@@ -390,13 +404,13 @@ impl Contender {
     }
 
     /// It hears a node from now on, and may have missed something before.
-    pub(crate) fn hears(&mut self, noise: &mut Noise, now: Instant) {
+    pub(crate) fn hears(&mut self, rng: &mut Rng, now: Instant) {
         // Or during a try: the nodes may have found that it does not listen, and forgotten it.
         if let Phase::Sleeps(_) | Phase::Tries(_) = self.phase
             && self.knocks
             && !mutant(38)
         {
-            self.grace.get_or_insert_with(|| now + noise.between(GRACE));
+            self.grace.get_or_insert_with(|| now + rng.between(GRACE));
         }
     }
 
@@ -412,14 +426,14 @@ impl Contender {
     }
 
     /// It was, and another process was told: that one goes first.
-    pub(crate) fn yields(&mut self, noise: &mut Noise, now: Instant) {
+    pub(crate) fn yields(&mut self, rng: &mut Rng, now: Instant) {
         self.local = false;
         // It may have been this process that was told.
         self.knows = true;
         if !self.is_trying() {
             self.again = false;
             self.told = NodeSet::EMPTY;
-            self.phase = Phase::Sleeps(now + noise.between(START));
+            self.phase = Phase::Sleeps(now + rng.between(START));
         }
     }
 }
@@ -428,16 +442,16 @@ impl Contender {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::protocol::queue::Seen;
+    use crate::protocol::queue::LockInfo;
 
     const MS: Duration = Duration::from_millis(1);
     const NODE_TIMEOUT: Duration = Duration::from_millis(50);
     const DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
     struct World {
-        contender: Contender,
-        ears: Ears,
-        noise: Noise,
+        poller: Poller,
+        subscriptions: Subscriptions,
+        rng: Rng,
         now: Instant,
         here: bool,
     }
@@ -445,50 +459,50 @@ mod tests {
     /// Of so many nodes, all of which are heard.
     fn world(nodes: usize) -> World {
         let now = clock::instant();
-        let mut ears = Ears::new(nodes);
-        ears.open = NodeSet::first(nodes);
+        let mut subscriptions = Subscriptions::new(nodes);
+        subscriptions.open = NodeSet::first(nodes);
         World {
-            contender: Contender::new(DELAY, None, false, now),
-            ears,
-            noise: Noise::new(17),
+            poller: Poller::new(DELAY, None, false, now),
+            subscriptions,
+            rng: Rng::new(17),
             now,
             here: false,
         }
     }
 
     impl World {
-        fn next(&mut self) -> Move {
-            let (ears, noise) = (&self.ears, &mut self.noise);
-            self.contender
-                .next(self.here, ears, NODE_TIMEOUT, noise, self.now)
+        fn next(&mut self) -> PollerAction {
+            let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+            self.poller
+                .next(self.here, subscriptions, NODE_TIMEOUT, rng, self.now)
         }
 
         /// How long it sleeps.
         fn sleeps(&mut self) -> Duration {
             match self.next() {
-                Move::Park(until) => until - self.now,
-                Move::Try(_) => panic!("it tries"),
+                PollerAction::Park(until) => until - self.now,
+                PollerAction::Try(_) => panic!("it tries"),
             }
         }
 
         fn knocks(&mut self) {
-            assert_eq!(self.next(), Move::Try(Bid::Knock));
+            assert_eq!(self.next(), PollerAction::Try(AcquireMode::Enqueue));
         }
 
         /// All nodes say that this one has it, for so long.
         fn denied(&mut self, holder: u32, left: Option<Duration>) {
             let holder = Some(holder);
             let queued = true;
-            let one = Seen {
+            let one = LockInfo {
                 left,
                 holder,
                 queued,
-                ..Seen::default()
+                ..LockInfo::default()
             };
-            let seen = vec![one; self.ears.nodes];
-            let denial = Denial { seen, granted: 0 };
-            let (ears, noise) = (&self.ears, &mut self.noise);
-            self.contender.denied(&denial, ears, noise, self.now);
+            let seen = vec![one; self.subscriptions.nodes];
+            let rejection = Rejection { seen, granted: 0 };
+            let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+            self.poller.denied(&rejection, subscriptions, rng, self.now);
         }
     }
 
@@ -515,8 +529,8 @@ mod tests {
         world.denied(3, None);
         assert!(world.sleeps() <= DELAY.1);
         // Where too few are heard, the pauses do not grow.
-        world.ears.open = NodeSet::first(1);
-        world.ears.failed = NodeSet::ALL
+        world.subscriptions.open = NodeSet::first(1);
+        world.subscriptions.failed = NodeSet::ALL
             .without(NodeSet::first(1))
             .and(NodeSet::first(3));
         for _ in 0..12 {
@@ -533,15 +547,15 @@ mod tests {
         let mut world = world(3);
         world.knocks();
         world.denied(1, None);
-        world.contender.told(0);
+        world.poller.told(0);
         assert!(world.sleeps() <= GRACE.1);
-        world.contender.told(0);
+        world.poller.told(0);
         assert!(world.sleeps() <= GRACE.1, "the same node again");
-        world.contender.told(2);
+        world.poller.told(2);
         world.knocks();
         // Told during a try (rule R31).
-        world.contender.told(1);
-        world.contender.told(2);
+        world.poller.told(1);
+        world.poller.told(2);
         world.denied(2, None);
         world.knocks();
     }
@@ -554,22 +568,22 @@ mod tests {
         let mut tries = 0;
         let end = world.now + 1000 * MS;
         while world.now < end {
-            world.contender.told(0);
+            world.poller.told(0);
             match world.next() {
-                Move::Try(_) => {
+                PollerAction::Try(_) => {
                     tries += 1;
                     world.denied(1, None);
                 }
-                Move::Park(until) => world.now = until,
+                PollerAction::Park(until) => world.now = until,
             }
         }
         assert!((20..200).contains(&tries), "{tries}");
         // The next holder's is right.
-        world.contender.told(0);
+        world.poller.told(0);
         world.now += 50 * MS;
         world.knocks();
         world.denied(2, None);
-        world.contender.told(0);
+        world.poller.told(0);
         world.knocks();
     }
 
@@ -577,56 +591,58 @@ mod tests {
     fn who_meets_other_contenders_tries_again_soon() {
         let mut world = world(3);
         world.knocks();
-        let one = Seen {
+        let one = LockInfo {
             left: None,
             holder: Some(1),
             queued: true,
-            ..Seen::default()
+            ..LockInfo::default()
         };
         let mut seen = vec![one; 3];
         for (seen, holder) in seen.iter_mut().zip(1..) {
             seen.holder = Some(holder);
         }
-        let denial = Denial { seen, granted: 0 };
+        let rejection = Rejection { seen, granted: 0 };
         world.now += MS;
-        let (ears, noise) = (&world.ears, &mut world.noise);
-        world.contender.denied(&denial, ears, noise, world.now);
+        let (subscriptions, rng) = (&world.subscriptions, &mut world.rng);
+        world
+            .poller
+            .denied(&rejection, subscriptions, rng, world.now);
         assert!(world.sleeps() <= 2 * MS);
     }
 
     #[test]
     fn a_thread_of_this_process_has_the_first_chance_to_hand_over() {
         let mut world = world(1);
-        world.ears = Ears::new(1);
-        world.contender = Contender::new(DELAY, None, true, world.now);
+        world.subscriptions = Subscriptions::new(1);
+        world.poller = Poller::new(DELAY, None, true, world.now);
         world.here = true;
         let slept = world.sleeps();
-        assert!(slept <= LONGEST_LOCAL && !world.contender.listens());
-        // It does not: other processes are asked to tell, and first their ears are waited for.
+        assert!(slept <= LONGEST_LOCAL && !world.poller.listens());
+        // It does not: other processes are asked to tell, and first their subscriptions are waited for.
         world.now += slept;
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
-        assert!(world.contender.listens());
-        world.ears.open.add(0);
+        assert!(world.poller.listens());
+        world.subscriptions.open.add(0);
         world.knocks();
     }
 
     #[test]
     fn a_lock_that_is_free_again_here_is_tried_for_without_a_knock() {
         let mut world = world(1);
-        world.ears = Ears::new(1);
-        world.contender = Contender::new(DELAY, None, true, world.now);
+        world.subscriptions = Subscriptions::new(1);
+        world.poller = Poller::new(DELAY, None, true, world.now);
         world.here = true;
         world.sleeps();
         world.here = false;
-        world.contender.free();
-        assert_eq!(world.next(), Move::Try(Bid::Plain));
+        world.poller.free();
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::Plain));
     }
 
     #[test]
     fn who_was_passed_over_for_another_process_gives_it_a_start() {
         let mut world = world(1);
-        let (mut noise, now) = (Noise::new(3), world.now);
-        world.contender.yields(&mut noise, now);
+        let (mut rng, now) = (Rng::new(3), world.now);
+        world.poller.yields(&mut rng, now);
         let slept = world.sleeps();
         assert!((START.0..=START.1).contains(&slept));
         world.now += slept;
@@ -636,9 +652,9 @@ mod tests {
     #[test]
     fn ears_that_cannot_open_are_not_waited_for() {
         let mut world = world(3);
-        world.ears = Ears::new(3);
+        world.subscriptions = Subscriptions::new(3);
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
-        world.ears.failed = NodeSet::first(2);
+        world.subscriptions.failed = NodeSet::first(2);
         world.knocks();
     }
 
@@ -646,43 +662,43 @@ mod tests {
 
     fn fair(nodes: usize) -> World {
         let mut world = world(nodes);
-        world.contender = Contender::new(DELAY, Some(Turn::new(NODE_TIMEOUT)), false, world.now);
+        world.poller = Poller::new(DELAY, Some(Turn::new(NODE_TIMEOUT)), false, world.now);
         world
     }
 
     impl World {
         /// Nodes that keep the lock for another one for so long, and those that have granted it.
         fn kept(&mut self, kept: usize, granted: usize, left: Duration) {
-            let one = Seen {
+            let one = LockInfo {
                 left: Some(left),
                 holder: None,
                 queued: true,
-                ..Seen::default()
+                ..LockInfo::default()
             };
-            let denial = Denial {
+            let rejection = Rejection {
                 seen: vec![one; kept],
                 granted,
             };
-            let (ears, noise) = (&self.ears, &mut self.noise);
-            self.contender.denied(&denial, ears, noise, self.now);
+            let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+            self.poller.denied(&rejection, subscriptions, rng, self.now);
         }
     }
 
     #[test]
     fn who_is_fair_takes_the_lock_in_turn_and_looks_when_another_turn_may_be_over() {
         let mut world = fair(3);
-        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
         world.denied(1, None);
         for _ in 0..12 {
             let slept = world.sleeps();
             assert!(slept <= 250 * MS, "{slept:?}");
             world.now += slept;
-            assert_eq!(world.next(), Move::Try(Bid::InTurn));
+            assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
             world.denied(1, None);
         }
-        world.contender.told(0);
-        world.contender.told(1);
-        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        world.poller.told(0);
+        world.poller.told(1);
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
         world.kept(2, 0, 30 * MS);
         let slept = world.sleeps();
         assert!((30 * MS..=40 * MS).contains(&slept), "{slept:?}");
@@ -698,38 +714,38 @@ mod tests {
         let mut world = fair(3);
         let since = world.now;
         let bid = |world: &mut World| match world.next() {
-            Move::Try(bid) => bid,
-            Move::Park(until) => {
+            PollerAction::Try(bid) => bid,
+            PollerAction::Park(until) => {
                 world.now = until;
                 match world.next() {
-                    Move::Try(bid) => bid,
-                    Move::Park(_) => panic!("it sleeps on"),
+                    PollerAction::Try(bid) => bid,
+                    PollerAction::Park(_) => panic!("it sleeps on"),
                 }
             }
         };
-        while bid(&mut world) == Bid::InTurn {
+        while bid(&mut world) == AcquireMode::InOrder {
             assert!(world.now < since + 1000 * MS);
             world.kept(3, 0, 250 * MS);
         }
         assert!(world.now >= since + 1000 * MS);
         // In between somebody had it: that is another matter.
         world.denied(1, None);
-        assert_eq!(bid(&mut world), Bid::InTurn);
+        assert_eq!(bid(&mut world), AcquireMode::InOrder);
         world.kept(3, 0, 250 * MS);
-        assert_eq!(bid(&mut world), Bid::InTurn);
+        assert_eq!(bid(&mut world), AcquireMode::InOrder);
     }
 
     #[test]
     fn who_has_no_time_tries_and_does_not_listen() {
         let mut world = fair(3);
-        world.ears = Ears::new(3);
-        world.contender.hurries();
-        assert_eq!(world.next(), Move::Try(Bid::InTurn));
+        world.subscriptions = Subscriptions::new(3);
+        world.poller.hurries();
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
         // Others were met: the next try is soon.
         world.kept(0, 1, MS);
         assert!(world.sleeps() <= 2 * MS);
         world.now += 2 * MS;
-        assert_eq!(world.next(), Move::Try(Bid::InTurn));
-        assert!(!world.contender.listens());
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
+        assert!(!world.poller.listens());
     }
 }

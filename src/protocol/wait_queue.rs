@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
-use crate::protocol::attempt::{Attempt, Denial};
-use crate::protocol::contender::{Bid, Contender, Ears, Move, Noise};
+use crate::protocol::attempt::{Attempt, Rejection};
 use crate::protocol::mutant;
-use crate::protocol::queue::{self, Channel, Knock, Turn};
+use crate::protocol::poller::{AcquireMode, Poller, PollerAction, Rng, Subscriptions};
+use crate::protocol::queue::{self, Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
-use crate::protocol::script::Tell;
+use crate::protocol::script::Notify;
 
 /// After so many hand-overs, or so long, another process that waits has its turn.
-const LONGEST_RUN: (u32, Duration) = (16, Duration::from_millis(20));
-/// So long ears stay open after the last need, and what is known of a line is kept.
+const MAX_HAND_OFFS: (u32, Duration) = (16, Duration::from_millis(20));
+/// So long subscriptions stay open after the last need, and what is known of a line is kept.
 const WARM: Duration = Duration::from_secs(1);
 /// Who is not at the front is woken when it is.
 const LONGEST_PARK: Duration = Duration::from_secs(3600);
@@ -48,7 +48,7 @@ impl Failure {
 
 /// What somebody waits for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct AcquireRequest {
     pub(crate) ttl: Ttl,
     pub(crate) label: Option<Label>,
     /// No attempt begins after that.
@@ -62,9 +62,9 @@ pub(crate) struct Wish {
 
 /// What a thread that waits should do.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum WaiterAction {
     /// One attempt; with a knock the nodes are asked to tell.
-    Try(Option<Arc<Knock>>),
+    Try(Option<Arc<QueueEntry>>),
     /// Until then, or until it is woken.
     Park(Instant),
     /// Somebody else has submitted the first try of this attempt for it.
@@ -75,11 +75,11 @@ pub(crate) enum Step {
 
 /// What a release does about those who wait here.
 #[derive(Debug)]
-pub(crate) enum Handover<W> {
+pub(crate) enum HandOff<W> {
     /// Nothing: the release tells a process that waits, and the thread at the front goes on by itself.
-    Tell(Tell),
+    Notify(Notify),
     /// It goes together with the first try for this one.
-    Serve {
+    To {
         place: u64,
         who: W,
         ttl: Ttl,
@@ -90,7 +90,7 @@ pub(crate) enum Handover<W> {
 #[derive(Debug)]
 enum State {
     Queued,
-    Front(Contender),
+    Front(Poller),
     Served(Option<Attempt>),
 }
 
@@ -98,7 +98,7 @@ enum State {
 struct Place<W> {
     resource: Arc<[u8]>,
     who: W,
-    wish: Wish,
+    request: AcquireRequest,
     arrived: Point,
     state: State,
     last: Option<Failure>,
@@ -109,7 +109,7 @@ struct Place<W> {
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct WaitQueue {
     /// Those who have left may still be in it.
     queue: VecDeque<u64>,
     /// Hand-overs in a row, and when the first one was.
@@ -121,7 +121,7 @@ struct Line {
     last: Option<Failure>,
 }
 
-impl Line {
+impl WaitQueue {
     /// Whether a thread of this process has waited for another one until lately.
     fn is_warm(&self, now: Instant) -> bool {
         self.warm.is_some_and(|at| now < at + WARM)
@@ -134,14 +134,14 @@ impl Line {
 }
 
 /// `W`: a thread that waits.
-pub(crate) struct Lines<W> {
-    lines: HashMap<Arc<[u8]>, Line>,
+pub(crate) struct WaitQueues<W> {
+    lines: HashMap<Arc<[u8]>, WaitQueue>,
     places: HashMap<u64, Place<W>>,
     arrivals: u64,
     node_timeout: Duration,
     /// None: this process cannot be told.
     channel: Option<Channel>,
-    ears: Ears,
+    subscriptions: Subscriptions,
     /// Nodes that a thread listens to, or tries to.
     listened: NodeSet,
     /// Nodes that a thread is to be started for.
@@ -151,36 +151,36 @@ pub(crate) struct Lines<W> {
     needed_until: Option<Instant>,
     sweep_at: Option<Instant>,
     forwards: Option<(u32, Instant)>,
-    noise: Noise,
+    rng: Rng,
     /// To be woken.
     pub(crate) woken: Vec<W>,
 }
 
-impl<W: Clone> Lines<W> {
+impl<W: Clone> WaitQueues<W> {
     pub(crate) fn new(
         nodes: usize,
         channel: Option<Channel>,
         node_timeout: Duration,
-        noise: u64,
-    ) -> Lines<W> {
-        let mut ears = Ears::new(nodes);
+        rng: u64,
+    ) -> WaitQueues<W> {
+        let mut subscriptions = Subscriptions::new(nodes);
         // Without a channel nobody can tell this process anything.
         let audible = channel.map_or(NodeSet::EMPTY, |_| NodeSet::first(nodes));
-        ears.failed = NodeSet::first(nodes).without(audible);
-        Lines {
+        subscriptions.failed = NodeSet::first(nodes).without(audible);
+        WaitQueues {
             lines: HashMap::new(),
             places: HashMap::new(),
             arrivals: 0,
             node_timeout,
             channel,
-            ears,
+            subscriptions,
             listened: NodeSet::EMPTY,
             listen: NodeSet::EMPTY,
             audible,
             needed_until: None,
             sweep_at: None,
             forwards: None,
-            noise: Noise::new(noise),
+            rng: Rng::new(rng),
             woken: Vec::new(),
         }
     }
@@ -213,7 +213,7 @@ impl<W: Clone> Lines<W> {
         &mut self,
         resource: &Arc<[u8]>,
         who: W,
-        wish: Wish,
+        request: AcquireRequest,
         tried: Option<(Failure, Duration, bool)>,
         now: Point,
     ) -> u64 {
@@ -222,29 +222,29 @@ impl<W: Clone> Lines<W> {
         self.sweep(now.mono);
         let line = self.lines.entry(resource.clone()).or_default();
         if !line.is_remembered(now.mono) {
-            *line = Line::default();
+            *line = WaitQueue::default();
         }
         let is_front = line.queue.is_empty();
         line.queue.push_back(place);
-        let owed = is_front && wish.turn.is_some();
+        let owed = is_front && request.turn.is_some();
         let mut state = State::Queued;
         if is_front {
             let local = tried.as_ref().is_none_or(|(_, _, local)| *local);
-            let hasty = owed && wish.end.is_some_and(|end| end <= now.mono);
+            let hasty = owed && request.end.is_some_and(|end| end <= now.mono);
             let local = local && !line.is_warm(now.mono);
-            let mut contender = Contender::new(wish.retry_delay, wish.turn, local, now.mono);
+            let mut poller = Poller::new(request.retry_delay, request.turn, local, now.mono);
             if hasty {
-                contender.hurries();
+                poller.hurries();
             }
             if owed {
                 // Whose turn it is, the nodes know.
                 line.passed = None;
             } else if line.passed.take().is_some() {
-                contender.yields(&mut self.noise, now.mono);
+                poller.yields(&mut self.rng, now.mono);
             } else if let Some((Failure::Unavailable(_) | Failure::TooSlow, pause, _)) = &tried {
-                contender.failed(*pause, now.mono);
+                poller.failed(*pause, now.mono);
             }
-            state = State::Front(contender);
+            state = State::Front(poller);
         }
         let last = tried.map(|(failure, _, _)| failure);
         let resource = resource.clone();
@@ -253,7 +253,7 @@ impl<W: Clone> Lines<W> {
             Place {
                 resource,
                 who,
-                wish,
+                request,
                 arrived: now,
                 state,
                 last,
@@ -265,81 +265,81 @@ impl<W: Clone> Lines<W> {
     }
 
     /// What the thread in a place should do. `here`: a thread of this process seems to have the lock.
-    pub(crate) fn step(&mut self, at: u64, here: bool, now: Point) -> Step {
+    pub(crate) fn step(&mut self, at: u64, here: bool, now: Point) -> WaiterAction {
         let Some(place) = self.places.get_mut(&at) else {
-            return Step::Over(Failure::Busy);
+            return WaiterAction::Over(Failure::Busy);
         };
         if place.hopeless {
-            return Step::Over(self.failure(at));
+            return WaiterAction::Over(self.failure(at));
         }
-        let over = place.wish.end.is_some_and(|end| end <= now.mono);
+        let over = place.request.end.is_some_and(|end| end <= now.mono);
         let soon = place.arrived.mono + self.node_timeout;
         let owed = place.owed && (place.last.is_none() || now.mono < soon);
         let far = || now.mono + LONGEST_PARK;
         let step = match &mut place.state {
             State::Served(attempt) => match attempt.take() {
-                Some(attempt) => return Step::Served(attempt),
+                Some(attempt) => return WaiterAction::Served(attempt),
                 // It is being submitted.
-                None => return Step::Park(far()),
+                None => return WaiterAction::Park(far()),
             },
-            State::Queued if over => return Step::Over(self.failure(at)),
-            _ if over && !owed => return Step::Over(self.failure(at)),
-            State::Queued => return Step::Park(place.wish.end.unwrap_or_else(far)),
-            State::Front(contender) => {
-                let (ears, noise) = (&self.ears, &mut self.noise);
-                contender.next(here, ears, self.node_timeout, noise, now.mono)
+            State::Queued if over => return WaiterAction::Over(self.failure(at)),
+            _ if over && !owed => return WaiterAction::Over(self.failure(at)),
+            State::Queued => return WaiterAction::Park(place.request.end.unwrap_or_else(far)),
+            State::Front(poller) => {
+                let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+                poller.next(here, subscriptions, self.node_timeout, rng, now.mono)
             }
         };
-        let State::Front(contender) = &place.state else {
-            return Step::Over(Failure::Busy);
+        let State::Front(poller) = &place.state else {
+            return WaiterAction::Over(Failure::Busy);
         };
-        // A knock on a warm line needs no ears if it is granted.
-        let parks = matches!(step, Move::Park(_));
-        if contender.listens() && (parks || !self.ears.suffice()) {
+        // A knock on a warm line needs no subscriptions if it is granted.
+        let parks = matches!(step, PollerAction::Park(_));
+        if poller.listens() && (parks || !self.subscriptions.suffice()) {
             self.needed_until = Some(now.mono + WARM);
             self.listen = self.listen.or(self.audible.without(self.listened));
             self.listened = self.listened.or(self.listen);
         }
         match step {
-            Move::Try(bid) => Step::Try(self.knock(at, bid, now)),
-            Move::Park(until) if owed && over && until < soon => Step::Park(until),
-            Move::Park(_) if over => Step::Over(self.failure(at)),
-            Move::Park(until) => self.park(at, until, here),
+            PollerAction::Try(bid) => WaiterAction::Try(self.knock(at, bid, now)),
+            PollerAction::Park(until) if owed && over && until < soon => WaiterAction::Park(until),
+            PollerAction::Park(_) if over => WaiterAction::Over(self.failure(at)),
+            PollerAction::Park(until) => self.park(at, until, here),
         }
     }
 
-    fn knock(&self, at: u64, bid: Bid, now: Point) -> Option<Arc<Knock>> {
+    fn knock(&self, at: u64, bid: AcquireMode, now: Point) -> Option<Arc<QueueEntry>> {
         let place = self.places.get(&at)?;
-        let State::Front(contender) = &place.state else {
+        let State::Front(poller) = &place.state else {
             return None;
         };
-        let lease = LEASE + contender.longest_poll().saturating_mul(3);
+        let lease = LEASE + poller.longest_poll().saturating_mul(3);
         let arrived = place.arrived.wall.duration_since(std::time::UNIX_EPOCH);
         // The clock of a single node is the only one that counts.
-        let arrived = arrived.ok().filter(|_| self.ears.nodes > 1);
-        let channel = self.channel.filter(|_| bid != Bid::Plain)?;
-        Some(Arc::new(Knock {
+        let arrived = arrived.ok().filter(|_| self.subscriptions.nodes > 1);
+        let channel = self.channel.filter(|_| bid != AcquireMode::Plain)?;
+        Some(Arc::new(QueueEntry {
             channel,
             arrived: arrived.map_or(0, queue::millis),
             waited: queue::millis(place.arrived.elapsed_at(now)),
             lease: queue::millis(lease),
-            turn: place.wish.turn.filter(|_| bid == Bid::InTurn),
+            turn: place.request.turn.filter(|_| bid == AcquireMode::InOrder),
         }))
     }
 
     /// Sleeps until then, or until its end; but nobody pauses for nothing.
-    fn park(&mut self, at: u64, until: Instant, here: bool) -> Step {
+    fn park(&mut self, at: u64, until: Instant, here: bool) -> WaiterAction {
         let Some(place) = self.places.get_mut(&at) else {
-            return Step::Over(Failure::Busy);
+            return WaiterAction::Over(Failure::Busy);
         };
         let failed = !matches!(place.last, None | Some(Failure::Busy));
-        match place.wish.end.filter(|end| *end <= until) {
+        match place.request.end.filter(|end| *end <= until) {
             Some(_) if failed && !here => {
                 // Until it has left nobody else makes a try for it.
-                place.wish.asks = true;
-                Step::Over(self.failure(at))
+                place.request.asks = true;
+                WaiterAction::Over(self.failure(at))
             }
-            end => Step::Park(end.unwrap_or(until)),
+            end => WaiterAction::Park(end.unwrap_or(until)),
         }
     }
 
@@ -356,20 +356,20 @@ impl<W: Clone> Lines<W> {
         &mut self,
         at: u64,
         (failure, pause): (Failure, Duration),
-        denial: &Denial,
+        rejection: &Rejection,
         now: Instant,
     ) {
         if !mutant(37) {
             self.back(at, now);
         }
-        let (ears, noise) = (&self.ears, &mut self.noise);
+        let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
         let Some(place) = self.places.get_mut(&at) else {
             return;
         };
-        if let State::Front(contender) = &mut place.state {
+        if let State::Front(poller) = &mut place.state {
             match failure {
-                Failure::Busy => contender.denied(denial, ears, noise, now),
-                _ => contender.failed(pause, now),
+                Failure::Busy => poller.denied(rejection, subscriptions, rng, now),
+                _ => poller.failed(pause, now),
             }
         }
         let hopeless = failure.is_hopeless();
@@ -380,8 +380,10 @@ impl<W: Clone> Lines<W> {
         if hopeless {
             return self.give_up(at);
         }
-        let quorum = majority(self.ears.nodes);
-        let split = denial.granted > 0 && !denial.is_kept(1) && denial.holder(quorum).is_none();
+        let quorum = majority(self.subscriptions.nodes);
+        let split = rejection.granted > 0
+            && !rejection.is_reserved(1)
+            && rejection.holder(quorum).is_none();
         // Another try is part of the same attempt.
         let soon = place.arrived.mono + self.node_timeout;
         place.owed &= split && now < soon;
@@ -395,7 +397,7 @@ impl<W: Clone> Lines<W> {
         };
         place.hopeless = true;
         // Until it has left nobody else makes a try for it.
-        place.wish.asks = true;
+        place.request.asks = true;
         let (resource, last) = (place.resource.clone(), place.last.clone());
         let Some(line) = self.lines.get_mut(&resource) else {
             return;
@@ -423,10 +425,10 @@ impl<W: Clone> Lines<W> {
         let State::Served(_) = place.state else {
             return;
         };
-        let (resource, wish) = (place.resource.clone(), place.wish.clone());
+        let (resource, request) = (place.resource.clone(), place.request.clone());
         let front = self.front(&resource);
         let trying = |front: u64| match &self.places.get(&front)?.state {
-            State::Front(contender) if contender.is_trying() => Some(()),
+            State::Front(poller) if poller.is_trying() => Some(()),
             _ => None,
         };
         let waits = front.and_then(trying).is_some();
@@ -447,10 +449,10 @@ impl<W: Clone> Lines<W> {
         front
             .into_iter()
             .for_each(|front| set(front, State::Queued));
-        let mut contender = Contender::new(wish.retry_delay, wish.turn, false, now);
+        let mut poller = Poller::new(request.retry_delay, request.turn, false, now);
         // Its release has told nobody else.
-        contender.will_pass_on();
-        set(at, State::Front(contender));
+        poller.will_pass_on();
+        set(at, State::Front(poller));
     }
 
     /// A thread leaves: with the lock, or without. With a channel it stays until its process has left the
@@ -482,7 +484,7 @@ impl<W: Clone> Lines<W> {
         if got {
             line.last = None;
         }
-        let State::Front(contender) = place.state else {
+        let State::Front(poller) = place.state else {
             // Where it stood is passed over when its turn comes.
             if line.queue.len() > 2 * self.places.len() + 16 {
                 let places = &self.places;
@@ -493,8 +495,8 @@ impl<W: Clone> Lines<W> {
         if line.queue.front() == Some(&at) {
             line.queue.pop_front();
         }
-        let passes_on = contender.must_pass_on();
-        if contender.has_waited() {
+        let passes_on = poller.must_pass_on();
+        if poller.has_waited() {
             line.warm = Some(now);
             self.needed_until = Some(now + WARM);
         }
@@ -502,7 +504,7 @@ impl<W: Clone> Lines<W> {
             line.run = None;
         }
         self.promote(&place.resource, now);
-        if let Some(next) = self.contender(&place.resource)
+        if let Some(next) = self.poller(&place.resource)
             && !got
             && passes_on
         {
@@ -517,13 +519,13 @@ impl<W: Clone> Lines<W> {
     /// with the same right.
     fn leaves_queue(&mut self, at: u64) -> Option<Channel> {
         let place = self.places.get_mut(&at)?;
-        let State::Front(contender) = &place.state else {
+        let State::Front(poller) = &place.state else {
             return None;
         };
-        let passes_on = contender.must_pass_on() && !mutant(33);
-        let fair = contender.is_fair();
+        let passes_on = poller.must_pass_on() && !mutant(33);
+        let fair = poller.is_fair();
         // Nobody else makes a try for it any more.
-        place.wish.asks = true;
+        place.request.asks = true;
         let resource = place.resource.clone();
         let line = self.lines.get(&resource)?;
         let mut others = line.queue.iter().filter(|other| **other != at);
@@ -552,10 +554,10 @@ impl<W: Clone> Lines<W> {
         None
     }
 
-    fn contender(&mut self, resource: &[u8]) -> Option<&mut Contender> {
+    fn poller(&mut self, resource: &[u8]) -> Option<&mut Poller> {
         let front = self.front(resource)?;
         match &mut self.places.get_mut(&front)?.state {
-            State::Front(contender) => Some(contender),
+            State::Front(poller) => Some(poller),
             _ => None,
         }
     }
@@ -568,9 +570,9 @@ impl<W: Clone> Lines<W> {
         {
             let line = self.lines.get(resource);
             let local = line.is_none_or(|line| !line.is_warm(now));
-            let wish = &place.wish;
-            let contender = Contender::new(wish.retry_delay, wish.turn, local, now);
-            place.state = State::Front(contender);
+            let request = &place.request;
+            let poller = Poller::new(request.retry_delay, request.turn, local, now);
+            place.state = State::Front(poller);
         }
     }
 
@@ -586,7 +588,7 @@ impl<W: Clone> Lines<W> {
     // ---- releases in this process
 
     /// A thread of this process is about to release a lock: who is next.
-    pub(crate) fn hand_over(&mut self, resource: &[u8], now: Instant) -> Handover<W> {
+    pub(crate) fn hand_over(&mut self, resource: &[u8], now: Instant) -> HandOff<W> {
         self.sweep(now);
         let Some(at) = self.front(resource) else {
             // The next who waits here begins a run of its own.
@@ -594,19 +596,19 @@ impl<W: Clone> Lines<W> {
                 line.run = None;
             }
             let channel = self.channel.filter(|_| !mutant(44));
-            return Handover::Tell(channel.map_or(Tell::One, Tell::Another));
+            return HandOff::Notify(channel.map_or(Notify::First, Notify::FirstBut));
         };
         let (Some(line), Some(place)) = (self.lines.get_mut(resource), self.places.get_mut(&at))
         else {
-            return Handover::Tell(Tell::One);
+            return HandOff::Notify(Notify::First);
         };
-        let (most, longest) = LONGEST_RUN;
+        let (most, longest) = MAX_HAND_OFFS;
         let (count, since) = *line.run.get_or_insert((0, now));
-        let trying = matches!(&place.state, State::Front(contender) if contender.is_trying());
+        let trying = matches!(&place.state, State::Front(poller) if poller.is_trying());
         // Who may go without a try must not be the only one who knows that the lock is free.
-        let over = place.wish.end.is_some_and(|end| end <= now);
-        let goes = place.wish.asks || over;
-        let fair = place.wish.turn.is_some();
+        let over = place.request.end.is_some_and(|end| end <= now);
+        let goes = place.request.asks || over;
+        let fair = place.request.turn.is_some();
         if goes
             || fair
             || trying
@@ -615,15 +617,15 @@ impl<W: Clone> Lines<W> {
             || now >= since + longest
         {
             line.run = None;
-            return Handover::Tell(Tell::One);
+            return HandOff::Notify(Notify::First);
         }
         line.run = Some((count + 1, since));
-        let (who, wish) = (place.who.clone(), &place.wish);
-        let (ttl, label) = (wish.ttl, wish.label.clone());
+        let (who, request) = (place.who.clone(), &place.request);
+        let (ttl, label) = (request.ttl, request.label.clone());
         place.state = State::Served(None);
         line.queue.pop_front();
         self.promote(resource, now);
-        Handover::Serve {
+        HandOff::To {
             place: at,
             who,
             ttl,
@@ -639,7 +641,7 @@ impl<W: Clone> Lines<W> {
     }
 
     /// Nobody could make that try: its thread does itself.
-    pub(crate) fn unserved(&mut self, at: u64, now: Instant) {
+    pub(crate) fn hand_off_failed(&mut self, at: u64, now: Instant) {
         self.back(at, now);
         if let Some(place) = self.places.get(&at) {
             self.woken.push(place.who.clone());
@@ -658,16 +660,16 @@ impl<W: Clone> Lines<W> {
             .lines
             .get_mut(resource)
             .and_then(|line| line.passed.take());
-        let mut noise = self.noise.clone();
-        if let Some(contender) = self.contender(resource) {
+        let mut rng = self.rng.clone();
+        if let Some(poller) = self.poller(resource) {
             match passed {
                 // If it is this one's turn, it is told.
-                Some(_) if contender.is_fair() => {}
-                Some(_) => contender.yields(&mut noise, now),
-                None => contender.free(),
+                Some(_) if poller.is_fair() => {}
+                Some(_) => poller.yields(&mut rng, now),
+                None => poller.free(),
             }
         }
-        self.noise = noise;
+        self.rng = rng;
         self.wake(resource);
     }
 
@@ -695,38 +697,38 @@ impl<W: Clone> Lines<W> {
 
     /// Whoever is at the front is to look again. False: nobody is.
     pub(crate) fn hint(&mut self, resource: &[u8], node: usize) -> bool {
-        let Some(contender) = self.contender(resource) else {
+        let Some(poller) = self.poller(resource) else {
             return false;
         };
-        contender.told(node);
+        poller.told(node);
         self.wake(resource);
         true
     }
 
     /// What is said on a node is heard from now on.
     pub(crate) fn hears(&mut self, node: usize, now: Instant) {
-        self.ears.open.add(node);
-        self.ears.failed.remove(node);
+        self.subscriptions.open.add(node);
+        self.subscriptions.failed.remove(node);
         let mut resources: Vec<Arc<[u8]>> = self.lines.keys().cloned().collect();
         // So that the same happens in each run of the simulation.
         resources.sort_unstable();
-        let mut noise = self.noise.clone();
+        let mut rng = self.rng.clone();
         for resource in resources {
-            if let Some(contender) = self.contender(&resource)
-                && contender.listens()
+            if let Some(poller) = self.poller(&resource)
+                && poller.listens()
             {
-                contender.hears(&mut noise, now);
+                poller.hears(&mut rng, now);
                 self.wake(&resource);
             }
         }
-        self.noise = noise;
+        self.rng = rng;
     }
 
     /// It is not heard any more, or a try to listen has failed.
-    pub(crate) fn is_deaf(&mut self, node: usize) {
-        self.ears.open.remove(node);
-        self.ears.failed.add(node);
-        // Those who wait for ears to open should wait no longer than they are of use.
+    pub(crate) fn subscription_failed(&mut self, node: usize) {
+        self.subscriptions.open.remove(node);
+        self.subscriptions.failed.add(node);
+        // Those who wait for subscriptions to open should wait no longer than they are of use.
         let listens =
             |place: &&Place<W>| matches!(&place.state, State::Front(one) if one.listens());
         let waiting = self.places.values().filter(listens);
@@ -734,20 +736,21 @@ impl<W: Clone> Lines<W> {
     }
 
     /// No thread listens to a node.
-    pub(crate) fn unattended(&mut self, node: usize) {
-        self.is_deaf(node);
+    pub(crate) fn cannot_start_worker(&mut self, node: usize) {
+        self.subscription_failed(node);
         self.listened.remove(node);
     }
 
     /// Whether anybody needs to hear the nodes. If not, the thread that listens to `node` ends.
-    pub(crate) fn still_listens(&mut self, node: usize, now: Instant) -> bool {
+    pub(crate) fn still_needed(&mut self, node: usize, now: Instant) -> bool {
         let lately = self.needed_until.is_some_and(|until| now < until);
-        let contends = |place: &Place<W>| matches!(&place.state, State::Front(contender) if contender.listens());
+        let contends =
+            |place: &Place<W>| matches!(&place.state, State::Front(poller) if poller.listens());
         if lately || self.places.values().any(contends) {
             return true;
         }
-        self.ears.open.remove(node);
-        self.ears.failed = self.ears.failed.without(self.audible);
+        self.subscriptions.open.remove(node);
+        self.subscriptions.failed = self.subscriptions.failed.without(self.audible);
         self.listened.remove(node);
         false
     }
@@ -758,7 +761,7 @@ impl<W: Clone> Lines<W> {
 }
 
 #[cfg(test)]
-impl<W: Clone> Lines<W> {
+impl<W: Clone> WaitQueues<W> {
     /// So many have a place.
     pub(crate) fn places(&self) -> usize {
         self.places.len()
@@ -771,7 +774,7 @@ impl<W: Clone> Lines<W> {
 
     /// Whether somebody is at the front of a line, or about to be served.
     pub(crate) fn is_contended_for(&mut self, resource: &[u8]) -> bool {
-        self.front(resource).is_none() || self.contender(resource).is_some()
+        self.front(resource).is_none() || self.poller(resource).is_some()
     }
 }
 
@@ -783,21 +786,21 @@ mod tests {
     const NAME: &[u8] = b"a";
 
     struct World {
-        lines: Lines<u32>,
+        lines: WaitQueues<u32>,
         now: Point,
     }
 
     fn world() -> World {
         let channel = Some(Channel::new([1; 16]));
         World {
-            lines: Lines::new(1, channel, 50 * MS, 7),
+            lines: WaitQueues::new(1, channel, 50 * MS, 7),
             now: Point::now(),
         }
     }
 
     impl World {
-        fn wish(&self, wait: Option<Duration>) -> Wish {
-            Wish {
+        fn request(&self, wait: Option<Duration>) -> AcquireRequest {
+            AcquireRequest {
                 ttl: Ttl::new(1000 * MS).unwrap(),
                 label: None,
                 end: wait.map(|wait| self.now.mono + wait),
@@ -808,10 +811,10 @@ mod tests {
         }
 
         fn join(&mut self, who: u32, wait: Option<Duration>) -> u64 {
-            let wish = self.wish(wait);
+            let request = self.request(wait);
             let tried = Some((Failure::Busy, MS, true));
             self.lines
-                .join(&Arc::from(NAME), who, wish, tried, self.now)
+                .join(&Arc::from(NAME), who, request, tried, self.now)
         }
 
         fn pass(&mut self, time: Duration) {
@@ -819,7 +822,7 @@ mod tests {
             self.now.wall += time;
         }
 
-        fn step(&mut self, place: u64, here: bool) -> Step {
+        fn step(&mut self, place: u64, here: bool) -> WaiterAction {
             self.lines.step(place, here, self.now)
         }
 
@@ -836,8 +839,8 @@ mod tests {
         /// Who is served by a release; `None`: it tells another process.
         fn release(&mut self) -> Option<(u64, u32)> {
             match self.lines.hand_over(NAME, self.now.mono) {
-                Handover::Serve { place, who, .. } => Some((place, who)),
-                Handover::Tell(_) => None,
+                HandOff::To { place, who, .. } => Some((place, who)),
+                HandOff::Notify(_) => None,
             }
         }
     }
@@ -863,25 +866,25 @@ mod tests {
         let channel = Channel::new([1; 16]);
         let place = world.join(0, None);
         let tells = |world: &mut World| match world.lines.hand_over(NAME, world.now.mono) {
-            Handover::Tell(tell) => Some(tell),
-            Handover::Serve { .. } => None,
+            HandOff::Notify(tell) => Some(tell),
+            HandOff::To { .. } => None,
         };
         world.pass(50 * MS);
         world.step(place, false);
-        assert_eq!(tells(&mut world), Some(Tell::One), "it is trying");
+        assert_eq!(tells(&mut world), Some(Notify::First), "it is trying");
         let failure = (Failure::Busy, MS);
         world
             .lines
-            .failed(place, failure, &Denial::default(), world.now.mono);
+            .failed(place, failure, &Rejection::default(), world.now.mono);
         assert_eq!(tells(&mut world), None);
         world.leave(place, true);
-        assert_eq!(tells(&mut world), Some(Tell::Another(channel)));
+        assert_eq!(tells(&mut world), Some(Notify::FirstBut(channel)));
         // As long as it listens it may be told.
         let place = world.join(0, None);
         world.lines.listened.add(0);
         world.leave(place, true);
         assert!(world.lines.lines.is_empty() && !world.lines.is_quiet());
-        assert!(!world.lines.still_listens(0, world.now.mono));
+        assert!(!world.lines.still_needed(0, world.now.mono));
         assert!(world.lines.is_quiet());
     }
 
@@ -902,16 +905,18 @@ mod tests {
     fn nobody_is_served_while_the_front_tries_or_after_its_end() {
         let mut world = world();
         let front = world.join(0, Some(100 * MS));
-        assert!(matches!(world.step(front, false), Step::Try(None)));
+        assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
         assert_eq!(world.release(), None);
-        let denial = Denial::default();
+        let rejection = Rejection::default();
         let failure = (Failure::Busy, MS);
-        world.lines.failed(front, failure, &denial, world.now.mono);
+        world
+            .lines
+            .failed(front, failure, &rejection, world.now.mono);
         world.pass(100 * MS);
         assert_eq!(world.release(), None);
         assert!(matches!(
             world.step(front, false),
-            Step::Over(Failure::Busy)
+            WaiterAction::Over(Failure::Busy)
         ));
     }
 
@@ -919,13 +924,13 @@ mod tests {
     fn who_asks_is_not_served_and_passes_on_when_it_gives_up() {
         for others in [false, true] {
             let mut world = world();
-            let wish = Wish {
+            let request = AcquireRequest {
                 asks: true,
-                ..world.wish(None)
+                ..world.request(None)
             };
             let (name, now) = (Arc::from(NAME), world.now);
             let tried = Some((Failure::Busy, MS, true));
-            let front = world.lines.join(&name, 0, wish, tried, now);
+            let front = world.lines.join(&name, 0, request, tried, now);
             assert_eq!(world.release(), None);
             world.lines.released(&name, false, now.mono);
             assert_eq!(world.lines.woken, [0]);
@@ -933,7 +938,7 @@ mod tests {
             // The next in the line does it in its place.
             assert_eq!(world.leave(front, false), !others);
             if let Some(next) = next {
-                assert!(matches!(world.step(next, false), Step::Try(None)));
+                assert!(matches!(world.step(next, false), WaiterAction::Try(None)));
             }
         }
     }
@@ -942,7 +947,7 @@ mod tests {
     fn who_never_knew_that_it_was_free_has_nothing_to_pass_on() {
         let mut world = world();
         let front = world.join(0, None);
-        assert!(matches!(world.step(front, true), Step::Park(_)));
+        assert!(matches!(world.step(front, true), WaiterAction::Park(_)));
         assert!(!world.leave(front, false));
     }
 
@@ -951,9 +956,11 @@ mod tests {
         let mut world = world();
         let [first, second] = [0, 1].map(|who| world.join(who, None));
         assert_eq!(world.release(), Some((first, 0)));
-        let (denial, failure) = (Denial::default(), (Failure::Busy, MS));
-        world.lines.failed(first, failure, &denial, world.now.mono);
-        assert!(matches!(world.step(second, true), Step::Park(_)));
+        let (rejection, failure) = (Rejection::default(), (Failure::Busy, MS));
+        world
+            .lines
+            .failed(first, failure, &rejection, world.now.mono);
+        assert!(matches!(world.step(second, true), WaiterAction::Park(_)));
         assert_eq!(world.release(), Some((first, 0)));
         assert_eq!(world.release(), Some((second, 1)));
     }
@@ -962,22 +969,27 @@ mod tests {
     fn ears_are_opened_for_other_processes_only_and_close_a_second_later() {
         let mut world = world();
         let place = world.join(0, None);
-        let Step::Park(until) = world.step(place, true) else {
+        let WaiterAction::Park(until) = world.step(place, true) else {
             panic!("a thread of this process has it");
         };
         assert!(world.lines.listen.is_empty() && until <= world.now.mono + 50 * MS);
         world.pass(until - world.now.mono);
-        assert!(matches!(world.step(place, true), Step::Park(_)));
+        assert!(matches!(world.step(place, true), WaiterAction::Park(_)));
         assert_eq!(world.lines.listen, NodeSet::first(1));
         world.lines.hears(0, world.now.mono);
-        assert!(matches!(world.step(place, true), Step::Try(Some(_))));
+        assert!(matches!(
+            world.step(place, true),
+            WaiterAction::Try(Some(_))
+        ));
         assert!(world.lines.told(NAME, 0, world.now.mono));
-        let denial = Denial::default();
+        let rejection = Rejection::default();
         let failure = (Failure::Busy, MS);
-        world.lines.failed(place, failure, &denial, world.now.mono);
+        world
+            .lines
+            .failed(place, failure, &rejection, world.now.mono);
         world.pass(5000 * MS);
         assert!(
-            world.lines.still_listens(0, world.now.mono),
+            world.lines.still_needed(0, world.now.mono),
             "it still waits"
         );
         world.leave(place, true);
@@ -986,9 +998,9 @@ mod tests {
             "it is warm"
         );
         world.pass(999 * MS);
-        assert!(world.lines.still_listens(0, world.now.mono));
+        assert!(world.lines.still_needed(0, world.now.mono));
         world.pass(MS);
-        assert!(!world.lines.still_listens(0, world.now.mono));
+        assert!(!world.lines.still_needed(0, world.now.mono));
         assert!(!world.lines.is_waited_for(NAME, world.now.mono));
         assert!(
             !world.lines.told(NAME, 0, world.now.mono),
@@ -1010,19 +1022,21 @@ mod tests {
         let mut world = world();
         let front = world.join(0, None);
         let second = world.join(1, Some(10 * MS));
-        assert!(matches!(world.step(front, false), Step::Try(_)));
-        let (denial, failure) = (Denial::default(), (Failure::TooSlow, MS));
-        world.lines.failed(front, failure, &denial, world.now.mono);
-        let wish = world.wish(Some(10 * MS));
+        assert!(matches!(world.step(front, false), WaiterAction::Try(_)));
+        let (rejection, failure) = (Rejection::default(), (Failure::TooSlow, MS));
+        world
+            .lines
+            .failed(front, failure, &rejection, world.now.mono);
+        let request = world.request(Some(10 * MS));
         let now = world.now;
-        let third = world.lines.join(&Arc::from(NAME), 2, wish, None, now);
+        let third = world.lines.join(&Arc::from(NAME), 2, request, None, now);
         world.pass(10 * MS);
         assert!(matches!(
             world.step(third, false),
-            Step::Over(Failure::TooSlow)
+            WaiterAction::Over(Failure::TooSlow)
         ));
         assert!(
-            matches!(world.step(second, false), Step::Over(Failure::Busy)),
+            matches!(world.step(second, false), WaiterAction::Over(Failure::Busy)),
             "it has tried"
         );
     }
@@ -1031,21 +1045,22 @@ mod tests {
 
     impl World {
         fn join_fair(&mut self, who: u32, wait: Option<Duration>) -> u64 {
-            let wish = Wish {
+            let request = AcquireRequest {
                 turn: Some(Turn::new(50 * MS)),
-                ..self.wish(wait)
+                ..self.request(wait)
             };
-            self.lines.join(&Arc::from(NAME), who, wish, None, self.now)
+            self.lines
+                .join(&Arc::from(NAME), who, request, None, self.now)
         }
 
-        fn denied(&mut self, place: u64, denial: &Denial) {
+        fn denied(&mut self, place: u64, rejection: &Rejection) {
             let failure = (Failure::Busy, 50 * MS);
-            self.lines.failed(place, failure, denial, self.now.mono);
+            self.lines.failed(place, failure, rejection, self.now.mono);
         }
 
-        fn knocks_in_turn(&mut self, place: u64) -> Arc<Knock> {
+        fn knocks_in_turn(&mut self, place: u64) -> Arc<QueueEntry> {
             match self.step(place, false) {
-                Step::Try(Some(knock)) if knock.turn.is_some() => knock,
+                WaiterAction::Try(Some(knock)) if knock.turn.is_some() => knock,
                 step => panic!("{step:?}"),
             }
         }
@@ -1061,7 +1076,7 @@ mod tests {
         // The node's own clock counts.
         assert_eq!((knock.arrived, knock.waited), (0, 0));
         assert!(world.lines.listen.is_empty());
-        assert!(matches!(world.step(second, false), Step::Park(_)));
+        assert!(matches!(world.step(second, false), WaiterAction::Park(_)));
         world.pass(30 * MS);
         world.leave(first, true);
         assert_eq!(world.knocks_in_turn(second).waited, 30);
@@ -1073,20 +1088,23 @@ mod tests {
         let place = world.join_fair(1, Some(Duration::ZERO));
         // Others of this process come first.
         let late = world.join_fair(2, Some(Duration::ZERO));
-        assert!(matches!(world.step(late, false), Step::Over(Failure::Busy)));
+        assert!(matches!(
+            world.step(late, false),
+            WaiterAction::Over(Failure::Busy)
+        ));
         world.leave(late, false);
         world.pass(MS);
         world.knocks_in_turn(place);
-        let split = Denial {
+        let split = Rejection {
             seen: Vec::new(),
             granted: 1,
         };
         world.denied(place, &split);
-        assert!(matches!(world.step(place, false), Step::Park(_)));
+        assert!(matches!(world.step(place, false), WaiterAction::Park(_)));
         world.pass(20 * MS);
         world.knocks_in_turn(place);
-        world.denied(place, &Denial::default());
-        assert!(matches!(world.step(place, false), Step::Over(_)));
+        world.denied(place, &Rejection::default());
+        assert!(matches!(world.step(place, false), WaiterAction::Over(_)));
         assert!(world.leave(place, false), "it was in the queue");
     }
 
@@ -1096,7 +1114,7 @@ mod tests {
         let first = world.join_fair(1, None);
         let second = world.join_fair(2, None);
         world.knocks_in_turn(first);
-        world.denied(first, &Denial::default());
+        world.denied(first, &Rejection::default());
         assert!(world.leave(first, false), "though another waits");
         world.knocks_in_turn(second);
     }
@@ -1114,13 +1132,13 @@ mod tests {
     impl World {
         fn fails(&mut self, place: u64, for_good: bool) {
             let failure = (refused(for_good), 50 * MS);
-            let denial = Denial::default();
-            self.lines.failed(place, failure, &denial, self.now.mono);
+            let rejection = Rejection::default();
+            self.lines.failed(place, failure, &rejection, self.now.mono);
         }
 
         fn is_over(&mut self, place: u64) -> bool {
             match self.step(place, false) {
-                Step::Over(failure) => {
+                WaiterAction::Over(failure) => {
                     assert!(failure.is_hopeless(), "{failure:?}");
                     true
                 }
@@ -1133,15 +1151,24 @@ mod tests {
     fn what_one_of_a_line_learns_ends_the_wait_of_all_and_what_may_pass_ends_none() {
         let mut world = world();
         let places = [0, 1, 2].map(|who| world.join(who, None));
-        assert!(matches!(world.step(places[0], false), Step::Try(None)));
+        assert!(matches!(
+            world.step(places[0], false),
+            WaiterAction::Try(None)
+        ));
         world.fails(places[0], false);
         assert!(world.lines.woken.is_empty());
         assert!(!places.iter().any(|place| world.is_over(*place)));
         // Now it would be told by other processes, and does not wait for ever to be.
         world.pass(50 * MS);
-        assert!(matches!(world.step(places[0], false), Step::Park(_)));
+        assert!(matches!(
+            world.step(places[0], false),
+            WaiterAction::Park(_)
+        ));
         world.pass(50 * MS);
-        assert!(matches!(world.step(places[0], false), Step::Try(Some(_))));
+        assert!(matches!(
+            world.step(places[0], false),
+            WaiterAction::Try(Some(_))
+        ));
         world.fails(places[0], true);
         assert_eq!(world.lines.woken, [1, 2]);
         assert_eq!(world.release(), None, "they are about to go");
@@ -1152,7 +1179,7 @@ mod tests {
         for place in places {
             world.leave(place, false);
         }
-        assert!(matches!(world.step(late, false), Step::Try(None)));
+        assert!(matches!(world.step(late, false), WaiterAction::Try(None)));
         world.leave(late, true);
         assert!(world.lines.lines.is_empty(), "nothing is kept of it");
     }
@@ -1162,7 +1189,7 @@ mod tests {
         let mut world = world();
         let [served, front, other] = [0, 1, 2].map(|who| world.join(who, None));
         assert_eq!(world.release(), Some((served, 0)));
-        assert!(matches!(world.step(front, false), Step::Try(None)));
+        assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
         world.fails(served, true);
         assert!(world.is_over(served) && world.is_over(other));
         world.fails(front, false);

@@ -1,4 +1,4 @@
-//! The leader's loop and the attendants: they do what the core says, with sockets and threads.
+//! The leader's loop and the workers: they do what the core says, with sockets and threads.
 //!
 //! The core stands under one mutex, which is never held while anything is sent, received, connected,
 //! waited for or logged.
@@ -12,18 +12,18 @@ use redis::ConnectionInfo;
 use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
-use crate::net::lane::Who;
+use crate::net::driver::Submitter;
 use crate::net::peer::Peer;
+use crate::net::query::AbandonedThreads;
 use crate::net::trust::Trust;
-use crate::net::visit::Overdue;
 use crate::observe::{self, Observer};
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
-use crate::protocol::entry::Answer;
 use crate::protocol::guard::Guard;
-use crate::protocol::node::{Errand, Link};
+use crate::protocol::node::{Link, NodeTask};
 use crate::protocol::notice::Notice;
-use crate::protocol::queue::Foreign;
+use crate::protocol::operation::Answer;
+use crate::protocol::queue::NotALock;
 use crate::protocol::quorum::NodeSet;
 use crate::secret::Secret;
 use crate::shown::Shown;
@@ -31,7 +31,7 @@ use crate::sync::{lock, wait_until};
 use crate::text::{address, human};
 use crate::tls::Tls;
 
-/// The nodes, as the leader and the attendants share them.
+/// The nodes, as the leader and the workers share them.
 pub(crate) struct Nodes {
     peers: Vec<Peer>,
     /// What `trust` was made from.
@@ -40,22 +40,22 @@ pub(crate) struct Nodes {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) observer: Observer,
-    pub(crate) overdue: Overdue,
+    pub(crate) abandoned_threads: AbandonedThreads,
     purpose: Purpose,
-    hub: Mutex<Hub>,
-    /// There is news for the leader or for an attendant.
+    state: Mutex<State>,
+    /// There is news for the leader or for a worker.
     changed: Condvar,
 }
 
-pub(crate) struct Hub {
-    pub(crate) core: Core<Who>,
-    /// Connections on their way between the leader and an attendant.
+pub(crate) struct State {
+    pub(crate) core: Core<Submitter>,
+    /// Connections on their way between the leader and a worker.
     parked: Vec<Option<Connection>>,
     /// Connections that were made and are not their nodes' yet.
     fresh: Vec<Option<Connection>>,
     /// What the leader has; `None`: somebody leads.
     pub(crate) idle: Option<Box<Leader>>,
-    /// The leader waits for news of the attendants.
+    /// The leader waits for news of the workers.
     waits: bool,
     /// The last leader was answered together with others.
     pub(crate) crowded: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Leader {
     parts: Vec<(usize, usize)>,
     buffer: Vec<u8>,
     /// To be delivered.
-    pub(crate) answers: Vec<(Who, Answer)>,
+    pub(crate) answers: Vec<(Submitter, Answer)>,
 }
 
 impl Nodes {
@@ -95,14 +95,14 @@ impl Nodes {
         let addresses = infos.iter().map(|info| address(info.addr()).into());
         let timeouts = (options.node_timeout, options.connect_timeout);
         let guard = options.restart_guard.map(Guard::new);
-        let noise = getrandom::u64().unwrap_or(1);
+        let rng = getrandom::u64().unwrap_or(1);
         let none = || infos.iter().map(|_| None).collect();
         let leader = Leader {
             connections: none(),
             ..Leader::default()
         };
-        let core = Core::new(addresses, timeouts, guard, noise, clock::instant());
-        let hub = Hub {
+        let core = Core::new(addresses, timeouts, guard, rng, clock::instant());
+        let state = State {
             core: core.with_secrets(infos.iter().map(Secret::of)),
             parked: none(),
             fresh: none(),
@@ -119,14 +119,14 @@ impl Nodes {
             peers: infos.into_iter().map(peer).collect(),
             trust,
             observer,
-            overdue: Overdue::default(),
+            abandoned_threads: AbandonedThreads::default(),
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
             purpose: match guard {
                 Some(_) => Purpose::GuardedLocks,
                 None => Purpose::Locks,
             },
-            hub: Mutex::new(hub),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         }
     }
@@ -146,23 +146,27 @@ impl Nodes {
         &self.peers
     }
 
-    pub(crate) fn hub(&self) -> MutexGuard<'_, Hub> {
-        lock(&self.hub)
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
-    pub(crate) fn wait<'a>(&self, hub: MutexGuard<'a, Hub>, until: Instant) -> MutexGuard<'a, Hub> {
-        wait_until(&self.changed, hub, until)
+    pub(crate) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> MutexGuard<'a, State> {
+        wait_until(&self.changed, state, until)
     }
 
     /// Somebody else has submitted something: the leader does not let it wait.
-    pub(crate) fn submitted(&self, hub: &Hub) {
-        if hub.waits {
+    pub(crate) fn submitted(&self, state: &State) {
+        if state.waits {
             self.changed.notify_all();
         }
     }
 
-    fn announce(&self, hub: &mut Hub) {
-        if std::mem::take(&mut hub.core.news) {
+    fn announce(&self, state: &mut State) {
+        if std::mem::take(&mut state.core.news) {
             self.changed.notify_all();
         }
     }
@@ -170,34 +174,34 @@ impl Nodes {
     /// Says what has happened. One thread at a time does, and nobody waits for it: somebody's logger may
     /// take its time, or use these same nodes.
     pub(crate) fn log(&self) {
-        let mut hub = self.hub();
-        if !hub.logs {
-            hub.logs = true;
-            while !hub.core.events.is_empty() {
-                let events = std::mem::take(&mut hub.core.events);
-                drop(hub);
+        let mut state = self.state();
+        if !state.logs {
+            state.logs = true;
+            while !state.core.events.is_empty() {
+                let events = std::mem::take(&mut state.core.events);
+                drop(state);
                 for (node, event, _) in &events {
                     self.say(*node, event);
                 }
-                hub = self.hub();
+                state = self.state();
                 if !self.observer.is_none() {
-                    hub.untold.extend(events);
+                    state.untold.extend(events);
                 }
             }
-            hub.logs = false;
+            state.logs = false;
         }
         // An observer that does not return keeps nothing from being logged.
-        let Some(mut outages) = hub.outages.take() else {
+        let Some(mut outages) = state.outages.take() else {
             return;
         };
-        while let Some((node, event, at)) = hub.untold.pop_front() {
-            drop(hub);
+        while let Some((node, event, at)) = state.untold.pop_front() {
+            drop(state);
             if let Some(since) = outages.get_mut(node) {
                 self.tell(node, &event, since, at);
             }
-            hub = self.hub();
+            state = self.state();
         }
-        hub.outages = Some(outages);
+        state.outages = Some(outages);
     }
 
     /// The same for a thread that has something to do: it may be about to return a lock, and an observer may
@@ -206,7 +210,7 @@ impl Nodes {
         if self.observer.is_none() {
             self.log();
         } else {
-            self.log_elsewhere(&self.hub());
+            self.log_elsewhere(&self.state());
         }
     }
 
@@ -216,14 +220,14 @@ impl Nodes {
             return;
         };
         let address = address(info.addr());
-        let sits_out;
+        let quarantine_left;
         let cause = match event {
             Event::Notice(..) => return,
             Event::Back(..) | Event::VotesAgain(_) => None,
             Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
             Event::SitsOut(left) => {
-                sits_out = Cause::SitsOut(*left);
-                Some(&sits_out)
+                quarantine_left = Cause::Quarantined(*left);
+                Some(&quarantine_left)
             }
         };
         match (cause, *since) {
@@ -290,48 +294,48 @@ impl Nodes {
     pub(crate) fn lead<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
-        mut hub: MutexGuard<'a, Hub>,
+        mut state: MutexGuard<'a, State>,
         mut now: Instant,
-        mut done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
-    ) -> MutexGuard<'a, Hub> {
+        mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
+    ) -> MutexGuard<'a, State> {
         let mut ended = done(&mut leader.answers);
         loop {
-            let next = hub.core.next(now);
-            if !hub.core.answers.is_empty() {
-                leader.answers.append(&mut hub.core.answers);
+            let next = state.core.next(now);
+            if !state.core.answers.is_empty() {
+                leader.answers.append(&mut state.core.answers);
                 ended |= done(&mut leader.answers);
             }
-            self.announce(&mut hub);
+            self.announce(&mut state);
             let can_end = match next {
-                Next::Finished => return hub,
-                Next::HandOver { .. } => false,
-                Next::Send { .. } => hub.core.longest_waiting().is_some(),
+                Next::Finished => return state,
+                Next::StartWorker { .. } => false,
+                Next::Send { .. } => state.core.longest_waiting().is_some(),
                 Next::Recv { until, .. } | Next::Wait { until } => until > now,
             };
             if ended && can_end {
-                return hub;
+                return state;
             }
             if !leader.answers.is_empty() {
-                drop(hub);
+                drop(state);
                 leader.deliver();
-                hub = self.hub();
+                state = self.state();
                 if let Next::Wait { .. } = next {
                     // Something may have been submitted meanwhile.
                     now = clock::instant();
                     continue;
                 }
             }
-            hub = match next {
-                Next::HandOver { node } => self.hand_over(leader, hub, node),
+            state = match next {
+                Next::StartWorker { node } => self.hand_over(leader, state, node),
                 Next::Wait { until } => {
-                    hub.waits = true;
-                    hub = self.wait(hub, until);
-                    hub.waits = false;
-                    hub
+                    state.waits = true;
+                    state = self.wait(state, until);
+                    state.waits = false;
+                    state
                 }
-                Next::Send { nodes, until } => self.send(leader, hub, nodes, until, now),
-                Next::Recv { node, until } => self.recv(leader, hub, node, until, now),
-                Next::Finished => hub,
+                Next::Send { nodes, until } => self.send(leader, state, nodes, until, now),
+                Next::Recv { node, until } => self.recv(leader, state, node, until, now),
+                Next::Finished => state,
             };
             now = clock::instant();
         }
@@ -341,21 +345,21 @@ impl Nodes {
     fn send<'a>(
         &'a self,
         leader: &mut Leader,
-        mut hub: MutexGuard<'a, Hub>,
+        mut state: MutexGuard<'a, State>,
         mut nodes: NodeSet,
         until: Instant,
         now: Instant,
-    ) -> MutexGuard<'a, Hub> {
+    ) -> MutexGuard<'a, State> {
         leader.out.clear();
         leader.parts.clear();
         while !nodes.is_empty() {
-            let node = hub.core.nearest(nodes);
+            let node = state.core.nearest(nodes);
             nodes.remove(node);
-            hub.core.output(node, &mut leader.out, now);
+            state.core.output(node, &mut leader.out, now);
             leader.parts.push((node, leader.out.len()));
-            leader.connection(&mut hub, node);
+            leader.connection(&mut state, node);
         }
-        drop(hub);
+        drop(state);
         let mut start = 0;
         let mut failed = None;
         for (node, end) in leader.parts.drain(..) {
@@ -367,137 +371,140 @@ impl Nodes {
             }
             start = end;
         }
-        hub = self.hub();
+        state = self.state();
         for (node, cause) in failed.into_iter().flatten() {
-            hub.core.sever(node, cause, now);
+            state.core.sever(node, cause, now);
         }
-        hub
+        state
     }
 
     fn recv<'a>(
         &'a self,
         leader: &mut Leader,
-        mut hub: MutexGuard<'a, Hub>,
+        mut state: MutexGuard<'a, State>,
         node: usize,
         until: Instant,
         now: Instant,
-    ) -> MutexGuard<'a, Hub> {
-        leader.connection(&mut hub, node);
-        drop(hub);
+    ) -> MutexGuard<'a, State> {
+        leader.connection(&mut state, node);
+        drop(state);
         let received = match leader.connections.get_mut(node) {
             Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
             _ => Err(gone()),
         };
         let now = clock::instant();
-        hub = self.hub();
-        hub.core.received(node, received, now);
-        hub
+        state = self.state();
+        state.core.received(node, received, now);
+        state
     }
 
-    /// Starts a node's attendant, who gets the connection if it is still of use.
+    /// Starts a node's worker, who gets the connection if it is still of use.
     fn hand_over<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
-        mut hub: MutexGuard<'a, Hub>,
+        mut state: MutexGuard<'a, State>,
         node: usize,
-    ) -> MutexGuard<'a, Hub> {
+    ) -> MutexGuard<'a, State> {
         let connection = leader.connections.get_mut(node).and_then(Option::take);
-        if hub.core.link(node) != Link::Silent {
+        if state.core.link(node) != Link::Unresponsive {
             connection.into_iter().for_each(Connection::reset);
-        } else if let Some(parked) = hub.parked.get_mut(node) {
+        } else if let Some(parked) = state.parked.get_mut(node) {
             *parked = connection.or(parked.take());
         }
         let nodes = self.clone();
         let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
-        let started = thread.spawn(move || nodes.attend(node)).map(drop);
+        let started = thread.spawn(move || nodes.work(node)).map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
-        hub.core.attended(node, started, clock::instant());
-        hub
+        state.core.worker_started(node, started, clock::instant());
+        state
     }
 
     /// After a panic in mid-lead, which only a bug can be.
-    pub(crate) fn recover(&self, leader: &mut Leader, hub: &mut Hub) {
+    pub(crate) fn recover(&self, leader: &mut Leader, state: &mut State) {
         let held = leader.connections.iter_mut().enumerate();
         let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
-        hub.core.recover(held.collect(), clock::instant());
-        leader.answers.append(&mut hub.core.answers);
+        state.core.recover(held.collect(), clock::instant());
+        leader.answers.append(&mut state.core.answers);
     }
 
-    /// Makes the attendants of nodes that are away connect them at once. How many tries have ended so far.
+    /// Makes the workers of nodes that are away connect them at once. How many tries have ended so far.
     pub(crate) fn connect_now(&self) -> Vec<u64> {
-        let mut hub = self.hub();
-        let tries = hub.core.connect_now();
-        self.announce(&mut hub);
+        let mut state = self.state();
+        let tries = state.core.connect_now();
+        self.announce(&mut state);
         tries
     }
 
     /// Nobody needs the nodes any more.
     pub(crate) fn close(&self) {
-        let mut hub = self.hub();
-        hub.core.close(clock::instant());
-        self.announce(&mut hub);
+        let mut state = self.state();
+        state.core.close(clock::instant());
+        self.announce(&mut state);
     }
 
-    // ---- the attendants
+    // ---- the workers
 
-    /// The life of an attendant: until its node is here, or nobody needs it any more.
-    fn attend(self: &Arc<Nodes>, node: usize) {
+    /// The life of a worker: until its node is here, or nobody needs it any more.
+    fn work(self: &Arc<Nodes>, node: usize) {
         let (mut out, mut buffer) = (Vec::new(), Vec::new());
-        let mut attendant = Attendant {
+        let mut attendant = Worker {
             nodes: self,
             node,
             leaves: false,
         };
-        let mut hub = self.hub();
-        let mut connection = hub.parked.get_mut(node).and_then(Option::take);
+        let mut state = self.state();
+        let mut connection = state.parked.get_mut(node).and_then(Option::take);
         loop {
             let now = clock::instant();
-            let errand = hub.core.errand(node, now);
-            self.announce(&mut hub);
-            match errand {
-                Errand::Connect => {
-                    self.log_elsewhere(&hub);
-                    drop(hub);
+            let task = state.core.task(node, now);
+            self.announce(&mut state);
+            match task {
+                NodeTask::Connect => {
+                    self.log_elsewhere(&state);
+                    drop(state);
                     self.connect(node, connection.is_some());
-                    hub = self.hub();
+                    state = self.state();
                 }
-                Errand::Adopt => {
-                    let fresh = hub.fresh.get_mut(node).and_then(Option::take);
+                NodeTask::Adopt => {
+                    let fresh = state.fresh.get_mut(node).and_then(Option::take);
                     let old = std::mem::replace(&mut connection, fresh);
                     old.into_iter().for_each(Connection::reset);
                 }
-                Errand::Send { until } => {
+                NodeTask::Send { until } => {
                     out.clear();
-                    hub.core.output(node, &mut out, now);
-                    drop(hub);
+                    state.core.output(node, &mut out, now);
+                    drop(state);
                     let connection = connection.as_mut().ok_or_else(gone);
                     let sent = connection.and_then(|one| one.send(&out, until, now));
-                    hub = self.hub();
-                    hub.core.written(node, sent, clock::instant());
+                    state = self.state();
+                    state.core.written(node, sent, clock::instant());
                 }
-                Errand::Recv { until } => {
-                    drop(hub);
+                NodeTask::Recv { until } => {
+                    drop(state);
                     let connection = connection.as_mut().ok_or_else(gone);
                     let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
                     let now = clock::instant();
-                    hub = self.hub();
-                    hub.core.received(node, received, now);
+                    state = self.state();
+                    state.core.received(node, received, now);
                 }
-                Errand::Pause { until } => {
-                    self.log_elsewhere(&hub);
-                    hub = self.wait(hub, until);
+                NodeTask::Pause { until } => {
+                    self.log_elsewhere(&state);
+                    state = self.wait(state, until);
                 }
-                Errand::Home | Errand::GiveUp | Errand::SitOut | Errand::Quit => break,
+                NodeTask::Reconnected
+                | NodeTask::GiveUp
+                | NodeTask::Quarantine
+                | NodeTask::Stop => break,
             }
         }
         attendant.leaves = true;
-        let home = hub.core.link(node) == Link::Here;
-        if let Some(parked) = hub.parked.get_mut(node).filter(|_| home) {
+        let home = state.core.link(node) == Link::Connected;
+        if let Some(parked) = state.parked.get_mut(node).filter(|_| home) {
             *parked = connection.take();
         }
-        let fresh = hub.fresh.get_mut(node).and_then(Option::take);
-        self.announce(&mut hub);
-        drop(hub);
+        let fresh = state.fresh.get_mut(node).and_then(Option::take);
+        self.announce(&mut state);
+        drop(state);
         drop(fresh);
         self.log();
     }
@@ -515,23 +522,23 @@ impl Nodes {
         let info = self.peers.get(node).ok_or_else(gone);
         let opened =
             info.and_then(|info| Connection::open(info, self.connect_timeout, self.purpose));
-        let (mut fresh, greeting) = match opened {
-            Ok((connection, greeting)) => (Some(connection), Ok(greeting)),
+        let (mut fresh, handshake) = match opened {
+            Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
         };
-        let mut hub = self.hub();
-        if hub.core.connected(node, greeting, clock::instant())
-            && let Some(place) = hub.fresh.get_mut(node)
+        let mut state = self.state();
+        if state.core.connected(node, handshake, clock::instant())
+            && let Some(place) = state.fresh.get_mut(node)
         {
             *place = fresh.take();
         }
-        self.announce(&mut hub);
-        drop(hub);
+        self.announce(&mut state);
+        drop(state);
     }
 
-    /// For an attendant that has more to do: another thread logs, so that a slow logger does not keep it.
-    fn log_elsewhere(self: &Arc<Nodes>, hub: &Hub) {
-        if !hub.core.events.is_empty() && !hub.logs {
+    /// For a worker that has more to do: another thread logs, so that a slow logger does not keep it.
+    fn log_elsewhere(self: &Arc<Nodes>, state: &State) {
+        if !state.core.events.is_empty() && !state.logs {
             let nodes = self.clone();
             let thread = std::thread::Builder::new().name("redlock-log".into());
             // Without a thread the next operation says it.
@@ -540,28 +547,28 @@ impl Nodes {
     }
 }
 
-/// An attendant at work. If it panics, which only a bug can be, its node gets another one.
-struct Attendant<'a> {
+/// A worker at work. If it panics, which only a bug can be, its node gets another one.
+struct Worker<'a> {
     nodes: &'a Nodes,
     node: usize,
     leaves: bool,
 }
 
-impl Drop for Attendant<'_> {
+impl Drop for Worker<'_> {
     fn drop(&mut self) {
         if !self.leaves {
-            let mut hub = self.nodes.hub();
-            hub.core.deserted(self.node, clock::instant());
-            self.nodes.announce(&mut hub);
+            let mut state = self.nodes.state();
+            state.core.deserted(self.node, clock::instant());
+            self.nodes.announce(&mut state);
         }
     }
 }
 
 impl Leader {
     /// Fetches the connection of a node that has come home, or could not be handed over.
-    fn connection(&mut self, hub: &mut Hub, node: usize) {
+    fn connection(&mut self, state: &mut State, node: usize) {
         if let (Some(connection), Some(parked)) =
-            (self.connections.get_mut(node), hub.parked.get_mut(node))
+            (self.connections.get_mut(node), state.parked.get_mut(node))
             && connection.is_none()
         {
             *connection = parked.take();
@@ -569,10 +576,10 @@ impl Leader {
     }
 
     /// Takes the connections of all nodes that are here.
-    pub(crate) fn disconnect(&mut self, hub: &mut Hub) -> Vec<Connection> {
+    pub(crate) fn disconnect(&mut self, state: &mut State) -> Vec<Connection> {
         for node in 0..self.connections.len() {
-            if hub.core.link(node) == Link::Here {
-                self.connection(hub, node);
+            if state.core.link(node) == Link::Connected {
+                self.connection(state, node);
             }
         }
         let all = self.connections.iter_mut();
@@ -603,12 +610,12 @@ fn say_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
                 "{node} refuses to release {resource}: {text}; the lock ends there with its ttl{needs}"
             );
         }
-        Notice::NoLock(Foreign::OtherType) => say!(
+        Notice::NoLock(NotALock::OtherType) => say!(
             warn,
             "{node}: {resource} is no lock, it holds data of another type; it counts as taken until somebody \
              deletes it (give locks a prefix that no other data has)"
         ),
-        Notice::NoLock(Foreign::NoTtl) => say!(
+        Notice::NoLock(NotALock::NoTtl) => say!(
             warn,
             "{node}: {resource} is no lock, it has no ttl; it counts as taken until somebody deletes it (give \
              locks a prefix that no other data has)"

@@ -18,7 +18,7 @@ use crate::sync::lock;
 /// So much later somebody who has not said that his time is over is not waited for.
 const GRACE: Duration = Duration::from_millis(50);
 
-pub(crate) struct Visit {
+pub(crate) struct Query {
     connection: Connection,
     secret: Secret,
     inbox: Vec<u8>,
@@ -28,15 +28,15 @@ pub(crate) struct Visit {
     until: Instant,
 }
 
-impl Visit {
+impl Query {
     /// Connects within `timeout`; from then on there is `time` for all questions.
     pub(crate) fn open(
         info: &Peer,
         timeout: Duration,
         time: (Duration, u32),
-    ) -> Result<Visit, Cause> {
+    ) -> Result<Query, Cause> {
         let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
-        Ok(Visit {
+        Ok(Query {
             connection,
             secret: Secret::of(info),
             inbox: Vec::new(),
@@ -85,7 +85,7 @@ impl Visit {
         let now = clock::instant();
         if now >= self.until {
             let (time, timeouts) = self.time;
-            return Err(Cause::Silent(time, Limit::Node(timeouts)));
+            return Err(Cause::NoAnswer(time, Limit::Node(timeouts)));
         }
         let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
         self.inbox.extend_from_slice(bytes);
@@ -94,7 +94,7 @@ impl Visit {
 }
 
 #[cfg(feature = "cli")]
-impl Visit {
+impl Query {
     /// There is the whole time again.
     pub(crate) fn renew(&mut self) {
         self.until = clock::instant() + self.time.0;
@@ -109,7 +109,7 @@ impl Visit {
 
 /// What comes, as it is, for replies of any size and form.
 #[cfg(feature = "cli")]
-impl io::Read for Visit {
+impl io::Read for Query {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.inbox.is_empty() {
             self.fill()
@@ -121,7 +121,7 @@ impl io::Read for Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for Query {
     fn drop(&mut self) {
         // A forked child may have a copy.
         self.connection.shutdown();
@@ -130,16 +130,16 @@ impl Drop for Visit {
 
 /// Visits that nobody waits for any more and that have not ended: whose they are, and what lives as long.
 #[derive(Default)]
-pub(crate) struct Overdue(Mutex<Vec<(usize, Weak<()>)>>);
+pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
 
-impl Overdue {
-    fn add(&self, node: usize, visit: Weak<()>) {
-        lock(&self.0).push((node, visit));
+impl AbandonedThreads {
+    fn add(&self, node: usize, query: Weak<()>) {
+        lock(&self.0).push((node, query));
     }
 
     fn has(&self, node: usize) -> bool {
         let mut visits = lock(&self.0);
-        visits.retain(|(_, visit)| visit.strong_count() > 0);
+        visits.retain(|(_, query)| query.strong_count() > 0);
         visits.iter().any(|(at, _)| *at == node)
     }
 }
@@ -151,16 +151,16 @@ impl Overdue {
 /// nobody to remember them.)
 pub(crate) fn each<T: Send + 'static>(
     infos: &[Peer],
-    overdue: Option<&Overdue>,
+    abandoned_threads: Option<&AbandonedThreads>,
     connect: Duration,
     (node_timeout, timeouts): (Duration, u32),
-    ask: impl Fn(&mut Visit) -> Result<T, Cause> + Send + Sync + 'static,
+    ask: impl Fn(&mut Query) -> Result<T, Cause> + Send + Sync + 'static,
 ) -> Vec<Result<T, Cause>> {
     let time = (node_timeout.saturating_mul(timeouts), timeouts);
     let until = clock::instant() + connect.saturating_add(time.0) + GRACE;
     let ask = Arc::new(ask);
     let start = |(node, info): (usize, &Peer)| {
-        if overdue.is_some_and(|overdue| overdue.has(node)) {
+        if abandoned_threads.is_some_and(|abandoned_threads| abandoned_threads.has(node)) {
             return Err(Cause::Connect(
                 "the look before this one has not ended: a name is not resolved".into(),
             ));
@@ -169,25 +169,25 @@ pub(crate) fn each<T: Send + 'static>(
         let (sender, receiver) = mpsc::channel();
         let lives = Arc::new(());
         let weak = Arc::downgrade(&lives);
-        let visit = move || {
+        let query = move || {
             let _lives = lives;
-            let answer = Visit::open(&info, connect, time).and_then(|mut visit| ask(&mut visit));
+            let answer = Query::open(&info, connect, time).and_then(|mut query| ask(&mut query));
             // Nobody may wait for it any more.
             let _ = sender.send(answer);
         };
         let thread = std::thread::Builder::new().name(format!("redlock-visit-{node}"));
-        match thread.spawn(visit) {
+        match thread.spawn(query) {
             Ok(_) => Ok((node, weak, receiver)),
             Err(error) => Err(Cause::NoThread(error.to_string())),
         }
     };
     let visits: Vec<_> = infos.iter().enumerate().map(start).collect();
-    let end = |visit: Result<(usize, Weak<()>, mpsc::Receiver<_>), Cause>| {
-        let (node, weak, answers) = visit?;
+    let end = |query: Result<(usize, Weak<()>, mpsc::Receiver<_>), Cause>| {
+        let (node, weak, answers) = query?;
         let rest = until.saturating_duration_since(clock::instant());
         answers.recv_timeout(rest).unwrap_or_else(|_| {
-            if let Some(overdue) = overdue {
-                overdue.add(node, weak);
+            if let Some(abandoned_threads) = abandoned_threads {
+                abandoned_threads.add(node, weak);
             }
             Err(Cause::NotConnected(connect, connect))
         })

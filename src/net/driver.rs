@@ -6,10 +6,10 @@
 //! always someone to lead.
 //!
 //! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
-//! many threads there are. The lane knows nothing of validity, of retries, or of held locks.
+//! many threads there are. The driver knows nothing of validity, of retries, or of held locks.
 //!
-//! Why one lane. Pairs of acquire and release per second with two lanes (and with four), as ratios to
-//! one lane, 5 nodes, 2 cores:
+//! Why one connection per node. Pairs of acquire and release per second with two lanes (and with four), as ratios to
+//! one connection per node, 5 nodes, 2 cores:
 //!
 //! | threads | loopback | 1 ms of round trip |
 //! | --- | --- | --- |
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::NodeErrors;
-use crate::net::drive::{Hub, Leader, Nodes};
+use crate::net::nodes::{Leader, Nodes, State};
 use crate::protocol::core::Confirm;
-use crate::protocol::entry::{Answer, Op, Outcome};
+use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
 use crate::shown::Shown;
@@ -40,7 +40,7 @@ const FEW_NODES: usize = 3;
 /// When to look again whether somebody still leads.
 const SOON: Duration = Duration::from_millis(1);
 
-pub(crate) struct Lane {
+pub(crate) struct Driver {
     /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
     /// mutex that a thread may hold that does not exist in the child.
     process: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Lane {
 }
 
 /// Whose an operation is.
-pub(crate) enum Who {
+pub(crate) enum Submitter {
     /// The thread's that leads since it was submitted.
     Leader,
     Waiter(Arc<Waiter>),
@@ -69,10 +69,10 @@ enum Turn {
     Done(Answer),
 }
 
-impl Lane {
-    pub(crate) fn new(nodes: Nodes) -> Lane {
+impl Driver {
+    pub(crate) fn new(nodes: Nodes) -> Driver {
         let few = nodes.peers().len() <= FEW_NODES;
-        Lane {
+        Driver {
             process: std::process::id(),
             nodes: Arc::new(nodes),
             yields: if few { YIELDS } else { 0 },
@@ -115,55 +115,57 @@ impl Lane {
         let mut answer = self.run(ping());
         let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
         let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
-        let mut hub = self.nodes.hub();
-        while !hub.core.has_tried(&before) && clock::instant() < until {
-            hub = self.nodes.wait(hub, until);
+        let mut state = self.nodes.state();
+        while !state.core.has_tried(&before) && clock::instant() < until {
+            state = self.nodes.wait(state, until);
         }
         // Who has come meanwhile is asked now.
-        let come = hub.core.here().and(missing(&answer));
+        let come = state.core.here().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
-            drop(hub);
+            drop(state);
             answer = self.run(ping());
-            hub = self.nodes.hub();
+            state = self.nodes.state();
         }
         let waited = clock::instant().saturating_duration_since(began);
         match answer.outcome {
             Outcome::Unavailable { errors, .. } => Err(errors),
             _ if missing(&answer).is_empty() => Ok(None),
-            _ => Ok(Some(hub.core.not_well(&answer, waited))),
+            _ => Ok(Some(state.core.not_well(&answer, waited))),
         }
     }
 
     fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
         let mut now = clock::instant();
-        let mut hub = self.nodes.hub();
-        let submit_next = |hub: &mut Hub| {
+        let mut state = self.nodes.state();
+        let submit_next = |state: &mut State| {
             if let Some((op, waiter)) = next {
-                hub.core.submit(op, Who::Waiter(waiter), now);
+                state.core.submit(op, Submitter::Waiter(waiter), now);
             }
         };
-        if let Some(leader) = hub.idle.take() {
-            hub.core.submit(op, Who::Leader, now);
-            submit_next(&mut hub);
-            if std::mem::take(&mut hub.crowded) {
+        if let Some(leader) = state.idle.take() {
+            state.core.submit(op, Submitter::Leader, now);
+            submit_next(&mut state);
+            if std::mem::take(&mut state.crowded) {
                 // Those who were answered last are about to come again: let them come along.
-                drop(hub);
+                drop(state);
                 std::thread::yield_now();
-                hub = self.nodes.hub();
+                state = self.nodes.state();
                 now = clock::instant();
             }
-            return self.lead(leader, hub, now, None);
+            return self.lead(leader, state, now, None);
         }
         let waiter = Waiter::new(None);
-        hub.core.submit(op, Who::Waiter(waiter.clone()), now);
-        submit_next(&mut hub);
-        self.nodes.submitted(&hub);
-        drop(hub);
+        state
+            .core
+            .submit(op, Submitter::Waiter(waiter.clone()), now);
+        submit_next(&mut state);
+        self.nodes.submitted(&state);
+        drop(state);
         self.follow(&waiter)
     }
 
     /// The answer to what another thread has submitted for this one.
-    pub(crate) fn run_by_another(&self, waiter: &Arc<Waiter>) -> Answer {
+    pub(crate) fn run_handed_off(&self, waiter: &Arc<Waiter>) -> Answer {
         let answer = self.follow(waiter);
         self.trace_votes(waiter.traced.as_deref(), &answer);
         answer
@@ -171,36 +173,36 @@ impl Lane {
 
     /// Carries out many operations, together as far as they can be.
     pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
-        let mut hub = self.nodes.hub();
-        let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut hub, op)).collect();
-        self.nodes.submitted(&hub);
-        drop(hub);
+        let mut state = self.nodes.state();
+        let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut state, op)).collect();
+        self.nodes.submitted(&state);
+        drop(state);
         self.collect(&waiters)
     }
 
-    /// Has an operation carried out. Whoever submits it [collects](Lane::collect) the answer, since it may
+    /// Has an operation carried out. Whoever submits it [collects](Driver::collect) the answer, since it may
     /// be made to lead.
     pub(crate) fn submit(&self, op: Op) -> Arc<Waiter> {
-        let mut hub = self.nodes.hub();
-        let waiter = submit(&mut hub, op);
-        self.nodes.submitted(&hub);
+        let mut state = self.nodes.state();
+        let waiter = submit(&mut state, op);
+        self.nodes.submitted(&state);
         waiter
     }
 
     /// The answers to what was submitted in this order.
     pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
-        let mut hub = self.nodes.hub();
+        let mut state = self.nodes.state();
         // If nobody leads, somebody whose operation is still under way does. (Who has been answered meanwhile
         // would lead for nothing.)
-        if hub.idle.is_some()
-            && let Some(Who::Waiter(next)) = hub.core.longest_waiting()
+        if state.idle.is_some()
+            && let Some(Submitter::Waiter(next)) = state.core.longest_waiting()
         {
             let next = next.clone();
-            if let Some(leader) = hub.idle.take() {
+            if let Some(leader) = state.idle.take() {
                 next.tell(Turn::Lead(leader));
             }
         }
-        drop(hub);
+        drop(state);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();
         for (waiter, answer) in waiters.iter().zip(&answers) {
@@ -213,7 +215,7 @@ impl Lane {
     fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
         match waiter.wait(self.yields) {
             Ok(answer) => answer,
-            Err(leader) => self.lead(leader, self.nodes.hub(), clock::instant(), Some(waiter)),
+            Err(leader) => self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter)),
         }
     }
 
@@ -242,13 +244,13 @@ impl Lane {
     fn lead(
         &self,
         leader: Box<Leader>,
-        hub: MutexGuard<'_, Hub>,
+        state: MutexGuard<'_, State>,
         now: Instant,
         waiter: Option<&Arc<Waiter>>,
     ) -> Answer {
-        let is_own = |who: &Who| match (who, waiter) {
-            (Who::Leader, None) => true,
-            (Who::Waiter(who), Some(waiter)) => Arc::ptr_eq(who, waiter),
+        let is_own = |who: &Submitter| match (who, waiter) {
+            (Submitter::Leader, None) => true,
+            (Submitter::Waiter(who), Some(waiter)) => Arc::ptr_eq(who, waiter),
             _ => false,
         };
         let mut own = None;
@@ -256,13 +258,13 @@ impl Lane {
             nodes: &self.nodes,
             leader: Some(leader),
         };
-        let hub = lead.run(hub, now, |answers| {
+        let state = lead.run(state, now, |answers| {
             if let Some(at) = answers.iter().position(|(who, _)| is_own(who)) {
                 own = Some(answers.swap_remove(at).1);
             }
             own.is_some()
         });
-        lead.end(hub);
+        lead.end(state);
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
@@ -271,26 +273,26 @@ impl Lane {
     pub(crate) fn close(&self) {
         let until = clock::instant() + self.nodes.node_timeout;
         self.nodes.close();
-        let mut hub = self.nodes.hub();
+        let mut state = self.nodes.state();
         loop {
-            if let Some(leader) = hub.idle.take() {
+            if let Some(leader) = state.idle.take() {
                 let mut lead = Lead {
                     nodes: &self.nodes,
                     leader: Some(leader),
                 };
-                hub = lead.run(hub, clock::instant(), |_| false);
+                state = lead.run(state, clock::instant(), |_| false);
                 let connections = lead
                     .leader
                     .as_mut()
-                    .map(|leader| leader.disconnect(&mut hub));
-                lead.end(hub);
+                    .map(|leader| leader.disconnect(&mut state));
+                lead.end(state);
                 return drop(connections);
             }
             // A renewal that nobody needs any more is under way.
             if clock::instant() > until {
                 return;
             }
-            hub = self.nodes.wait(hub, clock::instant() + SOON);
+            state = self.nodes.wait(state, clock::instant() + SOON);
         }
     }
 }
@@ -318,16 +320,16 @@ fn traced(op: &Op) -> Option<Arc<[u8]>> {
     traces.then(|| op.key.resource.clone())
 }
 
-fn submit(hub: &mut Hub, op: Op) -> Arc<Waiter> {
+fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
     let waiter = Waiter::new(traced(&op));
-    let who = Who::Waiter(waiter.clone());
-    hub.core.submit(op, who, clock::instant());
+    let who = Submitter::Waiter(waiter.clone());
+    state.core.submit(op, who, clock::instant());
     waiter
 }
 
-impl Who {
+impl Submitter {
     pub(crate) fn tell(self, answer: Answer) {
-        if let Who::Waiter(waiter) = self {
+        if let Submitter::Waiter(waiter) = self {
             waiter.tell(Turn::Done(answer));
         }
     }
@@ -389,12 +391,12 @@ struct Confirmer {
 impl Confirmer {
     fn run(mut self) {
         let nodes = self.nodes.clone();
-        let mut hub = nodes.hub();
+        let mut state = nodes.state();
         loop {
             let now = clock::instant();
-            hub = match hub.core.confirm(now) {
-                Confirm::Wait { until } => nodes.wait(hub, until),
-                Confirm::Look => Confirmer::look(&nodes, hub, now),
+            state = match state.core.confirm(now) {
+                Confirm::Wait { until } => nodes.wait(state, until),
+                Confirm::Look => Confirmer::look(&nodes, state, now),
                 Confirm::End => {
                     self.ended = true;
                     return;
@@ -405,21 +407,21 @@ impl Confirmer {
 
     fn look<'a>(
         nodes: &'a Arc<Nodes>,
-        mut hub: MutexGuard<'a, Hub>,
+        mut state: MutexGuard<'a, State>,
         now: Instant,
-    ) -> MutexGuard<'a, Hub> {
-        let Some(leader) = hub.idle.take() else {
+    ) -> MutexGuard<'a, State> {
+        let Some(leader) = state.idle.take() else {
             // Whoever leads looks, too.
-            nodes.submitted(&hub);
-            return nodes.wait(hub, now + SOON);
+            nodes.submitted(&state);
+            return nodes.wait(state, now + SOON);
         };
         let mut lead = Lead {
             nodes,
             leader: Some(leader),
         };
-        let hub = lead.run(hub, now, |_| true);
-        lead.end(hub);
-        nodes.hub()
+        let state = lead.run(state, now, |_| true);
+        lead.end(state);
+        nodes.state()
     }
 }
 
@@ -427,7 +429,7 @@ impl Drop for Confirmer {
     /// If it could not be started, or has panicked, which only a bug can be, another one may be.
     fn drop(&mut self) {
         if !self.ended {
-            self.nodes.hub().core.unconfirms();
+            self.nodes.state().core.unconfirms();
         }
     }
 }
@@ -441,36 +443,36 @@ struct Lead<'a> {
 impl<'a> Lead<'a> {
     fn run(
         &mut self,
-        hub: MutexGuard<'a, Hub>,
+        state: MutexGuard<'a, State>,
         now: Instant,
-        done: impl FnMut(&mut Vec<(Who, Answer)>) -> bool,
-    ) -> MutexGuard<'a, Hub> {
+        done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
+    ) -> MutexGuard<'a, State> {
         match &mut self.leader {
-            Some(leader) => self.nodes.lead(leader, hub, now, done),
-            None => hub,
+            Some(leader) => self.nodes.lead(leader, state, now, done),
+            None => state,
         }
     }
 
     /// Hands the lead to the one who has waited longest.
-    fn end(&mut self, mut hub: MutexGuard<'_, Hub>) {
+    fn end(&mut self, mut state: MutexGuard<'_, State>) {
         let Some(mut leader) = self.leader.take() else {
             return;
         };
         let mut answers = Vec::new();
         if !leader.answers.is_empty() {
             answers.append(&mut leader.answers);
-            hub.crowded = true;
+            state.crowded = true;
         }
-        let next = match hub.core.longest_waiting() {
-            Some(Who::Waiter(next)) => Some((next.clone(), leader)),
+        let next = match state.core.longest_waiting() {
+            Some(Submitter::Waiter(next)) => Some((next.clone(), leader)),
             _ => {
-                hub.idle = Some(leader);
+                state.idle = Some(leader);
                 None
             }
         };
-        let logs = !hub.core.events.is_empty();
-        let confirms = hub.idle.is_some() && hub.core.wants_confirmer();
-        drop(hub);
+        let logs = !state.core.events.is_empty();
+        let confirms = state.idle.is_some() && state.core.wants_confirmer();
+        drop(state);
         if let Some((next, leader)) = next {
             next.tell(Turn::Lead(leader));
         }
@@ -490,9 +492,9 @@ impl Drop for Lead<'_> {
     /// After a panic, which only a bug can be.
     fn drop(&mut self) {
         if let Some(leader) = &mut self.leader {
-            let mut hub = self.nodes.hub();
-            self.nodes.recover(leader, &mut hub);
-            self.end(hub);
+            let mut state = self.nodes.state();
+            self.nodes.recover(leader, &mut state);
+            self.end(state);
         }
     }
 }

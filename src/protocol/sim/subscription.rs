@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::waiting::turn;
 use super::{CONNECT_TIMEOUT, Event, MS, World, trace};
-use crate::protocol::entry::Op;
+use crate::protocol::operation::Op;
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
@@ -17,7 +17,7 @@ use crate::token::Token;
 /// After so long in which nothing was said it is looked whether it is still of use.
 const QUIET: u64 = 1000 * MS;
 
-pub(super) struct Ear {
+pub(super) struct Subscription {
     client: usize,
     node: usize,
     /// The server publishes to it.
@@ -76,69 +76,75 @@ impl World {
 
     /// A message for a channel; whether anybody is there to hear it.
     pub(super) fn publish(&mut self, node: usize, channel: usize, resource: u8) -> bool {
-        let is = |ear: &Ear| ear.subscribed && ear.client == channel && ear.node == node;
-        let ears: Vec<usize> = (0..self.ears.len())
-            .filter(|at| is(&self.ears[*at]))
+        let is = |subscription: &Subscription| {
+            subscription.subscribed && subscription.client == channel && subscription.node == node
+        };
+        let subscriptions: Vec<usize> = (0..self.subscriptions.len())
+            .filter(|at| is(&self.subscriptions[*at]))
             .collect();
-        trace!(self, "    node {node} tells {channel}: {}", ears.len());
-        for at in ears.iter().copied() {
+        trace!(
+            self,
+            "    node {node} tells {channel}: {}",
+            subscriptions.len()
+        );
+        for at in subscriptions.iter().copied() {
             let later = self.t + self.delay(node);
-            let ear = &mut self.ears[at];
-            ear.at = ear.at.max(later).max(ear.held);
-            let later = ear.at;
-            self.at(later, Event::Ear(at, Sound::Tells(resource)));
+            let subscription = &mut self.subscriptions[at];
+            subscription.at = subscription.at.max(later).max(subscription.held);
+            let later = subscription.at;
+            self.at(later, Event::Subscription(at, Sound::Tells(resource)));
         }
-        if !ears.is_empty() {
+        if !subscriptions.is_empty() {
             self.counts.told += 1;
         }
-        !ears.is_empty()
+        !subscriptions.is_empty()
     }
 
     pub(super) fn sound(&mut self, at: usize, sound: Sound) {
-        let node = self.ears[at].node;
+        let node = self.subscriptions[at].node;
         let paused = self.servers[node].is_paused(self.t);
-        let held = Some(self.ears[at].held).filter(|held| *held > self.t);
+        let held = Some(self.subscriptions[at].held).filter(|held| *held > self.t);
         let later = self.t + self.delay(node);
-        let ear = &mut self.ears[at];
+        let subscription = &mut self.subscriptions[at];
         match sound {
-            Sound::Ends => ear.subscribed = false,
-            Sound::Breaks => (ear.cut, ear.broken) = (true, true),
-            Sound::Tells(resource) if ear.cut => {
+            Sound::Ends => subscription.subscribed = false,
+            Sound::Breaks => (subscription.cut, subscription.broken) = (true, true),
+            Sound::Tells(resource) if subscription.cut => {
                 // Who waits for it tries when the subscription is confirmed anew. Who does not, and would have
                 // passed it on, cannot.
-                let client = ear.client;
+                let client = subscription.client;
                 self.excused[usize::from(resource)] |= !self.waits_for(client, resource);
                 return;
             }
-            _ if ear.cut => return,
+            _ if subscription.cut => return,
             Sound::Subscribes => match paused.or(held) {
-                Some(later) => return self.at(later, Event::Ear(at, Sound::Subscribes)),
+                Some(later) => return self.at(later, Event::Subscription(at, Sound::Subscribes)),
                 None => {
-                    ear.subscribed = true;
-                    ear.at = later;
-                    return self.at(later, Event::Ear(at, Sound::Confirms));
+                    subscription.subscribed = true;
+                    subscription.at = later;
+                    return self.at(later, Event::Subscription(at, Sound::Confirms));
                 }
             },
-            Sound::Confirms => ear.confirmed = true,
-            Sound::Tells(resource) => ear.inbox.push_back(resource),
+            Sound::Confirms => subscription.confirmed = true,
+            Sound::Tells(resource) => subscription.inbox.push_back(resource),
         }
-        let client = ear.client;
+        let client = subscription.client;
         self.pump(client);
     }
 
     /// Something on the way ends subscriptions. `gone`: the server's side is gone at once.
     pub(super) fn cut_ears(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
-        for at in 0..self.ears.len() {
-            let ear = &self.ears[at];
-            if !ear.cut && which(ear.client, ear.node) {
+        for at in 0..self.subscriptions.len() {
+            let subscription = &self.subscriptions[at];
+            if !subscription.cut && which(subscription.client, subscription.node) {
                 self.cut_ear(at, gone);
             }
         }
     }
 
     pub(super) fn cut_some_ear(&mut self) {
-        let open = |at: &usize| !self.ears[*at].cut;
-        let open: Vec<usize> = (0..self.ears.len()).filter(open).collect();
+        let open = |at: &usize| !self.subscriptions[*at].cut;
+        let open: Vec<usize> = (0..self.subscriptions.len()).filter(open).collect();
         if !open.is_empty() {
             let at = open[self.random.pick(open.len())];
             self.cut_ear(at, false);
@@ -147,22 +153,22 @@ impl World {
 
     fn cut_ear(&mut self, at: usize, gone: bool) {
         trace!(self, "ear {at} is cut");
-        self.ears[at].cut = true;
-        self.ears[at].subscribed &= !gone;
+        self.subscriptions[at].cut = true;
+        self.subscriptions[at].subscribed &= !gone;
         for sound in [Sound::Ends, Sound::Breaks] {
             let later = if self.random.chance(50) {
                 self.random.below(400 * MS)
             } else {
                 0
             };
-            self.at(self.t + later, Event::Ear(at, sound));
+            self.at(self.t + later, Event::Subscription(at, sound));
         }
     }
 
     pub(super) fn hold_ears(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
-        for ear in &mut self.ears {
-            if which(ear.client, ear.node) {
-                ear.held = ear.held.max(until);
+        for subscription in &mut self.subscriptions {
+            if which(subscription.client, subscription.node) {
+                subscription.held = subscription.held.max(until);
             }
         }
     }
@@ -208,24 +214,24 @@ impl World {
                 true => self.open(c, node),
                 false => State::Pauses(u64::MAX),
             },
-            State::Opens(ear, until) => {
-                if self.ears[ear].confirmed {
+            State::Opens(subscription, until) => {
+                if self.subscriptions[subscription].confirmed {
                     trace!(self, "client {c} hears node {node}");
                     let now = self.now(c);
                     self.clients[c].lines.hears(node, now);
                     self.wake_all(c);
-                    State::Hears(ear, self.t)
-                } else if self.ears[ear].broken || until <= self.t {
-                    self.close_ear(ear);
-                    self.is_deaf(c, node)
+                    State::Hears(subscription, self.t)
+                } else if self.subscriptions[subscription].broken || until <= self.t {
+                    self.close_ear(subscription);
+                    self.subscription_failed(c, node)
                 } else {
                     self.wake(c, until);
                     return false;
                 }
             }
-            State::Hears(ear, until) => {
-                let told = self.ears[ear].inbox.pop_front();
-                let broken = told.is_none() && self.ears[ear].broken;
+            State::Hears(subscription, until) => {
+                let told = self.subscriptions[subscription].inbox.pop_front();
+                let broken = told.is_none() && self.subscriptions[subscription].broken;
                 if let Some(resource) = told {
                     self.hear(c, node, resource);
                 } else if !broken && until > self.t {
@@ -233,12 +239,12 @@ impl World {
                     return false;
                 }
                 if broken {
-                    self.close_ear(ear);
-                    self.is_deaf(c, node)
+                    self.close_ear(subscription);
+                    self.subscription_failed(c, node)
                 } else if self.needs(c, node) {
-                    State::Hears(ear, self.t + QUIET)
+                    State::Hears(subscription, self.t + QUIET)
                 } else {
-                    self.close_ear(ear);
+                    self.close_ear(subscription);
                     State::Pauses(u64::MAX)
                 }
             }
@@ -249,11 +255,11 @@ impl World {
 
     fn needs(&mut self, c: usize, node: usize) -> bool {
         let now = self.now(c);
-        self.clients[c].lines.still_listens(node, now)
+        self.clients[c].lines.still_needed(node, now)
     }
 
-    fn is_deaf(&mut self, c: usize, node: usize) -> State {
-        self.clients[c].lines.is_deaf(node);
+    fn subscription_failed(&mut self, c: usize, node: usize) -> State {
+        self.clients[c].lines.subscription_failed(node);
         self.wake_all(c);
         if !self.needs(c, node) {
             return State::Pauses(u64::MAX);
@@ -264,8 +270,8 @@ impl World {
     fn open(&mut self, c: usize, node: usize) -> State {
         let luck = self.faultless || self.quiet || !self.random.chance(10);
         let well = luck && !self.servers[node].refuses_connections(self.t);
-        let ear = self.ears.len();
-        self.ears.push(Ear {
+        let subscription = self.subscriptions.len();
+        self.subscriptions.push(Subscription {
             client: c,
             node,
             subscribed: false,
@@ -282,14 +288,14 @@ impl World {
         } else {
             Sound::Breaks
         };
-        self.at(later, Event::Ear(ear, sound));
-        State::Opens(ear, self.t + CONNECT_TIMEOUT)
+        self.at(later, Event::Subscription(subscription, sound));
+        State::Opens(subscription, self.t + CONNECT_TIMEOUT)
     }
 
-    fn close_ear(&mut self, ear: usize) {
-        self.ears[ear].cut = true;
-        let later = self.t + self.delay(self.ears[ear].node);
-        self.at(later, Event::Ear(ear, Sound::Ends));
+    fn close_ear(&mut self, subscription: usize) {
+        self.subscriptions[subscription].cut = true;
+        let later = self.t + self.delay(self.subscriptions[subscription].node);
+        self.at(later, Event::Subscription(subscription, Sound::Ends));
     }
 
     fn hear(&mut self, c: usize, node: usize, resource: u8) {
@@ -317,7 +323,7 @@ impl World {
     /// Whether a client hears all nodes.
     pub(super) fn client_hears_all(&self, c: usize) -> bool {
         let hears = |one: &&Listener| match one.state {
-            State::Hears(ear, _) => !self.ears[ear].cut,
+            State::Hears(subscription, _) => !self.subscriptions[subscription].cut,
             _ => false,
         };
         self.clients[c].listeners.iter().filter(hears).count() == self.servers.len()
@@ -326,7 +332,7 @@ impl World {
     /// Whether everybody who listens hears.
     pub(super) fn hears_all(&self) -> bool {
         let hears = |one: &Listener| match one.state {
-            State::Hears(ear, _) => !self.ears[ear].cut,
+            State::Hears(subscription, _) => !self.subscriptions[subscription].cut,
             _ => false,
         };
         let alive = self.clients.iter().filter(|client| !client.dead);
@@ -337,7 +343,7 @@ impl World {
 /// A process waits for a resource no more.
 pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
     Op {
-        action: Action::Leave(Arc::new(channel), turn(), fair),
+        action: Action::Dequeue(Arc::new(channel), turn(), fair),
         key: Key {
             resource: Arc::from(&[resource][..]),
             token: Token::from_bytes([0; 20]),

@@ -13,7 +13,7 @@ use crate::secret::Secret;
 /// A node that has said nothing for so long is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(1);
 
-pub(crate) struct Ear {
+pub(crate) struct Subscription {
     connection: Connection,
     secret: Secret,
     inbox: Vec<u8>,
@@ -22,15 +22,19 @@ pub(crate) struct Ear {
     asked: bool,
 }
 
-impl Ear {
+impl Subscription {
     /// Connects and subscribes, all within `timeout`.
-    pub(crate) fn open(info: &Peer, channel: &str, timeout: Duration) -> Result<Ear, Cause> {
+    pub(crate) fn open(
+        info: &Peer,
+        channel: &str,
+        timeout: Duration,
+    ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
         let (mut connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();
         resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel.as_bytes()]], None);
         connection.send(&bytes, until, clock::instant())?;
-        let mut ear = Ear {
+        let mut subscription = Subscription {
             connection,
             secret: Secret::of(info),
             inbox: Vec::new(),
@@ -38,13 +42,13 @@ impl Ear {
             asked: false,
         };
         loop {
-            match ear.reply()? {
+            match subscription.reply()? {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
-                Some(_) => return Ok(ear),
+                Some(_) => return Ok(subscription),
                 None if clock::instant() >= until => {
                     return Err(Cause::NotConnected(timeout, timeout));
                 }
-                None => ear.receive(until)?,
+                None => subscription.receive(until)?,
             }
         }
     }
@@ -62,7 +66,7 @@ impl Ear {
                     }
                 }
                 None if clock::instant() < until => self.receive(until)?,
-                None if self.asked => return Err(Cause::Silent(QUIET, Limit::Own)),
+                None if self.asked => return Err(Cause::NoAnswer(QUIET, Limit::Own)),
                 None => {
                     let mut ping = Vec::new();
                     resp::pack(&mut ping, &[&[b"PING"]], None);
@@ -90,7 +94,7 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for Subscription {
     fn drop(&mut self) {
         // A node tells as long as anybody has the connection.
         self.connection.shutdown();
