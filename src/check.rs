@@ -55,6 +55,7 @@ impl Redlock {
     /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, and for how long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
+    /// | `insecure` | | its certificate is not checked (`#insecure`) | |
     /// | `version` | older than 2.6.12 | | versions differ |
     /// | `rights` | with the restart guard, `INFO` is refused, and too few are left | with the restart guard, `INFO` is refused | `INFO` or `CONFIG` is refused |
     ///
@@ -104,7 +105,10 @@ impl Redlock {
 }
 
 fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
-    let plain = !matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+    let (plain, insecure) = match info.addr() {
+        ConnectionAddr::TcpTls { insecure, .. } => (false, *insecure),
+        _ => (true, false),
+    };
     let place = match info.addr() {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => None,
         _ => Some(Place::ThisMachine),
@@ -120,6 +124,7 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
         address: address(info.addr()),
         said,
         plain_password: plain && info.redis_settings().password().is_some(),
+        insecure,
     }
 }
 

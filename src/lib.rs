@@ -142,7 +142,7 @@
 //! - `tls`: [`rediss://`](guide::tls), with rustls.
 //! - `tls-rustls`: the same without a [crypto provider](guide::tls#the-crypto-provider), which the program then installs.
 //! - `capi`: the C interface, see [C and other languages](guide::c). Its manual is `src/redlock.h`.
-//! - `cli`: the command [`redlock`](guide::shell). It adds nothing to the library.
+//! - `cli`: the command [`redlock`](guide::shell). It brings `tls`, and adds nothing else to the library.
 //!
 //! # Log levels
 //!

@@ -1,6 +1,8 @@
 //! A connection of its own to each node, for some questions beside the locks: it disturbs none of them, and
 //! sees what they see.
 
+#[cfg(feature = "cli")]
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
@@ -28,7 +30,11 @@ pub(crate) struct Query {
 
 impl Query {
     /// Connects within `timeout`; from then on there is `time` for all questions.
-    fn open(info: &Peer, timeout: Duration, time: (Duration, u32)) -> Result<Query, Cause> {
+    pub(crate) fn open(
+        info: &Peer,
+        timeout: Duration,
+        time: (Duration, u32),
+    ) -> Result<Query, Cause> {
         let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Query {
             connection,
@@ -70,20 +76,48 @@ impl Query {
                 self.inbox.drain(..length);
                 return Ok(reply);
             }
-            let now = clock::instant();
-            if now >= self.until {
-                return Err(self.silent());
-            }
-            match self.connection.recv(&mut self.buffer, self.until, now) {
-                Ok(bytes) => self.inbox.extend_from_slice(bytes),
-                Err(cause) => return Err(cause),
-            }
+            self.fill()?;
         }
     }
 
-    fn silent(&self) -> Cause {
-        let (time, timeouts) = self.time;
-        Cause::NoAnswer(time, Limit::Node(timeouts))
+    /// Waits until more has come, or the time is over.
+    fn fill(&mut self) -> Result<(), Cause> {
+        let now = clock::instant();
+        if now >= self.until {
+            let (time, timeouts) = self.time;
+            return Err(Cause::NoAnswer(time, Limit::Node(timeouts)));
+        }
+        let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
+        self.inbox.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(feature = "cli")]
+impl Query {
+    /// There is the whole time again.
+    pub(crate) fn renew(&mut self) {
+        self.until = clock::instant() + self.time.0;
+    }
+
+    /// Sends commands that are packed already. Their replies are then read from it.
+    pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
+        let sent = self.connection.send(commands, self.until, clock::instant());
+        sent.map_err(|cause| io::Error::other(cause.to_string()))
+    }
+}
+
+/// What comes, as it is, for replies of any size and form.
+#[cfg(feature = "cli")]
+impl io::Read for Query {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.inbox.is_empty() {
+            self.fill()
+                .map_err(|cause| io::Error::other(cause.to_string()))?;
+        }
+        let read = io::Read::read(&mut self.inbox.as_slice(), buffer)?;
+        self.inbox.drain(..read);
+        Ok(read)
     }
 }
 

@@ -192,7 +192,7 @@ fn found_roots() -> Result<RootCertStore, String> {
     let why = found.errors.first();
     let why = why.map_or_else(String::new, |error| format!(" ({error})"));
     Err(format!(
-        "no root certificates{why}: give them with Tls::root_certificates, or install ca-certificates"
+        "no root certificates{why}: give them with Tls::root_certificates or --cacert, or install ca-certificates"
     ))
 }
 
@@ -314,12 +314,12 @@ fn hint(error: &Error) -> &'static str {
     use CertificateError as Bad;
     match error {
         Error::InvalidCertificate(bad) => match bad {
-            Bad::UnknownIssuer => " (give its CA with Tls::root_certificates)",
+            Bad::UnknownIssuer => " (give its CA with Tls::root_certificates or --cacert)",
             Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
                 " (it has no subjectAltName: make one that has)"
             }
             Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
-                " (Tls::server_name gives another name)"
+                " (Tls::server_name or --sni gives another name)"
             }
             Bad::Expired
             | Bad::ExpiredContext { .. }
@@ -332,7 +332,7 @@ fn hint(error: &Error) -> &'static str {
         },
         Error::InvalidMessage(_) => " (does this port speak TLS?)",
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            " (give one with Tls::client_certificate)"
+            " (give one with Tls::client_certificate or --cert)"
         }
         _ => "",
     }

@@ -82,6 +82,8 @@ pub(crate) struct Facts {
     pub(crate) said: Result<Said, Cause>,
     /// It is sent a password, and nothing is encrypted.
     pub(crate) plain_password: bool,
+    /// It is reached over TLS, and its certificate is not checked.
+    pub(crate) insecure: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -188,6 +190,7 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"
         }
+        Cause::Tls(_) => "look at its certificate, and at what this program trusts and shows",
         Cause::NoThread(_) => "raise the limits of this process",
         _ => "start it, or look at its address and the network",
     };
@@ -312,6 +315,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
     findings.clocks();
     findings.versions();
     for (node, facts) in nodes.iter().enumerate() {
+        findings.insecure(node, facts.insecure);
         if let Ok(said) = &facts.said {
             findings.latency(node, said);
             findings.plain_text(node, facts.plain_password, said);
@@ -555,6 +559,14 @@ impl<'a> Findings<'a> {
         }
     }
 
+    fn insecure(&mut self, node: usize, insecure: bool) {
+        if insecure {
+            let text = "its certificate is not checked (#insecure), so anything on the way can pretend to be it: \
+                        trust its CA instead";
+            self.add(Severity::Warning, node, "insecure", text.into());
+        }
+    }
+
     fn no_info(&mut self, node: usize, refused: &str) {
         let (severity, so) = match self.rules.guard {
             Some(_) => (self.no_vote, "so the restart guard keeps it from voting"),
@@ -769,6 +781,7 @@ mod tests {
                 clock: Some(3),
             }),
             plain_password: false,
+            insecure: false,
         };
         (0..count).map(one).collect()
     }
@@ -812,7 +825,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         type Change = fn(&mut Facts);
-        let table: [(Severity, &str, Change); 28] = [
+        let table: [(Severity, &str, Change); 29] = [
             (Fault, "role", |node| set(node, "role", "slave")),
             (Fault, "role", |node| set(node, "redis_mode", "cluster")),
             (Fault, "role", |node| set(node, "redis_mode", "sentinel")),
@@ -861,6 +874,7 @@ mod tests {
                 said(node).place = Place::Ip(IpAddr::from([8, 8, 8, 8]));
                 node.plain_password = true;
             }),
+            (Warning, "insecure", |node| node.insecure = true),
             (Warning, "reach", |node| {
                 node.said = Err(Cause::NoAnswer(MS, Limit::Node(1)))
             }),

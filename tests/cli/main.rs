@@ -6,3 +6,4 @@ mod support;
 mod operations;
 mod run;
 mod terminal;
+mod tls;

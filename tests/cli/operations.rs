@@ -14,7 +14,7 @@ use support::*;
 const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 
 /// `redlock`, with nothing of what the tests' own environment says, and patient with a busy machine.
-fn command(nodes: &str, arguments: &[&str]) -> Command {
+pub(crate) fn command(nodes: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(REDLOCK);
     command
         .env_remove("REDLOCK_NODES_FILE")
@@ -29,7 +29,7 @@ fn command(nodes: &str, arguments: &[&str]) -> Command {
 }
 
 /// Its exit code, and what it says.
-fn run(command: &mut Command) -> (i32, String, String) {
+pub(crate) fn run(command: &mut Command) -> (i32, String, String) {
     let Output {
         status,
         stdout,

@@ -419,7 +419,6 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
     let empty = file("empty", 0o600, b"# nothing\n\n");
     let binary = file("binary", 0o600, b"\xff\n");
     let twice = file("twice", 0o600, format!("{url}\n{url}\n").as_bytes());
-    let tls = file("tls", 0o600, b"rediss://127.0.0.1\n");
     let directory = dir.path().to_str().unwrap();
     // The arguments, REDLOCK_NODES, REDLOCK_NODES_FILE; the exit code, and what is said.
     type Case<'a> = (&'a [&'a str], &'a str, &'a str, i32, &'a [&'a str]);
@@ -599,12 +598,8 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             64,
             &[&twice, "same address"],
         ),
-        (&["--nodes-file", &tls], "", "", 64, &[&tls, "TLS"]),
     ];
     for (options, nodes, nodes_file, code, texts) in cases {
-        if cfg!(feature = "tls-rustls") && options.contains(&&*tls) {
-            continue;
-        }
         let mut command = redlock_command(nodes, &["run", "-n"]);
         command.args(*options).args(["x", "true"]);
         command.env("REDLOCK_NODES_FILE", nodes_file);

@@ -186,6 +186,18 @@ pub(crate) struct Nodes {
     /// One URL a line, # comments [env: REDLOCK_NODES_FILE]. Neither: REDLOCK_NODES=URL,URL,URL
     #[arg(long, value_name = "FILE")]
     pub(crate) nodes_file: Option<PathBuf>,
+    /// For rediss://: the CAs that are trusted, in PEM [default: the system's; env: REDLOCK_CACERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cacert: Option<PathBuf>,
+    /// For rediss://: the certificate to show to the nodes, in PEM [env: REDLOCK_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cert: Option<PathBuf>,
+    /// Its key, in PEM [env: REDLOCK_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// For rediss://: the name in the nodes' certificates [default: each URL's host; env: REDLOCK_SNI]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sni: Option<String>,
     /// How long a node may take to answer
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     pub(crate) node_timeout: Time,

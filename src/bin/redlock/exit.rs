@@ -35,7 +35,7 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ),
     (
         "64",
-        "Something in the command line, the environment or the nodes file cannot work.",
+        "Something in the command line, the environment or a file that they name cannot work.",
     ),
     (
         "71",

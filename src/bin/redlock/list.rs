@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::Duration;
 
+use redlock_sync::Redlock;
 use redlock_sync::command::{LONGEST_VALUE, TOKEN, token_and_label};
 use redlock_sync::redis::ConnectionInfo;
 use serde_json::{Value, json};
@@ -22,13 +23,18 @@ pub(crate) const VALUE: usize = LONGEST_VALUE + 1;
 /// token is taken once and released once.
 const LOOKS: u32 = 3;
 
-pub(crate) fn list(given: &List, pattern: Option<Vec<u8>>, nodes: &[ConnectionInfo]) -> End {
+pub(crate) fn list(
+    given: &List,
+    pattern: Option<Vec<u8>>,
+    redlock: &Redlock,
+    nodes: &[ConnectionInfo],
+) -> End {
     let timeouts = (given.nodes.connect_timeout.0, given.nodes.node_timeout.0);
     let addresses: Vec<String> = nodes.iter().map(|node| address(node.addr())).collect();
     let mut found = Found::new(nodes.len());
     let mut progress = Progress::new();
     let mut look = |what, asked: &dyn Fn(usize) -> bool| {
-        scan::look(nodes, timeouts, what, asked, &mut progress)
+        scan::look((redlock, nodes), timeouts, what, asked, &mut progress)
     };
     found.add(look(What::Pattern(pattern), &|_| true));
     for _ in 1..LOOKS {

@@ -104,7 +104,8 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
         arguments::Command::List(given) => {
             let pattern = given.pattern()?;
             say::log(given.nodes.verbose);
-            Ok(list::list(given, pattern, &nodes::named(&given.nodes)?))
+            let (redlock, nodes) = nodes::named(&given.nodes)?;
+            Ok(list::list(given, pattern, &redlock, &nodes))
         }
         arguments::Command::Doctor(given) => {
             say::log(given.nodes.verbose);

@@ -1,4 +1,4 @@
-//! Where the nodes' URLs come from, and the rules that keep passwords out of sight.
+//! Where the nodes' URLs and certificates come from, and the rules that keep passwords and keys out of sight.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use redlock_sync::redis::ConnectionInfo;
-use redlock_sync::{Options, Redlock};
+use redlock_sync::redis::{ConnectionAddr, ConnectionInfo};
+use redlock_sync::{Options, Redlock, Tls};
 
 use crate::arguments::{Nodes, Votes, within};
 use crate::label::label;
@@ -44,15 +44,14 @@ pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
 }
 
-/// The nodes alone, after the same checks.
+/// The same, and the nodes.
 ///
 /// # Errors
 ///
 /// As [`open`].
-pub(crate) fn named(given: &Nodes) -> Result<Vec<ConnectionInfo>, String> {
+pub(crate) fn named(given: &Nodes) -> Result<(Redlock, Vec<ConnectionInfo>), String> {
     let (place, nodes) = nodes(given)?;
-    client(given, &ALL, &place, nodes.clone())?;
-    Ok(nodes)
+    Ok((client(given, &ALL, &place, nodes.clone())?.0, nodes))
 }
 
 /// Every node that answers.
@@ -66,9 +65,19 @@ fn client(
     place: &str,
     nodes: Vec<ConnectionInfo>,
 ) -> Result<(Redlock, Options), String> {
+    let is_over_tls = |node: &ConnectionInfo| matches!(node.addr(), ConnectionAddr::TcpTls { .. });
+    let files = [&given.cacert, &given.cert, &given.key];
+    if (files.iter().any(|file| file.is_some()) || given.sni.is_some())
+        && !nodes.iter().any(is_over_tls)
+    {
+        return Err(format!(
+            "--cacert, --cert, --key and --sni are for nodes at rediss://, and {place} names none"
+        ));
+    }
     let mut options = Options::new()
         .node_timeout(given.node_timeout.0)
         .connect_timeout(given.connect_timeout.0)
+        .tls(tls(given)?)
         .label(label());
     if let Some(max_ttl) = votes.restart_guard {
         options = options.restart_guard(max_ttl.0);
@@ -157,7 +166,9 @@ fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
 fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>), String> {
     let place = format!("{named_by} {}", path.display());
     let failed = |error: std::io::Error| format!("{place}: {error}");
-    let (mode, text) = read(path, WITHIN).map_err(failed)?;
+    let (mode, bytes) = read(path, WITHIN).map_err(failed)?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| format!("{place}: not UTF-8"))?;
     let mut nodes = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
@@ -165,11 +176,8 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
             continue;
         }
         let info = node(line, format_args!("{place}, line {number}"))?;
-        if has_password(&info) && mode & 0o004 != 0 {
-            return Err(format!(
-                "{place}, line {number} has a password, and everybody may read the file (mode {:03o}): chmod o-r",
-                mode & 0o777
-            ));
+        if has_password(&info) {
+            private(mode, &format!("{place}, line {number} has a password"))?;
         }
         nodes.push(info);
     }
@@ -179,9 +187,67 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
     Ok((place, nodes))
 }
 
-/// A file's mode and text. It may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its time, or a
+/// A file with a secret is for its owner and group alone.
+fn private(mode: u32, secret: &str) -> Result<(), String> {
+    match mode & 0o004 {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{secret}, and everybody may read the file (mode {:03o}): chmod o-r",
+            mode & 0o777
+        )),
+    }
+}
+
+/// What is trusted over TLS, and what is shown. An empty variable is none.
+fn tls(given: &Nodes) -> Result<Tls, String> {
+    let file = |flag: &'static str, variable: &'static str, path: &Option<PathBuf>| {
+        let from_variable = || env::var_os(variable).filter(|path| !path.is_empty());
+        let (name, path) = match path {
+            Some(path) => (flag, path.clone()),
+            None => (variable, PathBuf::from(from_variable()?)),
+        };
+        let place = format!("{name} {}", path.display());
+        let read = read(&path, WITHIN).map_err(|error| format!("{place}: {error}"));
+        Some(read.map(|(mode, pem)| (place, mode, pem)))
+    };
+    let mut tls = Tls::new();
+    if let Some(cacert) = file("--cacert", "REDLOCK_CACERT", &given.cacert) {
+        tls = tls.root_certificates(cacert?.2);
+    }
+    let cert = file("--cert", "REDLOCK_CERT", &given.cert).transpose()?;
+    let key = file("--key", "REDLOCK_KEY", &given.key).transpose()?;
+    match (cert, key) {
+        (Some((_, _, cert)), Some((place, mode, key))) => {
+            private(mode, &format!("{place} has a key"))?;
+            tls = tls.client_certificate(cert, key);
+        }
+        (None, None) => {}
+        (Some((place, ..)), None) => {
+            return Err(format!("{place} needs its key: --key or REDLOCK_KEY"));
+        }
+        (None, Some((place, ..))) => {
+            return Err(format!(
+                "{place} needs its certificate: --cert or REDLOCK_CERT"
+            ));
+        }
+    }
+    let name = match (&given.sni, env::var_os("REDLOCK_SNI")) {
+        (Some(name), _) => Some(name.clone()),
+        (None, Some(name)) => {
+            let name = name.into_string();
+            Some(name.map_err(|_| "REDLOCK_SNI is not UTF-8")?).filter(|name| !name.is_empty())
+        }
+        (None, None) => None,
+    };
+    Ok(match name {
+        Some(name) => tls.server_name(name),
+        None => tls,
+    })
+}
+
+/// A file's mode and content. It may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its time, or a
 /// FIFO, which may have none.
-fn read(path: &Path, within: Duration) -> io::Result<(u32, String)> {
+fn read(path: &Path, within: Duration) -> io::Result<(u32, Vec<u8>)> {
     let end = Instant::now() + within;
     let mut file = OpenOptions::new();
     // Without the flag, opening a FIFO waits for a writer.
@@ -217,9 +283,7 @@ fn read(path: &Path, within: Duration) -> io::Result<(u32, String)> {
             return Err(io::Error::new(ErrorKind::FileTooLarge, text));
         }
     }
-    let text = String::from_utf8(bytes);
-    let text = text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "not UTF-8"))?;
-    Ok((mode, text))
+    Ok((mode, bytes))
 }
 
 fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<ConnectionInfo, String> {

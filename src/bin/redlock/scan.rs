@@ -7,10 +7,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlock_sync::command::without_password;
-use redlock_sync::redis::{
-    self, Client, Connection, ConnectionInfo, ProtocolVersion, RedisError, RedisResult,
-};
+use redlock_sync::Redlock;
+use redlock_sync::command::{Questions, without_password};
+use redlock_sync::redis::{self, ConnectionInfo, RedisError, RedisResult};
 
 use crate::list::{Answer, Key, VALUE};
 use crate::say::progress;
@@ -33,6 +32,7 @@ pub(crate) enum What {
 /// Why a node could not be looked at.
 enum Failure {
     Redis(RedisError),
+    Connect(String),
     Endless(String),
 }
 
@@ -51,9 +51,9 @@ enum Word {
 /// What the nodes say that are `asked`; the others say nothing.
 ///
 /// `timeouts`: to connect, and for an answer. Nobody is waited for who has said nothing for longer than it takes to
-/// connect and to send a page; what cannot be bounded (a name that is not resolved, an answer that trickles) is left to its thread.
+/// connect and to send a page; what cannot be bounded (a name that is not resolved) is left to its thread.
 pub(crate) fn look(
-    nodes: &[ConnectionInfo],
+    (redlock, nodes): (&Redlock, &[ConnectionInfo]),
     (connect, answer): (Duration, Duration),
     what: What,
     asked: impl Fn(usize) -> bool,
@@ -66,13 +66,14 @@ pub(crate) fn look(
     for (node, info) in nodes.iter().enumerate().filter(|(node, _)| asked(*node)) {
         heard.insert(node, Instant::now());
         let (to_us, info, what) = (sender.clone(), info.clone(), what.clone());
+        let redlock = redlock.clone();
         let visit = move || {
-            let end = visit(&info, (connect, for_page), &what, |seen, page| {
+            let end = visit(&redlock, node, &what, |seen, page| {
                 to_us.send((node, Word::Page(seen, page))).is_ok()
             });
             let end = end.map_err(|failure| match failure {
-                Failure::Redis(error) => text(&error, &info, for_page),
-                Failure::Endless(text) => text,
+                Failure::Redis(error) => text(&error, &info),
+                Failure::Connect(text) | Failure::Endless(text) => text,
             });
             // Nobody may wait for it any more.
             let _ = to_us.send((node, Word::End(end)));
@@ -133,21 +134,17 @@ fn collect(
 
 /// Says what a node has, page by page, for as long as somebody listens.
 fn visit(
-    info: &ConnectionInfo,
-    (connect, for_page): (Duration, Duration),
+    redlock: &Redlock,
+    node: usize,
     what: &What,
     mut listens: impl FnMut(usize, Vec<Key>) -> bool,
 ) -> Result<(), Failure> {
-    // As the library, whatever the URL asks for.
-    let settings = info.redis_settings().clone();
-    let settings = settings.set_protocol(ProtocolVersion::RESP2);
-    let client = Client::open(info.clone().set_redis_settings(settings))?;
-    let mut connection = client.get_connection_with_timeout(connect)?;
-    connection.set_read_timeout(Some(for_page))?;
-    connection.set_write_timeout(Some(for_page))?;
+    let connection = Questions::open(redlock, node, PATIENCE);
+    let mut connection = connection.map_err(Failure::Connect)?;
     let pattern = match what {
         What::Names(names) => {
             for names in names.chunks(PAGE) {
+                connection.renew();
                 if !listens(0, keys(&mut connection, names)?) {
                     break;
                 }
@@ -159,6 +156,7 @@ fn visit(
     let mut cursor = b"0".to_vec();
     let (mut pages, mut seen, mut size) = (0, 0, None);
     loop {
+        connection.renew();
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor);
         if let Some(pattern) = pattern {
@@ -186,7 +184,7 @@ fn visit(
 }
 
 /// What they are; those that are gone left out.
-fn keys(connection: &mut Connection, names: &[Vec<u8>]) -> RedisResult<Vec<Key>> {
+fn keys(connection: &mut Questions, names: &[Vec<u8>]) -> RedisResult<Vec<Key>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -231,13 +229,7 @@ fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
 }
 
 /// An error's text, without the arguments that some errors repeat: the password may be among them.
-fn text(error: &RedisError, info: &ConnectionInfo, for_page: Duration) -> String {
-    if error.is_timeout() {
-        return format!(
-            "no answer within {} ({PATIENCE} × node_timeout)",
-            human(for_page)
-        );
-    }
+fn text(error: &RedisError, info: &ConnectionInfo) -> String {
     let hidden = |text: &str| {
         let (text, _) = text
             .split_once(", with args beginning with")

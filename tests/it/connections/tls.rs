@@ -131,6 +131,10 @@ fn who_holds_a_lock_and_whether_nodes_are_fit_is_seen_over_tls() {
             .findings()
             .any(|finding| finding.code() == "persistence")
     );
+    let insecure = report
+        .findings()
+        .filter(|finding| finding.code() == "insecure");
+    assert_eq!(insecure.count(), nodes.len(), "{report}");
     nodes[0].0.stop();
     let failed = redlock.inspect("a").unwrap();
     let failed = failed
@@ -388,8 +392,7 @@ fn a_certificate_is_checked_up_to_its_ca_and_for_its_name() {
         Tls::new(),
         Tls::new().root_certificates(Authority::new().certificate),
     ] {
-        let expected =
-            "invalid peer certificate: UnknownIssuer (give its CA with Tls::root_certificates)";
+        let expected = "invalid peer certificate: UnknownIssuer (give its CA with Tls::root_certificates or --cacert)";
         is_final(&url("localhost", &here), unknown, expected);
     }
 
@@ -399,7 +402,7 @@ fn a_certificate_is_checked_up_to_its_ca_and_for_its_name() {
         &url("localhost", &other),
         trusted(),
         "certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"other.example\") \
-         (Tls::server_name gives another name)",
+         (Tls::server_name or --sni gives another name)",
     );
     attempt(
         &url("127.0.0.1", &other),
@@ -460,7 +463,7 @@ fn a_server_that_wants_a_certificate_gets_it() {
                 "the server refuses: UnknownCA",
             ),
             _ => (
-                "the server refuses: CertificateRequired (give one with Tls::client_certificate)",
+                "the server refuses: CertificateRequired (give one with Tls::client_certificate or --cert)",
                 "the server refuses: UnknownCA",
             ),
         };
@@ -578,7 +581,7 @@ fn the_system_s_root_certificates_are_trusted() {
             "none" => is_final(
                 url,
                 Tls::new(),
-                "give them with Tls::root_certificates, or install ca-certificates",
+                "give them with Tls::root_certificates or --cacert, or install ca-certificates",
             ),
             _ => attempt(url, Tls::new()).unwrap(),
         }
