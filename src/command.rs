@@ -24,7 +24,7 @@ pub fn token_and_label(value: &[u8]) -> Option<(Token, Option<String>)> {
 
 /// A node's text up to where it repeats the node's password.
 pub fn without_password(node: &ConnectionInfo, text: &str) -> String {
-    Secret::of(node).cut(text)
+    Secret::of(node.redis_settings().password()).cut(text)
 }
 
 /// A connection of its own to a node, made as those for locks are, for the redis crate's commands.

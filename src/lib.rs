@@ -207,6 +207,8 @@ mod clock;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod command;
+/// Passwords that change.
+mod credentials;
 /// What fails, and what to do about it.
 mod error;
 /// Numbers that grow with every holder.
@@ -253,6 +255,7 @@ mod url;
 mod waiting;
 
 pub use check::{NodeFacts, Report};
+pub use credentials::Credentials;
 pub use error::{ConfigError, Error, NodeErrors, RandomError};
 pub use inspect::{Holder, Inspection, LockState, NodeState};
 pub use kept_lock::KeptLock;

@@ -1,5 +1,7 @@
+use std::fmt;
 use std::time::Duration;
 
+use crate::credentials::{Ask, Credentials};
 use crate::error::ConfigError;
 use crate::label::Label;
 use crate::net::trust;
@@ -34,6 +36,7 @@ pub struct Options {
     pub(crate) fair: bool,
     pub(crate) label: Option<Label>,
     pub(crate) tls: Tls,
+    pub(crate) credentials: Option<Ask>,
 }
 
 impl Default for Options {
@@ -48,6 +51,7 @@ impl Default for Options {
             fair: false,
             label: None,
             tls: Tls::new(),
+            credentials: None,
         }
     }
 }
@@ -224,6 +228,49 @@ impl Options {
         self
     }
 
+    /// A closure that gives the user and the password of each new connection, in place of those in the nodes' URLs: for
+    /// passwords that change while the program runs, and for tokens that expire. It is called with the node's
+    /// host and port, as in `10.0.0.1:6379` (or with the path of its Unix socket).
+    ///
+    /// A connection that is up is not logged in again; when it has ended, the next one asks the closure. A password that
+    /// a node refuses is not [permanent](crate::NodeErrors::is_permanent): operations wait for a better one. Neither is
+    /// an error or a panic of the closure. The error's text is shown in errors and in log lines, up to its 300th
+    /// character, so it must not contain a secret.
+    ///
+    /// The closure is called in threads of this crate, for several nodes at a time, before each try to connect: for
+    /// locks, for messages about releases, for [`inspect`](crate::Redlock::inspect) and
+    /// [`check`](crate::Redlock::check). A node that is away is tried again and again, so keep a token that is expensive
+    /// to get until it expires. The time that the closure takes is part of
+    /// [`connect_timeout`](Options::connect_timeout): what it gives later is of no use, and no operation waits for it
+    /// longer. The closure itself cannot be interrupted, and until it returns the node is not connected. A forked child
+    /// calls its own copy, so the closure should not depend on a thread of the parent, or on a mutex that one
+    /// may hold.
+    ///
+    /// Options with a closure are equal only to their clones. Another closure means new connections. See
+    /// [passwords that change](crate::guide::operations#passwords-that-change). Defaults to what the URLs say.
+    ///
+    /// ```
+    /// use redlock_sync::{Credentials, Options, Redlock};
+    ///
+    /// // A file in which another program keeps the current token.
+    /// let options = Options::new().credentials(|_node| {
+    ///     let token = std::fs::read_to_string("/run/secrets/redis-token")?;
+    ///     Ok::<_, std::io::Error>(Credentials::new(token.trim_end()).user("locks"))
+    /// });
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
+    ///     .with_options(options)?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F, E>(mut self, ask: F) -> Options
+    where
+        F: Fn(&str) -> Result<Credentials, E> + Send + Sync + 'static,
+        E: fmt::Display,
+    {
+        self.credentials = Some(Ask::new(ask));
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         trust::validate(&self.tls).map_err(ConfigError::new)?;
         let timeouts = [
@@ -259,6 +306,7 @@ impl Options {
             && self.connect_timeout == other.connect_timeout
             && self.restart_guard == other.restart_guard
             && self.tls == other.tls
+            && self.credentials == other.credentials
     }
 }
 

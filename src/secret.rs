@@ -1,10 +1,9 @@
 //! What a node is sent and no text of it may repeat: passwords and tokens. A server that is none, a proxy or a server of another
 //! version may repeat in an error what it does not understand.
 
+use std::fmt;
 use std::iter::once;
 use std::sync::Arc;
-
-use redis::ConnectionInfo;
 
 use crate::token::Token;
 
@@ -19,8 +18,7 @@ const SHORT: usize = 4;
 pub(crate) struct Secret(Option<Arc<str>>);
 
 impl Secret {
-    pub(crate) fn of(info: &ConnectionInfo) -> Secret {
-        let password = info.redis_settings().password();
+    pub(crate) fn of(password: Option<&str>) -> Secret {
         Secret(password.filter(|text| !text.is_empty()).map(Arc::from))
     }
 
@@ -55,6 +53,12 @@ impl Secret {
             true => value.to_owned(),
             false => self.cut(value),
         }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, ConnectionInfo};
+use redis::{Cmd, ConnectionAddr, RedisConnectionInfo};
 
 use crate::clock;
+use crate::credentials::Credentials;
 use crate::error::Cause;
 use crate::net::peer::Peer;
 use crate::net::plain::Plain;
@@ -36,18 +37,19 @@ pub(crate) enum Connection {
 
 impl Connection {
     /// Connects and sets up, address after address, step after step, all within `timeout`; only name
-    /// resolution and the full queue of a Unix socket cannot be bounded.
+    /// resolution, the closure that gives credentials and the full queue of a Unix socket cannot be bounded.
     pub(crate) fn open(
         info: &Peer,
         timeout: Duration,
         purpose: Purpose,
     ) -> Result<(Connection, Handshake), Cause> {
         let until = clock::instant() + timeout;
+        let login = info.credentials(until, timeout)?;
         let mut connection = match info.addr() {
             ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, until, timeout)?),
             _ => Connection::Plain(Plain::connect(info, until, timeout)?),
         };
-        let handshake = connection.set_up(info, purpose, until, timeout);
+        let handshake = connection.set_up(info, login, purpose, (until, timeout));
         let handshake = handshake.map_err(|cause| match cause {
             Cause::Garbage(text) => Cause::NotRedis(text),
             cause => cause,
@@ -109,12 +111,12 @@ impl Connection {
 
     fn set_up(
         &mut self,
-        info: &ConnectionInfo,
+        info: &Peer,
+        login: Option<Credentials>,
         purpose: Purpose,
-        until: Instant,
-        timeout: Duration,
+        (until, timeout): (Instant, Duration),
     ) -> Result<Handshake, Cause> {
-        let (commands, needed) = commands(info, purpose);
+        let (commands, needed) = commands(info.redis_settings(), login.as_ref(), purpose);
         let mut bytes = Vec::new();
         for command in &commands {
             command.write_packed_command(&mut bytes);
@@ -122,16 +124,16 @@ impl Connection {
         self.send(&bytes, until, clock::instant())?;
         let mut handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
+            secret: Secret::of(login.as_ref().map(|login| &*login.password)),
             ..Handshake::default()
         };
         // A server that is full, or that demands what we do not have, says so and hangs up.
         let mut said: Option<Cause> = None;
         let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
         let (mut answered, mut loaded) = (0, 0);
-        let secret = Secret::of(info);
         let mut heard = false;
         while answered < commands.len() {
-            let Some((reply, length)) = resp::parse(&inbox, &secret)? else {
+            let Some((reply, length)) = resp::parse(&inbox, &handshake.secret)? else {
                 match self.recv(&mut buffer, until, clock::instant()) {
                     Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
                     Ok(bytes) => {
@@ -152,7 +154,7 @@ impl Connection {
             answered += 1;
             match reply {
                 Reply::Error(text) => {
-                    let cause = Cause::refused(&text);
+                    let cause = info.refused(&text);
                     // Where INFO is merely not answered now, the run id can be had later.
                     if answered <= needed || is_not_now(&text) || text.starts_with("NOAUTH") {
                         return Err(cause);
@@ -178,15 +180,18 @@ impl Connection {
 }
 
 /// The commands that set it up, and how many of them, the first ones, must not be refused.
-fn commands(info: &ConnectionInfo, purpose: Purpose) -> (Vec<Cmd>, usize) {
-    let settings = info.redis_settings();
+fn commands(
+    settings: &RedisConnectionInfo,
+    login: Option<&Credentials>,
+    purpose: Purpose,
+) -> (Vec<Cmd>, usize) {
     let mut commands = Vec::new();
-    if let Some(password) = settings.password() {
+    if let Some(Credentials { user, password }) = login {
         let mut auth = redis::cmd("AUTH");
-        if let Some(username) = settings.username() {
-            auth.arg(username);
+        if let Some(user) = user {
+            auth.arg(&**user);
         }
-        auth.arg(password);
+        auth.arg(&**password);
         commands.push(auth);
     }
     if settings.db() != 0 {

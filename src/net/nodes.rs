@@ -25,7 +25,6 @@ use crate::protocol::notice::Notice;
 use crate::protocol::operation::Answer;
 use crate::protocol::queue::NotALock;
 use crate::protocol::quorum::NodeSet;
-use crate::secret::Secret;
 use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
 use crate::text::{address, human};
@@ -103,7 +102,7 @@ impl Nodes {
         };
         let core = Core::new(addresses, timeouts, guard, rng, clock::instant());
         let state = State {
-            core: core.with_secrets(infos.iter().map(Secret::of)),
+            core,
             parked: none(),
             fresh: none(),
             idle: Some(Box::new(leader)),
@@ -113,7 +112,7 @@ impl Nodes {
             untold: VecDeque::new(),
             outages: Some(vec![None; infos.len()]),
         };
-        let peer = |info| Peer::new(info, &trust);
+        let peer = |info| Peer::new(info, &trust, options.credentials.clone());
         Nodes {
             tls: options.tls.clone(),
             peers: infos.into_iter().map(peer).collect(),

@@ -1,28 +1,40 @@
 //! A node, and how it is reached.
 
 use std::ops::Deref;
+use std::time::{Duration, Instant};
 
 use redis::ConnectionInfo;
 
-use crate::error::Cause;
+use crate::clock;
+use crate::credentials::{Ask, Credentials};
+use crate::error::{Cause, concerns_login};
 use crate::net::trust::{Access, Trust};
+use crate::text::{address, human};
 
 #[derive(Clone)]
 pub(crate) struct Peer {
     info: ConnectionInfo,
     tls: Option<Result<Access, Cause>>,
+    credentials: Option<Ask>,
 }
 
 impl Peer {
-    pub(crate) fn new(info: ConnectionInfo, trust: &Trust) -> Peer {
+    pub(crate) fn new(info: ConnectionInfo, trust: &Trust, credentials: Option<Ask>) -> Peer {
         let tls = trust.access(info.addr());
-        Peer { info, tls }
+        Peer {
+            info,
+            tls,
+            credentials,
+        }
     }
 
     #[cfg(all(test, feature = "tls"))]
     pub(crate) fn with(info: ConnectionInfo, access: Access) -> Peer {
-        let tls = Some(Ok(access));
-        Peer { info, tls }
+        Peer {
+            info,
+            tls: Some(Ok(access)),
+            credentials: None,
+        }
     }
 
     /// How it is reached over TLS, or why it cannot be.
@@ -30,6 +42,35 @@ impl Peer {
         let access = self.tls.as_ref().map(Result::as_ref);
         let missing = || Cause::Tls(crate::text::NO_TLS.into());
         access.ok_or_else(missing)?.map_err(Cause::clone)
+    }
+
+    /// What a new connection logs in with. The time that it may take ends then; but a closure cannot be interrupted, no
+    /// more than the resolution of a name.
+    pub(crate) fn credentials(
+        &self,
+        until: Instant,
+        timeout: Duration,
+    ) -> Result<Option<Credentials>, Cause> {
+        let Some(ask) = &self.credentials else {
+            return Ok(Credentials::of(self.info.redis_settings()));
+        };
+        let given = ask.call(&address(self.info.addr()));
+        let given = given.map_err(Cause::NoCredentials)?;
+        if clock::instant() >= until {
+            let time = human(timeout);
+            let late = format!("none within {time} (connect_timeout)");
+            return Err(Cause::NoCredentials(late));
+        }
+        Ok(Some(given))
+    }
+
+    /// Why the server refuses a connection that is being set up. A closure may give other credentials next
+    /// time.
+    pub(crate) fn refused(&self, text: &str) -> Cause {
+        match self.credentials {
+            Some(_) if concerns_login(text) => Cause::logged_out(text),
+            _ => Cause::refused(text),
+        }
     }
 }
 

@@ -35,10 +35,10 @@ impl Query {
         timeout: Duration,
         time: (Duration, u32),
     ) -> Result<Query, Cause> {
-        let (connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
+        let (connection, handshake) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Query {
             connection,
-            secret: Secret::of(info),
+            secret: handshake.secret,
             inbox: Vec::new(),
             buffer: Vec::new(),
             time,
@@ -146,7 +146,7 @@ impl AbandonedThreads {
 
 /// Visits all nodes at a time. Each has `connect` to be connected, and so many node timeouts for all questions.
 ///
-/// What cannot be bounded (a name that is not resolved) is left to its thread,
+/// What cannot be bounded (a name that is not resolved, credentials that are not given) is left to its thread,
 /// and until that ends no other one is sent to the same node: they would pile up. (In a forked child there is
 /// nobody to remember them.)
 pub(crate) fn each<T: Send + 'static>(
@@ -162,7 +162,7 @@ pub(crate) fn each<T: Send + 'static>(
     let start = |(node, info): (usize, &Peer)| {
         if abandoned_threads.is_some_and(|abandoned_threads| abandoned_threads.has(node)) {
             return Err(Cause::Connect(
-                "the look before this one has not ended: a name is not resolved".into(),
+                "the look before this one has not ended: it waits for a name to be resolved, or for credentials".into(),
             ));
         }
         let (ask, info) = (ask.clone(), info.clone());

@@ -30,13 +30,13 @@ impl Subscription {
         timeout: Duration,
     ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
-        let (mut connection, _) = Connection::open(info, timeout, Purpose::Messages)?;
+        let (mut connection, handshake) = Connection::open(info, timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();
         resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel.as_bytes()]], None);
         connection.send(&bytes, until, clock::instant())?;
         let mut subscription = Subscription {
             connection,
-            secret: Secret::of(info),
+            secret: handshake.secret,
             inbox: Vec::new(),
             buffer: Vec::new(),
             asked: false,

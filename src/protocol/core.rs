@@ -27,7 +27,6 @@ use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote, is_not_loaded, is_not_now};
-use crate::secret::Secret;
 
 /// So many places are kept for operations to come.
 const PLACES: usize = 64;
@@ -171,14 +170,6 @@ impl<W> Core<W> {
             events: Vec::new(),
             news: false,
         }
-    }
-
-    /// What the nodes are sent to log in: none of their texts repeats it.
-    pub(crate) fn with_secrets(mut self, secrets: impl Iterator<Item = Secret>) -> Core<W> {
-        for (node, secret) in self.nodes.iter_mut().zip(secrets) {
-            node.secret = secret;
-        }
-        self
     }
 
     pub(crate) fn link(&self, at: usize) -> Link {

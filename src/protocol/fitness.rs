@@ -186,6 +186,7 @@ impl Info {
 fn advice(cause: &Cause) -> (&'static str, &'static str) {
     let what = match cause {
         Cause::Refused(text) | Cause::LoggedOut(text) => return advice_on(text),
+        Cause::NoCredentials(_) => return ("auth", "the program's closure must give them"),
         Cause::NoAnswer(..) => "look at its load and the network: it may stand still",
         Cause::Garbage(_) | Cause::NotRedis(_) => {
             "look at its address: is a Redis server there, and without TLS?"
@@ -203,7 +204,7 @@ fn advice_on(refused: &str) -> (&'static str, &'static str) {
         (
             &["NOAUTH", "WRONGPASS", "invalid password", "ERR AUTH"][..],
             "auth",
-            "look at the user and the password in its URL",
+            "look at the user and the password",
         ),
         (
             &["NOPERM", "unknown command", "can't run this command"],
@@ -1041,6 +1042,7 @@ mod tests {
             (refused("WRONGPASS invalid"), "auth", "password"),
             (refused("NOPERM this user"), "rights", "permit it"),
             (Cause::Connect("refused".into()), "reach", start),
+            (Cause::NoCredentials("sealed".into()), "auth", "closure"),
             (Cause::NotConnected(MS, MS), "reach", start),
             (Cause::NotRedis("HTTP".into()), "reach", "Redis server"),
             (Cause::NoAnswer(MS, Limit::Node(1)), "reach", "load"),

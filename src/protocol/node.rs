@@ -83,6 +83,9 @@ pub(crate) struct Handshake {
     pub(crate) by_record: bool,
     /// The server knows the scripts.
     pub(crate) by_hash: bool,
+    /// The password that this connection was set up with: no text that comes over it repeats that. The next connection
+    /// may have another.
+    pub(crate) secret: Secret,
 }
 
 /// What a node's worker should do.
@@ -187,8 +190,6 @@ pub(crate) enum Reported {
 pub(crate) struct Node {
     /// Host and port, or path: what may be shown.
     pub(crate) address: Arc<str>,
-    /// What it is sent to log in.
-    pub(crate) secret: Secret,
     pub(crate) link: Link,
     /// Its connection is the worker's, not the leader's.
     pub(crate) has_worker: bool,
@@ -398,7 +399,7 @@ impl Node {
     /// The first reply in `bytes`, which are some, and its length. More than was asked for is an error: the
     /// next reply would be taken for another's.
     pub(crate) fn next_reply(&self, bytes: &[u8]) -> Result<Option<(Reply, usize)>, Cause> {
-        let parsed = resp::parse(bytes, &self.secret)?;
+        let parsed = resp::parse(bytes, &self.handshake.secret)?;
         let more = parsed
             .as_ref()
             .is_some_and(|(_, length)| *length < bytes.len());

@@ -28,6 +28,7 @@ mod waiting {
 
 mod connections {
     mod connect;
+    mod credentials;
     mod first_use;
     #[cfg(all(feature = "tls-rustls", not(feature = "tls")))]
     mod no_provider;

@@ -594,6 +594,7 @@ impl World {
                 run_id: Some(format!("{node}-{}", self.servers[node].run())),
                 uptime: Some((Duration::from_micros(uptime), self.now(c))),
                 by_record: self.by_record,
+                ..Handshake::default()
             })
         } else {
             Err(Cause::Connect("refused".into()))

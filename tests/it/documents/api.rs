@@ -5,9 +5,9 @@ use std::fmt::{Debug, Display};
 use std::time::Duration;
 
 use redlock_sync::{
-    ConfigError, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection, KeptLock, Lock,
-    LockState, LostReason, NodeErrors, NodeFacts, NodeState, Options, RandomError, Redlock, Report,
-    Severity, Tls, Token, redis,
+    ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
+    KeptLock, Lock, LockState, LostReason, NodeErrors, NodeFacts, NodeState, Options, RandomError,
+    Redlock, Report, Severity, Tls, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -22,6 +22,8 @@ fn every_item_has_its_bounds() {
     cloned::<Options>();
     cloned::<Tls>();
     sendable::<Tls>();
+    cloned::<Credentials>();
+    sendable::<Credentials>();
     cloned::<Token>();
     cloned::<NodeErrors>();
     sendable::<Redlock>();
@@ -125,6 +127,9 @@ fn every_function_has_its_signature() {
     let _: fn(Options, Duration) -> Options = Options::connect_timeout;
     let _: fn(Options, u32) -> Options = Options::max_extensions;
     let _: fn(Options, Tls) -> Options = Options::tls;
+    let _: fn(Options, fn(&str) -> Result<Credentials, String>) -> Options = Options::credentials;
+    let _: fn(&'static str) -> Credentials = Credentials::new;
+    let _: fn(Credentials, String) -> Credentials = Credentials::user;
     let _: fn(Tls, &'static str) -> Tls = Tls::root_certificates;
     let _: fn(Tls, &'static str, Vec<u8>) -> Tls = Tls::client_certificate;
     let _: fn(Tls, &'static str) -> Tls = Tls::server_name;

@@ -211,6 +211,7 @@ fn the_tables_name_every_option_and_every_error() {
     let (options, table) = (read("src/options.rs"), read("src/guide/operations.md"));
     let setters = options.split("pub fn ").filter_map(|rest| {
         let (name, rest) = rest.split_once('(')?;
+        let name = name.split('<').next()?;
         rest.starts_with("mut self").then_some(name)
     });
     let setters: Vec<&str> = setters.collect();

@@ -2,10 +2,10 @@
 
 use crate::support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, KeptLock};
+use redlock_sync::{Credentials, Error, KeptLock};
 use support::*;
 
 /// Forks; the child does `work` and ends. How it ended.
@@ -453,5 +453,31 @@ fn a_child_does_not_enter_what_its_parent_holds() {
         assert!(outer.is_valid() && inherited.as_ref().unwrap().is_valid());
         assert!(servers.iter().all(|server| server.exists("b")));
         assert_eq!(locks.acquire("a", TTL).unwrap().depth(), 2);
+    });
+}
+
+/// The child's closure is called in the child.
+#[test]
+fn a_child_asks_for_credentials_by_itself() {
+    in_own_process("a_child_asks_for_credentials_by_itself", || {
+        static ASKED_IN: AtomicU32 = AtomicU32::new(0);
+        let asked_here = || ASKED_IN.swap(0, Ordering::Relaxed) == std::process::id();
+        let servers = [Server::with_args(&["--requirepass", "one"])];
+        let options = options().credentials(|_| {
+            ASKED_IN.store(std::process::id(), Ordering::Relaxed);
+            Ok::<_, String>(Credentials::new("one"))
+        });
+        let redlock = redlock(&servers).with_options(options).unwrap();
+        take(&redlock, "a").release().unwrap();
+        assert!(asked_here());
+        let child = forked(|| {
+            redlock.inspect("a").unwrap();
+            assert!(asked_here(), "to look");
+            take(&redlock, "a").release().unwrap();
+            assert!(asked_here(), "for locks");
+        });
+        assert_well(child, "with credentials");
+        assert!(!asked_here());
+        take(&redlock, "a").release().unwrap();
     });
 }

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::{Arc, Mutex};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Credentials, Redlock};
 use support::*;
 
 static LINES: Mutex<Vec<(log::Level, String)>> = Mutex::new(Vec::new());
@@ -86,10 +86,21 @@ fn of_servers_that_repeat_what_they_are_sent() -> Vec<String> {
         },
     ];
     let mut shown = of_a_server_that_repeats_tokens();
-    for (i, answer) in answers.into_iter().enumerate() {
+    let from_closure =
+        || options().credentials(|_| Ok::<_, String>(Credentials::new("hunter2").user("u")));
+    let both = answers
+        .into_iter()
+        .enumerate()
+        .flat_map(|one| [(one, true), (one, false)]);
+    for ((i, answer), in_url) in both {
         let node = fake::Fake::new(answer);
-        let redlock = Redlock::new([node.url("hunter2")]).unwrap();
-        let redlock = redlock.with_options(options().fair(true)).unwrap();
+        let (url, options) = match in_url {
+            true => (node.url("hunter2"), options()),
+            false => (node.url("other"), from_closure()),
+        };
+        let redlock = Redlock::new([url]).unwrap();
+        // An answer that is no refusal for good is waited for.
+        let redlock = redlock.with_options(options.fair(true)).unwrap();
         let redlock =
             redlock.with_observer(|event| EVENTS.lock().unwrap().push(format!("{event:?}")));
         let taken = redlock.try_acquire("repeated", TTL);
@@ -105,7 +116,7 @@ fn of_servers_that_repeat_what_they_are_sent() -> Vec<String> {
         }
         shown.push(text);
     }
-    assert_eq!(shown.len(), 18);
+    assert_eq!(shown.len(), 35);
     shown
 }
 

@@ -1,0 +1,123 @@
+//! User and password, from a closure of the program.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use redis::RedisConnectionInfo;
+
+/// An error of the program is shown up to this length.
+const MAX_ERROR: usize = 300;
+
+/// The password, and perhaps the name, with which a connection to a node logs in. For
+/// [`Options::credentials`](crate::Options::credentials).
+///
+/// ```
+/// use redlock_sync::Credentials;
+///
+/// let credentials = Credentials::new("a token of today").user("locks");
+/// assert!(!format!("{credentials:?}").contains("token"));
+/// ```
+#[derive(Clone)]
+pub struct Credentials {
+    pub(crate) user: Option<Arc<str>>,
+    pub(crate) password: Arc<str>,
+}
+
+impl Credentials {
+    /// Those of the user `default`.
+    pub fn new(password: impl Into<String>) -> Credentials {
+        Credentials {
+            user: None,
+            password: password.into().into(),
+        }
+    }
+
+    /// Those of another user, from Redis 6 on.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>) -> Credentials {
+        self.user = Some(name.into().into());
+        self
+    }
+
+    /// Those of a URL, if it has a password.
+    pub(crate) fn of(settings: &RedisConnectionInfo) -> Option<Credentials> {
+        Some(Credentials {
+            user: settings.username().map(Arc::from),
+            password: settings.password()?.into(),
+        })
+    }
+}
+
+/// Neither the user nor the password.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+type Callback = dyn Fn(&str) -> Result<Credentials, String> + Send + Sync;
+
+/// The closure that is asked for the credentials.
+#[derive(Clone)]
+pub(crate) struct Ask(Arc<AssertUnwindSafe<Box<Callback>>>);
+
+impl Ask {
+    pub(crate) fn new<E: fmt::Display>(
+        ask: impl Fn(&str) -> Result<Credentials, E> + Send + Sync + 'static,
+    ) -> Ask {
+        let call = move |node: &str| ask(node).map_err(|error| error.to_string());
+        Ask(Arc::new(AssertUnwindSafe(Box::new(call))))
+    }
+
+    /// Do not call this while a mutex is held, nor in the thread of an operation: it may take any time, and take locks.
+    pub(crate) fn call(&self, node: &str) -> Result<Credentials, String> {
+        // What a panic leaves half done is the program's.
+        let given = catch_unwind(AssertUnwindSafe(|| (self.0)(node)));
+        let given = given.unwrap_or_else(|_| Err("the closure panicked".into()));
+        given.map_err(|error| {
+            let line = error.chars().take(MAX_ERROR);
+            line.map(|c| if c.is_control() { ' ' } else { c }).collect()
+        })
+    }
+}
+
+/// Closures cannot be compared: it is the same one, or another.
+impl PartialEq for Ask {
+    fn eq(&self, other: &Ask) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Ask {}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fn")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_short_line() {
+        let ask = Ask::new(|node| Err(format!("{node}:\r\n{}", "x".repeat(1000))));
+        let error = ask.call("here").unwrap_err();
+        assert!(error.starts_with("here:  xxx"), "{error}");
+        assert_eq!(error.len(), MAX_ERROR);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_also_where_the_error_is_written() {
+        struct Bad;
+        impl fmt::Display for Bad {
+            fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+                panic!("as it should")
+            }
+        }
+        let ask = Ask::new(|_| Err(Bad));
+        assert_eq!(ask.call("here").unwrap_err(), "the closure panicked");
+    }
+}
