@@ -916,11 +916,11 @@ static void restarted_nodes_do_not_vote(const char *const *urls)
 static void a_wrong_password_is_not_waited_for(const char *const *urls)
 {
     char url[256];
-    const char *one = url;
+    const char *one = url, *host = strstr(urls[0], "://") + 3;
     redlock_t *redlock;
     redlock_lock_t *lock;
 
-    snprintf(url, sizeof(url), "redis://:wrong@%s", urls[0] + strlen("redis://"));
+    snprintf(url, sizeof(url), "%.*s:wrong@%s", (int)(host - urls[0]), urls[0], host);
     OK(redlock_new(&one, 1, &redlock));
     OK(redlock_set(redlock, REDLOCK_OPTION_WAIT_MS, UINT64_MAX));
     IS(REDLOCK_UNAVAILABLE, redlock_acquire(redlock, "a", 1, TTL, &lock));

@@ -4,6 +4,7 @@ use crate::support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -288,22 +289,24 @@ impl Gate {
             connections: Arc::default(),
         };
         let (mode, connections) = (gate.mode.clone(), gate.connections.clone());
-        let port = server.port();
+        // It reads what is said, so it is reached without TLS in any case, and reaches the server so.
+        let socket = server.unix_url().replace("unix://", "");
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 connections.fetch_add(1, Ordering::Relaxed);
-                let (client, mode) = (client.unwrap(), mode.clone());
-                std::thread::spawn(move || Gate::pass(client, port, &mode));
+                let (client, mode, socket) = (client.unwrap(), mode.clone(), socket.clone());
+                std::thread::spawn(move || Gate::pass(client, &socket, &mode));
             }
         });
         gate
     }
 
-    fn pass(mut client: TcpStream, port: u16, mode: &AtomicU32) {
-        let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else {
+    fn pass(mut client: TcpStream, socket: &str, mode: &AtomicU32) {
+        let Ok(mut server) = UnixStream::connect(socket) else {
             return;
         };
-        let [mut from, mut to] = [&server, &client].map(|stream| stream.try_clone().unwrap());
+        let mut from = server.try_clone().unwrap();
+        let mut to = client.try_clone().unwrap();
         std::thread::spawn(move || std::io::copy(&mut from, &mut to));
         let mut buffer = [0; 65_536];
         while let Ok(read @ 1..) = client.read(&mut buffer) {
@@ -318,9 +321,8 @@ impl Gate {
                 break;
             }
         }
-        for stream in [&client, &server] {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
     }
 }
 

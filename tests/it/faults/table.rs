@@ -509,6 +509,12 @@ impl World {
         take(&redlock, "warm").release().unwrap();
 
         let lock = (case.operation != Operation::Acquire).then(|| take(&redlock, RESOURCE));
+        if lock.is_some() {
+            // A majority has answered. The rest may not have read it yet.
+            eventually("it is on all nodes", || {
+                nodes.iter().all(|node| node.server.exists(RESOURCE))
+            });
+        }
         for node in &case.faulty {
             nodes[*node].strike(fault);
         }
