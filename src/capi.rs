@@ -496,7 +496,7 @@ fn change(
 ) -> Result<(), Failure> {
     let client = client.ok_or_else(|| Failure::null("redlock"))?;
     if client.process != std::process::id() {
-        // Whoever held the lock at the fork does not exist here.
+        // A thread that held the lock at the fork does not exist here.
         let text = "this is a forked child: set options before the fork, or make a new redlock_t";
         return Err(Failure::config(text));
     }

@@ -131,20 +131,14 @@ impl Connection {
         let mut said: Option<Cause> = None;
         let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
         let (mut answered, mut loaded) = (0, 0);
-        let mut heard = false;
         while answered < commands.len() {
             let Some((reply, length)) = resp::parse(&inbox, &handshake.secret)? else {
                 match self.recv(&mut buffer, until, clock::instant()) {
                     Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
-                    Ok(bytes) => {
-                        heard = true;
-                        inbox.extend_from_slice(bytes);
-                    }
-                    Err(Cause::Closed(mut text)) => {
-                        if !heard && matches!(info.addr(), ConnectionAddr::Tcp(..)) {
-                            text.push_str(" (does this port speak TLS? rediss://)");
-                        }
-                        return Err(said.unwrap_or(Cause::Closed(text)));
+                    Ok(bytes) => inbox.extend_from_slice(bytes),
+                    Err(Cause::Closed(text)) => {
+                        let silent = answered == 0 && inbox.is_empty();
+                        return Err(said.unwrap_or_else(|| hung_up(text, silent, info)));
                     }
                     Err(cause) => return Err(cause),
                 }
@@ -177,6 +171,14 @@ impl Connection {
         handshake.by_hash = loaded == SCRIPTS.len();
         Ok(handshake)
     }
+}
+
+/// A TLS server hangs up on a client that does not begin with a handshake, without a word.
+fn hung_up(mut text: String, silent: bool, info: &Peer) -> Cause {
+    if silent && matches!(info.addr(), ConnectionAddr::Tcp(..)) {
+        text.push_str(" (does this port speak TLS? rediss://)");
+    }
+    Cause::Closed(text)
 }
 
 /// The commands that set it up, and how many of them, the first ones, must not be refused.

@@ -411,7 +411,7 @@ impl Confirmer {
         now: Instant,
     ) -> MutexGuard<'a, State> {
         let Some(leader) = state.idle.take() else {
-            // Whoever leads looks, too.
+            // The leader looks, too.
             nodes.submitted(&state);
             return nodes.wait(state, now + SOON);
         };

@@ -397,7 +397,7 @@ impl Nodes {
         state
     }
 
-    /// Starts a node's worker, who gets the connection if it is still of use.
+    /// Starts a node's worker, which gets the connection if it is still of use.
     fn hand_over<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,

@@ -15,7 +15,7 @@ use crate::net::peer::Peer;
 use crate::net::plain::{Plain, SHORTEST};
 use crate::net::trust::cause;
 
-/// So many bytes are read at once.
+/// How many bytes are read at once.
 const BUFFER: usize = 16 * 1024;
 
 pub(crate) struct Tls {

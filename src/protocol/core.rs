@@ -40,7 +40,7 @@ const MAX_EVENTS: usize = 1000;
 /// What the leader should do.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A node needs a worker, who gets its connection if it has one.
+    /// A node needs a worker, which gets its connection if it has one.
     StartWorker {
         node: usize,
     },
@@ -64,7 +64,7 @@ pub(crate) enum Next {
 /// What the thread should do that confirms releases.
 #[derive(Debug)]
 pub(crate) enum Confirm {
-    /// Lead, unless somebody does: that finds what has come.
+    /// Lead, unless another thread does: that finds what has come.
     Look,
     /// Unless nobody needs the nodes any more.
     Wait { until: Instant },

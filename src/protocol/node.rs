@@ -39,7 +39,7 @@ const IDLE: Duration = Duration::from_millis(10);
 /// a turn makes the next one smaller. Over TLS it reads one record in a turn, and what is written at once is in
 /// as few records as hold it: of 16 KiB, but for the last.
 const TURN: usize = 16 * 1024 / 2;
-/// So many pings are under way at most.
+/// The most pings that are under way.
 const MAX_PINGS: usize = 256;
 /// When so many replies that nobody waits for may have come, they are read and dropped. Until then they
 /// cost the node memory, and reading them would cost us system calls.

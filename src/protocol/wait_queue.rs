@@ -22,7 +22,7 @@ use crate::protocol::script::Notify;
 
 /// After so many hand-overs, or so long, another process that waits has its turn.
 const MAX_HAND_OFFS: (u32, Duration) = (16, Duration::from_millis(20));
-/// So long subscriptions stay open after the last need, and what is known of a line is kept.
+/// How long subscriptions and idle queues are kept after their last use.
 const WARM: Duration = Duration::from_secs(1);
 /// Who is not at the front is woken when it is.
 const LONGEST_PARK: Duration = Duration::from_secs(3600);

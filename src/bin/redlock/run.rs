@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
             self.adopted();
         };
         let gone = self.leftovers();
-        // From here on they could kill whoever gets the group's number: they end before that is free.
+        // From here on they could kill another group that gets this number: they end before that is free.
         for mut process in self.guard.take().into_iter().chain(self.senders.drain(..)) {
             let _ = process.kill().and_then(|()| process.wait());
         }

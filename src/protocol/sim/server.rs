@@ -75,7 +75,7 @@ impl Server {
         })
     }
 
-    /// Whether a resource is locked, by whoever it is.
+    /// Whether a resource is locked, by any token.
     pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
         self.locks(t).any(|lock| lock.0 == resource)
     }
