@@ -421,13 +421,18 @@ pub fn redlock(servers: &[Server]) -> Redlock {
 /// With a connection to each node: on a busy machine the first operation may not wait for the last.
 pub fn connected(servers: &[Server]) -> Redlock {
     let redlock = redlock(servers);
+    all_vote(&redlock, servers);
+    redlock
+}
+
+/// Waits until all are used. A connection that a server counts may still be in its handshake.
+pub fn all_vote(redlock: &Redlock, servers: &[Server]) {
     eventually("all nodes are connected", || {
-        let lock = take(&redlock, "connecting");
+        let lock = take(redlock, "connecting");
         let all = servers.iter().all(|server| server.exists("connecting"));
         lock.release().unwrap();
         all
     });
-    redlock
 }
 
 pub const TTL: Duration = Duration::from_secs(60);

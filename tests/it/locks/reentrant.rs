@@ -189,14 +189,14 @@ fn an_entry_may_end_with_its_thread() {
     let server = Server::start();
     let locks = views(std::slice::from_ref(&server));
     for _ in 0..3 {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                LAST.with(|last| *last.borrow_mut() = Some(Last(locks.clone())));
-                let lock = locks.acquire("a", TTL).unwrap();
-                KEPT.with(|kept| *kept.borrow_mut() = Some((locks.clone(), lock)));
-                LAST.with(|_| ());
-            });
+        let locks = locks.clone();
+        // A scope would end with the closure; joining waits for the thread-locals, too.
+        let thread = std::thread::spawn(move || {
+            LAST.with(|last| *last.borrow_mut() = Some(Last(locks.clone())));
+            let lock = locks.acquire("a", TTL).unwrap();
+            KEPT.with(|kept| *kept.borrow_mut() = Some((locks, lock)));
         });
+        thread.join().unwrap();
         eventually("it is released", || !server.exists("a"));
     }
     assert_eq!(SURE.load(Ordering::Relaxed), 3);
