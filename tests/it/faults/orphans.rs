@@ -233,7 +233,7 @@ fn an_acquire_on_a_dead_connection_is_undone_over_the_new_one() {
     let relay = Relay::to(servers[0].port());
     let urls = [relay.url(), servers[1].url(), servers[2].url()];
     let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
-    take(&redlock, "warm").release().unwrap();
+    redlock.acquire("warm", TTL).unwrap().release().unwrap();
     eventually("all are connected", || {
         relay.connections() == 1 && servers.iter().all(|server| server.clients() == 1)
     });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redlock_sync::{Finding, LockState, NodeState, Redlock, Severity};
 use support::*;
 
-const CONNECT: Duration = ms(1000);
+const CONNECT: Duration = ms(2000);
 
 // ---- inspect
 
