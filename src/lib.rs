@@ -193,9 +193,11 @@ macro_rules! say {
     }};
 }
 
-// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, renewals,
+// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, acquire, renewals,
 // kept_lock, observe, inspect, check, fence, reentrant, capi.
 
+/// How a thread acquires a lock.
+mod acquire;
 /// The C interface.
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]

@@ -2,18 +2,15 @@
 //! locks from other data, for the library and the command.
 
 use crate::label::Label;
-use crate::token::Token;
+use crate::token::{Token, is_data};
 
 /// The length of a token.
-pub(crate) const TOKEN: usize = 20;
+pub(crate) const TOKEN: usize = Token::LENGTH;
 /// Between the token and the label. Without it, what follows 20 bytes of any other program (a signature, an id and a
 /// length) could be taken for a label, and shown.
 const MARK: &[u8] = b"\0redlock:";
 /// No lock's value is longer.
 pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
-/// At least this many bytes of a token are not printable ASCII. (About one random value in 1000 has fewer, and is not used
-/// as a token.)
-const BINARY: usize = 6;
 
 /// A lock's value.
 pub(crate) fn pack(token: &Token, label: &Label) -> Vec<u8> {
@@ -34,38 +31,12 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>
     Some((Token::from_bytes(*token), label))
 }
 
-/// Whether 20 bytes are not random but text, or have much text in them. No token is like that.
-pub(crate) fn is_data(token: &[u8; TOKEN]) -> bool {
-    let is_printable = |byte: &&u8| matches!(byte, b' '..=b'~' | b'\t' | b'\n' | b'\r');
-    if token.iter().filter(is_printable).count() > TOKEN - BINARY {
-        return true;
-    }
-    let text = match str::from_utf8(token) {
-        Ok(text) => Some(text),
-        // It ends within a character.
-        Err(error) if error.error_len().is_none() => token
-            .get(..error.valid_up_to())
-            .and_then(|whole| str::from_utf8(whole).ok()),
-        Err(_) => None,
-    };
-    // A NUL stands in UTF-16, and before private members in what PHP serialises.
-    let is_text = |c: char| !c.is_control() || "\0\t\n\r".contains(c);
-    text.is_some_and(|text| text.chars().all(is_text))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn first(value: &[u8]) -> &[u8; TOKEN] {
         value.first_chunk().unwrap()
-    }
-
-    #[test]
-    fn no_token_is_taken_for_data() {
-        for _ in 0..10_000 {
-            assert!(!is_data(Token::random().unwrap().as_bytes()));
-        }
     }
 
     #[test]

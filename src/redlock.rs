@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
+use crate::acquire::Acquirer;
 use crate::clock::{self, Point};
 use crate::error::{Cause, ConfigError, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
@@ -18,7 +19,6 @@ use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::text::{NO_TLS, address, odd};
 use crate::token::Token;
-use crate::waiting::Acquirer;
 
 /// A resource is a Redis key; nobody needs a longer name.
 const MAX_RESOURCE: usize = 64 * 1024;
