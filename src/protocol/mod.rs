@@ -15,7 +15,6 @@
 //! - `notice`: what is logged once
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
-//! - `fitness`: what nodes say of themselves, and whether they are fit for locks
 //! - `lease`: what the holder of a lock may believe
 //! - `attempt`: the tries that make one attempt to acquire
 //! - `poller`: what the one thread does that asks for a lock on behalf of its process
@@ -25,7 +24,6 @@
 pub(crate) mod attempt;
 pub(crate) mod core;
 pub(crate) mod fence;
-pub(crate) mod fitness;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod node;

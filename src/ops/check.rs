@@ -5,10 +5,10 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
-use crate::net::query::Query;
-use crate::protocol::fitness::{
+use crate::ops::findings::{
     Facts, Finding, Info, Place, Probe, Rules, Said, Severity, judge, median,
 };
+use crate::ops::query::Query;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Notify, Vote};
