@@ -205,6 +205,8 @@ mod clock;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod command;
+/// Values that cannot work.
+mod config_error;
 /// Passwords that change.
 mod credentials;
 /// What fails, and what to do about it.
@@ -252,8 +254,9 @@ mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
 
+pub use config_error::ConfigError;
 pub use credentials::Credentials;
-pub use error::{ConfigError, Error, NodeErrors, RandomError};
+pub use error::{Error, NodeErrors, RandomError};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
 pub use observe::{Ending, Event};

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use crate::clock::{self, Point};
-use crate::error::{Cause, ConfigError, Error, NodeErrors};
+use crate::config_error::ConfigError;
+use crate::error::{Cause, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
 use crate::net::nodes::Nodes;
 use crate::net::peer::Peer;

@@ -5,6 +5,8 @@
 //!
 //! - `quorum`: the rules; majority, validity, votes and verdicts
 //! - `resp`: commands and replies as bytes
+//! - `server_error`: what servers answer when they refuse, and what it means
+//! - `server_info`: what a server says of itself in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `script`: the commands of a lock
 //! - `queue`: who waits for a lock that another process holds, on the nodes
@@ -36,6 +38,8 @@ pub(crate) mod quorum;
 pub(crate) mod resp;
 pub(crate) mod script;
 pub(crate) mod scripts;
+pub(crate) mod server_error;
+pub(crate) mod server_info;
 pub(crate) mod sha1;
 #[cfg(test)]
 pub(crate) mod sim;
