@@ -4,7 +4,7 @@ use redis::{ConnectionInfo, ConnectionLike, Parser, RedisResult, Value};
 
 use crate::label::Label;
 use crate::lock_value;
-use crate::net::query::Query;
+use crate::ops::query::Query;
 use crate::secret::Secret;
 use crate::{Redlock, Token};
 

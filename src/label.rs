@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::ConfigError;
+use crate::config_error::ConfigError;
 
 /// Text of at least one byte.
 #[derive(Clone, PartialEq, Eq)]

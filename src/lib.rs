@@ -194,7 +194,7 @@ macro_rules! say {
 }
 
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, acquire, renewals,
-// kept_lock, observe, inspect, check, fence, reentrant, capi.
+// kept_lock, observe, fence, reentrant, ops, capi.
 
 /// How a thread acquires a lock.
 mod acquire;
@@ -202,13 +202,13 @@ mod acquire;
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]
 mod capi;
-/// Whether the nodes are fit for locks.
-mod check;
 /// The only file that reads a clock.
 mod clock;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod command;
+/// Values that cannot work.
+mod config_error;
 /// Passwords that change.
 mod credentials;
 /// What fails, and what to do about it.
@@ -216,8 +216,6 @@ mod error;
 /// Numbers that grow with every holder.
 mod fence;
 pub mod guide;
-/// Who holds a lock, node by node.
-mod inspect;
 /// Locks that are renewed automatically.
 mod kept_lock;
 mod label;
@@ -229,6 +227,8 @@ mod lock_value;
 mod net;
 /// What happens, told to a closure of the program.
 mod observe;
+/// What people and monitoring ask the nodes.
+mod ops;
 /// What can be set.
 mod options;
 /// The protocol, pure.
@@ -256,15 +256,16 @@ mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
 
-pub use check::{NodeFacts, Report};
+pub use config_error::ConfigError;
 pub use credentials::Credentials;
-pub use error::{ConfigError, Error, NodeErrors, RandomError};
-pub use inspect::{Holder, Inspection, LockState, NodeState};
+pub use error::{Error, NodeErrors, RandomError};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
 pub use observe::{Ending, Event};
+pub use ops::check::{NodeFacts, Report};
+pub use ops::findings::{Finding, Severity};
+pub use ops::inspect::{Holder, Inspection, LockState, NodeState};
 pub use options::Options;
-pub use protocol::fitness::{Finding, Severity};
 pub use protocol::lease::LostReason;
 /// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.
 pub use redis;

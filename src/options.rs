@@ -1,8 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::config_error::ConfigError;
 use crate::credentials::{Ask, Credentials};
-use crate::error::ConfigError;
 use crate::label::Label;
 use crate::net::trust;
 use crate::protocol::quorum::Ttl;

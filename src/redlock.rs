@@ -7,13 +7,14 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use crate::acquire::Acquirer;
 use crate::clock::{self, Point};
-use crate::error::{Cause, ConfigError, Error, NodeErrors};
+use crate::config_error::ConfigError;
+use crate::error::{Cause, Error, NodeErrors};
 use crate::lock::{Lock, Shared};
 use crate::net::nodes::Nodes;
 use crate::net::peer::Peer;
-use crate::net::query::{self, Query};
 use crate::net::trust;
 use crate::observe::{Event, Observer};
+use crate::ops::query::{self, Query};
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;

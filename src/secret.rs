@@ -2,9 +2,9 @@
 //! version may repeat in an error what it does not understand.
 
 use std::fmt;
-use std::iter::once;
 use std::sync::Arc;
 
+use crate::protocol::server_error::own_words;
 use crate::token::Token;
 
 /// In the place of what is not shown.
@@ -134,84 +134,6 @@ fn single(mark: &str, c: char) -> String {
     u8::try_from(c).map_or_else(|_| String::new(), |byte| format!("{mark}{byte:02x}"))
 }
 
-/// The length of the start of the text that is Redis' own wording, whatever it was sent.
-fn own_words(text: &str) -> usize {
-    let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let is_code = CODES.contains(&code);
-    let code = match is_code {
-        true => text.len() - rest.len(),
-        false => 0,
-    };
-    let sentences = SENTENCES.iter().filter(|start| text.starts_with(**start));
-    sentences
-        .map(|start| start.len())
-        .chain(once(code))
-        .max()
-        .unwrap_or(0)
-}
-
-/// The error codes: the first words of errors.
-const CODES: [&str; 22] = [
-    "ERR",
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "CROSSSLOT",
-    "DENIED",
-    "EXECABORT",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOPERM",
-    "NOPROTO",
-    "NOREPLICAS",
-    "NOSCRIPT",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-    "UNKILLABLE",
-    "WRONGPASS",
-    "WRONGTYPE",
-];
-
-/// By the sources of Redis 3 to 8.
-const SENTENCES: [&str; 31] = [
-    "CLUSTERDOWN Hash slot not served",
-    "CLUSTERDOWN The cluster is down",
-    "BUSY Redis is busy running a script.",
-    "DENIED Redis is running in protected mode because protected mode is enabled",
-    "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
-     configuration is correct?",
-    "ERR Client sent AUTH, but no password is set",
-    "ERR DB index is out of range",
-    "ERR Error running script (call to f_",
-    "ERR SELECT is not allowed in cluster mode",
-    "ERR invalid DB index",
-    "ERR invalid password",
-    "ERR max number of clients reached",
-    "ERR operation not permitted",
-    "ERR syntax error",
-    "ERR unknown command",
-    "ERR value is not an integer or out of range",
-    "ERR wrong number of arguments for '",
-    "LOADING Redis is loading the dataset in memory",
-    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-    "MISCONF Redis is configured to save RDB snapshots, but it",
-    "NOAUTH Authentication required.",
-    "NOPERM No permissions to access a key",
-    "NOPERM this user has no permissions to access one of the keys used as arguments",
-    "NOPERM this user has no permissions to run the '",
-    "NOREPLICAS Not enough good replicas to write.",
-    "NOSCRIPT No matching script. Please use EVAL.",
-    "OOM command not allowed when used memory > 'maxmemory'.",
-    "READONLY You can't write against a read only ",
-    "TRYAGAIN Multiple keys request during rehashing of slot",
-    "WRONGPASS invalid username-password pair or user is disabled.",
-    "WRONGTYPE Operation against a key holding the wrong kind of value",
-];
-
 /// What stands in the values that are shown.
 const VALUES: [&str; 11] = [
     "allkeys-lfu",
@@ -230,6 +152,7 @@ const VALUES: [&str; 11] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::server_error::all_own_words;
 
     fn secret(password: &str) -> Secret {
         Secret(Some(password.into()))
@@ -315,10 +238,9 @@ mod tests {
     /// It reveals nothing of the password, and errors are distinguished by it.
     #[test]
     fn what_redis_says_to_everybody_is_shown_whatever_the_password() {
-        let all = CODES.iter().chain(&SENTENCES);
-        for text in all {
+        for text in all_own_words() {
             for password in text.split_whitespace().chain(["a", "e", text]) {
-                assert_eq!(secret(password).cut(text), *text, "{password}");
+                assert_eq!(secret(password).cut(text), text, "{password}");
             }
         }
         let wrong = "NOPERM this user has no permissions to run the 'hunter2' command";

@@ -13,8 +13,9 @@ use crate::net::plain::Plain;
 use crate::net::tls::Tls;
 use crate::protocol::node::Handshake;
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::is_not_now;
 use crate::protocol::scripts::SCRIPTS;
+use crate::protocol::server_error::Meaning;
+use crate::protocol::server_info::ServerInfo;
 use crate::secret::Secret;
 
 /// So much is read at once.
@@ -150,7 +151,8 @@ impl Connection {
                 Reply::Error(text) => {
                     let cause = info.refused(&text);
                     // Where INFO is merely not answered now, the run id can be had later.
-                    if answered <= needed || is_not_now(&text) || text.starts_with("NOAUTH") {
+                    let meaning = Meaning::of(&text);
+                    if answered <= needed || meaning.is_not_now() || meaning == Meaning::NoLogin {
                         return Err(cause);
                     }
                     said.get_or_insert(cause);
@@ -159,8 +161,10 @@ impl Connection {
                     loaded += 1
                 }
                 Reply::Bulk(server) => {
-                    handshake.run_id = run_id(&server);
-                    handshake.uptime = uptime(&server).map(|uptime| (uptime, clock::instant()));
+                    let server = ServerInfo::new(&server, &handshake.secret);
+                    handshake.run_id = server.run_id().map(str::to_owned);
+                    let uptime = server.uptime();
+                    handshake.uptime = uptime.map(|uptime| (uptime, clock::instant()));
                 }
                 _ => {}
             }
@@ -219,54 +223,4 @@ fn commands(
         commands.push(load);
     }
     (commands, needed)
-}
-
-fn run_id(info: &[u8]) -> Option<String> {
-    let text = str::from_utf8(info).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("run_id:"))?;
-    Some(line.trim().to_owned())
-}
-
-/// Whole seconds. Where it is not said exactly once as a number, nothing is known.
-fn uptime(info: &[u8]) -> Option<Duration> {
-    let text = str::from_utf8(info).ok()?;
-    let mut lines = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("uptime_in_seconds:"));
-    let seconds = lines.next().filter(|_| lines.next().is_none())?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_run_id_is_found_in_info() {
-        let info = b"# Server\r\nredis_version:7.0.15\r\nrun_id:abc123\r\ntcp_port:1\r\n";
-        assert_eq!(run_id(info).as_deref(), Some("abc123"));
-        assert_eq!(run_id(b"# Server\r\n"), None);
-    }
-
-    #[test]
-    fn the_uptime_is_a_number_or_nothing() {
-        let info = |said: &str| format!("# Server\r\n{said}\r\nuptime_in_days:3\r\n");
-        let uptime = |said: &str| uptime(info(said).as_bytes());
-        let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(uptime("uptime_in_seconds:17"), seconds(17));
-        assert_eq!(
-            uptime("uptime_in_seconds:18446744073709551615"),
-            seconds(u64::MAX)
-        );
-        for bad in [
-            "",
-            "uptime_in_seconds:",
-            "uptime_in_seconds:-1",
-            "uptime_in_seconds:1.5",
-            "uptime_in_seconds:99999999999999999999",
-            "uptime_in_seconds:5\r\nuptime_in_seconds:6",
-        ] {
-            assert_eq!(uptime(bad), None, "{bad}");
-        }
-    }
 }

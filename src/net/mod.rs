@@ -7,7 +7,6 @@
 //! - `peer`: a node, and how it is reached
 //! - `tls`: TLS over a TCP socket
 //! - `connection`: any of them, connected and set up
-//! - `query`: a connection to each node beside those of the locks
 //! - `subscription`: a connection over which a node tells of releases
 //! - `nodes`: the leader's loop and the workers
 //! - `driver`: who leads, and how the others wait
@@ -31,4 +30,3 @@ pub(crate) use no_tls as tls;
 pub(crate) mod trust;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use no_tls as trust;
-pub(crate) mod query;

@@ -14,9 +14,9 @@ use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::driver::Submitter;
 use crate::net::peer::Peer;
-use crate::net::query::AbandonedThreads;
 use crate::net::trust::Trust;
 use crate::observe::{self, Observer};
+use crate::ops::query::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::guard::Guard;
@@ -596,9 +596,7 @@ impl Leader {
 fn say_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
     match notice {
         Notice::NotReleased(cause) => {
-            let text = cause.to_string();
-            let rights = ["NOPERM", "unknown command", "can't run this command"];
-            let needs = match rights.iter().any(|part| text.contains(part)) {
+            let needs = match cause.meaning().concerns_rights() {
                 true => {
                     "; who releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
                 }
@@ -606,7 +604,8 @@ fn say_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
             };
             say!(
                 warn,
-                "{node} refuses to release {resource}: {text}; the lock ends there with its ttl{needs}"
+                "{node} refuses to release {resource}: {}; the lock ends there with its ttl{needs}",
+                cause.without_advice()
             );
         }
         Notice::NoLock(NotALock::OtherType) => say!(

@@ -7,8 +7,9 @@ use redis::ConnectionInfo;
 
 use crate::clock;
 use crate::credentials::{Ask, Credentials};
-use crate::error::{Cause, concerns_login};
+use crate::error::Cause;
 use crate::net::trust::{Access, Trust};
+use crate::protocol::server_error::Meaning;
 use crate::text::{address, human};
 
 #[derive(Clone)]
@@ -68,7 +69,7 @@ impl Peer {
     /// time.
     pub(crate) fn refused(&self, text: &str) -> Cause {
         match self.credentials {
-            Some(_) if concerns_login(text) => Cause::logged_out(text),
+            Some(_) if Meaning::of(text).concerns_login() => Cause::logged_out(text),
             _ => Cause::refused(text),
         }
     }

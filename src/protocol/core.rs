@@ -26,7 +26,8 @@ use crate::protocol::operation::{Answer, Op, Operation, Outcome, Phase};
 use crate::protocol::order::{Order, SLICE};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote, is_not_loaded, is_not_now};
+use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
+use crate::protocol::server_error::{Meaning, is_not_loaded};
 
 /// So many places are kept for operations to come.
 const PLACES: usize = 64;
@@ -641,7 +642,7 @@ impl<W> Core<W> {
             }
             return true;
         }
-        if what.retries && !is_not_now(error) {
+        if what.retries && !Meaning::of(error).is_not_now() {
             self.nodes[at].retry_deferred();
         }
         let (action, key) = match (place, &what.release) {

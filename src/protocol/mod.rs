@@ -5,6 +5,8 @@
 //!
 //! - `quorum`: the rules; majority, validity, votes and verdicts
 //! - `resp`: commands and replies as bytes
+//! - `server_error`: what servers answer when they refuse, and what it means
+//! - `server_info`: what a server says of itself in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `script`: the commands of a lock
 //! - `queue`: who waits for a lock that another process holds, on the nodes
@@ -15,7 +17,6 @@
 //! - `notice`: what is logged once
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
-//! - `fitness`: what nodes say of themselves, and whether they are fit for locks
 //! - `lease`: what the holder of a lock may believe
 //! - `attempt`: the tries that make one attempt to acquire
 //! - `poller`: what the one thread does that asks for a lock on behalf of its process
@@ -25,7 +26,6 @@
 pub(crate) mod attempt;
 pub(crate) mod core;
 pub(crate) mod fence;
-pub(crate) mod fitness;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod node;
@@ -38,6 +38,8 @@ pub(crate) mod quorum;
 pub(crate) mod resp;
 pub(crate) mod script;
 pub(crate) mod scripts;
+pub(crate) mod server_error;
+pub(crate) mod server_info;
 pub(crate) mod sha1;
 #[cfg(test)]
 pub(crate) mod sim;

@@ -9,6 +9,7 @@ use std::hash::{Hash, Hasher};
 use crate::error::Cause;
 use crate::protocol::queue::NotALock;
 use crate::protocol::script::{Action, Key, Vote};
+use crate::protocol::server_error::{Meaning, code};
 
 /// So many of each kind are logged, and then no more: that is enough to read, and they are remembered.
 const MOST: usize = 100;
@@ -52,13 +53,12 @@ impl Notices {
             return None;
         };
         let compares = action.is_release() || matches!(action, Action::Extend(_));
-        if compares && text.contains("WRONGTYPE") {
+        if compares && Meaning::of(text) == Meaning::WrongType {
             return self.foreign(node, resource, NotALock::OtherType);
         }
         // Where it cannot be, nothing is left of it.
         let stays = action.is_release() && key.asked.has(node);
-        let code = text.split_whitespace().next().unwrap_or_default();
-        let new = stays && is_new(&mut self.refused, (node, code.to_owned()));
+        let new = stays && is_new(&mut self.refused, (node, code(text).to_owned()));
         new.then(|| Notice::NotReleased(cause.clone()))
     }
 

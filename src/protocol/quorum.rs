@@ -52,7 +52,7 @@
 use std::time::Duration;
 
 use crate::clock::Point;
-use crate::error::ConfigError;
+use crate::config_error::ConfigError;
 
 /// More nodes than anybody runs; votes are kept in the bits of a `u64`.
 pub(crate) const MAX_NODES: usize = 64;

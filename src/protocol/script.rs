@@ -13,6 +13,7 @@ use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
     Script,
 };
+use crate::protocol::server_error::Meaning;
 use crate::secret::Secret;
 use crate::token::Token;
 
@@ -156,17 +157,19 @@ impl Action {
             (Action::Dequeue(..), Reply::Int(_)) => Vote::Granted(0),
             (Action::Ping, Reply::Other) => Vote::Granted(0),
             // A user who may not ask that may take locks all the same.
-            (Action::Ping, Reply::Error(text)) if text.starts_with("NOPERM") => Vote::Granted(0),
+            (Action::Ping, Reply::Error(text)) if Meaning::of(&text) == Meaning::NotPermitted => {
+                Vote::Granted(0)
+            }
             (Action::Extend(_) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
                 Vote::Refused(None)
             }
             // A new connection logs in again.
-            (_, Reply::Error(text)) if text.starts_with("NOAUTH") => {
+            (_, Reply::Error(text)) if Meaning::of(&text) == Meaning::NoLogin => {
                 Vote::Sever(Cause::logged_out(&text))
             }
             (_, Reply::Error(text)) => Vote::Failed {
                 cause: Cause::refused(&text),
-                later: is_not_now(&text),
+                later: Meaning::of(&text).is_not_now(),
             },
             (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
                 Some(seen) => Vote::Refused(Some(seen)),
@@ -191,60 +194,11 @@ pub(crate) enum Vote {
     Sever(Cause),
 }
 
-/// Whether the server does not know a script, or this user may not call it by its hash: nothing was done.
-pub(crate) fn is_not_loaded(error: &str) -> bool {
-    error.starts_with("NOSCRIPT") || error.starts_with("NOPERM") && error.contains("'evalsha'")
-}
-
-/// Errors of a server that can do nothing for anybody at the moment.
-const NOT_NOW: [&str; 7] = [
-    "LOADING",
-    "READONLY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "MISCONF",
-    "NOREPLICAS",
-    "BUSY",
-];
-
-/// Whether with this error the server refused what it may well do later.
-pub(crate) fn is_not_now(error: &str) -> bool {
-    // The code comes first; Redis before 7 put words of its own before that of an error in a script:
-    // "ERR Error running script …: -READONLY …".
-    let mut words = error.split_whitespace();
-    let in_script = |word: &str| {
-        word.strip_prefix('-')
-            .is_some_and(|code| NOT_NOW.contains(&code))
-    };
-    words.next().is_some_and(|code| NOT_NOW.contains(&code)) || words.any(in_script)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn what_a_server_cannot_do_now_is_told_from_what_it_never_will() {
-        for text in [
-            "READONLY You can't write against a read only replica. script: 0f, on @user_script:1.",
-            "ERR Error running script (call to f_0f): @user_script: 1: -READONLY You can't write",
-            "LOADING Redis is loading the dataset in memory",
-            "CLUSTERDOWN Hash slot not served",
-            "BUSY Redis is busy running a script.",
-        ] {
-            assert!(is_not_now(text), "{text}");
-        }
-        for text in [
-            "WRONGTYPE Operation against a key holding the wrong kind of value",
-            "NOPERM this user has no permissions to run the 'eval' command",
-            "MOVED 3999 127.0.0.1:6381",
-            "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
-        ] {
-            assert!(!is_not_now(text), "{text}");
-        }
-    }
 
     #[test]
     fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
@@ -386,19 +340,5 @@ mod tests {
         ] {
             assert_eq!(packed(&action, &labelled), packed(&action, &key));
         }
-    }
-
-    #[test]
-    fn what_was_not_carried_out_for_want_of_the_script_is_told_from_other_errors() {
-        assert!(is_not_loaded(
-            "NOSCRIPT No matching script. Please use EVAL."
-        ));
-        let may_not =
-            |name: &str| format!("NOPERM this user has no permissions to run the '{name}' command");
-        assert!(is_not_loaded(&may_not("evalsha")));
-        assert!(!is_not_loaded(&may_not("eval")));
-        assert!(!is_not_loaded(
-            "READONLY You can't write against a read only replica."
-        ));
     }
 }

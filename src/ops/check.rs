@@ -5,13 +5,12 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
-use crate::net::query::Query;
-use crate::protocol::fitness::{
-    Facts, Finding, Info, Place, Probe, Rules, Said, Severity, judge, median,
-};
+use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
+use crate::ops::query::Query;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Notify, Vote};
+use crate::protocol::server_info::ServerInfo;
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::Token;
@@ -139,7 +138,7 @@ fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     Ok(Said {
         place: query.ip().map_or(Place::Unknown, Place::Ip),
         info: match info {
-            Reply::Bulk(text) => Ok(Info::new(&String::from_utf8_lossy(&text), query.secret())),
+            Reply::Bulk(text) => Ok(ServerInfo::new(&text, query.secret())),
             other => Err(refusal(other)),
         },
         appendfsync: match config {
@@ -147,7 +146,7 @@ fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
                 Some(Reply::Bulk(value)) => {
                     Ok(query.secret().cut_value(&String::from_utf8_lossy(&value)))
                 }
-                _ => Err("it has no appendfsync".into()),
+                _ => Err(Cause::Refused("no appendfsync".into())),
             },
             other => Err(refusal(other)),
         },
@@ -157,10 +156,10 @@ fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     })
 }
 
-fn refusal(reply: Reply) -> String {
+fn refusal(reply: Reply) -> Cause {
     match reply {
-        Reply::Error(text) => Cause::refused(&text).to_string(),
-        other => other.kind().into(),
+        Reply::Error(text) => Cause::refused(&text),
+        other => Cause::Refused(other.kind().into()),
     }
 }
 
@@ -184,8 +183,8 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
         match action.vote(&key.token, reply) {
             Vote::Granted(_) => {}
             Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
-            Vote::Refused(_) => return Ok(Probe::Refused(what, "the key was gone".into())),
-            Vote::Failed { cause, .. } => return Ok(Probe::Refused(what, cause.to_string())),
+            Vote::Refused(_) => return Ok(Probe::Gone(what)),
+            Vote::Failed { cause, .. } => return Ok(Probe::Refused(what, cause)),
             Vote::Sever(cause) => return Err(cause),
         }
     }
@@ -333,7 +332,7 @@ impl NodeFacts {
         self.0.said.as_ref().ok()
     }
 
-    fn info(&self) -> Option<&Info> {
+    fn info(&self) -> Option<&ServerInfo> {
         self.said()?.info.as_ref().ok()
     }
 }

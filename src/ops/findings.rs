@@ -8,11 +8,9 @@ use std::time::Duration;
 use crate::error::Cause;
 use crate::protocol::guard::Guard;
 use crate::protocol::quorum::majority;
-use crate::secret::Secret;
+use crate::protocol::server_info::ServerInfo;
 use crate::text::human;
 
-/// The oldest server that can set a key with a ttl where there is none in one step.
-const OLDEST: [u32; 3] = [2, 6, 12];
 /// Clocks that differ by more are noticed.
 const CLOCK: i64 = 1000;
 /// A server that has not been up for so long was restarted lately.
@@ -90,9 +88,9 @@ pub(crate) struct Facts {
 pub(crate) struct Said {
     pub(crate) place: Place,
     /// What INFO says, or why not.
-    pub(crate) info: Result<Info, String>,
+    pub(crate) info: Result<ServerInfo, Cause>,
     /// How it syncs what it appends to its file, or why that is not known.
-    pub(crate) appendfsync: Result<String, String>,
+    pub(crate) appendfsync: Result<String, Cause>,
     pub(crate) probe: Probe,
     pub(crate) round_trips: Vec<Duration>,
     /// Milliseconds that its clock is ahead of ours.
@@ -114,78 +112,21 @@ pub(crate) enum Probe {
     /// Somebody has it.
     Held,
     /// What was refused, and how.
-    Refused(&'static str, String),
+    Refused(&'static str, Cause),
+    /// What was tried when the key was gone already.
+    Gone(&'static str),
 }
 
-/// The text that INFO gives.
-#[derive(Clone)]
-pub(crate) struct Info(pub(crate) String);
-
-impl fmt::Debug for Info {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Info(..)")
-    }
-}
-
-/// The fields of INFO that are shown as they are.
-const SHOWN: [&str; 3] = ["redis_version", "valkey_version", "maxmemory_policy"];
-
-impl Info {
-    pub(crate) fn new(text: &str, secret: &Secret) -> Info {
-        let line = |line: &str| match line.split_once(':') {
-            Some((field, value)) if SHOWN.contains(&field) => {
-                format!("{field}:{}\n", secret.cut_value(value.trim()))
-            }
-            _ => format!("{line}\n"),
-        };
-        Info(text.lines().map(line).collect())
-    }
-
-    pub(crate) fn get(&self, field: &str) -> Option<&str> {
-        let mut lines = self.0.lines();
-        let value = lines.find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        value.map(str::trim)
-    }
-
-    fn number(&self, field: &str) -> Option<u64> {
-        self.get(field)?.parse().ok()
-    }
-
-    pub(crate) fn version(&self) -> Option<&str> {
-        self.get("valkey_version")
-            .or_else(|| self.get("redis_version"))
-    }
-
-    pub(crate) fn uptime(&self) -> Option<Duration> {
-        self.number("uptime_in_seconds").map(Duration::from_secs)
-    }
-
-    pub(crate) fn role(&self) -> Option<&'static str> {
-        // Valkey has names of its own, and those of Redis in its older versions.
-        let mode = self.get("redis_mode").or_else(|| self.get("server_mode"));
-        match (mode, self.get("role")) {
-            (Some("cluster"), _) => Some("cluster"),
-            _ if self.get("cluster_enabled") == Some("1") => Some("cluster"),
-            (Some("sentinel"), _) | (_, Some("sentinel")) => Some("sentinel"),
-            (_, Some("master")) => Some("master"),
-            (_, Some("slave" | "replica")) => Some("replica"),
-            _ => None,
-        }
-    }
-
-    fn is_too_old(&self) -> bool {
-        let number = |part: &str| part.parse::<u32>().ok();
-        let parts: Option<Vec<u32>> = self
-            .version()
-            .and_then(|version| version.split('.').map(number).collect());
-        parts.is_some_and(|parts| parts[..] < OLDEST[..])
-    }
-}
-
-/// What is wrong with a node that cannot be asked, and what to do.
+/// What a cause concerns, and what to do about it.
 fn advice(cause: &Cause) -> (&'static str, &'static str) {
+    let meaning = cause.meaning();
+    let code = match meaning {
+        _ if meaning.concerns_login() => "auth",
+        _ if meaning.concerns_rights() => "rights",
+        _ => "reach",
+    };
     let what = match cause {
-        Cause::Refused(text) | Cause::LoggedOut(text) => return advice_on(text),
+        Cause::Refused(_) | Cause::LoggedOut(_) => meaning.advice().unwrap_or("look at its log"),
         Cause::NoCredentials(_) => return ("auth", "the program's closure must give them"),
         Cause::NoAnswer(..) => "look at its load and the network: it may stand still",
         Cause::Garbage(_) | Cause::NotRedis(_) => {
@@ -195,61 +136,7 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
         Cause::NoThread(_) => "raise the limits of this process",
         _ => "start it, or look at its address and the network",
     };
-    ("reach", what)
-}
-
-/// The same of what a server answers.
-fn advice_on(refused: &str) -> (&'static str, &'static str) {
-    let table = [
-        (
-            &["NOAUTH", "WRONGPASS", "invalid password", "ERR AUTH"][..],
-            "auth",
-            "look at the user and the password",
-        ),
-        (
-            &["NOPERM", "unknown command", "can't run this command"],
-            "rights",
-            "permit it, or use another user",
-        ),
-        (
-            &["max number of clients"],
-            "reach",
-            "raise maxclients, in redis.conf too, or have fewer clients",
-        ),
-        (
-            &["BUSY"],
-            "reach",
-            "a script of somebody's does not end: SCRIPT KILL",
-        ),
-        (
-            &["LOADING"],
-            "reach",
-            "it reads its data: wait until it has",
-        ),
-        (
-            &["DENIED"],
-            "reach",
-            "it is in protected mode: give it a password, or bind it to private addresses and set protected-mode no",
-        ),
-    ];
-    let of = |(words, ..): &&(&[&str], _, _)| words.iter().any(|word| refused.contains(word));
-    table
-        .iter()
-        .find(of)
-        .map_or(("reach", "look at its log"), |(_, code, what)| {
-            (*code, *what)
-        })
-}
-
-/// Whether the name is refused and not the command: other names may be permitted. Servers of different versions
-/// put it in different words, and scripts in others.
-fn is_about_keys(refused: &str) -> bool {
-    let words = [
-        "to access one of the keys",
-        "to access a key",
-        "can't access at least one of the keys",
-    ];
-    words.iter().any(|words| refused.contains(words))
+    (code, what)
 }
 
 /// What the nodes are held against.
@@ -279,13 +166,17 @@ impl Facts {
             return true;
         };
         let info = said.info.as_ref().ok();
-        let role = info.and_then(Info::role);
-        let kept = match info.and_then(Info::uptime) {
+        let role = info.and_then(ServerInfo::role);
+        let kept = match info.and_then(ServerInfo::uptime) {
             Some(uptime) => !rules.votes_in(uptime).is_zero(),
             None => rules.guard.is_some(),
         };
         let slow = median(&said.round_trips).is_some_and(|median| median > rules.node_timeout);
-        let refuses = matches!(&said.probe, Probe::Refused(_, text) if !is_about_keys(text));
+        let refuses = match &said.probe {
+            Probe::Refused(_, cause) => !cause.concerns_name(),
+            Probe::Gone(_) => true,
+            Probe::Passed | Probe::Held => false,
+        };
         kept || refuses || slow || role.is_some_and(|role| role != "master")
     }
 }
@@ -367,7 +258,7 @@ impl<'a> Findings<'a> {
         nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().ok()?)))
     }
 
-    fn infos(&self) -> impl Iterator<Item = (usize, &'a Info)> + use<'a> {
+    fn infos(&self) -> impl Iterator<Item = (usize, &'a ServerInfo)> + use<'a> {
         self.said()
             .filter_map(|(node, said)| Some((node, said.info.as_ref().ok()?)))
     }
@@ -378,7 +269,8 @@ impl<'a> Findings<'a> {
                 continue;
             };
             let (code, what) = advice(cause);
-            self.add(self.no_vote, node, code, format!("{cause}; {what}"));
+            let text = format!("{}; {what}", cause.without_advice());
+            self.add(self.no_vote, node, code, text);
         }
     }
 
@@ -422,17 +314,26 @@ impl<'a> Findings<'a> {
                     let text = "somebody has the lock that was tried: try another name";
                     self.add(Severity::Note, node, "probe", text.into());
                 }
-                Probe::Refused(_, text) if is_about_keys(text) => {
+                Probe::Refused(_, cause) if cause.concerns_name() => {
                     let text = format!(
-                        "this user may not use the name \"{}\" ({text}), so no lock was tried: choose a name \
+                        "this user may not use the name \"{}\" ({}), so no lock was tried: choose a name \
                          that its key patterns permit",
-                        self.rules.probe.escape_ascii()
+                        self.rules.probe.escape_ascii(),
+                        cause.without_advice()
                     );
                     self.add(Severity::Warning, node, "probe", text);
                 }
-                Probe::Refused(what, text) => {
+                Probe::Refused(what, cause) => {
+                    let (_, advice) = advice(cause);
                     let text = format!(
-                        "{what} is refused ({text}): no lock can be had from it until that is mended"
+                        "{what} is refused ({}), so no lock can be had from it: {advice}",
+                        cause.without_advice()
+                    );
+                    self.add(self.no_vote, node, "probe", text);
+                }
+                Probe::Gone(what) => {
+                    let text = format!(
+                        "{what} did not find what SET had just written, so no lock can be had from it: look at its log"
                     );
                     self.add(self.no_vote, node, "probe", text);
                 }
@@ -568,18 +469,21 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn no_info(&mut self, node: usize, refused: &str) {
+    fn no_info(&mut self, node: usize, refused: &Cause) {
         let (severity, so) = match self.rules.guard {
             Some(_) => (self.no_vote, "so the restart guard keeps it from voting"),
             None => (Severity::Note, "so most of this could not be checked"),
         };
-        let (code, what) = advice_on(refused);
-        let text = format!("INFO is refused ({refused}), {so}: {what}");
+        let (code, what) = advice(refused);
+        let text = format!(
+            "INFO is refused ({}), {so}: {what}",
+            refused.without_advice()
+        );
         self.add(severity, node, code, text);
     }
 
     /// What a node says of itself.
-    fn info(&mut self, node: usize, info: &Info, said: &Said) {
+    fn info(&mut self, node: usize, info: &ServerInfo, said: &Said) {
         if let Some(role @ ("replica" | "cluster" | "sentinel")) = info.role() {
             let what = match role {
                 "replica" => "a replica, which takes no locks: name its master",
@@ -603,7 +507,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn memory(&mut self, node: usize, info: &Info) {
+    fn memory(&mut self, node: usize, info: &ServerInfo) {
         let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
         let limit = info.number("maxmemory").unwrap_or(0);
         let used = info.number("used_memory").unwrap_or(0);
@@ -646,17 +550,17 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn persistence(&mut self, node: usize, info: &Info, said: &Said) {
+    fn persistence(&mut self, node: usize, info: &ServerInfo, said: &Said) {
         let code = "persistence";
         let appends = info.get("aof_enabled");
         let forgets = match (appends, &said.appendfsync) {
             (None, _) => None,
             (Some("1"), Ok(sync)) => (sync != "always").then(|| format!("appendfsync is {sync}")),
             (Some("1"), Err(refused)) => {
-                let (code, what) = advice_on(refused);
+                let (code, what) = advice(refused);
                 let text = format!(
-                    "CONFIG GET is refused ({refused}), so it is not known whether appendfsync is always: \
-                     {what}"
+                    "CONFIG GET is refused ({}), so it is not known whether appendfsync is always: {what}",
+                    refused.without_advice()
                 );
                 self.add(Severity::Note, node, code, text);
                 None
@@ -680,7 +584,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn clients(&mut self, node: usize, info: &Info) {
+    fn clients(&mut self, node: usize, info: &ServerInfo) {
         let clients = info.number("connected_clients").unwrap_or(0);
         let limit = info.number("maxclients").unwrap_or(u64::MAX);
         let rejected = info.number("rejected_connections").unwrap_or(0);
@@ -698,7 +602,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn uptime(&mut self, node: usize, info: &Info) {
+    fn uptime(&mut self, node: usize, info: &ServerInfo) {
         let Some(uptime) = info.uptime() else {
             if self.rules.guard.is_some() {
                 let text = "INFO does not say uptime_in_seconds, which the restart guard needs: it gives no \
@@ -775,7 +679,7 @@ mod tests {
             address: format!("10.0.0.{i}:6379"),
             said: Ok(Said {
                 place: Place::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
-                info: Ok(Info(GOOD.replace("ID", &i.to_string()))),
+                info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
                 probe: Probe::Passed,
                 round_trips: vec![MS; 10],
@@ -793,16 +697,16 @@ mod tests {
 
     /// The name is not permitted.
     fn no_key() -> Probe {
-        Probe::Refused("SET", "NOPERM No permissions to access a key".into())
+        Probe::Refused(
+            "SET",
+            Cause::refused("NOPERM No permissions to access a key"),
+        )
     }
 
     /// Changes what INFO says of a field.
     fn set(facts: &mut Facts, field: &str, value: &str) {
         let info = said(facts).info.as_mut().unwrap();
-        let old = info.get(field).unwrap().to_owned();
-        let line = |value: &str| format!("{field}:{value}\n");
-        assert!(info.0.contains(&line(&old)));
-        info.0 = info.0.replace(&line(&old), &line(value));
+        *info = info.with(field, value);
     }
 
     fn found(nodes: &[Facts], rules: Rules<'_>) -> Vec<(Severity, Option<usize>, &'static str)> {
@@ -883,15 +787,15 @@ mod tests {
                 node.said = Err(Cause::refused("NOAUTH Authentication required."));
             }),
             (Warning, "probe", |node| {
-                said(node).probe = Probe::Refused("SET", "OOM".into());
+                said(node).probe = Probe::Refused("SET", Cause::refused("OOM"));
             }),
             (Warning, "probe", |node| said(node).probe = no_key()),
             (Note, "probe", |node| said(node).probe = Probe::Held),
             (Note, "rights", |node| {
-                said(node).info = Err("NOPERM".into())
+                said(node).info = Err(Cause::refused("NOPERM"))
             }),
             (Note, "rights", |node| {
-                said(node).appendfsync = Err("NOPERM".into())
+                said(node).appendfsync = Err(Cause::refused("NOPERM"))
             }),
             (Warning, "independence", |node| {
                 said(node).place = Place::Ip(IpAddr::from([10, 0, 0, 0]));
@@ -902,7 +806,7 @@ mod tests {
             change(&mut nodes[3]);
             // What explains that the probe is refused is the only finding.
             if code == "role" {
-                said(&mut nodes[3]).probe = Probe::Refused("SET", "READONLY".into());
+                said(&mut nodes[3]).probe = Probe::Refused("SET", Cause::refused("READONLY"));
             }
             let expected = [(severity, Some(3), code)];
             assert_eq!(found(&nodes, RULES), expected, "row {i}");
@@ -921,7 +825,7 @@ mod tests {
                 let mut refusing = good(count);
                 for node in 0..bad {
                     away[node].said = Err(Cause::NoAnswer(MS, Limit::Node(1)));
-                    said(&mut refusing[node]).probe = Probe::Refused("SET", "OOM".into());
+                    said(&mut refusing[node]).probe = Probe::Refused("SET", Cause::refused("OOM"));
                 }
                 for (nodes, code) in [(away, "reach"), (refusing, "probe")] {
                     let mut found = found(&nodes, RULES);
@@ -967,7 +871,7 @@ mod tests {
                 node.said = Err(Cause::refused("WRONGPASS invalid"));
             }),
             ("probe", RULES, |node| {
-                said(node).probe = Probe::Refused("SET", "OOM".into());
+                said(node).probe = Probe::Refused("SET", Cause::refused("OOM"));
             }),
             ("role", RULES, |node| set(node, "role", "slave")),
             ("uptime", guarded, |node| {
@@ -975,7 +879,7 @@ mod tests {
             }),
             ("uptime", guarded, |node| set(node, "uptime_in_seconds", "")),
             ("rights", guarded, |node| {
-                said(node).info = Err("NOPERM".into());
+                said(node).info = Err(Cause::refused("NOPERM"));
             }),
         ];
         for (one, first, change) in reasons {
@@ -995,25 +899,6 @@ mod tests {
                     assert_eq!(severities(&nodes), all, "{one}, {other}");
                 }
             }
-        }
-    }
-
-    /// As its INFO has it.
-    #[test]
-    fn valkey_is_understood_too() {
-        let info = |text: &str| Info(format!("redis_version:7.2.4\nrole:master\n{text}\n"));
-        let valkey = info("valkey_version:9.0.1\nserver_mode:standalone\ncluster_enabled:0");
-        assert_eq!(
-            (valkey.version(), valkey.role()),
-            (Some("9.0.1"), Some("master"))
-        );
-        assert!(!valkey.is_too_old());
-        for (text, role) in [
-            ("server_mode:cluster", "cluster"),
-            ("server_mode:sentinel", "sentinel"),
-            ("server_mode:standalone\ncluster_enabled:1", "cluster"),
-        ] {
-            assert_eq!(info(text).role(), Some(role), "{text}");
         }
     }
 
@@ -1055,10 +940,10 @@ mod tests {
             assert_eq!(text.contains(start), what == start, "{text}");
         }
         // It is not a matter of rights.
-        let busy = "the server answered: BUSY Redis is busy running a script.";
+        let busy = || Cause::refused("BUSY Redis is busy running a script.");
         let mut nodes = good(3);
-        said(&mut nodes[0]).info = Err(busy.into());
-        said(&mut nodes[1]).appendfsync = Err(busy.into());
+        said(&mut nodes[0]).info = Err(busy());
+        said(&mut nodes[1]).appendfsync = Err(busy());
         let both = [0, 1].map(|node| (Note, Some(node), "reach"));
         assert_eq!(found(&nodes, RULES), both);
         for finding in judge(&nodes, RULES) {
@@ -1076,10 +961,6 @@ mod tests {
         assert_eq!(found(&nodes, RULES), all);
         let text = judge(&nodes, RULES)[0].to_string();
         assert!(text.contains("may not use the name \"probe\""), "{text}");
-        for command in ["'del' command", "command or subcommand"] {
-            let text = format!("NOPERM this user has no permissions to run the {command}");
-            assert!(!is_about_keys(&text));
-        }
     }
 
     #[test]
@@ -1101,11 +982,6 @@ mod tests {
         }
         let old = [0, 1, 2].map(|node| (Fault, Some(node), "version"));
         assert_eq!(found(&nodes, RULES), old);
-        for version in ["2.6.12", "2.8", "10.0.0", "7.2.0-rc1", ""] {
-            let info = Info(format!("redis_version:{version}\n"));
-            assert!(!info.is_too_old(), "{version}");
-        }
-        assert!(Info("redis_version:2.4\n".into()).is_too_old());
 
         let mut nodes = good(3);
         for node in &mut nodes {
@@ -1233,7 +1109,7 @@ mod tests {
             }
         }
         let mut nodes = good(1);
-        said(&mut nodes[0]).info = Ok(Info(String::new()));
+        said(&mut nodes[0]).info = Ok(ServerInfo::of(""));
         assert_eq!(found(&nodes, RULES), [(Note, None, "count")]);
     }
 }

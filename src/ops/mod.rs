@@ -1,0 +1,13 @@
+//! What people and monitoring ask the nodes, beside the locks and over connections of its own.
+//!
+//! In reading order:
+//!
+//! - `query`: questions to all nodes in parallel
+//! - `inspect`: who holds a lock, node by node
+//! - `check`: whether the nodes are fit for locks
+//! - `findings`: what is wrong with nodes, by their answers
+
+pub(crate) mod check;
+pub(crate) mod findings;
+pub(crate) mod inspect;
+pub(crate) mod query;

@@ -1,0 +1,389 @@
+//! What servers and proxies answer when they refuse, and what it means for locks. Their texts stand here and nowhere
+//! else, by the sources of Redis 3 to 8 and Valkey 7 to 9.
+
+use std::iter::once;
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// The connection has not logged in.
+    NoLogin,
+    /// Wrong user or password, or a password for a server that has none.
+    WrongLogin,
+    /// The user may not use the command or the key.
+    NotPermitted,
+    NoSuchCommand,
+    NoSuchDatabase,
+    /// Protected mode.
+    Protected,
+    /// Another node of a Redis Cluster has the key.
+    Moved,
+    /// A Redis Cluster that does not serve the key now.
+    ClusterDown,
+    Replica,
+    /// A replica that does not reach its master.
+    MasterDown,
+    Loading,
+    /// It runs a script that does not end.
+    Busy,
+    DiskFailed,
+    TooFewReplicas,
+    OutOfMemory,
+    TooManyClients,
+    WrongType,
+    /// It does not know the script of this hash.
+    NoScript,
+    Other,
+}
+
+use Meaning::*;
+
+/// Error codes: the first words of errors.
+const CODES: [(&str, Meaning); 22] = [
+    ("ERR", Other),
+    ("ASK", Other),
+    ("BUSY", Busy),
+    ("CLUSTERDOWN", ClusterDown),
+    ("CROSSSLOT", Other),
+    ("DENIED", Protected),
+    ("EXECABORT", Other),
+    ("LOADING", Loading),
+    ("MASTERDOWN", MasterDown),
+    ("MISCONF", DiskFailed),
+    ("MOVED", Moved),
+    ("NOAUTH", NoLogin),
+    ("NOPERM", NotPermitted),
+    ("NOPROTO", Other),
+    ("NOREPLICAS", TooFewReplicas),
+    ("NOSCRIPT", NoScript),
+    ("OOM", OutOfMemory),
+    ("READONLY", Replica),
+    ("TRYAGAIN", Other),
+    ("UNKILLABLE", Busy),
+    ("WRONGPASS", WrongLogin),
+    ("WRONGTYPE", WrongType),
+];
+
+/// `ERR` stands for many things.
+const ERRORS: [(&str, Meaning); 11] = [
+    ("ERR invalid password", WrongLogin),
+    ("ERR Client sent AUTH, but no password is set", WrongLogin),
+    (
+        "ERR AUTH <password> called without any password configured",
+        WrongLogin,
+    ),
+    ("ERR DB index is out of range", NoSuchDatabase),
+    ("ERR invalid DB index", NoSuchDatabase),
+    ("ERR SELECT is not allowed in cluster mode", NoSuchDatabase),
+    ("ERR unknown command", NoSuchCommand),
+    ("ERR max number of clients reached", TooManyClients),
+    // A command or a key that a script uses: in Redis 6, before Redis 7.2, and since.
+    ("The user executing the script can't", NotPermitted),
+    ("ERR The user executing the script can't", NotPermitted),
+    ("ERR ACL failure in script", NotPermitted),
+];
+
+/// More of Redis' own words: how errors begin, whatever the server was sent.
+const SENTENCES: [&str; 25] = [
+    "CLUSTERDOWN Hash slot not served",
+    "CLUSTERDOWN The cluster is down",
+    "BUSY Redis is busy running a script.",
+    "DENIED Redis is running in protected mode because protected mode is enabled",
+    "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+     configuration is correct?",
+    "ERR Error running script (call to f_",
+    "ERR operation not permitted",
+    "ERR syntax error",
+    "ERR value is not an integer or out of range",
+    "ERR wrong number of arguments for '",
+    "LOADING Redis is loading the dataset in memory",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "MISCONF Redis is configured to save RDB snapshots, but it",
+    "NOAUTH Authentication required.",
+    "NOPERM No permissions to access a key",
+    "NOPERM this user has no permissions to access one of the keys used as arguments",
+    "NOPERM this user has no permissions to run the '",
+    "NOREPLICAS Not enough good replicas to write.",
+    "NOSCRIPT No matching script. Please use EVAL.",
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "READONLY You can't write against a read only ",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "UNKILLABLE Sorry the script already executed write commands against the dataset.",
+    "WRONGPASS invalid username-password pair or user is disabled.",
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+];
+
+impl Meaning {
+    pub(crate) fn of(error: &str) -> Meaning {
+        let error = in_script(error).unwrap_or(error);
+        let mut errors = ERRORS.iter();
+        let known = errors.find(|(start, _)| error.starts_with(start));
+        let mut codes = CODES.iter();
+        let by_code = || codes.find(|(name, _)| *name == code(error));
+        known
+            .or_else(by_code)
+            .map_or(Other, |(_, meaning)| *meaning)
+    }
+
+    /// Whether the server will answer so until its configuration is changed, or this client's. When in doubt it will
+    /// not: then callers wait in vain, but no longer than they asked to.
+    pub(crate) fn is_final(self) -> bool {
+        self.concerns_login()
+            || self.concerns_rights()
+            || matches!(self, NoSuchDatabase | Protected | Moved)
+    }
+
+    /// Whether the server does nothing for any client at the moment, and may well do later what it refused.
+    pub(crate) fn is_not_now(self) -> bool {
+        matches!(
+            self,
+            Loading | Replica | MasterDown | ClusterDown | DiskFailed | TooFewReplicas | Busy
+        )
+    }
+
+    /// Whether other credentials may change it.
+    pub(crate) fn concerns_login(self) -> bool {
+        matches!(self, NoLogin | WrongLogin)
+    }
+
+    pub(crate) fn concerns_rights(self) -> bool {
+        matches!(self, NotPermitted | NoSuchCommand)
+    }
+
+    /// What to do.
+    pub(crate) fn advice(self) -> Option<&'static str> {
+        Some(match self {
+            NoLogin => "give a user and a password: redis://user:password@host:port",
+            WrongLogin => "look at the user and the password",
+            NotPermitted | NoSuchCommand => "permit it, or use another user",
+            NoSuchDatabase => "give a database that it has",
+            Protected => {
+                "it is in protected mode: give it a password, or bind it to private addresses and set \
+                 protected-mode no"
+            }
+            Moved => "it is a node of a Redis Cluster: take a server by itself",
+            ClusterDown => {
+                "it is a node of a Redis Cluster that does not work: take a server by itself"
+            }
+            Replica => "it is a replica, which takes no locks: name its master",
+            MasterDown => "it is a replica, and does not reach its master: name the master",
+            Loading => "it reads its data: wait until it has",
+            Busy => "a script does not end: SCRIPT KILL",
+            DiskFailed => "it cannot write to its disk: look at its log",
+            TooFewReplicas => "start its replicas, or lower min-replicas-to-write",
+            OutOfMemory => "give it more maxmemory, or remove data",
+            TooManyClients => "raise maxclients, in redis.conf too, or have fewer clients",
+            WrongType | NoScript | Other => return None,
+        })
+    }
+}
+
+/// The error of a script's command, which Redis before 7 put behind words of its own:
+/// `ERR Error running script (call to f_…): @user_script: 1: -READONLY …`.
+fn in_script(error: &str) -> Option<&str> {
+    let rest = error.strip_prefix("ERR Error running script")?;
+    let (_, line) = rest.rsplit_once("@user_script:")?;
+    let (_, inner) = line.split_once(": ")?;
+    Some(inner.trim_start_matches('-'))
+}
+
+/// The first word.
+pub(crate) fn code(error: &str) -> &str {
+    error.split_whitespace().next().unwrap_or_default()
+}
+
+/// Whether the server does not know a script, or this user may not call it by its hash: nothing was done.
+pub(crate) fn is_not_loaded(error: &str) -> bool {
+    match Meaning::of(error) {
+        NoScript => true,
+        NotPermitted => error.contains("'evalsha'"),
+        _ => false,
+    }
+}
+
+/// Whether a name is refused and not a command: other names may be permitted. Servers of different versions put it in
+/// different words, and scripts in others.
+pub(crate) fn concerns_name(error: &str) -> bool {
+    let words = [
+        "to access one of the keys",
+        "to access a key",
+        "can't access at least one of the keys",
+    ];
+    words.iter().any(|words| error.contains(words))
+}
+
+/// The text without the arguments that some errors repeat: the token or the password may be among them.
+pub(crate) fn without_arguments(error: &str) -> &str {
+    let parts = error.split_once(", with args beginning with");
+    parts.map_or(error, |(text, _)| text)
+}
+
+/// The length of the start of an error that is Redis' own wording, whatever it was sent.
+pub(crate) fn own_words(error: &str) -> usize {
+    let (code, rest) = error.split_once(' ').unwrap_or((error, ""));
+    let code = match CODES.iter().any(|(name, _)| *name == code) {
+        true => error.len() - rest.len(),
+        false => 0,
+    };
+    let starts = ERRORS.iter().map(|(start, _)| *start).chain(SENTENCES);
+    let starts = starts.filter(|start| error.starts_with(start));
+    let lengths = starts.map(str::len).chain(once(code));
+    lengths.max().unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(crate) fn all_own_words() -> impl Iterator<Item = &'static str> {
+    let starts = CODES.iter().chain(&ERRORS).map(|(start, _)| *start);
+    starts.chain(SENTENCES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_an_operator_changes_is_final_and_nothing_else() {
+        for text in [
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "NOAUTH Authentication required.",
+            "NOPERM this user has no permissions to run the 'set' command",
+            "NOPERM No permissions to access a key",
+            "DENIED Redis is running in protected mode because protected mode is enabled",
+            "MOVED 3999 127.0.0.1:6381",
+            "ERR DB index is out of range",
+            "ERR invalid DB index",
+            "ERR SELECT is not allowed in cluster mode",
+            "ERR invalid password",
+            "ERR Client sent AUTH, but no password is set",
+            "ERR AUTH <password> called without any password configured for the default user. Are you \
+             sure your configuration is correct?",
+            "ERR unknown command 'EVAL', with args beginning with: 'x' ",
+            "ERR unknown command `SET`",
+            "ERR Error running script (call to f_0f): @user_script:1: @user_script: 1: The user executing the script \
+             can't run this command or subcommand",
+            "ERR The user executing the script can't run this command or subcommand script: 0f, on @user_script:3.",
+            "ERR ACL failure in script: User u has no permissions to run the 'set' command script: 0f, on @user_script:3.",
+        ] {
+            assert!(Meaning::of(text).is_final(), "{text}");
+        }
+        for text in [
+            "",
+            "LOADING Redis is loading the dataset in memory",
+            "READONLY You can't write against a read only replica.",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "CLUSTERDOWN Hash slot not served",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "ASK 3999 127.0.0.1:6381",
+            "MISCONF Redis is configured to save RDB snapshots",
+            "NOREPLICAS Not enough good replicas to write.",
+            "BUSY Redis is busy running a script.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "NOSCRIPT No matching script. Please use EVAL.",
+            "ERR max number of clients reached",
+            "ERR Error running script (call to f_0f): @user_script: 1: -READONLY You can't write",
+            "ERR something that is not known here: NOPERM, WRONGPASS",
+            "NOPERMISSION",
+        ] {
+            assert!(!Meaning::of(text).is_final(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_cannot_do_now_is_told_from_what_it_never_will() {
+        for text in [
+            "READONLY You can't write against a read only replica. script: 0f, on @user_script:1.",
+            "ERR Error running script (call to f_0f): @user_script: 1: -READONLY You can't write",
+            "LOADING Redis is loading the dataset in memory",
+            "CLUSTERDOWN Hash slot not served",
+            "BUSY Redis is busy running a script.",
+        ] {
+            assert!(Meaning::of(text).is_not_now(), "{text}");
+        }
+        for text in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "NOPERM this user has no permissions to run the 'eval' command",
+            "MOVED 3999 127.0.0.1:6381",
+            "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
+        ] {
+            assert!(!Meaning::of(text).is_not_now(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_same_in_a_script_of_any_version_means_the_same() {
+        for (text, meaning) in [
+            (
+                "WRONGTYPE Operation against a key script: 0f, on @user_script:1.",
+                WrongType,
+            ),
+            (
+                "ERR Error running script (call to f_0f): @user_script:1: @user_script: 1: -WRONGTYPE Operation",
+                WrongType,
+            ),
+            (
+                "ERR Error running script (call to f_0f): @user_script: 1: -OOM command",
+                OutOfMemory,
+            ),
+            ("ERR Error running script", Other),
+        ] {
+            assert_eq!(Meaning::of(text), meaning, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_script_that_is_not_there_or_not_to_be_called_by_its_hash_is_sent_whole() {
+        for (text, expected) in [
+            ("NOSCRIPT No matching script. Please use EVAL.", true),
+            (
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+                true,
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'eval' command",
+                false,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                false,
+            ),
+            ("ERR unknown command 'EVAL'", false),
+        ] {
+            assert_eq!(is_not_loaded(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_refused_is_told_from_a_command() {
+        for (text, expected) in [
+            ("NOPERM No permissions to access a key", true),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                true,
+            ),
+            (
+                "ERR The user executing the script can't access at least one of the keys",
+                true,
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'del' command",
+                false,
+            ),
+            (
+                "NOPERM this user has no permissions to run the command or subcommand",
+                false,
+            ),
+        ] {
+            assert_eq!(concerns_name(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_final_or_may_pass_says_what_to_do() {
+        for (name, meaning) in CODES.iter().chain(&ERRORS) {
+            let is_known = meaning.is_final() || meaning.is_not_now();
+            assert!(!is_known || meaning.advice().is_some(), "{name}");
+            assert!(!(meaning.is_final() && meaning.is_not_now()), "{name}");
+        }
+    }
+}
