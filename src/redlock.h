@@ -3,7 +3,7 @@
  *
  * This header is the manual. Read it from the top: conventions, rules, the client object, acquiring,
  * querying a lock, extending and ending it, automatic renewal, log messages. `examples/capi/` has a
- * complete program.
+ * complete program, and a module for Python.
  *
  *     redlock_t *redlock;
  *     redlock_lock_t *lock;
@@ -12,7 +12,7 @@
  *
  *     if (redlock_new(urls, 3, &redlock) != REDLOCK_OK)
  *         ...                                            // redlock_last_error() says why
- *     status = redlock_acquire(redlock, "account:17", 10, 10000, &lock);
+ *     status = redlock_acquire(redlock, "shop:account:17", 15, 10000, &lock);
  *     if (status == REDLOCK_OK) {
  *         ...                                            // read, think
  *         if (redlock_lock_ensure(lock, 1000) == REDLOCK_OK)

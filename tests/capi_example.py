@@ -1,12 +1,15 @@
-"""The classes of examples/capi/batch_job.py, which must be where Python looks for modules.
+"""The module examples/capi/redlock.py, which must be where Python looks for modules.
 
     capi_example.py LIBRARY URL...
 """
 
+import gc
+import math
 import sys
+import threading
 import time
 
-from batch_job import OPTION_NODE_TIMEOUT_MS, Busy, Error, Lost, Redlock
+from redlock import OPTIONS, Busy, Config, Error, ExtensionLimit, Lost, Redlock, TooSlow, Unavailable
 
 
 def raises(expected, call):
@@ -14,33 +17,96 @@ def raises(expected, call):
         call()
     except Error as error:
         assert type(error) is expected and str(error), repr(error)
-        return
+        return error
     raise AssertionError(f"no {expected}")
 
 
+library, *urls = sys.argv[1:]
+locks = Redlock(urls, library, node_timeout=2, wait=30, max_extensions=2)
+locks.connect()
+
+# Values that cannot work.
+raises(Config, lambda: Redlock(urls, library, no_such_option=1))
+raises(Config, lambda: Redlock(urls, library, node_timeout=0))
+raises(Config, lambda: Redlock([], library))
+raises(Config, lambda: locks.lock("", ttl=60))
+raises(Config, lambda: locks.lock("größe", ttl=-1))
+for option in OPTIONS:
+    Redlock(urls, library, **{option: 1})
+
+# A lock, and what can be asked of it.
+with locks.lock("größe", ttl=60) as lock:
+    assert 50 < lock.remaining < 60 and lock.lost is None
+    raises(TooSlow, lambda: lock.ensure(100))
+    lock.extend(120)
+    lock.ensure(100)
+    assert lock.fencing_token() == lock.fencing_token() > 0
+    # The same name as bytes.
+    assert locks.try_lock("größe".encode(), ttl=60) is None
+    raises(Busy, lambda: locks.lock("größe", ttl=60, wait=0.1))
+    lock.extend(120)
+    raises(ExtensionLimit, lambda: lock.extend(120))
+lock = locks.try_lock("größe", ttl=60)
+lock.release()
+raises(Config, lambda: lock.extend(60))
+
+# A wait without an end, while another thread waits, too.
+lock = locks.lock("größe", ttl=60, wait=math.inf)
+others = [threading.Thread(target=lambda: locks.lock("größe", ttl=60, wait=math.inf).release()) for _ in range(3)]
+for other in others:
+    other.start()
+lock.release()
+for other in others:
+    other.join()
+
+
+# The end of the ttl is a loss, which the end of the `with` reports.
 def expire():
-    with locks.lock("short", ttl=0.5):
+    with locks.lock("short", ttl=0.5) as lock:
         time.sleep(1)
+        assert lock.lost == "over" and lock.remaining == 0
 
 
-with Redlock(sys.argv[1], sys.argv[2:]) as locks:
-    locks.set(OPTION_NODE_TIMEOUT_MS, 2000)
-    raises(Error, lambda: locks.set(99, 1))
-    raises(Error, lambda: locks.acquire("", ttl=60))
-    with locks.lock("größe", ttl=60) as lock:
-        raises(Error, lambda: lock.ensure(100))
-        lock.extend(120)
-        lock.ensure(100)
-        # The same name as bytes.
-        raises(Busy, lambda: locks.acquire("größe".encode(), ttl=60, wait=0))
-        raises(Busy, lambda: locks.acquire("größe", ttl=60, wait=0.1))
-    lock = locks.acquire("größe", ttl=60)
-    lock.release()
-    raises(Error, lambda: lock.extend(60))
-    raises(Lost, expire)
-    try:
-        with locks.lock("größe", ttl=60):
-            raise KeyError
-    except KeyError:
-        locks.acquire("größe", ttl=60, wait=0).release()
+raises(Lost, expire)
+
+# What the work raises is not hidden, and the lock is released.
+try:
+    with locks.lock("größe", ttl=60):
+        raise KeyError
+except KeyError:
+    locks.try_lock("größe", ttl=60).release()
+
+# Renewed beyond its ttl, and no longer than that.
+with locks.lock("kept", ttl=2) as lock:
+    lock.keep_alive(3600)
+    lock.wait_lost(3)
+    assert lock.lost is None
+    raises(Config, lambda: lock.keep_alive(3600))
+lock = locks.lock("kept", ttl=1)
+lock.keep_alive(1)
+raises(Lost, lambda: lock.wait_lost(30))
+assert lock.lost == "hold limit", lock.lost
+raises(Lost, lock.release)
+
+# What nothing refers to any more is released; what is leaked stays until its ttl.
+lock = locks.lock("größe", ttl=60)
+del lock
+gc.collect()
+lock = locks.lock("größe", ttl=60, wait=0)
+lock.release()
+with locks.lock("throttle", ttl=1) as lock:
+    lock.leak()
+assert locks.try_lock("throttle", ttl=1) is None
+locks.lock("throttle", ttl=60, wait=30).release()
+
+# Nodes that are not there.
+nowhere = Redlock(["redis://127.0.0.1:1"], library)
+error = raises(Unavailable, nowhere.connect)
+assert not error.permanent and error.retry_after == 0
+assert issubclass(Config, ValueError)
+# A lock may outlive what it came from.
+lock = locks.lock("größe", ttl=60)
+del locks
+gc.collect()
+lock.release()
 print("ok")

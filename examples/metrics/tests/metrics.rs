@@ -28,19 +28,63 @@ fn example() -> Command {
     command
 }
 
+/// What Prometheus asks for.
+const ACCEPT: &str =
+    "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+
+/// The kind of the answer, and its text.
+fn get(url: &str, accept: &str) -> (String, String) {
+    let mut response = ureq::get(url).header("accept", accept).call().unwrap();
+    let kind = response.headers()["content-type"].to_str().unwrap();
+    let kind = kind.to_owned();
+    (kind, response.body_mut().read_to_string().unwrap())
+}
+
 /// Each series, with its labels, and its value.
 fn fetch(url: &str) -> BTreeMap<String, f64> {
-    let mut response = ureq::get(url).call().unwrap();
-    let kind = response.headers()["content-type"].to_str().unwrap();
+    let (kind, text) = get(url, ACCEPT);
     assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
-    let text = response.body_mut().read_to_string().unwrap();
     assert!(text.ends_with("# EOF\n"), "{text}");
+    series(&text)
+}
+
+fn series(text: &str) -> BTreeMap<String, f64> {
     let series = text.lines().filter(|line| !line.starts_with('#'));
     let value = |line: &str| {
         let (name, value) = line.rsplit_once(' ').unwrap();
         (name.to_owned(), value.parse().unwrap())
     };
     series.map(value).collect()
+}
+
+/// Without OpenMetrics in `Accept`: the same series in the older format, in which each has a type of the older kinds.
+fn check_older(url: &str, last: &BTreeMap<String, f64>) {
+    for accept in ["*/*", "text/plain"] {
+        let (kind, text) = get(url, accept);
+        assert!(kind.starts_with("text/plain; version=0.0.4"), "{kind}");
+        assert!(!text.contains("# EOF"), "{text}");
+        let older = series(&text);
+        assert_eq!(names(&older), names(last));
+        let mut kinds = BTreeMap::new();
+        for line in text.lines() {
+            if let Some(line) = line.strip_prefix("# TYPE ") {
+                kinds.extend(line.split_once(' '));
+            }
+        }
+        for name in names(&older) {
+            let of_histogram = ["_bucket", "_sum", "_count"];
+            let stem = of_histogram.iter().find_map(|end| name.strip_suffix(end));
+            let expected = match &*name {
+                _ if stem.is_some() => "histogram",
+                name if name.ends_with("_total") => "counter",
+                _ => "gauge",
+            };
+            let stem = stem.unwrap_or(&name);
+            assert_eq!(kinds.get(stem), Some(&expected), "{name}: {text}");
+            let help = format!("# HELP {stem} ");
+            assert!(text.contains(&help), "{help}: {text}");
+        }
+    }
 }
 
 /// The values that a label has.
@@ -68,16 +112,23 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
     out.read_line(&mut line).unwrap();
     let url = line.trim().strip_prefix("metrics: ").unwrap().to_owned();
     let mut last = BTreeMap::new();
-    let (mut down, mut held) = (false, false);
+    let (mut down, mut held, mut waits) = (BTreeSet::new(), false, false);
     eventually("all of it has happened", || {
         last = fetch(&url);
-        down |= last["redlock_node_up{node=\"1\"}"] == 0.0;
+        let nodes = last
+            .iter()
+            .filter(|(name, _)| name.starts_with("redlock_node_up{"));
+        let away = nodes.filter(|(_, up)| **up == 0.0);
+        down.extend(away.map(|(name, _)| name.split('"').nth(1).unwrap().to_owned()));
         held |= at_least(&last, "redlock_held{lock=\"import\"}", 1.0);
+        waits |= at_least(&last, "redlock_waiting{lock=\"report\"}", 1.0);
         let counted = |name: &str| at_least(&last, name, 1.0);
-        down && held
+        let node = down.first().cloned().unwrap_or_default();
+        held && waits
             && counted("redlock_lost_total{lock=\"import\",reason=\"taken\"}")
-            && counted("redlock_node_outages_total{node=\"1\"}")
-            && counted("redlock_node_up{node=\"1\"}")
+            && counted(&format!("redlock_node_outages_total{{node=\"{node}\"}}"))
+            && counted(&format!("redlock_node_up{{node=\"{node}\"}}"))
+            && counted("redlock_extension_slack_ratio_bucket{le=\"0.8\",lock=\"import\"}")
             && counted("redlock_extensions_total{lock=\"import\",result=\"extended\"}")
             && counted("redlock_endings_total{lock=\"import\",how=\"was_lost\"}")
             && counted("redlock_endings_total{lock=\"other\",how=\"leaked\"}")
@@ -92,7 +143,15 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
     ));
     let classes = ["account", "import", "other", "report"];
     assert_eq!(values(&last, "lock"), BTreeSet::from(classes));
+    // Events name nodes as they are registered.
+    let nodes = values(&last, "node");
+    assert!(
+        nodes.len() == 3 && down.iter().all(|node| nodes.contains(&**node)),
+        "{nodes:?} {down:?}"
+    );
+    check_version(&last);
     check_names(&names(&last));
+    check_older(&url, &last);
 
     // It ends by itself, and with it all locks have.
     let mut rest = String::new();
@@ -104,6 +163,24 @@ fn metrics_of_all_events_can_be_fetched_and_a_thousand_accounts_are_one_series()
         .collect();
     assert_eq!(held.len(), 4, "{rest}");
     assert!(held.iter().all(|line| line.ends_with("} 0")), "{held:?}");
+    let waiting = rest
+        .lines()
+        .filter(|line| line.starts_with("redlock_waiting{"));
+    assert!(
+        waiting.clone().count() == 3 && waiting.clone().all(|line| line.ends_with("} 0")),
+        "{rest}"
+    );
+}
+
+/// The version is that of the crate.
+fn check_version(series: &BTreeMap<String, f64>) {
+    let manifest = include_str!("../../../Cargo.toml");
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("version = "));
+    let version = version.unwrap().trim_matches('"');
+    let name = format!("redlock_build_info{{version=\"{version}\"}}");
+    assert_eq!(series.get(&name), Some(&1.0), "{name}");
 }
 
 /// What the alerts and the dashboard ask for is there.
@@ -119,10 +196,9 @@ fn check_names(exported: &BTreeSet<String>) {
     let mut queries = Vec::new();
     strings(&dashboard, &mut queries, &["expr", "query", "definition"]);
     assert!(queries.len() > 10, "{queries:?}");
-    // What is late depends on the ttl, so on the class; and a node that is down has a name.
-    let slack = |alert: &&&str| alert.contains("redlock_extension_slack_seconds");
-    let late: Vec<_> = alerts.iter().filter(slack).collect();
-    assert!(!late.is_empty() && late.iter().all(|alert| alert.contains("{lock=~")));
+    // One alert is for all ttls; and a node that is down has a name.
+    let slack = |alert: &&&str| alert.contains("redlock_extension_slack_ratio");
+    assert_eq!(alerts.iter().filter(slack).count(), 1);
     assert!(
         queries
             .iter()

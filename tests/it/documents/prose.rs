@@ -239,6 +239,64 @@ fn the_tables_name_every_option_and_every_error() {
     }
 }
 
+/// The blocks of code of this kind.
+fn blocks(kind: &str, text: &str) -> Vec<String> {
+    let start = format!("\n```{kind}\n");
+    let blocks = text.split(&start).skip(1);
+    blocks
+        .map(|rest| rest.split("```\n").next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_crontab_and_the_unit_of_the_guide_are_those_of_the_package() {
+    let (guide, manifest) = (read("src/guide/shell.md"), read("Cargo.toml"));
+    let shown = [blocks("ini", &guide), blocks("crontab", &guide)].concat();
+    for file in ["import.service", "import.timer", "crontab"] {
+        let path = format!("examples/system/{file}");
+        assert!(shown.contains(&read(&path)), "{file}");
+        let asset = format!("[\"{path}\", \"usr/share/doc/redlock/examples/\", \"644\"],");
+        assert!(manifest.contains(&asset), "{asset}");
+    }
+    // Passwords stand in it.
+    assert!(manifest.contains("[\"examples/system/nodes\", \"etc/redlock/\", \"640\"],"));
+    for line in blocks("text", &guide)[0].lines() {
+        let commented = format!("\n# {line}\n");
+        assert!(read("examples/system/nodes").contains(&commented), "{line}");
+    }
+}
+
+#[test]
+fn a_command_is_named_without_a_directory_and_found_where_it_is_installed() {
+    // Where `cargo install` puts it here, and where the package does. systemd looks into both, too.
+    let directories = ["/usr/local/bin", "/usr/bin"];
+    let (readme, guide, manifest) = (
+        read("README.md"),
+        read("src/guide/shell.md"),
+        read("Cargo.toml"),
+    );
+    assert!(readme.contains("\ncargo install redlock-sync --features cli --root /usr/local "));
+    assert!(guide.contains("`cargo install redlock-sync --features cli --root /usr/local`"));
+    assert!(manifest.contains("[\"target/release/redlock\", \"usr/bin/\", \"755\"]"));
+    let mut crontabs = 0;
+    for document in documents() {
+        let text = read(&document);
+        for directory in directories {
+            assert!(
+                !text.contains(&format!("{directory}/redlock")),
+                "{document}"
+            );
+        }
+        for crontab in blocks("crontab", &text) {
+            let path = crontab.lines().find_map(|line| line.strip_prefix("PATH="));
+            let path: Vec<&str> = path.unwrap().split(':').collect();
+            assert!(directories.iter().all(|directory| path.contains(directory)));
+            crontabs += 1;
+        }
+    }
+    assert_eq!(crontabs, 2);
+}
+
 /// The README's line for `redis-cli`, as the server gets it.
 fn rights() -> Vec<String> {
     let readme = read("README.md");

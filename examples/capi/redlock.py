@@ -1,0 +1,230 @@
+"""Locks on Redis, from redlock-sync's C library, with nothing but ctypes. A module to copy.
+
+    from redlock import Busy, Redlock
+
+    locks = Redlock(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])  # one for the whole program
+    with locks.lock("shop:account:17", ttl=10) as lock:  # waits for up to 10 s, then raises Busy
+        lock.ensure(1)  # before a write that takes up to a second: raises Lost or TooSlow
+        lock.extend(10)
+
+Times are in seconds. All that fails raises an Error. A lock is valid until it is released or its ttl is over,
+whichever comes first: the header redlock.h says what that means. A Redlock and a Lock can be used by all threads. A
+call that waits holds up no other thread of Python, and is not interrupted by Ctrl-C: give it a short `wait`.
+"""
+
+import ctypes
+import functools
+import math
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+
+
+class Error(Exception):
+    """What failed. Its text is that of `redlock_last_error`."""
+
+
+class Busy(Error):
+    """Another holder had the lock for the whole wait."""
+
+
+class Lost(Error):
+    """The lock is no longer held: stop what it protects."""
+
+
+class TooSlow(Error):
+    """Too little of the validity is left."""
+
+
+class Unavailable(Error):
+    """Too few nodes answered. `permanent`: they refuse for good, and trying again is of no use. `retry_after`: how long
+    it takes until enough nodes vote again after restarts, or 0."""
+
+    permanent = False
+    retry_after = 0.0
+
+
+class ExtensionLimit(Error):
+    """No more extensions: the lock is valid until its deadline."""
+
+
+class Config(Error, ValueError):
+    """A value that cannot work."""
+
+
+ERRORS = {1: Busy, 2: Lost, 3: TooSlow, 4: Unavailable, 5: ExtensionLimit, 7: Config}
+OPTIONS = ["wait", "retry_delay_min", "retry_delay_max", "node_timeout", "connect_timeout", "max_extensions",
+           "restart_guard", "fair"]  # the numbers from 1 on
+REASONS = {1: "taken", 2: "expired", 3: "hold limit"}
+
+_HANDLE = POINTER(c_void_p)
+# Those that return a status.
+_FALLIBLE = {
+    "redlock_new": [POINTER(c_char_p), c_size_t, _HANDLE],
+    "redlock_set": [c_void_p, c_int, c_uint64],
+    "redlock_connect": [c_void_p],
+    "redlock_acquire": [c_void_p, c_char_p, c_size_t, c_uint64, _HANDLE],
+    "redlock_acquire_within": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
+    "redlock_lock_ensure": [c_void_p, c_uint64],
+    "redlock_lock_extend": [c_void_p, c_uint64],
+    "redlock_lock_fencing_token": [c_void_p, POINTER(c_uint64)],
+    "redlock_lock_keep_alive": [c_void_p, c_uint64],
+    "redlock_lock_wait_lost": [c_void_p, c_uint64],
+    "redlock_lock_release": [c_void_p],
+}
+# The others.
+_OTHERS = {
+    "redlock_free": ([c_void_p], None),
+    "redlock_last_error": ([c_char_p, c_size_t], c_size_t),
+    "redlock_last_is_permanent": ([], c_int),
+    "redlock_last_retry_after_ms": ([], c_uint64),
+    "redlock_lock_is_valid": ([c_void_p], c_int),
+    "redlock_lock_remaining_ms": ([c_void_p], c_uint64),
+    "redlock_lock_lost_reason": ([c_void_p], c_int),
+    "redlock_lock_leak": ([c_void_p], None),
+}
+
+
+@functools.cache
+def _load(path):
+    library = ctypes.CDLL(path)
+
+    def check(status, _function, _arguments):
+        if status == 0:
+            return
+        text = ctypes.create_string_buffer(2000)
+        library.redlock_last_error(text, len(text))
+        error = ERRORS.get(status, Error)(text.value.decode(errors="replace"))
+        if isinstance(error, Unavailable):
+            error.permanent = bool(library.redlock_last_is_permanent())
+            error.retry_after = library.redlock_last_retry_after_ms() / 1000
+        raise error
+
+    # Without these, ctypes would cut pointers to 32 bits.
+    for name, arguments in _FALLIBLE.items():
+        function = getattr(library, name)
+        function.argtypes, function.errcheck = arguments, check
+    for name, (arguments, result) in _OTHERS.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
+def _ms(seconds):
+    if seconds < 0:
+        raise Config(f"a time of {seconds} s: it cannot be negative")
+    return 2**64 - 1 if math.isinf(seconds) else min(round(seconds * 1000), 2**64 - 1)
+
+
+class Lock:
+    """A lock that is held. Released at the end of a `with`, and at the latest when nothing refers to it any more."""
+
+    def __init__(self, library, handle):
+        self._library, self._handle = library, handle
+
+    def ensure(self, at_least):
+        """Call it before a write that takes up to this long. Lost: it is over; TooSlow: less is left."""
+        self._library.redlock_lock_ensure(self._handle, _ms(at_least))
+
+    def extend(self, ttl):
+        """Makes it valid for a ttl from now."""
+        self._library.redlock_lock_extend(self._handle, _ms(ttl))
+
+    def keep_alive(self, max_hold):
+        """Renews it automatically, until this long after its acquisition."""
+        self._library.redlock_lock_keep_alive(self._handle, _ms(max_hold))
+
+    def fencing_token(self):
+        """A number that grows from holder to holder, for a store that refuses smaller ones."""
+        number = c_uint64()
+        self._library.redlock_lock_fencing_token(self._handle, byref(number))
+        return number.value
+
+    @property
+    def remaining(self):
+        return self._library.redlock_lock_remaining_ms(self._handle) / 1000
+
+    @property
+    def lost(self):
+        """None while it is valid; otherwise why it was lost, as far as that is known."""
+        if self._library.redlock_lock_is_valid(self._handle):
+            return None
+        return REASONS.get(self._library.redlock_lock_lost_reason(self._handle), "over")
+
+    def wait_lost(self, timeout):
+        """Waits until a lock that is kept alive is lost, then raises Lost. Returns if it is still held after `timeout`."""
+        self._library.redlock_lock_wait_lost(self._handle, _ms(timeout))
+
+    def release(self):
+        # The library frees the handle in any case, so it is forgotten first.
+        handle, self._handle = self._handle, None
+        self._library.redlock_lock_release(handle)
+
+    def leak(self):
+        """Leaves it to its ttl: a throttle."""
+        handle, self._handle = self._handle, None
+        self._library.redlock_lock_leak(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if self._handle is None:
+            return
+        try:
+            self.release()
+        except Lost:
+            if kind is None:
+                raise  # the work was not protected to its end
+        except Unavailable:
+            pass  # the ttl ends it
+
+    def __del__(self):
+        try:
+            if self._handle is not None:
+                self.release()
+        except Error:
+            pass
+
+
+class Redlock:
+    """The nodes: one, or 3 or 5 independent ones. Make one for the whole program, for all its threads.
+
+    `options` are those of `redlock_set`: wait=30, node_timeout=0.5, fair=True, and so on."""
+
+    _handle = None
+
+    def __init__(self, urls, library="libredlock_sync.so", **options):
+        self._library = _load(library)
+        handle = c_void_p()
+        array = (c_char_p * len(urls))(*[url.encode() for url in urls])
+        self._library.redlock_new(array, len(urls), byref(handle))
+        self._handle = handle
+        for name, value in options.items():
+            if name not in OPTIONS:
+                raise Config(f"no option {name}: there are {', '.join(OPTIONS)}")
+            number = int(value) if name in ("max_extensions", "fair") else _ms(value)
+            self._library.redlock_set(handle, OPTIONS.index(name) + 1, number)
+
+    def connect(self):
+        """Connects now, and raises Unavailable if no majority answers: for a program that should fail at its start."""
+        self._library.redlock_connect(self._handle)
+
+    def lock(self, name, ttl, wait=None):
+        """Takes the lock `name`. Waits while others hold it: for the option `wait` (10 s), or for `wait` seconds."""
+        name = name.encode() if isinstance(name, str) else name
+        handle = c_void_p()
+        if wait is None:
+            self._library.redlock_acquire(self._handle, name, len(name), _ms(ttl), byref(handle))
+        else:
+            self._library.redlock_acquire_within(self._handle, name, len(name), _ms(ttl), _ms(wait), byref(handle))
+        return Lock(self._library, handle)
+
+    def try_lock(self, name, ttl):
+        """One attempt. None: another holder has it."""
+        try:
+            return self.lock(name, ttl, wait=0)
+        except Busy:
+            return None
+
+    def __del__(self):
+        if self._handle is not None:
+            self._library.redlock_free(self._handle)
