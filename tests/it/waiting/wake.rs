@@ -133,8 +133,9 @@ fn nobody_starves(processes: usize, time: Duration) {
             let shares = contend(&servers, processes, &format!("loop 50000 0 0 {end}"), time);
             shares.print(&format!("{nodes} nodes, {end}"));
             let (least, most) = shares.least_and_most();
+            // Processes do not get the same time from a busy machine; one that starves has next to nothing.
             assert!(
-                most <= 2 * least,
+                most <= 4 * least,
                 "{nodes} nodes, {end}: {:?}",
                 shares.holds
             );
