@@ -13,7 +13,7 @@ use crate::protocol::operation::{Answer, Outcome};
 use crate::protocol::queue::{QueueEntry, Turn};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
-use crate::protocol::wait_queue::{AcquireRequest, Failure, WaiterAction};
+use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 use crate::shown::Shown;
 use crate::text::human;
 use crate::token::{Token, jitter};
@@ -40,14 +40,15 @@ impl Drop for WaiterGuard<'_> {
             return;
         }
         let waiting = &self.shared.waiting;
-        let go = |left| {
-            let now = clock::instant();
-            waiting.with(|lines| lines.leave(self.place, self.got, left, now))
-        };
-        if let Some(channel) = go(false) {
+        let now = clock::instant();
+        if self.got {
+            return waiting.with(|queues| queues.acquired(self.place, now));
+        }
+        if let Some(channel) = waiting.with(|queues| queues.give_up(self.place, now)) {
             let driver = &self.shared.driver;
             leave(driver, self.resource, channel, self.fair, NodeSet::ALL);
-            go(true);
+            let now = clock::instant();
+            waiting.with(|queues| queues.dequeued(self.place, now));
         }
     }
 }
@@ -85,8 +86,8 @@ impl Acquirer<'_> {
         let turn = self.options.fair.then(|| Turn::new(node_timeout));
         let now = clock::instant();
         let waits = !wait.is_zero() && !waiting.is_quiet();
-        let joins = turn.is_some()
-            || waits && waiting.with(|lines| lines.is_waited_for(self.resource, now));
+        let joins =
+            turn.is_some() || waits && waiting.with(|lines| lines.has_queue(self.resource, now));
         let mut tried = None;
         if !joins {
             let was_here = waiting.is_connected(self.resource);
@@ -95,18 +96,22 @@ impl Acquirer<'_> {
                 Ok(lock) => return Ok(lock),
                 Err((failure, _)) => failure,
             };
-            let here = was_here || waiting.is_connected(self.resource);
+            let held_here = was_here || waiting.is_connected(self.resource);
             if is_over(end) || failure.is_hopeless() {
                 return Err(error(failure));
             }
             let pause = self.pause(&failure);
-            tried = Some((failure, pause, here));
+            tried = Some(PlainTry {
+                failure,
+                pause,
+                held_here,
+            });
         }
         let request = AcquireRequest {
             ttl: self.ttl,
             label: self.options.label.clone(),
             end,
-            asks: self.keep_trying.is_some(),
+            must_ask: self.keep_trying.is_some(),
             retry_delay: self.options.retry_delay,
             turn,
         };
@@ -144,14 +149,14 @@ impl Acquirer<'_> {
                     let attempt = self.attempt(knock).since(seat.since);
                     self.carry_out(attempt, None)?
                 }
-                WaiterAction::Served(attempt) => {
+                WaiterAction::HandedOff(attempt) => {
                     let answer = self.shared.driver.run_handed_off(&seat.waiter);
                     let tried = self.carry_out(attempt, Some(answer));
                     // If it has the lock, that counts by itself now.
                     waiting.ends(self.resource);
                     tried?
                 }
-                WaiterAction::Over(failure) => return Err(error(failure)),
+                WaiterAction::GiveUp(failure) => return Err(error(failure)),
             };
             let (failure, rejection) = match tried {
                 Ok(lock) => return Ok(lock),

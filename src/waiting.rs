@@ -84,7 +84,7 @@ impl Waiting {
     pub(crate) fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
         let mut lines = lock(&self.lines);
         let result = use_them(&mut lines);
-        self.quiet.store(lines.is_quiet(), Ordering::SeqCst);
+        self.quiet.store(lines.is_idle(), Ordering::SeqCst);
         let woken = std::mem::take(&mut lines.woken);
         drop(lines);
         woken.iter().for_each(|waiter| waiter.wake());
@@ -119,17 +119,17 @@ impl Waiting {
         };
         if passed {
             // However long it was held: this time that one has a start.
-            self.with(|lines| lines.passed(&key.resource, clock::instant()));
+            self.with(|lines| lines.notified_elsewhere(&key.resource, clock::instant()));
         }
         if fair || self.is_quiet() {
             return self.tell(driver, op(tell), key).outcome;
         }
-        let handover = self.with(|lines| lines.hand_over(&key.resource, clock::instant()));
+        let handover = self.with(|lines| lines.hand_off(&key.resource, clock::instant()));
         match handover {
             HandOff::Notify(tell) => self.tell(driver, op(tell), key).outcome,
             HandOff::To {
-                place,
-                who,
+                waiter,
+                thread,
                 ttl,
                 label,
             } => {
@@ -137,14 +137,14 @@ impl Waiting {
                 let mut attempt =
                     Attempt::new(key.resource.clone(), ttl, label, None, node_timeout);
                 let Ok(token) = Token::random() else {
-                    self.with(|lines| lines.hand_off_failed(place, clock::instant()));
+                    self.with(|lines| lines.hand_off_failed(waiter, clock::instant()));
                     return self.tell(driver, op(tell), key).outcome;
                 };
                 let next = attempt.op(token, Point::now());
                 // It has the lock before its thread knows: who is at the front then need not ask.
                 self.holds(&key.resource);
-                self.with(|lines| lines.serve(place, attempt));
-                let answer = driver.run_before(op(Notify::None), next, who);
+                self.with(|lines| lines.handed_off(waiter, attempt));
+                let answer = driver.run_before(op(Notify::None), next, thread);
                 self.ends(&key.resource);
                 self.with(|lines| lines.wake(&key.resource));
                 answer.outcome
@@ -168,7 +168,7 @@ impl Waiting {
 
     /// Starts a thread for each node that is to be listened to.
     pub(crate) fn listen(self: &Arc<Waiting>, driver: &Arc<Driver>) {
-        let nodes = std::mem::take(&mut lock(&self.lines).listen);
+        let nodes = lock(&self.lines).take_to_start();
         for node in nodes.iter() {
             let (waiting, driver) = (self.clone(), Arc::downgrade(driver));
             let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
@@ -219,20 +219,20 @@ impl Waiting {
             return Ok(());
         };
         let mut subscription = Subscription::open(&info, &channel.name(), timeout)?;
-        self.with(|lines| lines.hears(node, clock::instant()));
+        self.with(|lines| lines.subscribed(node, clock::instant()));
         while self.with(|lines| lines.still_needed(node, clock::instant())) {
             let Some(resource) = subscription.hear()? else {
                 continue;
             };
             let now = clock::instant();
-            if !self.with(|lines| lines.told(&resource, node, now))
+            if self.with(|lines| lines.must_forward(&resource, node, now))
                 && let Some(driver) = driver.upgrade()
             {
                 // Each node has told one by itself.
                 let here = std::iter::once(node).collect();
                 leave(&driver, &resource.clone().into(), channel, false, here);
                 // Who has knocked since may not be in the queue any more.
-                self.with(|lines| lines.hint(&resource, node));
+                self.with(|lines| lines.notify_front(&resource, node));
             }
         }
         Ok(())

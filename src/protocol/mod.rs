@@ -19,8 +19,10 @@
 //! - `fence`: numbers that grow with every holder
 //! - `lease`: what the holder of a lock may believe
 //! - `attempt`: the tries that make one attempt to acquire
-//! - `poller`: what the one thread does that asks for a lock on behalf of its process
-//! - `wait_queue`: the threads of a process that wait for a lock, and who is next
+//! - `subscriptions`: over which the nodes notify this process
+//! - `poller`: what the one thread does that asks the nodes for a lock on behalf of its process
+//! - `waiter`: a thread that waits for a lock
+//! - `wait_queue`: the threads of a process that wait for a lock, and which of them is next
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
@@ -43,7 +45,9 @@ pub(crate) mod server_info;
 pub(crate) mod sha1;
 #[cfg(test)]
 pub(crate) mod sim;
+pub(crate) mod subscriptions;
 pub(crate) mod wait_queue;
+pub(crate) mod waiter;
 
 /// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
 #[cfg(test)]

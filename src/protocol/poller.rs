@@ -1,18 +1,19 @@
-//! What the thread at the front of a line does: the only one of its process that asks the nodes for that lock.
+//! What the thread at the front of a wait queue does: it is the only one of its process that asks the nodes for the lock.
 //!
 //! ```text
-//!          ┌──────── denied, and it may be a thread of this process that has it ────────┐
-//!          ▼                                                                            │
-//!   Begins ──▶ Local ── the pause is over ──▶ Opens ── subscriptions suffice, or hopeless ──▶ Tries ──▶ granted
-//!          └── nobody here has it ──────────▶                                     ▲     │
-//!                                                                                 │     ▼
-//!                                 told, the lock's time is over, or the poll ── Sleeps ◀┘ denied, no quorum
+//!           ┌────── denied, and a thread of this process may hold the lock ──────┐
+//!           ▼                                                                    │
+//!   Ready ──▶ HeldHere ── the pause is over ──▶ Subscribing ── enough, or hopeless ──▶ Trying ──▶ granted
+//!           └── not held in this process ──────▶                                ▲     │
+//!                                                                               │     ▼
+//!                      notified, the lock's ttl is over, or the poll ── Sleeping ◀── denied, or no quorum
 //! ```
 //!
-//! A hint is never more than that: each sleep has a bound of its own.
+//! Notifications may be wrong, late or lost, so each sleep also has a bound of its own.
 //!
-//! A *fair* one knocks from the beginning, and takes a free lock only if it has waited longest. It sleeps no longer
-//! than the turn of another may last, and after some turns that nobody used it takes the lock all the same.
+//! A *fair* poller enqueues on the nodes from the beginning, and takes a free lock only if it has waited longest. It
+//! sleeps no longer than a reservation for another waiter may last. After a number of reservations that nobody used, it
+//! takes the lock all the same.
 
 use std::time::{Duration, Instant};
 
@@ -20,22 +21,23 @@ use crate::protocol::attempt::Rejection;
 use crate::protocol::mutant;
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, majority};
+use crate::protocol::subscriptions::Subscriptions;
 
-/// A holder that seems to be in this process is given so long to hand over before other processes are asked to tell.
+/// The maximum pause for a holder in this process to hand the lock over. After it the poller enqueues on the nodes.
 const LONGEST_LOCAL: Duration = Duration::from_millis(50);
-/// Where a minority of the nodes has told, the others have so long.
-const GRACE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
-/// Who let another process have the lock gives it so long a start.
-const START: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
-/// Nobody tries at the very moment at which the lock's time ends.
+/// How long to wait for the notifications of the other nodes where a minority has sent one.
+const SETTLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
+/// Head start for a process that has just been notified, before this one competes again.
+const HEAD_START: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
+/// Delay after the end of the lock's ttl, so that not all waiters try at that moment.
 const EXPIRED: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
-/// The poll grows, while those who release tell, up to this, or to so many times its longest.
+/// While holders notify, the poll interval grows to this, or to a multiple of the longest pause if that is longer.
 const LONGEST_POLL: Duration = Duration::from_secs(1);
 const POLL_GROWTH: u32 = 8;
-/// Pauses longer than this are not told from it.
+/// Longer pauses make no difference.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
-/// The first pause where no one has it, and where a hint turned out wrong.
+/// The first pause after a split vote, and after a notification that was wrong.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const MAX_DOUBLINGS: u32 = 7;
 
@@ -57,45 +59,13 @@ impl Rng {
     }
 }
 
-/// On which nodes this process hears what it is told.
-#[derive(Clone, Debug)]
-pub(crate) struct Subscriptions {
-    pub(crate) nodes: usize,
-    pub(crate) open: NodeSet,
-    /// The last try to listen there failed.
-    pub(crate) failed: NodeSet,
-}
-
-impl Subscriptions {
-    pub(crate) fn new(nodes: usize) -> Subscriptions {
-        Subscriptions {
-            nodes,
-            open: NodeSet::EMPTY,
-            failed: NodeSet::EMPTY,
-        }
-    }
-
-    /// So many that each release, which reaches a quorum, is heard.
-    fn enough(&self) -> usize {
-        self.nodes + 1 - majority(self.nodes)
-    }
-
-    pub(crate) fn suffice(&self) -> bool {
-        self.open.len() >= self.enough()
-    }
-
-    fn is_hopeless(&self) -> bool {
-        self.nodes - self.failed.len() < self.enough()
-    }
-}
-
 /// How the nodes are asked for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireMode {
     Plain,
-    /// They tell when it is free.
+    /// A node that denies the lock puts this process into its queue, to notify it when the lock is free.
     Enqueue,
-    /// The same; but it is taken only in turn.
+    /// As `Enqueue`, but a free lock is taken only in the order of arrival.
     InOrder,
 }
 
@@ -109,212 +79,273 @@ pub(crate) enum PollerAction {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Begins,
-    Local(Instant),
-    Opens(Instant),
+    Ready,
+    /// A thread of this process holds the lock, and may hand it over until then.
+    HeldHere(Instant),
+    /// The subscriptions have until then.
+    Subscribing(Instant),
     /// Since then.
-    Tries(Instant),
-    Sleeps(Instant),
+    Trying(Instant),
+    Sleeping(Instant),
+}
+
+/// Its relation to the queues on the nodes. It only ever moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Membership {
+    /// It has too little time to be notified, and only tries.
+    NoTime,
+    /// A thread of this process may hold the lock: one plain try comes before it enqueues.
+    PlainTryFirst,
+    Outside,
+    /// It may be in the queues.
+    Enqueued,
+    /// It may be in the queues, and was denied, by another process as far as is known.
+    Denied,
+}
+
+/// What has been learned since the last try began.
+#[derive(Clone, Copy, Debug)]
+struct Wakeup {
+    /// The lock is free, as this process knows by itself: try at once.
+    retry_now: bool,
+    /// The nodes that have notified this process.
+    notified: NodeSet,
+    /// Until when the other nodes' notifications are waited for.
+    settle_until: Option<Instant>,
+}
+
+const NOT_WOKEN: Wakeup = Wakeup {
+    retry_now: false,
+    notified: NodeSet::EMPTY,
+    settle_until: None,
+};
+
+/// How eagerly notifications are followed: less and less, while they turn out wrong.
+#[derive(Clone, Copy, Debug)]
+struct Eagerness {
+    /// The current try follows a notification.
+    following: bool,
+    /// The number of notifications in a row that were wrong.
+    wrong: u32,
+    /// The next one is not followed before then.
+    not_before: Instant,
+}
+
+/// The holder of the lock on a quorum of the nodes.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    hash: Option<u32>,
+    /// The number of further tries in a row that found the same one.
+    repeated: u32,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Poller {
     phase: Phase,
     retry_delay: (Duration, Duration),
-    /// It is fair.
+    /// Set if it is fair.
     turn: Option<Turn>,
-    /// Since when the lock has been kept for others. Attempts that failed say nothing of that.
-    kept_since: Option<Instant>,
-    /// A thread of this process may have it: a plain try comes before other processes are asked to tell.
-    local: bool,
-    /// It has no time to be told, and only tries.
-    hasty: bool,
-    /// It was left to such a thread already.
-    waited: bool,
-    /// It may be in the queues on the nodes.
-    knocks: bool,
-    /// It was denied by another process, for all that is known.
-    denied: bool,
-    /// It may be the only one who knows that the lock is free: nobody else was told.
-    knows: bool,
-    /// Who has told since the last try began.
-    told: NodeSet,
-    grace: Option<Instant>,
-    /// To try at once.
-    again: bool,
-    /// The current try follows a hint.
-    hinted: bool,
-    /// Hints in a row that were wrong; the next is not followed before then.
-    wrong: u32,
-    follows_from: Instant,
-    /// Who has it on a quorum, and how many tries in a row have seen that.
-    holder: Option<u32>,
-    same: u32,
+    /// Since when the lock has been reserved for others. Attempts that failed do not count.
+    reserved_since: Option<Instant>,
+    membership: Membership,
+    /// It has paused once for a holder in this process, or must not.
+    paused_for_local: bool,
+    /// It may be the only waiter that knows that the lock is free.
+    must_notify: bool,
+    wakeup: Wakeup,
+    eagerness: Eagerness,
+    holder: Holder,
+    /// Split votes in a row.
     splits: u32,
 }
 
 impl Poller {
-    /// With a `turn` it is fair. `local`: a thread of this process may have the lock.
+    /// With a `turn` it is fair. `held_here`: a thread of this process may hold the lock.
     pub(crate) fn new(
         retry_delay: (Duration, Duration),
         turn: Option<Turn>,
-        local: bool,
+        held_here: bool,
         now: Instant,
     ) -> Poller {
         let (min, max) = retry_delay;
         Poller {
-            phase: Phase::Begins,
+            phase: Phase::Ready,
             retry_delay: (min.min(LONGEST_PAUSE), max.min(LONGEST_PAUSE)),
             turn,
-            kept_since: None,
-            local,
-            hasty: false,
-            // Where order counts, everybody is to be in the queues.
-            waited: turn.is_some(),
-            knocks: false,
-            denied: false,
-            knows: false,
-            told: NodeSet::EMPTY,
-            grace: None,
-            again: false,
-            hinted: false,
-            wrong: 0,
-            follows_from: now,
-            holder: None,
-            same: 0,
+            reserved_since: None,
+            membership: match held_here {
+                true => Membership::PlainTryFirst,
+                false => Membership::Outside,
+            },
+            // Where order counts, all waiters have to be in the queues.
+            paused_for_local: turn.is_some(),
+            must_notify: false,
+            wakeup: NOT_WOKEN,
+            eagerness: Eagerness {
+                following: false,
+                wrong: 0,
+                not_before: now,
+            },
+            holder: Holder {
+                hash: None,
+                repeated: 0,
+            },
             splits: 0,
         }
     }
 
-    /// It has so little time that it does not listen.
-    pub(crate) fn hurries(&mut self) {
-        self.hasty = true;
+    /// It has too little time to be notified.
+    pub(crate) fn has_no_time(&mut self) {
+        self.membership = Membership::NoTime;
     }
 
-    /// The longest time for which it sleeps without a hint.
+    /// The maximum time for which it sleeps without a notification.
     pub(crate) fn longest_poll(&self) -> Duration {
         let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
         let longest = longest.max(LONGEST_POLL);
-        // Whose turn it is may be gone.
+        // The waiter with the reservation may have ended.
         let turn = self.turn.filter(|_| !mutant(40));
         turn.map_or(longest, Turn::duration)
     }
 
     pub(crate) fn is_trying(&self) -> bool {
-        matches!(self.phase, Phase::Tries(_))
+        matches!(self.phase, Phase::Trying(_))
     }
 
     /// It has waited for another process.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.denied
+    pub(crate) fn was_denied(&self) -> bool {
+        self.membership == Membership::Denied
     }
 
-    /// Needs to be told by other processes.
-    pub(crate) fn listens(&self) -> bool {
-        self.knocks
+    /// It may be in the queues on the nodes, and has to be notified by other processes.
+    pub(crate) fn is_enqueued(&self) -> bool {
+        matches!(self.membership, Membership::Enqueued | Membership::Denied)
     }
 
-    /// Others are to be told when it goes.
-    pub(crate) fn must_pass_on(&self) -> bool {
-        self.knocks || self.knows || self.is_fair()
+    /// If it gives up, another waiter has to be notified in its place.
+    pub(crate) fn must_notify(&self) -> bool {
+        self.is_enqueued() || self.must_notify || self.is_fair()
     }
 
     pub(crate) fn is_fair(&self) -> bool {
         self.turn.is_some()
     }
 
-    /// `here`: a thread of this process seems to have the lock.
+    fn skip_plain_try(&mut self) {
+        if self.membership == Membership::PlainTryFirst {
+            self.membership = Membership::Outside;
+        }
+    }
+
+    /// `held_here`: a thread of this process seems to hold the lock.
     pub(crate) fn next(
         &mut self,
-        here: bool,
+        held_here: bool,
         subscriptions: &Subscriptions,
         node_timeout: Duration,
         rng: &mut Rng,
         now: Instant,
     ) -> PollerAction {
+        let retry_now = self.wakeup.retry_now;
         loop {
             match self.phase {
-                Phase::Begins if here && !self.again && !self.waited => {
-                    let (min, max) = self.retry_delay;
-                    let pause = rng.between((min, max)).min(LONGEST_LOCAL);
-                    self.waited = true;
-                    self.phase = Phase::Local(now + pause);
+                Phase::Ready if held_here && !retry_now && !self.paused_for_local => {
+                    let pause = rng.between(self.retry_delay).min(LONGEST_LOCAL);
+                    self.paused_for_local = true;
+                    self.phase = Phase::HeldHere(now + pause);
                 }
-                Phase::Begins if self.hasty => return self.tries(false, now),
-                Phase::Begins
-                    if !self.knocks && (self.local || self.again && !subscriptions.suffice()) =>
+                Phase::Ready => {
+                    let suffice = subscriptions.suffice();
+                    if self.tries_plainly(retry_now && !suffice) {
+                        return self.start_try(false, now);
+                    }
+                    self.phase = Phase::Subscribing(now + node_timeout);
+                }
+                Phase::HeldHere(until)
+                    if !retry_now && self.wakeup.notified.is_empty() && now < until =>
                 {
-                    self.local = false;
-                    return self.tries(false, now);
-                }
-                Phase::Begins => {
-                    self.knocks = true;
-                    self.phase = Phase::Opens(now + node_timeout);
-                }
-                Phase::Local(until) if !self.again && self.told.is_empty() && now < until => {
                     return PollerAction::Park(until);
                 }
-                Phase::Local(_) => {
-                    self.local = false;
-                    self.phase = Phase::Begins;
+                Phase::HeldHere(_) => {
+                    self.skip_plain_try();
+                    self.phase = Phase::Ready;
                 }
-                Phase::Opens(until) => {
-                    let ready =
-                        self.again || subscriptions.suffice() || subscriptions.is_hopeless();
+                Phase::Subscribing(until) => {
+                    let ready = retry_now || subscriptions.suffice() || subscriptions.is_hopeless();
                     if !ready && now < until {
                         return PollerAction::Park(until);
                     }
-                    return self.tries(true, now);
+                    return self.start_try(true, now);
                 }
-                Phase::Tries(_) => return PollerAction::Park(now + node_timeout),
-                Phase::Sleeps(until) => {
-                    let until = until.min(self.hint(subscriptions, rng, now).unwrap_or(until));
-                    if !self.again && now < until {
+                Phase::Trying(_) => return PollerAction::Park(now + node_timeout),
+                Phase::Sleeping(until) => {
+                    let follow = self.follow_at(subscriptions, rng, now);
+                    let until = until.min(follow.unwrap_or(until));
+                    if !retry_now && now < until {
                         return PollerAction::Park(until);
                     }
-                    self.hinted = !self.told.is_empty();
-                    if self.hinted {
-                        // Those who were met before may be gone.
+                    self.eagerness.following = !self.wakeup.notified.is_empty();
+                    if self.eagerness.following {
+                        // The contenders of the last split vote may have ended.
                         self.splits = 0;
                     }
-                    self.phase = Phase::Begins;
+                    self.phase = Phase::Ready;
                 }
             }
         }
     }
 
-    /// When what was told is followed.
-    fn hint(
+    /// Whether a plain try comes first. Otherwise it enqueues. `unsubscribed`: the lock is free, but the subscriptions
+    /// that a waiter in the queues needs are not there yet.
+    fn tries_plainly(&mut self, unsubscribed: bool) -> bool {
+        match self.membership {
+            Membership::NoTime => true,
+            Membership::PlainTryFirst => {
+                self.membership = Membership::Outside;
+                true
+            }
+            Membership::Outside if unsubscribed => true,
+            Membership::Outside => {
+                self.membership = Membership::Enqueued;
+                false
+            }
+            Membership::Enqueued | Membership::Denied => false,
+        }
+    }
+
+    /// When the notifications are followed.
+    fn follow_at(
         &mut self,
         subscriptions: &Subscriptions,
         rng: &mut Rng,
         now: Instant,
     ) -> Option<Instant> {
-        if self.told.is_empty() && self.grace.is_none() {
+        let (wakeup, not_before) = (&mut self.wakeup, self.eagerness.not_before);
+        if wakeup.notified.is_empty() && wakeup.settle_until.is_none() {
             return None;
         }
-        if self.told.len() >= majority(subscriptions.nodes) {
-            return Some(self.follows_from);
+        if wakeup.notified.len() >= majority(subscriptions.nodes()) {
+            return Some(not_before);
         }
-        let end = *self.grace.get_or_insert_with(|| now + rng.between(GRACE));
-        Some(end.max(self.follows_from))
+        let settled = wakeup.settle_until;
+        let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
+        wakeup.settle_until = Some(settled);
+        Some(settled.max(not_before))
     }
 
-    fn tries(&mut self, knocks: bool, now: Instant) -> PollerAction {
-        self.told = NodeSet::EMPTY;
-        self.grace = None;
-        self.again = false;
-        self.phase = Phase::Tries(now);
+    fn start_try(&mut self, enqueues: bool, now: Instant) -> PollerAction {
+        self.wakeup = NOT_WOKEN;
+        self.phase = Phase::Trying(now);
         PollerAction::Try(match self.turn {
-            Some(_) if self.patient_until().is_none_or(|until| now < until) => AcquireMode::InOrder,
-            None if !knocks => AcquireMode::Plain,
+            Some(_) if self.fair_until().is_none_or(|until| now < until) => AcquireMode::InOrder,
+            None if !enqueues => AcquireMode::Plain,
             _ => AcquireMode::Enqueue,
         })
     }
 
-    /// Until when it lets others go first.
-    fn patient_until(&self) -> Option<Instant> {
-        Some(self.kept_since? + self.turn?.patience())
+    /// Until when it leaves the lock to those for whom it is reserved.
+    fn fair_until(&self) -> Option<Instant> {
+        Some(self.reserved_since? + self.turn?.ignored_after())
     }
 
     /// Denied, by a quorum or for want of one.
@@ -325,44 +356,29 @@ impl Poller {
         rng: &mut Rng,
         now: Instant,
     ) {
-        let Phase::Tries(began) = self.phase else {
+        let Phase::Trying(began) = self.phase else {
             return;
         };
         if mutant(30) {
-            self.told = NodeSet::EMPTY;
+            self.wakeup.notified = NodeSet::EMPTY;
         }
-        let kept = rejection.is_reserved(majority(subscriptions.nodes));
-        self.kept_since = kept.then(|| self.kept_since.unwrap_or(now));
-        // Whoever had it then tells the next one.
-        self.knows = self.again || !self.told.is_empty();
-        if !self.knocks && !self.hasty {
-            self.phase = Phase::Begins;
-            return;
+        let quorum = majority(subscriptions.nodes());
+        let reserved = rejection.is_reserved(quorum);
+        self.reserved_since = reserved.then(|| self.reserved_since.unwrap_or(now));
+        // The process that held the lock then notifies the next waiter.
+        self.must_notify = self.wakeup.retry_now || !self.wakeup.notified.is_empty();
+        match self.membership {
+            Membership::PlainTryFirst | Membership::Outside => {
+                self.phase = Phase::Ready;
+                return;
+            }
+            Membership::Enqueued => self.membership = Membership::Denied,
+            Membership::NoTime | Membership::Denied => {}
         }
-        self.denied |= self.knocks;
         let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
-        let quorum = majority(subscriptions.nodes);
-        let holder = rejection.holder(quorum);
-        let changed = holder != self.holder;
-        self.holder = holder;
-        self.wrong = match self.hinted && !changed {
-            true => self.wrong + 1,
-            false => 0,
-        };
-        let grows = |times: u32| 1 << times.min(MAX_DOUBLINGS);
-        self.follows_from = now;
-        if self.wrong > 0 {
-            let most = SHORTEST_PAUSE.saturating_mul(grows(self.wrong));
-            self.follows_from += rng.between((SHORTEST_PAUSE, most));
-        }
-        self.hinted = false;
-        self.same = if changed { 0 } else { self.same + 1 };
-        let sleep = if holder.is_none() && !rejection.is_unknown() && !kept {
-            // Others were met, and none has it: it may be free at any moment.
-            self.splits += 1;
-            let most = took.saturating_mul(grows(self.splits));
-            let most = most.min(self.retry_delay.1).max(SHORTEST_PAUSE);
-            rng.between((took.min(most), most))
+        self.met(rejection.holder(quorum), rng, now);
+        let sleep = if self.holder.hash.is_none() && !rejection.is_unknown() && !reserved {
+            self.after_split(took, rng)
         } else {
             self.splits = 0;
             let poll = self.poll(rejection.is_queued(quorum), subscriptions, rng);
@@ -371,77 +387,110 @@ impl Poller {
                 poll.min(free.saturating_add(rng.between(EXPIRED)))
             })
         };
-        let sleep = match self.patient_until() {
+        let sleep = match self.fair_until() {
             Some(until) => sleep.min(until.saturating_duration_since(now)),
             None => sleep,
         };
-        self.phase = Phase::Sleeps(now + sleep);
+        self.phase = Phase::Sleeping(now + sleep);
+    }
+
+    /// The holder that a try has found. If it follows a notification and finds the holder of before, that was wrong.
+    fn met(&mut self, holder: Option<u32>, rng: &mut Rng, now: Instant) {
+        let changed = holder != self.holder.hash;
+        self.holder = Holder {
+            hash: holder,
+            repeated: if changed { 0 } else { self.holder.repeated + 1 },
+        };
+        let eagerness = &mut self.eagerness;
+        eagerness.wrong = match eagerness.following && !changed {
+            true => eagerness.wrong + 1,
+            false => 0,
+        };
+        eagerness.following = false;
+        eagerness.not_before = now;
+        if eagerness.wrong > 0 {
+            let most = SHORTEST_PAUSE.saturating_mul(doubled(eagerness.wrong));
+            eagerness.not_before += rng.between((SHORTEST_PAUSE, most));
+        }
+    }
+
+    /// Other contenders were met, and none has the lock: it may be free at any moment.
+    fn after_split(&mut self, took: Duration, rng: &mut Rng) -> Duration {
+        self.splits += 1;
+        let most = took.saturating_mul(doubled(self.splits));
+        let most = most.min(self.retry_delay.1).max(SHORTEST_PAUSE);
+        rng.between((took.min(most), most))
     }
 
     fn poll(&self, queued: bool, subscriptions: &Subscriptions, rng: &mut Rng) -> Duration {
         let poll = rng.between(self.retry_delay).max(SHORTEST_POLL);
-        let longer = poll.saturating_mul(1 << self.same.min(MAX_DOUBLINGS));
-        // Who is not told soon finds out by itself.
-        let poll = if subscriptions.suffice() && queued {
-            longer
-        } else {
-            poll
+        // A waiter that may not be notified has to find out by itself soon.
+        let poll = match subscriptions.suffice() && queued {
+            true => poll.saturating_mul(doubled(self.holder.repeated)),
+            false => poll,
         };
         poll.min(self.longest_poll())
     }
 
-    /// Too few nodes answered, or it came too late.
+    /// Too few nodes answered, or too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
-        self.hinted = false;
-        self.phase = Phase::Sleeps(now + pause.min(LONGEST_PAUSE));
+        self.eagerness.following = false;
+        self.phase = Phase::Sleeping(now + pause.min(LONGEST_PAUSE));
     }
 
-    /// A node says that the lock may be free.
-    pub(crate) fn told(&mut self, node: usize) {
-        self.told.add(node);
-        self.knows = true;
+    /// A node has sent a message that the lock may be free.
+    pub(crate) fn notified(&mut self, node: usize) {
+        self.wakeup.notified.add(node);
+        self.must_notify = true;
     }
 
-    /// It hears a node from now on, and may have missed something before.
-    pub(crate) fn hears(&mut self, rng: &mut Rng, now: Instant) {
-        // Or during a try: the nodes may have found that it does not listen, and forgotten it.
-        if let Phase::Sleeps(_) | Phase::Tries(_) = self.phase
-            && self.knocks
+    /// A subscription works from now on. Messages may have been missed before.
+    pub(crate) fn subscribed(&mut self, rng: &mut Rng, now: Instant) {
+        // Also during a try: the node may have found it not subscribed, and removed it from its queue.
+        if let Phase::Sleeping(_) | Phase::Trying(_) = self.phase
+            && self.is_enqueued()
             && !mutant(38)
         {
-            self.grace.get_or_insert_with(|| now + rng.between(GRACE));
+            let settled = self.wakeup.settle_until;
+            let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
+            self.wakeup.settle_until = Some(settled);
         }
     }
 
-    /// The lock was left to its process, and nobody else was told.
-    pub(crate) fn will_pass_on(&mut self) {
-        self.knows = true;
+    /// The lock was left to its process, and no other waiter was notified.
+    pub(crate) fn will_notify(&mut self) {
+        self.must_notify = true;
     }
 
-    /// The lock was released in this process, or given up by who was at the front before.
-    pub(crate) fn free(&mut self) {
-        self.again = true;
-        self.knows = true;
+    /// The lock was released in this process, or the waiter that was at the front before has given up.
+    pub(crate) fn retry_now(&mut self) {
+        self.wakeup.retry_now = true;
+        self.must_notify = true;
     }
 
-    /// It was, and another process was told: that one goes first.
+    /// The lock was released in this process, and another process was notified: that process goes first.
     pub(crate) fn yields(&mut self, rng: &mut Rng, now: Instant) {
-        self.local = false;
-        // It may have been this process that was told.
-        self.knows = true;
+        self.skip_plain_try();
+        // The process that was notified may have been this one.
+        self.must_notify = true;
         if !self.is_trying() {
-            self.again = false;
-            self.told = NodeSet::EMPTY;
-            self.phase = Phase::Sleeps(now + rng.between(START));
+            self.wakeup.retry_now = false;
+            self.wakeup.notified = NodeSet::EMPTY;
+            self.phase = Phase::Sleeping(now + rng.between(HEAD_START));
         }
     }
+}
+
+/// The factor after a number of doublings.
+fn doubled(times: u32) -> u32 {
+    1 << times.min(MAX_DOUBLINGS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::protocol::queue::LockInfo;
+    use crate::protocol::queue::{Channel, LockInfo};
 
     const MS: Duration = Duration::from_millis(1);
     const NODE_TIMEOUT: Duration = Duration::from_millis(50);
@@ -452,20 +501,24 @@ mod tests {
         subscriptions: Subscriptions,
         rng: Rng,
         now: Instant,
-        here: bool,
+        held_here: bool,
     }
 
-    /// Of so many nodes, all of which are heard.
+    fn unsubscribed(nodes: usize) -> Subscriptions {
+        Subscriptions::new(nodes, Some(Channel::new([1; 16])))
+    }
+
+    /// The process has subscriptions to all nodes.
     fn world(nodes: usize) -> World {
         let now = clock::instant();
-        let mut subscriptions = Subscriptions::new(nodes);
-        subscriptions.open = NodeSet::first(nodes);
+        let mut subscriptions = unsubscribed(nodes);
+        (0..nodes).for_each(|node| subscriptions.subscribed(node));
         World {
             poller: Poller::new(DELAY, None, false, now),
             subscriptions,
             rng: Rng::new(17),
             now,
-            here: false,
+            held_here: false,
         }
     }
 
@@ -473,7 +526,7 @@ mod tests {
         fn next(&mut self) -> PollerAction {
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller
-                .next(self.here, subscriptions, NODE_TIMEOUT, rng, self.now)
+                .next(self.held_here, subscriptions, NODE_TIMEOUT, rng, self.now)
         }
 
         /// How long it sleeps.
@@ -484,7 +537,7 @@ mod tests {
             }
         }
 
-        fn knocks(&mut self) {
+        fn enqueues(&mut self) {
             assert_eq!(self.next(), PollerAction::Try(AcquireMode::Enqueue));
         }
 
@@ -498,7 +551,7 @@ mod tests {
                 queued,
                 ..LockInfo::default()
             };
-            let seen = vec![one; self.subscriptions.nodes];
+            let seen = vec![one; self.subscriptions.nodes()];
             let rejection = Rejection { seen, granted: 0 };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller.denied(&rejection, subscriptions, rng, self.now);
@@ -508,14 +561,14 @@ mod tests {
     #[test]
     fn it_sleeps_until_the_lock_ends_and_no_longer_than_the_poll() {
         let mut world = world(3);
-        world.knocks();
+        world.enqueues();
         world.denied(1, Some(20 * MS));
         let slept = world.sleeps();
         assert!((21 * MS..=30 * MS).contains(&slept), "{slept:?}");
         world.now += slept;
         let mut longest = Duration::ZERO;
         for _ in 0..12 {
-            world.knocks();
+            world.enqueues();
             world.denied(2, None);
             let slept = world.sleeps();
             assert!(slept >= DELAY.0 && slept <= DELAY.1 * POLL_GROWTH);
@@ -524,18 +577,16 @@ mod tests {
         }
         assert_eq!(longest, DELAY.1 * POLL_GROWTH);
         // Another holder: it does not tell, perhaps.
-        world.knocks();
+        world.enqueues();
         world.denied(3, None);
         assert!(world.sleeps() <= DELAY.1);
-        // Where too few are heard, the pauses do not grow.
-        world.subscriptions.open = NodeSet::first(1);
-        world.subscriptions.failed = NodeSet::ALL
-            .without(NodeSet::first(1))
-            .and(NodeSet::first(3));
+        // With too few subscriptions, the pauses do not grow.
+        world.subscriptions.failed(1);
+        world.subscriptions.failed(2);
         for _ in 0..12 {
             let slept = world.sleeps();
             world.now += slept;
-            world.knocks();
+            world.enqueues();
             world.denied(3, None);
             assert!(world.sleeps() <= DELAY.1);
         }
@@ -544,30 +595,30 @@ mod tests {
     #[test]
     fn what_a_quorum_tells_is_followed_at_once_and_what_fewer_tell_soon() {
         let mut world = world(3);
-        world.knocks();
+        world.enqueues();
         world.denied(1, None);
-        world.poller.told(0);
-        assert!(world.sleeps() <= GRACE.1);
-        world.poller.told(0);
-        assert!(world.sleeps() <= GRACE.1, "the same node again");
-        world.poller.told(2);
-        world.knocks();
+        world.poller.notified(0);
+        assert!(world.sleeps() <= SETTLE.1);
+        world.poller.notified(0);
+        assert!(world.sleeps() <= SETTLE.1, "the same node again");
+        world.poller.notified(2);
+        world.enqueues();
         // Told during a try (rule R31).
-        world.poller.told(1);
-        world.poller.told(2);
+        world.poller.notified(1);
+        world.poller.notified(2);
         world.denied(2, None);
-        world.knocks();
+        world.enqueues();
     }
 
     #[test]
     fn hints_that_are_wrong_are_followed_less_and_less_eagerly() {
         let mut world = world(1);
-        world.knocks();
+        world.enqueues();
         world.denied(1, None);
         let mut tries = 0;
         let end = world.now + 1000 * MS;
         while world.now < end {
-            world.poller.told(0);
+            world.poller.notified(0);
             match world.next() {
                 PollerAction::Try(_) => {
                     tries += 1;
@@ -578,18 +629,18 @@ mod tests {
         }
         assert!((20..200).contains(&tries), "{tries}");
         // The next holder's is right.
-        world.poller.told(0);
+        world.poller.notified(0);
         world.now += 50 * MS;
-        world.knocks();
+        world.enqueues();
         world.denied(2, None);
-        world.poller.told(0);
-        world.knocks();
+        world.poller.notified(0);
+        world.enqueues();
     }
 
     #[test]
     fn who_meets_other_contenders_tries_again_soon() {
         let mut world = world(3);
-        world.knocks();
+        world.enqueues();
         let one = LockInfo {
             left: None,
             holder: Some(1),
@@ -612,28 +663,28 @@ mod tests {
     #[test]
     fn a_thread_of_this_process_has_the_first_chance_to_hand_over() {
         let mut world = world(1);
-        world.subscriptions = Subscriptions::new(1);
+        world.subscriptions = unsubscribed(1);
         world.poller = Poller::new(DELAY, None, true, world.now);
-        world.here = true;
+        world.held_here = true;
         let slept = world.sleeps();
-        assert!(slept <= LONGEST_LOCAL && !world.poller.listens());
+        assert!(slept <= LONGEST_LOCAL && !world.poller.is_enqueued());
         // It does not: other processes are asked to tell, and first their subscriptions are waited for.
         world.now += slept;
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
-        assert!(world.poller.listens());
-        world.subscriptions.open.add(0);
-        world.knocks();
+        assert!(world.poller.is_enqueued());
+        world.subscriptions.subscribed(0);
+        world.enqueues();
     }
 
     #[test]
     fn a_lock_that_is_free_again_here_is_tried_for_without_a_knock() {
         let mut world = world(1);
-        world.subscriptions = Subscriptions::new(1);
+        world.subscriptions = unsubscribed(1);
         world.poller = Poller::new(DELAY, None, true, world.now);
-        world.here = true;
+        world.held_here = true;
         world.sleeps();
-        world.here = false;
-        world.poller.free();
+        world.held_here = false;
+        world.poller.retry_now();
         assert_eq!(world.next(), PollerAction::Try(AcquireMode::Plain));
     }
 
@@ -643,18 +694,19 @@ mod tests {
         let (mut rng, now) = (Rng::new(3), world.now);
         world.poller.yields(&mut rng, now);
         let slept = world.sleeps();
-        assert!((START.0..=START.1).contains(&slept));
+        assert!((HEAD_START.0..=HEAD_START.1).contains(&slept));
         world.now += slept;
-        world.knocks();
+        world.enqueues();
     }
 
     #[test]
     fn ears_that_cannot_open_are_not_waited_for() {
         let mut world = world(3);
-        world.subscriptions = Subscriptions::new(3);
+        world.subscriptions = unsubscribed(3);
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
-        world.subscriptions.failed = NodeSet::first(2);
-        world.knocks();
+        world.subscriptions.failed(0);
+        world.subscriptions.failed(1);
+        world.enqueues();
     }
 
     // ---- fair ones
@@ -667,7 +719,7 @@ mod tests {
 
     impl World {
         /// Nodes that keep the lock for another one for so long, and those that have granted it.
-        fn kept(&mut self, kept: usize, granted: usize, left: Duration) {
+        fn reserved(&mut self, kept: usize, granted: usize, left: Duration) {
             let one = LockInfo {
                 left: Some(left),
                 holder: None,
@@ -695,16 +747,16 @@ mod tests {
             assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
             world.denied(1, None);
         }
-        world.poller.told(0);
-        world.poller.told(1);
+        world.poller.notified(0);
+        world.poller.notified(1);
         assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
-        world.kept(2, 0, 30 * MS);
+        world.reserved(2, 0, 30 * MS);
         let slept = world.sleeps();
         assert!((30 * MS..=40 * MS).contains(&slept), "{slept:?}");
         // Some have granted it. It is no split either: the others are spoken for.
         let mut world = fair(3);
         world.next();
-        world.kept(2, 1, 30 * MS);
+        world.reserved(2, 1, 30 * MS);
         assert!(world.sleeps() >= 30 * MS);
     }
 
@@ -724,13 +776,13 @@ mod tests {
         };
         while bid(&mut world) == AcquireMode::InOrder {
             assert!(world.now < since + 1000 * MS);
-            world.kept(3, 0, 250 * MS);
+            world.reserved(3, 0, 250 * MS);
         }
         assert!(world.now >= since + 1000 * MS);
         // In between somebody had it: that is another matter.
         world.denied(1, None);
         assert_eq!(bid(&mut world), AcquireMode::InOrder);
-        world.kept(3, 0, 250 * MS);
+        world.reserved(3, 0, 250 * MS);
         assert_eq!(bid(&mut world), AcquireMode::InOrder);
     }
 
@@ -741,7 +793,7 @@ mod tests {
         let mut mode = world.next();
         while world.now < since + 1000 * MS {
             assert_eq!(mode, PollerAction::Try(AcquireMode::InOrder));
-            world.kept(3, 0, 250 * MS);
+            world.reserved(3, 0, 250 * MS);
             let slept = world.sleeps();
             world.now += slept;
             assert!(matches!(world.next(), PollerAction::Try(_)));
@@ -755,14 +807,14 @@ mod tests {
     #[test]
     fn who_has_no_time_tries_and_does_not_listen() {
         let mut world = fair(3);
-        world.subscriptions = Subscriptions::new(3);
-        world.poller.hurries();
+        world.subscriptions = unsubscribed(3);
+        world.poller.has_no_time();
         assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
         // Others were met: the next try is soon.
-        world.kept(0, 1, MS);
+        world.reserved(0, 1, MS);
         assert!(world.sleeps() <= 2 * MS);
         world.now += 2 * MS;
         assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
-        assert!(!world.poller.listens());
+        assert!(!world.poller.is_enqueued());
     }
 }

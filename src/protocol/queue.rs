@@ -58,7 +58,7 @@ impl Turn {
 
     /// Who has found the lock free for so long, and always kept for others, takes it out of turn: nodes may
     /// never agree whose turn it is.
-    pub(crate) fn patience(self) -> Duration {
+    pub(crate) fn ignored_after(self) -> Duration {
         self.0 * 4
     }
 
@@ -230,7 +230,7 @@ mod tests {
             [250, 400, 1000, 1000]
         );
         assert_eq!(turn(Duration::MAX), 1000);
-        assert_eq!(Turn::new(ms(50)).patience(), ms(1000));
+        assert_eq!(Turn::new(ms(50)).ignored_after(), ms(1000));
     }
 
     #[test]

@@ -24,7 +24,8 @@ use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
-use crate::protocol::wait_queue::{Failure, WaitQueues};
+use crate::protocol::wait_queue::WaitQueues;
+use crate::protocol::waiter::Failure;
 use crate::token::Token;
 
 /// So many resources are locked; the last one is for when all is quiet.

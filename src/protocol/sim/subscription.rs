@@ -177,8 +177,7 @@ impl World {
 
     /// Threads are started for nodes that are to be listened to.
     pub(super) fn listen(&mut self, c: usize) {
-        let lines = &mut self.clients[c].lines;
-        let nodes = std::mem::take(&mut lines.listen);
+        let nodes = self.clients[c].lines.take_to_start();
         for node in nodes.iter() {
             let listeners = &mut self.clients[c].listeners;
             let twice = listeners.iter().any(|one| one.node == node);
@@ -218,7 +217,7 @@ impl World {
                 if self.subscriptions[subscription].confirmed {
                     trace!(self, "client {c} hears node {node}");
                     let now = self.now(c);
-                    self.clients[c].lines.hears(node, now);
+                    self.clients[c].lines.subscribed(node, now);
                     self.wake_all(c);
                     State::Hears(subscription, self.t)
                 } else if self.subscriptions[subscription].broken || until <= self.t {
@@ -300,7 +299,7 @@ impl World {
 
     fn hear(&mut self, c: usize, node: usize, resource: u8) {
         let now = self.now(c);
-        let waited_for = self.clients[c].lines.told(&[resource], node, now);
+        let waited_for = !self.clients[c].lines.must_forward(&[resource], node, now);
         trace!(
             self,
             "client {c} is told of {resource} by {node}: {waited_for}"
@@ -314,7 +313,7 @@ impl World {
                     ..leave(resource, channel, false)
                 };
                 self.submit(c, super::client::NOBODY, op);
-                self.clients[c].lines.hint(&[resource], node);
+                self.clients[c].lines.notify_front(&[resource], node);
                 self.wake_all(c);
             }
         }

@@ -8,10 +8,11 @@ use super::subscription::leave;
 use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
 use crate::protocol::attempt::{Attempt, Rejection};
 use crate::protocol::operation::{Answer, Op};
-use crate::protocol::queue::{Channel, Turn};
+use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::wait_queue::{AcquireRequest, Failure, HandOff, WaiterAction};
+use crate::protocol::wait_queue::HandOff;
+use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 use crate::token::Token;
 
 /// How often who is to be asked is asked.
@@ -99,7 +100,9 @@ impl World {
             && let Some(place) = wait.place
         {
             self.counts.waited += 1;
-            self.leaves(c, place, true, false);
+            let now = self.now(c);
+            self.clients[c].lines.acquired(place, now);
+            self.wake_all(c);
         }
     }
 
@@ -113,7 +116,7 @@ impl World {
         if self.waits {
             let now = self.now(c);
             let name = Arc::from(&[resource][..]);
-            self.clients[c].lines.passed(&name, now);
+            self.clients[c].lines.notified_elsewhere(&name, now);
         }
     }
 
@@ -142,13 +145,16 @@ impl World {
             if self.trails[token].passed {
                 self.passed(c, resource);
             }
-            if !self.clients[c].lines.is_quiet() && !self.fair {
-                let handover = self.clients[c].lines.hand_over(&key.resource, now);
+            if !self.clients[c].lines.is_idle() && !self.fair {
+                let handover = self.clients[c].lines.hand_off(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
                     HandOff::Notify(whom) => tell = whom,
                     HandOff::To {
-                        place, who, ttl, ..
+                        waiter: place,
+                        thread: who,
+                        ttl,
+                        ..
                     } => {
                         after = After::Serve;
                         next = Some(self.serve(c, place, who, ttl, resource, token));
@@ -200,7 +206,7 @@ impl World {
         let name = Arc::from(&[resource][..]);
         let mut attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
         let op = attempt.op(token, self.clients[c].point(self.t));
-        self.clients[c].lines.serve(place, attempt);
+        self.clients[c].lines.handed_off(place, attempt);
         self.begin(c, who);
         if let Some(wait) = &mut self.clients[c].threads[who].wait {
             wait.served = Some(id);
@@ -227,7 +233,8 @@ impl World {
                 let goes = wait
                     .place
                     .is_some_and(|at| self.clients[c].lines.is_hopeless(at));
-                let before = wait.place < Some(place) && !wait.request.asks && !wait.vain && !goes;
+                let before =
+                    wait.place < Some(place) && !wait.request.must_ask && !wait.vain && !goes;
                 if same && before && !over(wait) {
                     wrong = Some("was not the first");
                 }
@@ -235,7 +242,7 @@ impl World {
                 wrong = Some("waits for something else");
             } else if wait.served.is_some() {
                 wrong = Some("is served twice");
-            } else if wait.request.asks || over(wait) {
+            } else if wait.request.must_ask || over(wait) {
                 wrong = Some("is not to be served");
             } else if !stands {
                 wrong = Some("does not wait");
@@ -252,7 +259,7 @@ impl World {
         let lines = &mut self.clients[c].lines;
         match after {
             After::Nothing => {}
-            After::Notify if told || !lines.is_quiet() => lines.released(&name, told, now),
+            After::Notify if told || !lines.is_idle() => lines.released(&name, told, now),
             After::Notify => {}
             After::Serve => lines.wake(&name),
         }
@@ -287,13 +294,13 @@ impl World {
             ttl,
             label: None,
             end: long.map(|long| now + Duration::from_micros(long)),
-            asks,
+            must_ask: asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
             // Some are not.
             turn: (self.fair && (self.replies_flowing || !self.random.chance(20))).then(turn),
         };
         let lines = &mut self.clients[c].lines;
-        let joins = self.fair || !lines.is_quiet() && lines.is_waited_for(&[resource], now);
+        let joins = self.fair || !lines.is_idle() && lines.has_queue(&[resource], now);
         let was_here = !joins && self.is_connected(c, resource);
         self.clients[c].threads[thread].wait = Some(Wait {
             resource,
@@ -315,7 +322,7 @@ impl World {
         self.acquire(c, thread, resource, ttl);
     }
 
-    fn join(&mut self, c: usize, thread: usize, tried: Option<(Failure, Duration, bool)>) {
+    fn join(&mut self, c: usize, thread: usize, tried: Option<PlainTry>) {
         let now = self.clients[c].point(self.t);
         let client = &mut self.clients[c];
         let Some(wait) = &mut client.threads[thread].wait else {
@@ -369,7 +376,12 @@ impl World {
             self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
             return;
         }
-        self.join(c, thread, Some((failure, pause, here)));
+        let tried = PlainTry {
+            failure,
+            pause,
+            held_here: here,
+        };
+        self.join(c, thread, Some(tried));
     }
 
     fn pause(&mut self, request: &AcquireRequest, failure: &Failure) -> Duration {
@@ -404,12 +416,12 @@ impl World {
         match step {
             WaiterAction::Park(until) => {
                 self.listen(c);
-                let contends = self.clients[c].lines.is_contended_for(&[resource]);
+                let contends = self.clients[c].lines.is_polled_for(&[resource]);
                 self.check(contends, || {
                     format!("client {c}: nobody asks for {resource}")
                 });
                 let mut until = self.clients[c].time(until).max(self.t + 1);
-                if request.asks {
+                if request.must_ask {
                     until = until.min(self.t + ASK);
                 }
                 if !self.replies_flowing && self.random.chance(5) {
@@ -418,7 +430,7 @@ impl World {
                 }
                 self.clients[c].threads[thread].doing = Doing::Parks(until);
             }
-            WaiterAction::Try(_) if request.asks && gives_up => self.go(c, thread),
+            WaiterAction::Try(_) if request.must_ask && gives_up => self.go(c, thread),
             WaiterAction::Try(knock) => {
                 let over = request.end.is_some_and(|end| end <= now.mono);
                 let wait = self.clients[c].threads[thread].wait.as_mut();
@@ -435,7 +447,7 @@ impl World {
                 let attempt = Attempt::new(name, request.ttl, None, knock, long);
                 self.try_to_acquire(c, thread, attempt, resource);
             }
-            WaiterAction::Served(attempt) => {
+            WaiterAction::HandedOff(attempt) => {
                 let wait = self.clients[c].threads[thread].wait.as_mut();
                 let (token, mail) = wait.map_or((None, None), |wait| {
                     wait.vain = true;
@@ -449,14 +461,14 @@ impl World {
                     self.answered(c, thread, answer);
                 }
             }
-            WaiterAction::Over(_) => self.go(c, thread),
+            WaiterAction::GiveUp(_) => self.go(c, thread),
         }
     }
 
     /// The sleep is over.
     pub(super) fn woken(&mut self, c: usize, thread: usize) {
         let wait = self.clients[c].threads[thread].wait.as_ref();
-        let gives_up = wait.is_some_and(|wait| wait.request.asks && wait.gives_up <= self.t);
+        let gives_up = wait.is_some_and(|wait| wait.request.must_ask && wait.gives_up <= self.t);
         if gives_up {
             return self.go(c, thread);
         }
@@ -466,7 +478,7 @@ impl World {
     /// Whether a thread that pauses between two tries is told to go; then it does.
     pub(super) fn is_told_to_go(&mut self, c: usize, thread: usize) -> bool {
         let wait = self.clients[c].threads[thread].wait.as_ref();
-        let gives_up = wait.is_some_and(|wait| wait.request.asks && wait.gives_up <= self.t);
+        let gives_up = wait.is_some_and(|wait| wait.request.must_ask && wait.gives_up <= self.t);
         if gives_up {
             self.go(c, thread);
         }
@@ -485,7 +497,16 @@ impl World {
         let wait = self.clients[c].threads[thread].wait.as_ref();
         let fair = wait.is_some_and(|wait| wait.request.turn.is_some());
         if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
-            let channel = self.leaves(c, place, false, left);
+            let now = self.now(c);
+            let lines = &mut self.clients[c].lines;
+            let channel = match left {
+                false => lines.give_up(place, now),
+                true => {
+                    lines.dequeued(place, now);
+                    None
+                }
+            };
+            self.wake_all(c);
             trace!(self, "client {c} thread {thread} goes: {channel:?}");
             if let Some(channel) = channel {
                 self.begin(c, thread);
@@ -496,13 +517,6 @@ impl World {
         self.clients[c].threads[thread].wait = None;
         let pause = self.rest();
         self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
-    }
-
-    fn leaves(&mut self, c: usize, place: u64, got: bool, left: bool) -> Option<Channel> {
-        let now = self.now(c);
-        let channel = self.clients[c].lines.leave(place, got, left, now);
-        self.wake_all(c);
-        channel
     }
 
     /// The answer to a try that another thread has made for this one.
@@ -673,7 +687,7 @@ impl World {
             if client.threads.iter().any(|thread| thread.wait.is_some()) {
                 return Some(format!("client {c}: somebody still waits"));
             }
-            if client.lines.places() > 0 {
+            if client.lines.waiters() > 0 {
                 return Some(format!("client {c}: a place is left"));
             }
             if !client.listeners.is_empty() {
