@@ -22,8 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlock_sync::redis::IntoConnectionInfo;
-use redlock_sync::{Options, Redlock};
+use redlock_sync::{IntoNode, Options, Redlock};
 use support::Server;
 
 const THREADS: u32 = 8;
@@ -76,10 +75,7 @@ fn main() -> Result<ExitCode, AnyError> {
     };
     println!("{THREADS} threads × {INCREMENTS} increments of a file, {with} on:");
     for (node, url) in nodes.iter().enumerate() {
-        println!(
-            "  node {node}  {}",
-            url.as_str().into_connection_info()?.addr()
-        );
+        println!("  node {node}  {}", url.into_node()?.addr());
     }
 
     let done = AtomicU32::new(0);

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::sync::lock;
-use crate::url;
 use crate::{Error, KeptLock, Lock, LostReason, Options, Redlock, ReentrantLock, Tls, Token};
 
 mod log;
@@ -424,8 +423,7 @@ extern "C" fn redlock_new(
             // SAFETY: not null, and the header demands a string.
             let url = unsafe { CStr::from_ptr(url) };
             let not_text = |_| Failure::config(format!("the URL of node {i} is not UTF-8"));
-            let node = url::parse(url.to_str().map_err(not_text)?);
-            nodes.push(node.map_err(|text| Failure::config(format!("node {i} {text}")))?);
+            nodes.push(url.to_str().map_err(not_text)?);
         }
         Ok(Client {
             process: std::process::id(),

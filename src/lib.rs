@@ -216,6 +216,8 @@ mod error;
 /// Numbers that grow with every holder.
 mod fence;
 pub mod guide;
+/// What names nodes.
+mod into_node;
 /// Locks that are renewed automatically.
 mod kept_lock;
 mod label;
@@ -250,8 +252,7 @@ mod text;
 mod tls;
 /// The random value that signs an acquisition.
 mod token;
-/// What is wrong with the URL of a node.
-#[cfg(any(feature = "capi", test))]
+/// The URL of a node, and what is wrong with it.
 mod url;
 /// How threads wait for a lock that somebody has.
 mod waiting;
@@ -259,15 +260,17 @@ mod waiting;
 pub use config_error::ConfigError;
 pub use credentials::Credentials;
 pub use error::{Error, NodeErrors, RandomError};
+pub use into_node::{IntoNode, IntoNodes};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
 pub use observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};
 pub use ops::findings::{Finding, Severity};
 pub use ops::inspect::{Holder, Inspection, LockState, NodeState};
+pub use ops::list::{ListedLock, Listing, Problem};
 pub use options::Options;
 pub use protocol::lease::LostReason;
-/// The redis crate, because [`Redlock::new`] takes its `IntoConnectionInfo`.
+/// The redis crate, because [`Redlock::new`] takes its `ConnectionInfo`.
 pub use redis;
 pub use redlock::Redlock;
 pub use reentrant::{Reentrant, ReentrantLock};

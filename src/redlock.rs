@@ -3,22 +3,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::acquire::Acquirer;
 use crate::clock::{self, Point};
 use crate::config_error::ConfigError;
-use crate::error::{Cause, Error, NodeErrors};
+use crate::error::{Error, NodeErrors};
+use crate::into_node::IntoNodes;
 use crate::lock::{Lock, Shared};
 use crate::net::nodes::Nodes;
 use crate::net::peer::Peer;
 use crate::net::trust;
 use crate::observe::{Event, Observer};
-use crate::ops::query::{self, Query};
+use crate::ops::query::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
-use crate::text::{NO_TLS, address, odd};
+use crate::text::address;
 use crate::token::Token;
 
 /// A resource is a Redis key; nobody needs a longer name.
@@ -53,8 +54,8 @@ impl Redlock {
     /// Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
     /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
-    /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and
-    /// database) or a [`redis::ConnectionInfo`]. Connections speak RESP2, whatever a URL asks for.
+    /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database) or a
+    /// [`redis::ConnectionInfo`]: see [`IntoNode`](crate::IntoNode). Connections speak RESP2, whatever a URL asks for.
     ///
     /// # Errors
     ///
@@ -67,20 +68,12 @@ impl Redlock {
     /// ```
     /// use redlock_sync::Redlock;
     ///
-    /// let single = Redlock::new(["redis://127.0.0.1:6379"])?;
+    /// let single = Redlock::new("redis://127.0.0.1:6379")?;
     /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
-    pub fn new<I>(nodes: I) -> Result<Redlock, Error>
-    where
-        I: IntoIterator,
-        I::Item: IntoConnectionInfo,
-    {
-        let mut infos = Vec::new();
-        for (i, node) in nodes.into_iter().enumerate() {
-            let info = node.into_connection_info();
-            infos.push(info.map_err(|error| Error::Config(no_node(i, &error)))?);
-        }
+    pub fn new<Form>(nodes: impl IntoNodes<Form>) -> Result<Redlock, Error> {
+        let infos = nodes.into_nodes()?;
         check(&infos)?;
         let options = Options::default();
         Ok(Redlock {
@@ -414,24 +407,11 @@ impl Redlock {
         self.family.shared.driver.nodes().peers()
     }
 
-    /// Asks all nodes over new connections. `timeouts`: the time for all questions to a node, in node timeouts.
-    pub(crate) fn query<T: Send + 'static>(
-        &self,
-        timeouts: u32,
-        ask: impl Fn(&mut Query) -> Result<T, Cause> + Send + Sync + 'static,
-    ) -> Vec<Result<T, Cause>> {
+    /// What earlier queries of this process have left behind.
+    pub(crate) fn abandoned_threads(&self) -> Option<&AbandonedThreads> {
         let shared = &self.family.shared;
-        let abandoned_threads = shared
-            .is_ours()
-            .then(|| &shared.driver.nodes().abandoned_threads);
-        let (connect, node_timeout) = self.timeouts();
-        query::each(
-            self.peers(),
-            abandoned_threads,
-            connect,
-            (node_timeout, timeouts),
-            ask,
-        )
+        let is_ours = shared.is_ours();
+        is_ours.then(|| &shared.driver.nodes().abandoned_threads)
     }
 
     /// The timeouts of a connection, and of an answer.
@@ -562,20 +542,6 @@ impl fmt::Debug for Redlock {
     }
 }
 
-/// A value that is not the URL of a node. The text cannot repeat the value: the redis crate's error does not have it.
-fn no_node(i: usize, error: &RedisError) -> ConfigError {
-    let error = error.to_string();
-    ConfigError::new(if !cfg!(feature = "tls-rustls") && error.contains("TLS") {
-        format!("node {i} cannot be reached by this build: {NO_TLS}")
-    } else {
-        let reason = error.split(" - ").next().unwrap_or_default();
-        format!("node {i} is not the URL of a node ({reason}): {FORMS}")
-    })
-}
-
-const FORMS: &str = "write redis://[user:password@]host[:port][/database], rediss:// for TLS, or unix:///path; with the \
-    scheme, an IPv6 address in brackets (redis://[::1]:6379), and each node as an item of its own";
-
 /// Checks that each node's vote counts once, and that this build can reach all nodes.
 fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
     let count = infos.len();
@@ -587,12 +553,6 @@ fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
         return Err(ConfigError::new(text));
     }
     for (i, info) in infos.iter().enumerate() {
-        // The redis crate takes nearly anything for a host: "a,b:6379", or a URL's part with its password.
-        if let Some(reason) = odd(info.addr()) {
-            return Err(ConfigError::new(format!(
-                "node {i} has no address of a node: {reason}"
-            )));
-        }
         let address = address(info.addr());
         if let Err(reason) = reachable(info.addr()) {
             return Err(ConfigError::new(format!("node {i} ({address}) {reason}")));

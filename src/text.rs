@@ -1,11 +1,10 @@
-//! How times and addresses are written for people. (The command has it too.)
+//! How times and addresses are written for people.
 
-use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use redis::ConnectionAddr;
 
-/// A time, rounded: nobody wants to read `49.999871ms`.
+/// A time, rounded for people: `50 ms`, not `49.999871ms`.
 pub(crate) fn human(time: Duration) -> String {
     /// Half of the last digit is rounded up.
     fn rounded(nanos: u128, unit: u128) -> u128 {
@@ -44,7 +43,7 @@ pub(crate) fn human(time: Duration) -> String {
     }
 }
 
-/// Of a node that this build cannot reach.
+/// Why this build cannot reach a node.
 pub(crate) const NO_TLS: &str = "TLS needs the feature `tls` of redlock-sync, in Cargo.toml: \
     redlock-sync = { version = \"0.1\", features = [\"tls\"] }";
 
@@ -59,42 +58,6 @@ pub(crate) fn address(address: &ConnectionAddr) -> String {
         other => other.to_string(),
     }
 }
-
-/// Why an address that the redis crate takes cannot be a node's, if that is so. It must not be shown then: what is no
-/// address may have a password in it.
-pub(crate) fn odd(address: &ConnectionAddr) -> Option<&'static str> {
-    match address {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => match host {
-            _ if host.contains([',', ';', ' ']) => Some(SEVERAL),
-            _ => (!is_host(host)).then_some(NO_HOST),
-        },
-        ConnectionAddr::Unix(path) => {
-            let path = path.to_string_lossy();
-            let (_, rest) = path.split_once([',', ';', ' ', '?', '&'])?;
-            rest.contains('=').then_some(PARAMETERS)
-        }
-        _ => None,
-    }
-}
-
-/// A host's name, or an address, perhaps with its zone. (Of an international name, the redis crate has what no server
-/// of names knows, unless it is given as punycode.)
-fn is_host(host: &str) -> bool {
-    let (address, zone) = host.split_once('%').unwrap_or((host, "none"));
-    is_name(host) || is_name(zone) && address.parse::<Ipv6Addr>().is_ok()
-}
-
-/// Of characters that hosts' names have.
-pub(crate) fn is_name(text: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    !text.is_empty() && !text.starts_with('-') && text.chars().all(is_part)
-}
-
-pub(crate) const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each node as an item of its own, \
-    and a password before an @ (redis://user:password@host:port), with %2C, %3B or %20 for those in it";
-const NO_HOST: &str = "its host has characters that no host's name has: write redis://user:password@host:port, with \
-    : and @ between them as they are, and an international name as punycode (xn--…)";
-const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
 
 #[cfg(test)]
 mod tests {
@@ -146,58 +109,6 @@ mod tests {
             (ConnectionAddr::Unix("/a:b/c".into()), "/a:b/c"),
         ] {
             assert_eq!(address(&given), text);
-        }
-    }
-
-    #[test]
-    fn what_may_be_a_password_is_no_address() {
-        let tcp = |host: &str| odd(&ConnectionAddr::Tcp(host.into(), 6379));
-        for host in [
-            "localhost",
-            "redis_1.my-net.example.",
-            "xn--bcher-kva.example",
-            "10.0.0.1",
-            "::1",
-            "fe80::1%eth0.100",
-            "::ffff:10.0.0.1",
-        ] {
-            assert_eq!(tcp(host), None, "{host}");
-        }
-        for host in [
-            "",
-            "user:hunter2@host",
-            "user%3Ahunter2%40host",
-            "user：hunter2＠host",
-            "password=hunter2",
-            "host:hunter2",
-            "host%hunter2",
-            "::1%",
-            "::1%:hunter2@host",
-            "[::1]",
-            "b%C3%BCcher.example",
-            "bücher.example",
-            "-a",
-            "host\nhunter2",
-            "host\u{3000}hunter2",
-        ] {
-            assert_eq!(tcp(host), Some(NO_HOST), "{host}");
-        }
-        for host in ["a,b", "a;password=hunter2", "a hunter2"] {
-            assert_eq!(tcp(host), Some(SEVERAL), "{host}");
-        }
-        let tls = ConnectionAddr::TcpTls {
-            host: "user%3Ahunter2%40host".into(),
-            port: 1,
-            insecure: false,
-            tls_params: None,
-        };
-        assert_eq!(odd(&tls), Some(NO_HOST));
-        let unix = |path: &str| odd(&ConnectionAddr::Unix(path.into()));
-        for path in ["/run/redis.sock", "/a,b", "/a=b/c d", "/run/redis@a/ü"] {
-            assert_eq!(unix(path), None, "{path}");
-        }
-        for path in ["/s,password=hunter2", "/s?pass=hunter2", "/s password = x"] {
-            assert_eq!(unix(path), Some(PARAMETERS), "{path}");
         }
     }
 }

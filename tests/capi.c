@@ -287,7 +287,7 @@ static void wrong_values(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_new(urls, 0, &other));
     IS(REDLOCK_CONFIG, redlock_new(urls, (size_t)-1, &other));
     IS(REDLOCK_CONFIG, redlock_new(bad, 1, &other));
-    CHECK(last_error_has("node 0 (\"http://***@10.0.0.1\")") && !last_error_has("hunter2"));
+    CHECK(last_error_has("node 0: the scheme must be") && !last_error_has("hunter2"));
     CHECK(last_error_has("write redis://host:port"));
     IS(REDLOCK_CONFIG, redlock_new(not_text, 1, &other));
     twice[0] = twice[1] = urls[0];

@@ -93,14 +93,10 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
         return Err(Cause::Garbage("not what the script says".into()));
     };
     let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-    let lock = usize::try_from(length)
-        .ok()
-        .and_then(|length| lock_value::parse(value, length));
-    Ok(match lock {
-        Some((token, label)) => NodeState::Held {
-            holder: Holder { token, label },
-            remaining,
-        },
+    let length = usize::try_from(length).ok();
+    let holder = length.and_then(|length| Holder::parse(value, length));
+    Ok(match holder {
+        Some(holder) => NodeState::Held { holder, remaining },
         None => NodeState::Foreign { remaining },
     })
 }
@@ -185,6 +181,12 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// That of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data.
+    pub(crate) fn parse(value: &[u8], length: usize) -> Option<Holder> {
+        let (token, label) = lock_value::parse(value, length)?;
+        Some(Holder { token, label })
+    }
+
     /// The fingerprint of the holder's token. The program that holds the lock gets the same from
     /// [`Token::fingerprint`](crate::Token::fingerprint).
     pub fn fingerprint(&self) -> Fingerprint {

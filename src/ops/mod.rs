@@ -4,10 +4,12 @@
 //!
 //! - `query`: questions to all nodes in parallel
 //! - `inspect`: who holds a lock, node by node
+//! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers
 
 pub(crate) mod check;
 pub(crate) mod findings;
 pub(crate) mod inspect;
+pub(crate) mod list;
 pub(crate) mod query;

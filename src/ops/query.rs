@@ -1,21 +1,24 @@
-//! A connection of its own to each node, for some questions beside the locks: it disturbs none of them, and
-//! sees what they see.
+//! A connection of its own to each node, for questions beside the locks: it disturbs none of them, and sees what they
+//! see.
 
-#[cfg(feature = "cli")]
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::peer::Peer;
+use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply};
+use crate::redlock::Redlock;
 use crate::secret::Secret;
 use crate::sync::lock;
 
-/// So much later somebody who has not said that his time is over is not waited for.
+/// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Query {
@@ -26,6 +29,8 @@ pub(crate) struct Query {
     /// For all answers, in all and in node timeouts.
     time: (Duration, u32),
     until: Instant,
+    /// Why reading or writing failed, where only an I/O error could be returned.
+    failed: Option<Cause>,
 }
 
 impl Query {
@@ -43,6 +48,7 @@ impl Query {
             buffer: Vec::new(),
             time,
             until: clock::instant() + time.0,
+            failed: None,
         })
     }
 
@@ -51,12 +57,17 @@ impl Query {
         &self.secret
     }
 
-    /// Whom it is connected to; unknown over Unix sockets.
+    /// The address that it is connected to; unknown over Unix sockets.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         self.connection.peer_ip()
     }
 
-    /// Sends commands that are packed already, as many as `N`.
+    /// The time begins anew.
+    pub(crate) fn renew(&mut self) {
+        self.until = clock::instant() + self.time.0;
+    }
+
+    /// Sends packed commands, `N` of them.
     pub(crate) fn ask<const N: usize>(&mut self, commands: &[u8]) -> Result<[Reply; N], Cause> {
         self.connection
             .send(commands, self.until, clock::instant())?;
@@ -70,6 +81,23 @@ impl Query {
         }
     }
 
+    /// Sends packed commands. Their replies are then read from it.
+    pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
+        let sent = self.connection.send(commands, self.until, clock::instant());
+        sent.map_err(|cause| self.io_error(cause))
+    }
+
+    /// Why the last I/O error was returned.
+    pub(crate) fn failure(&mut self) -> Option<Cause> {
+        self.failed.take()
+    }
+
+    fn io_error(&mut self, cause: Cause) -> io::Error {
+        let error = io::Error::other(cause.to_string());
+        self.failed = Some(cause);
+        error
+    }
+
     fn reply(&mut self) -> Result<Reply, Cause> {
         loop {
             if let Some((reply, length)) = resp::parse(&self.inbox, &self.secret)? {
@@ -80,7 +108,7 @@ impl Query {
         }
     }
 
-    /// Waits until more has come, or the time is over.
+    /// Waits for more bytes, until the time is over.
     fn fill(&mut self) -> Result<(), Cause> {
         let now = clock::instant();
         if now >= self.until {
@@ -93,27 +121,11 @@ impl Query {
     }
 }
 
-#[cfg(feature = "cli")]
-impl Query {
-    /// There is the whole time again.
-    pub(crate) fn renew(&mut self) {
-        self.until = clock::instant() + self.time.0;
-    }
-
-    /// Sends commands that are packed already. Their replies are then read from it.
-    pub(crate) fn send(&mut self, commands: &[u8]) -> io::Result<()> {
-        let sent = self.connection.send(commands, self.until, clock::instant());
-        sent.map_err(|cause| io::Error::other(cause.to_string()))
-    }
-}
-
-/// What comes, as it is, for replies of any size and form.
-#[cfg(feature = "cli")]
+/// The bytes as they come, for replies of any size and form.
 impl io::Read for Query {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.inbox.is_empty() {
-            self.fill()
-                .map_err(|cause| io::Error::other(cause.to_string()))?;
+            self.fill().map_err(|cause| self.io_error(cause))?;
         }
         let read = io::Read::read(&mut self.inbox.as_slice(), buffer)?;
         self.inbox.drain(..read);
@@ -128,69 +140,162 @@ impl Drop for Query {
     }
 }
 
-/// Visits that nobody waits for any more and that have not ended: whose they are, and what lives as long.
+/// Threads of queries that nothing waits for any more and that have not ended: their nodes, and what lives as long as
+/// they do.
 #[derive(Default)]
 pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
 
 impl AbandonedThreads {
-    fn add(&self, node: usize, query: Weak<()>) {
-        lock(&self.0).push((node, query));
+    fn add(&self, node: usize, thread: Weak<()>) {
+        lock(&self.0).push((node, thread));
     }
 
     fn has(&self, node: usize) -> bool {
-        let mut visits = lock(&self.0);
-        visits.retain(|(_, query)| query.strong_count() > 0);
-        visits.iter().any(|(at, _)| *at == node)
+        let mut threads = lock(&self.0);
+        threads.retain(|(_, thread)| thread.strong_count() > 0);
+        threads.iter().any(|(at, _)| *at == node)
     }
 }
 
-/// Visits all nodes at a time. Each has `connect` to be connected, and so many node timeouts for all questions.
-///
-/// What cannot be bounded (a name that is not resolved, credentials that are not given) is left to its thread,
-/// and until that ends no other one is sent to the same node: they would pile up. (In a forked child there is
-/// nobody to remember them.)
-pub(crate) fn each<T: Send + 'static>(
-    infos: &[Peer],
-    abandoned_threads: Option<&AbandonedThreads>,
-    connect: Duration,
-    (node_timeout, timeouts): (Duration, u32),
-    ask: impl Fn(&mut Query) -> Result<T, Cause> + Send + Sync + 'static,
-) -> Vec<Result<T, Cause>> {
-    let time = (node_timeout.saturating_mul(timeouts), timeouts);
-    let until = clock::instant() + connect.saturating_add(time.0) + GRACE;
-    let ask = Arc::new(ask);
-    let start = |(node, info): (usize, &Peer)| {
-        if abandoned_threads.is_some_and(|abandoned_threads| abandoned_threads.has(node)) {
-            return Err(Cause::Connect(
-                "the look before this one has not ended: it waits for a name to be resolved, or for credentials".into(),
-            ));
-        }
-        let (ask, info) = (ask.clone(), info.clone());
-        let (sender, receiver) = mpsc::channel();
-        let lives = Arc::new(());
-        let weak = Arc::downgrade(&lives);
-        let query = move || {
-            let _lives = lives;
-            let answer = Query::open(&info, connect, time).and_then(|mut query| ask(&mut query));
-            // Nobody may wait for it any more.
-            let _ = sender.send(answer);
+/// What a thread reports of its node.
+enum Report<T, P> {
+    Part(P),
+    End(Result<T, Cause>),
+}
+
+/// Reports a part of an answer. False: nothing waits for the answer any more.
+pub(crate) type SendPart<'a, P> = &'a mut dyn FnMut(P) -> bool;
+
+impl Redlock {
+    /// Asks all nodes over new connections, in parallel. `timeouts`: the time for all questions to a node, in node
+    /// timeouts.
+    pub(crate) fn query<T: Send + 'static>(
+        &self,
+        timeouts: u32,
+        ask: impl Fn(&mut Query) -> Result<T, Cause> + Send + Sync + 'static,
+    ) -> Vec<Result<T, Cause>> {
+        let ask = move |query: &mut Query, _: SendPart<'_, ()>| ask(query);
+        let answers = self.query_in_parts(NodeSet::ALL, timeouts, ask, |_, ()| {});
+        answers.into_values().collect()
+    }
+
+    /// As [`query`](Redlock::query), from some nodes, whose answers come in parts. The time is for each part, if the
+    /// query renews it.
+    ///
+    /// What cannot be bounded (a name that is not resolved, credentials that are not given) is left to its thread, and
+    /// until that ends no other thread is started for the node: they would pile up. (A forked child does not know of
+    /// them.)
+    pub(crate) fn query_in_parts<T: Send + 'static, P: Send + 'static>(
+        &self,
+        nodes: NodeSet,
+        timeouts: u32,
+        ask: impl Fn(&mut Query, SendPart<'_, P>) -> Result<T, Cause> + Send + Sync + 'static,
+        part: impl FnMut(usize, P),
+    ) -> BTreeMap<usize, Result<T, Cause>> {
+        let (connect, node_timeout) = self.timeouts();
+        let time = (node_timeout.saturating_mul(timeouts), timeouts);
+        let mut threads = Threads {
+            abandoned: self.abandoned_threads(),
+            connect,
+            patience: connect.saturating_add(time.0).saturating_add(GRACE),
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
         };
-        let thread = std::thread::Builder::new().name(format!("redlock-visit-{node}"));
-        match thread.spawn(query) {
-            Ok(_) => Ok((node, weak, receiver)),
-            Err(error) => Err(Cause::NoThread(error.to_string())),
+        let (ask, (sender, reports)) = (Arc::new(ask), channel());
+        let peers = self.peers().iter().enumerate();
+        for (node, peer) in peers.filter(|(node, _)| nodes.has(*node)) {
+            let (ask, peer) = (ask.clone(), peer.clone());
+            threads.start(node, sender.clone(), move |send| {
+                ask(&mut Query::open(&peer, connect, time)?, send)
+            });
         }
-    };
-    let visits: Vec<_> = infos.iter().enumerate().map(start).collect();
-    let end = |query: Result<(usize, Weak<()>, mpsc::Receiver<_>), Cause>| {
-        let (node, weak, answers) = query?;
-        let rest = until.saturating_duration_since(clock::instant());
-        answers.recv_timeout(rest).unwrap_or_else(|_| {
-            if let Some(abandoned_threads) = abandoned_threads {
-                abandoned_threads.add(node, weak);
+        threads.collect(&reports, part);
+        threads.answers
+    }
+}
+
+/// The threads that ask, one for each node.
+struct Threads<'a, T> {
+    abandoned: Option<&'a AbandonedThreads>,
+    connect: Duration,
+    /// How long a thread is waited for that reports nothing.
+    patience: Duration,
+    /// When each last reported, and what lives as long as it does.
+    waiting: BTreeMap<usize, (Instant, Weak<()>)>,
+    answers: BTreeMap<usize, Result<T, Cause>>,
+}
+
+impl<T: Send + 'static> Threads<'_, T> {
+    fn start<P: Send + 'static>(
+        &mut self,
+        node: usize,
+        sender: Sender<(usize, Report<T, P>)>,
+        ask: impl FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
+    ) {
+        if self.abandoned.is_some_and(|threads| threads.has(node)) {
+            let text = "the query before this one has not ended: it waits for a name to be resolved, or for credentials";
+            let cause = Cause::Connect(text.into());
+            self.answers.insert(node, Err(cause));
+            return;
+        }
+        let lives = Arc::new(());
+        let thread = Arc::downgrade(&lives);
+        let run = move || {
+            let _lives = lives;
+            let answer = ask(&mut |part| sender.send((node, Report::Part(part))).is_ok());
+            // Nothing may wait for it any more.
+            let _ = sender.send((node, Report::End(answer)));
+        };
+        let builder = std::thread::Builder::new().name(format!("redlock-query-{node}"));
+        match builder.spawn(run) {
+            Ok(_) => drop(self.waiting.insert(node, (clock::instant(), thread))),
+            Err(error) => {
+                let cause = Cause::NoThread(error.to_string());
+                self.answers.insert(node, Err(cause));
             }
-            Err(Cause::NotConnected(connect, connect))
-        })
-    };
-    visits.into_iter().map(end).collect()
+        }
+    }
+
+    fn collect<P>(
+        &mut self,
+        reports: &Receiver<(usize, Report<T, P>)>,
+        mut part: impl FnMut(usize, P),
+    ) {
+        while let Some(longest) = self.waiting.values().map(|(last, _)| *last).min() {
+            let silent = clock::instant().saturating_duration_since(longest);
+            let left = self.patience.saturating_sub(silent);
+            let Ok((node, report)) = reports.recv_timeout(left) else {
+                self.abandon();
+                continue;
+            };
+            let Some((last, _)) = self.waiting.get_mut(&node) else {
+                continue;
+            };
+            *last = clock::instant();
+            match report {
+                Report::Part(one) => part(node, one),
+                Report::End(answer) => {
+                    self.waiting.remove(&node);
+                    self.answers.insert(node, answer);
+                }
+            }
+        }
+    }
+
+    /// Waits no longer for threads that have reported nothing for too long.
+    fn abandon(&mut self) {
+        let now = clock::instant();
+        let is_late = |last: Instant| now.saturating_duration_since(last) >= self.patience;
+        for (node, (last, thread)) in std::mem::take(&mut self.waiting) {
+            if !is_late(last) {
+                self.waiting.insert(node, (last, thread));
+                continue;
+            }
+            if let Some(abandoned) = self.abandoned {
+                abandoned.add(node, thread);
+            }
+            let cause = Cause::NotConnected(self.connect, self.connect);
+            self.answers.insert(node, Err(cause));
+        }
+    }
 }

@@ -292,7 +292,7 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
             "--node-timeout is 0s",
         ),
         (&["inspect", "--node", "nonsense", "a"], "--node, URL 1"),
-        (&["list", ""], "PATTERN is empty"),
+        (&["list", ""], "the pattern is empty"),
         (&["list", "a", "b"], "'b'"),
         (&["list", "--older", "-1"], "'-1'"),
         (&["list", "--node-timeout", "0"], "--node-timeout is 0s"),

@@ -52,6 +52,7 @@ mod faults {
 
 mod operations {
     mod inspect_and_check;
+    mod list;
     mod logger;
     mod observer;
     mod secrets;

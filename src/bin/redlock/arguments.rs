@@ -296,22 +296,6 @@ impl Run {
     }
 }
 
-impl List {
-    /// # Errors
-    ///
-    /// It matches nothing.
-    pub(crate) fn pattern(&self) -> Result<Option<Vec<u8>>, String> {
-        let pattern = self.pattern.as_ref();
-        let pattern = pattern.map(|pattern| pattern.as_encoded_bytes().to_vec());
-        match pattern {
-            Some(pattern) if pattern.is_empty() => {
-                Err("PATTERN is empty, and matches nothing: \"*\" matches all keys".into())
-            }
-            pattern => Ok(pattern),
-        }
-    }
-}
-
 impl Throttle {
     /// NAME, COMMAND and its arguments.
     ///

@@ -1,8 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, exit, nodes, plan, run (whose helpers are acquire, child, exec, processes,
-//! terminal and give_up), throttle, show, inspect, list (which has scan), doctor, manual, say. (text and url are the
-//! library's: what they say is not public.)
+//! terminal and give_up), throttle, show, inspect, list, doctor, manual, say.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -37,15 +36,10 @@ mod processes;
 #[cfg(target_os = "linux")]
 mod run;
 mod say;
-mod scan;
 mod show;
 #[cfg(target_os = "linux")]
 mod terminal;
-#[path = "../../text.rs"]
-mod text;
 mod throttle;
-#[path = "../../url.rs"]
-mod url;
 
 fn main() -> ExitCode {
     let end = start();
@@ -102,10 +96,8 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
             Ok(inspect::inspect(given, &nodes::look(&given.nodes)?))
         }
         arguments::Command::List(given) => {
-            let pattern = given.pattern()?;
             say::log(given.nodes.verbose);
-            let (redlock, nodes) = nodes::named(&given.nodes)?;
-            Ok(list::list(given, pattern, &redlock, &nodes))
+            Ok(list::list(given, &nodes::look(&given.nodes)?))
         }
         arguments::Command::Doctor(given) => {
             say::log(given.nodes.verbose);

@@ -12,11 +12,10 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use redlock_sync::redis::{ConnectionAddr, ConnectionInfo};
-use redlock_sync::{Options, Redlock, Tls};
+use redlock_sync::{IntoNode, Options, Redlock, Tls};
 
 use crate::arguments::{Nodes, Votes, within};
 use crate::label::label;
-use crate::url;
 
 const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
@@ -42,16 +41,6 @@ pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), S
 /// As [`open`].
 pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
-}
-
-/// The same, and the nodes.
-///
-/// # Errors
-///
-/// As [`open`].
-pub(crate) fn named(given: &Nodes) -> Result<(Redlock, Vec<ConnectionInfo>), String> {
-    let (place, nodes) = nodes(given)?;
-    Ok((client(given, &ALL, &place, nodes.clone())?.0, nodes))
 }
 
 /// Every node that answers.
@@ -133,8 +122,8 @@ fn from_variable(urls: &[&str]) -> Result<Vec<ConnectionInfo>, String> {
     let has_none = |url: &str| !url.contains("://");
     let torn = |number: usize| {
         format!(
-            "{VARIABLE}, URL {number} cannot be a node's URL: it has no scheme (redis://); if there is a comma in a \
-             password, write %2C, and put the password before an @ (redis://user:password@host:port)"
+            "{VARIABLE}, URL {number}: it has no scheme (redis://); if there is a comma in a password, write %2C, and put \
+             the password before an @ (redis://user:password@host:port)"
         )
     };
     let in_password = |url: &&str| url.contains('@') && has_none(url);
@@ -287,7 +276,8 @@ fn read(path: &Path, within: Duration) -> io::Result<(u32, Vec<u8>)> {
 }
 
 fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<ConnectionInfo, String> {
-    url::parse(url).map_err(|error| format!("{place} {error}"))
+    let node = url.into_node();
+    node.map_err(|error| format!("{place}: {error}"))
 }
 
 fn has_password(info: &ConnectionInfo) -> bool {

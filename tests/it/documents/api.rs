@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
-    KeptLock, Lock, LockState, LostReason, NodeErrors, NodeFacts, NodeState, Options, RandomError,
-    Redlock, Report, Severity, Tls, Token, redis,
+    IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, LostReason, NodeErrors, NodeFacts,
+    NodeState, Options, Problem, RandomError, Redlock, Report, Severity, Tls, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -26,6 +26,10 @@ fn every_item_has_its_bounds() {
     sendable::<Credentials>();
     cloned::<Token>();
     cloned::<NodeErrors>();
+    cloned::<Listing>();
+    sendable::<Listing>();
+    cloned::<ListedLock>();
+    shown::<Problem>();
     sendable::<Redlock>();
     sendable::<Lock>();
     sendable::<KeptLock>();
@@ -137,13 +141,19 @@ fn every_function_has_its_signature() {
 }
 
 #[test]
-fn nodes_are_given_in_every_form_that_the_redis_crate_knows() {
+fn one_node_or_several_are_given_in_any_form() {
     use redis::IntoConnectionInfo;
+    Redlock::new("redis://a").unwrap();
+    Redlock::new("redis://a".to_owned()).unwrap();
+    Redlock::new(("localhost", 6379)).unwrap();
     Redlock::new(["redis://a", "redis://b"]).unwrap();
+    Redlock::new(["redis://a", "redis://b"].iter()).unwrap();
+    Redlock::new(["redis://a".to_owned()].iter()).unwrap();
     Redlock::new(vec!["redis://a".to_owned()]).unwrap();
     Redlock::new([("localhost", 6379)]).unwrap();
     Redlock::new(["unix:///run/redis.sock?db=1&user=u&pass=p"]).unwrap();
     Redlock::new(["redis://a/0"].map(|url| url.into_connection_info().unwrap())).unwrap();
+    Redlock::new("redis://a/0".into_node().unwrap()).unwrap();
 }
 
 #[test]

@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_secs(5);
 /// Who is woken has the lock long before that.
 const PROMPT: Duration = Duration::from_secs(2);
 
-fn patient<U: redlock_sync::redis::IntoConnectionInfo>(nodes: Vec<U>) -> Redlock {
+fn patient<U: redlock_sync::IntoNode>(nodes: Vec<U>) -> Redlock {
     let options = options().retry_delay(POLL, POLL);
     Redlock::new(nodes).unwrap().with_options(options).unwrap()
 }

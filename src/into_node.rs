@@ -1,0 +1,127 @@
+//! What [`Redlock::new`](crate::Redlock::new) takes for nodes.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use crate::config_error::ConfigError;
+use crate::url;
+
+/// What names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], or a host and
+/// a port. It cannot be implemented outside this crate.
+///
+/// In a URL, user and password are percent-encoded: `%23` stands for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`,
+/// `%3F` for `?` and `%40` for `@`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` names no node",
+    note = "give a URL such as \"redis://10.0.0.1\", or a `redis::ConnectionInfo`"
+)]
+pub trait IntoNode: sealed::Node {
+    /// The node: for programs that check or change what they were configured with.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and how it is written. The text repeats no part of a URL in which a password could stand.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlock_sync::IntoNode;
+    ///
+    /// let error = "127.0.0.1".into_node().unwrap_err();
+    /// assert_eq!(error.to_string(), "it has no scheme: write redis://127.0.0.1");
+    /// ```
+    fn into_node(self) -> Result<ConnectionInfo, ConfigError>;
+}
+
+/// One node ([`IntoNode`]), or an array, a `Vec` or any iterator of nodes. `Form` is for the compiler, which infers it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` names no nodes",
+    note = "give a URL such as \"redis://10.0.0.1\", or an array, a `Vec` or an iterator of URLs"
+)]
+pub trait IntoNodes<Form>: sealed::Nodes<Form> {
+    #[doc(hidden)]
+    fn into_nodes(self) -> Result<Vec<ConnectionInfo>, ConfigError>;
+}
+
+mod sealed {
+    pub trait Node: Sized {}
+    pub trait Nodes<Form> {}
+}
+
+/// The [`IntoNodes`] of one node.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct One;
+
+/// The [`IntoNodes`] of an iterator.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Many;
+
+impl<T: IntoNode> sealed::Nodes<One> for T {}
+
+impl<T: IntoNode> IntoNodes<One> for T {
+    fn into_nodes(self) -> Result<Vec<ConnectionInfo>, ConfigError> {
+        Ok(vec![numbered(0, self)?])
+    }
+}
+
+impl<T: IntoIterator> sealed::Nodes<Many> for T where T::Item: IntoNode {}
+
+impl<T: IntoIterator> IntoNodes<Many> for T
+where
+    T::Item: IntoNode,
+{
+    fn into_nodes(self) -> Result<Vec<ConnectionInfo>, ConfigError> {
+        let nodes = self.into_iter().enumerate();
+        nodes.map(|(i, node)| numbered(i, node)).collect()
+    }
+}
+
+fn numbered(i: usize, node: impl IntoNode) -> Result<ConnectionInfo, ConfigError> {
+    let named = |error| ConfigError::new(format!("node {i}: {error}"));
+    node.into_node().map_err(named)
+}
+
+macro_rules! urls {
+    ($($kind:ty),*) => {$(
+        impl sealed::Node for $kind {}
+
+        impl IntoNode for $kind {
+            fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
+                url::parse(self.as_ref())
+            }
+        }
+    )*};
+}
+
+urls!(&str, &&str, String, &String);
+
+impl sealed::Node for ConnectionInfo {}
+
+impl IntoNode for ConnectionInfo {
+    fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
+        url::checked(self)
+    }
+}
+
+impl sealed::Node for ConnectionAddr {}
+
+impl IntoNode for ConnectionAddr {
+    fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
+        from_redis(self)
+    }
+}
+
+impl<T: Into<String>> sealed::Node for (T, u16) {}
+
+impl<T: Into<String>> IntoNode for (T, u16) {
+    fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
+        let (host, port) = self;
+        from_redis(ConnectionAddr::Tcp(host.into(), port))
+    }
+}
+
+fn from_redis(node: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+    let info = node.into_connection_info();
+    url::checked(info.map_err(|error| ConfigError::new(url::reason(&error.to_string())))?)
+}

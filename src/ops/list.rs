@@ -1,0 +1,756 @@
+//! The locks on the nodes, and what is wrong with them. What is decided is decided by [`Found`], which does no I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error as StdError;
+use std::fmt;
+use std::thread::sleep;
+use std::time::Duration;
+
+use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
+
+use crate::error::{Cause, Error};
+use crate::lock_value;
+use crate::ops::inspect::Holder;
+use crate::ops::query::{Query, SendPart};
+use crate::protocol::quorum::{NodeSet, majority};
+use crate::protocol::server_error::{Meaning, without_arguments};
+use crate::redlock::Redlock;
+use crate::text::address;
+
+/// How many keys are asked for at a time.
+const PAGE: usize = 1000;
+/// The time for a page, in node timeouts: it is two questions, and more to answer than for a lock.
+const TIMEOUTS: u32 = 4;
+/// How much is read of a value: one byte more than a lock can have.
+const VALUE: usize = lock_value::LONGEST + 1;
+/// How often a leftover must be seen as one. Each look may meet a lock that is being taken or released; but a token is
+/// taken once and released once.
+const LOOKS: u32 = 3;
+
+impl Redlock {
+    /// Lists the locks on the nodes, and what is wrong with them: for people who look for leftovers, and for
+    /// monitoring.
+    ///
+    /// Without a pattern: all keys whose values look like locks of this crate. With a pattern (a glob of Redis' `SCAN`,
+    /// such as `shop:*`): all keys that it matches, but for those that this crate keeps beside its locks.
+    ///
+    /// It reads all keys by `SCAN`, `GETRANGE` and `PTTL`, a thousand at a time, and changes nothing. It uses connections
+    /// of its own, to all nodes in parallel. Each node has [`connect_timeout`](crate::Options::connect_timeout) to be
+    /// connected and four times [`node_timeout`](crate::Options::node_timeout) for each thousand keys. Where a lock lies on
+    /// a minority of the nodes, all are asked twice more, each time after two `node_timeout`s: it may be about to be
+    /// taken or released.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty pattern, which matches nothing. Nodes that do not answer are not an error, but
+    /// [part of the result](Listing::failed).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// let redlock = redlock_sync::Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// for lock in redlock.list(None)?.locks() {
+    ///     if let Some(problem) = lock.problem() {
+    ///         println!("{problem}: {}", lock.name().escape_ascii());
+    ///     }
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn list(&self, pattern: Option<&str>) -> Result<Listing, Error> {
+        list(self, pattern.map(str::as_bytes), &mut |_| {})
+    }
+}
+
+/// As [`Redlock::list`]. `progress` is called with the number of keys looked at so far.
+pub(crate) fn list(
+    redlock: &Redlock,
+    pattern: Option<&[u8]>,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Listing, Error> {
+    if pattern.is_some_and(<[u8]>::is_empty) {
+        let text = "the pattern is empty, and matches nothing: \"*\" matches all keys";
+        return Err(Error::config(text));
+    }
+    let nodes = redlock.peers().len();
+    let (_, node_timeout) = redlock.timeouts();
+    let mut found = Found::new(nodes);
+    let mut keys = 0;
+    let mut look = |what: What, asked: NodeSet| {
+        let mut found: Vec<Vec<Key>> = vec![Vec::new(); nodes];
+        let part = |node: usize, (seen, mut page): Page| {
+            keys += seen;
+            progress(keys);
+            if let Some(keys) = found.get_mut(node) {
+                keys.append(&mut page);
+            }
+        };
+        let ask = move |query: &mut Query, send: SendPart<'_, Page>| scan(query, &what, send);
+        let ends = redlock.query_in_parts(asked, TIMEOUTS, ask, part);
+        let answer = |(node, keys)| (node, Ok(keys));
+        let mut answers: BTreeMap<usize, Answer> =
+            found.into_iter().enumerate().map(answer).collect();
+        for (node, end) in ends {
+            if let Err(cause) = end {
+                answers.insert(node, Err(cause));
+            }
+        }
+        answers
+    };
+    found.add(look(
+        What::Pattern(pattern.map(<[u8]>::to_vec)),
+        NodeSet::ALL,
+    ));
+    for _ in 1..LOOKS {
+        let names = found.suspects();
+        if names.is_empty() || !found.has_majority() {
+            break;
+        }
+        // By then, locks that were being taken or released are taken or released.
+        sleep(node_timeout.saturating_mul(2));
+        let answers = look(What::Names(names), found.answered());
+        found.look_again(answers);
+    }
+    let address = |(node, cause): (&usize, &Cause)| {
+        let peer = redlock.peers().get(*node);
+        let address = peer.map_or_else(String::new, |peer| address(peer.addr()));
+        (*node, address, cause.clone())
+    };
+    Ok(Listing {
+        nodes,
+        keys,
+        failed: found.failed.iter().map(address).collect(),
+        locks: found.listed(),
+    })
+}
+
+/// What [`Redlock::list`] found.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    nodes: usize,
+    keys: usize,
+    failed: Vec<(usize, String, Cause)>,
+    locks: Vec<ListedLock>,
+}
+
+impl Listing {
+    /// The locks, by name. With a pattern: the keys that it matches.
+    pub fn locks(&self) -> impl Iterator<Item = &ListedLock> {
+        self.locks.iter()
+    }
+
+    /// The nodes that could not be read to the end: index, address, cause.
+    pub fn failed(&self) -> impl Iterator<Item = (usize, &str, &dyn StdError)> {
+        let failed = self.failed.iter();
+        failed.map(|(node, address, cause)| (*node, &**address, cause as &dyn StdError))
+    }
+
+    /// Whether a majority of the nodes was read. Otherwise locks may be missing.
+    pub fn has_majority(&self) -> bool {
+        self.nodes.saturating_sub(self.failed.len()) >= majority(self.nodes)
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// How many keys were looked at, on all nodes together.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+}
+
+/// A lock, or another key, on the nodes. Nodes on which it has another token have another lock of the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedLock {
+    name: Vec<u8>,
+    holder: Option<Holder>,
+    on: BTreeMap<usize, Duration>,
+    remaining: Duration,
+    problem: Option<Problem>,
+}
+
+impl ListedLock {
+    /// The key's name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// The holder. `None`: the key is no lock of this crate, and nothing of its value is shown.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
+    /// The nodes that have it, and how long they keep it. `None`: it has no end there.
+    pub fn nodes(&self) -> impl Iterator<Item = (usize, Option<Duration>)> {
+        self.on.iter().map(|(node, left)| (*node, end(*left)))
+    }
+
+    /// How long a majority of the nodes keeps it; if only a minority has it, how long any node does. `None`: it has no
+    /// end.
+    pub fn remaining(&self) -> Option<Duration> {
+        end(self.remaining)
+    }
+
+    /// What is wrong with it.
+    pub fn problem(&self) -> Option<Problem> {
+        self.problem
+    }
+}
+
+/// What is wrong with a [`ListedLock`]. `Display` is one word for programs: `no-expiry` or `minority`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// On some node it has no ttl. So nothing ends it there, and this crate did not make it.
+    NoExpiry,
+    /// In three looks it was on a minority of the nodes: a leftover, for example of a program that died while it tried to
+    /// take the lock. It ends with its ttl.
+    Minority,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Problem::NoExpiry => "no-expiry",
+            Problem::Minority => "minority",
+        })
+    }
+}
+
+fn end(left: Duration) -> Option<Duration> {
+    Some(left).filter(|left| *left != Duration::MAX)
+}
+
+/// A key on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Key {
+    name: Vec<u8>,
+    /// The first bytes of a string; `None`: it is of another type.
+    value: Option<Vec<u8>>,
+    /// How long it is kept; [`Duration::MAX`]: it has no end.
+    left: Duration,
+}
+
+impl Key {
+    fn holder(&self) -> Option<Holder> {
+        let value = self.value.as_deref()?;
+        Holder::parse(value, value.len())
+    }
+
+    /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter.
+    fn is_beside_a_lock(&self) -> bool {
+        let ends = |end: &[u8]| self.name.ends_with(end);
+        match self.value.as_deref() {
+            None => ends(b":w"),
+            Some(value) => {
+                let is_number = value.iter().all(u8::is_ascii_digit);
+                ends(b":wt") && value.starts_with(b"redlock:") || ends(b":fence") && is_number
+            }
+        }
+    }
+}
+
+/// What a node has, or why that is not known.
+type Answer = Result<Vec<Key>, Cause>;
+
+/// The same on all nodes: a name, and how its value begins.
+type Id = (Vec<u8>, Option<Vec<u8>>);
+
+/// What was found on all nodes.
+struct Found {
+    nodes: usize,
+    failed: BTreeMap<usize, Cause>,
+    locks: BTreeMap<Id, Lock>,
+}
+
+#[derive(Clone)]
+struct Lock {
+    key: Key,
+    /// Where it is, and how long it is kept there.
+    on: BTreeMap<usize, Duration>,
+    /// Each look so far has found it on a minority of the nodes.
+    minority: bool,
+}
+
+impl Found {
+    fn new(nodes: usize) -> Found {
+        Found {
+            nodes,
+            failed: BTreeMap::new(),
+            locks: BTreeMap::new(),
+        }
+    }
+
+    /// The nodes that have not failed.
+    fn answered(&self) -> NodeSet {
+        let nodes = 0..self.nodes;
+        nodes
+            .filter(|node| !self.failed.contains_key(node))
+            .collect()
+    }
+
+    fn has_majority(&self) -> bool {
+        self.answered().len() >= majority(self.nodes)
+    }
+
+    /// The first look: everything.
+    fn add(&mut self, answers: BTreeMap<usize, Answer>) {
+        self.locks = self.joined(answers);
+    }
+
+    /// The names of what lies on a minority of the nodes, whatever is on those that failed.
+    fn suspects(&self) -> Vec<Vec<u8>> {
+        let suspects = self.locks.iter().filter(|(_, lock)| lock.minority);
+        let names: BTreeSet<&Vec<u8>> = suspects.map(|((name, _), _)| name).collect();
+        names.into_iter().cloned().collect()
+    }
+
+    /// Another look, at the suspects alone.
+    fn look_again(&mut self, answers: BTreeMap<usize, Answer>) {
+        let names: BTreeSet<Vec<u8>> = self.suspects().into_iter().collect();
+        let mut again = self.joined(answers);
+        for (id, lock) in &mut again {
+            let before = self.locks.get(id);
+            lock.minority &= before.is_some_and(|before| before.minority);
+        }
+        self.locks.retain(|(name, _), _| !names.contains(name));
+        self.locks.extend(again);
+    }
+
+    fn joined(&mut self, answers: BTreeMap<usize, Answer>) -> BTreeMap<Id, Lock> {
+        let mut locks: BTreeMap<Id, Lock> = BTreeMap::new();
+        for (node, answer) in answers {
+            let keys = match answer {
+                _ if self.failed.contains_key(&node) => continue,
+                Ok(keys) => keys,
+                Err(cause) => {
+                    self.failed.insert(node, cause);
+                    continue;
+                }
+            };
+            for key in keys {
+                let start = key.value.as_ref();
+                let start =
+                    start.map(|value| value.get(..lock_value::TOKEN).unwrap_or(value).to_vec());
+                let (id, left) = ((key.name.clone(), start), key.left);
+                let lock = locks.entry(id).or_insert_with(|| Lock {
+                    key,
+                    on: BTreeMap::new(),
+                    minority: false,
+                });
+                lock.on.insert(node, left);
+            }
+        }
+        let (failed, quorum) = (self.failed.len(), majority(self.nodes));
+        for lock in locks.values_mut() {
+            lock.minority = lock.on.len() + failed < quorum;
+        }
+        locks
+    }
+
+    /// By name.
+    fn listed(&self) -> Vec<ListedLock> {
+        let listed = |lock: &Lock| {
+            let mut left: Vec<Duration> = lock.on.values().copied().collect();
+            left.sort_unstable_by(|a, b| b.cmp(a));
+            // Until fewer than a majority have it; what lies on fewer, until no node has it.
+            let last = left.get(majority(self.nodes) - 1).or(left.first());
+            let problem = if left.first() == Some(&Duration::MAX) {
+                Some(Problem::NoExpiry)
+            } else {
+                lock.minority.then_some(Problem::Minority)
+            };
+            ListedLock {
+                name: lock.key.name.clone(),
+                holder: lock.key.holder(),
+                on: lock.on.clone(),
+                remaining: last.copied().unwrap_or_default(),
+                problem,
+            }
+        };
+        self.locks.values().map(listed).collect()
+    }
+}
+
+// ---- one node
+
+/// The keys that are asked for.
+enum What {
+    /// Those that a glob matches; without one, those that look like locks.
+    Pattern(Option<Vec<u8>>),
+    Names(Vec<Vec<u8>>),
+}
+
+/// The number of keys looked at, and those that count.
+type Page = (usize, Vec<Key>);
+
+/// Reads a node's keys, page by page, for as long as they are wanted.
+fn scan(query: &mut Query, what: &What, send: SendPart<'_, Page>) -> Result<(), Cause> {
+    let mut connection = Questions {
+        query,
+        parser: Parser::new(),
+    };
+    match what {
+        What::Names(names) => {
+            for names in names.chunks(PAGE) {
+                connection.query.renew();
+                let page = keys(&mut connection, names)?;
+                if !send((0, page)) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        What::Pattern(pattern) => scan_all(&mut connection, pattern.as_deref(), send),
+    }
+}
+
+fn scan_all(
+    connection: &mut Questions<'_>,
+    pattern: Option<&[u8]>,
+    send: SendPart<'_, Page>,
+) -> Result<(), Cause> {
+    let mut cursor = b"0".to_vec();
+    let (mut pages, mut seen, mut size) = (0, 0, None);
+    loop {
+        connection.query.renew();
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor);
+        if let Some(pattern) = pattern {
+            scan.arg("MATCH").arg(pattern);
+        }
+        scan.arg("COUNT").arg(PAGE);
+        let names: Vec<Vec<u8>>;
+        (cursor, names) = connection.ask(&scan)?;
+        let mut page = keys(connection, &names)?;
+        page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.holder().is_some()));
+        (pages, seen) = (pages + 1, seen + names.len());
+        if !send((names.len(), page)) || cursor == b"0" {
+            return Ok(());
+        }
+        if size.is_none_or(|size| is_endless(pages, seen, size)) {
+            // It may have grown.
+            let now = connection.ask(&redis::cmd("DBSIZE"))?;
+            if is_endless(pages, seen, now) {
+                return Err(Cause::Endless(format!(
+                    "its SCAN does not end: {seen} keys in {pages} pages, and it says that it has {now}"
+                )));
+            }
+            size = Some(now);
+        }
+    }
+}
+
+/// What the keys of these names are, those left out that are gone.
+fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, Cause> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pipe = redis::pipe();
+    for name in names {
+        pipe.cmd("GETRANGE").arg(name).arg(0).arg(VALUE - 1);
+        pipe.cmd("PTTL").arg(name);
+    }
+    let replies: RedisResult<Vec<RedisResult<Value>>> = pipe.ignore_errors().query(connection);
+    let mut replies = replies
+        .map_err(|error| connection.cause(&error))?
+        .into_iter();
+    let mut keys = Vec::new();
+    for name in names {
+        let (Some(value), Some(left)) = (replies.next(), replies.next()) else {
+            break;
+        };
+        let value = match value {
+            Err(error) if is_wrong_type(&error) => None,
+            value => Some(connection.read(value)?),
+        };
+        let left = match connection.read::<i64>(left)? {
+            -1 => Duration::MAX,
+            left => match u64::try_from(left) {
+                Ok(left) => Duration::from_millis(left),
+                Err(_) => continue,
+            },
+        };
+        keys.push(Key {
+            name: name.clone(),
+            value,
+            left,
+        });
+    }
+    Ok(keys)
+}
+
+fn is_wrong_type(error: &RedisError) -> bool {
+    error.code().map(Meaning::of) == Some(Meaning::WrongType)
+}
+
+/// Whether a SCAN has returned more than a server with `size` keys can. Pages may be empty if the server once had many
+/// more keys, and keys may come twice.
+fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
+    let most = size.saturating_mul(4).saturating_add(10 * PAGE);
+    seen > most || pages > most / PAGE + 30_000
+}
+
+/// A query for the redis crate's commands, whose replies are larger than those of locks.
+struct Questions<'a> {
+    query: &'a mut Query,
+    parser: Parser,
+}
+
+impl Questions<'_> {
+    fn ask<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, Cause> {
+        let answer = command.query(self);
+        answer.map_err(|error| self.cause(&error))
+    }
+
+    fn read<T: redis::FromRedisValue>(&mut self, value: RedisResult<Value>) -> Result<T, Cause> {
+        let read = value.and_then(|value| Ok(redis::from_redis_value(value)?));
+        read.map_err(|error| self.cause(&error))
+    }
+
+    fn cause(&mut self, error: &RedisError) -> Cause {
+        if let Some(cause) = self.query.failure() {
+            return cause;
+        }
+        let hidden = |text: &str| self.query.secret().cut(without_arguments(text));
+        match (error.code(), error.detail()) {
+            (Some(code), Some(detail)) => Cause::Refused(hidden(&format!("{code} {detail}"))),
+            _ => Cause::Garbage(hidden(&error.to_string())),
+        }
+    }
+}
+
+impl ConnectionLike for Questions<'_> {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.query.send(command)?;
+        self.parser.parse_value(&mut *self.query)
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.query.send(commands)?;
+        let mut replies = Vec::new();
+        for number in 0..offset.saturating_add(count) {
+            let reply = self.parser.parse_value(&mut *self.query)?;
+            if number >= offset {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        true
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock_value::TOKEN;
+
+    const S: Duration = Duration::from_secs(1);
+    const MINORITY: Option<Problem> = Some(Problem::Minority);
+    const NO_EXPIRY: Option<Problem> = Some(Problem::NoExpiry);
+
+    fn key(name: &str, token: u8, left: Duration) -> Key {
+        Key {
+            name: name.into(),
+            value: Some(vec![token; TOKEN]),
+            left,
+        }
+    }
+
+    /// Token 1 under the name `a`, for ten seconds.
+    fn one() -> Answer {
+        Ok(vec![key("a", 1, 10 * S)])
+    }
+
+    fn none() -> Answer {
+        Ok(Vec::new())
+    }
+
+    fn away() -> Answer {
+        Err(Cause::Connect("away".into()))
+    }
+
+    /// Name, fingerprint's start, on how many nodes, what remains, problem.
+    type Brief = (String, String, usize, Option<Duration>, Option<Problem>);
+
+    /// What is listed after all looks.
+    fn after(looks: Vec<Vec<Answer>>) -> Vec<Brief> {
+        let mut looks = looks.into_iter();
+        let first = looks.next().unwrap();
+        let mut found = Found::new(first.len());
+        let numbered = |answers: Vec<Answer>| answers.into_iter().enumerate().collect();
+        found.add(numbered(first));
+        for look in looks {
+            assert!(!found.suspects().is_empty(), "there is no other look");
+            found.look_again(numbered(look));
+        }
+        let brief = |lock: ListedLock| {
+            let name = String::from_utf8(lock.name().to_vec()).unwrap();
+            let holder = lock.holder().map(|holder| holder.fingerprint().to_string());
+            (
+                name,
+                holder.unwrap_or_default().chars().take(2).collect(),
+                lock.nodes().count(),
+                lock.remaining(),
+                lock.problem(),
+            )
+        };
+        found.listed().into_iter().map(brief).collect()
+    }
+
+    fn lock(nodes: usize, problem: Option<Problem>) -> Vec<Brief> {
+        vec![("a".into(), "01".into(), nodes, Some(10 * S), problem)]
+    }
+
+    #[test]
+    fn a_lock_on_a_majority_is_none_and_one_on_a_minority_in_each_look_is_a_leftover() {
+        assert_eq!(after(vec![vec![one()]]), lock(1, None));
+        assert_eq!(after(vec![vec![one(), one(), none()]]), lock(2, None));
+        assert_eq!(after(vec![vec![one(), one(), away()]]), lock(2, None));
+        let left = || vec![one(), none(), none()];
+        assert_eq!(after(vec![left(), left(), left()]), lock(1, MINORITY));
+        // It may lie on the node that did not answer, too.
+        assert_eq!(after(vec![vec![one(), none(), away()]]), lock(1, None));
+        let of_five = || vec![one(), none(), none(), away(), none()];
+        assert_eq!(after(vec![of_five(), of_five()]), lock(1, MINORITY));
+    }
+
+    #[test]
+    fn what_is_taken_or_released_between_two_nodes_looks_is_no_leftover() {
+        let left = || vec![one(), none(), none()];
+        let gone = || vec![none(), none(), none()];
+        let held = || vec![one(), one(), one()];
+        // Released while the first look was made; taken meanwhile; both.
+        assert_eq!(after(vec![left(), gone()]), []);
+        assert_eq!(after(vec![left(), held()]), lock(3, None));
+        assert_eq!(after(vec![left(), left(), gone()]), []);
+        // The node went away: it is not known any more where it lies.
+        assert_eq!(
+            after(vec![left(), vec![one(), none(), away()]]),
+            lock(1, None)
+        );
+        // Another holder's, which is just being taken.
+        let others = || vec![none(), Ok(vec![key("a", 2, 9 * S)]), none()];
+        let found = after(vec![left(), others()]);
+        assert_eq!(found, [("a".into(), "02".into(), 1, Some(9 * S), None)]);
+        // What is no suspect stays as it was seen.
+        let with_other = |answer: Answer| Ok([answer.unwrap(), vec![key("b", 3, S)]].concat());
+        let first = vec![with_other(one()), with_other(none()), none()];
+        let found = after(vec![first, gone()]);
+        assert_eq!(found, [("b".into(), "03".into(), 2, Some(S), None)]);
+    }
+
+    #[test]
+    fn a_leftover_beside_a_lock_of_the_same_name_is_distinguished_from_it() {
+        let both = || {
+            vec![
+                one(),
+                Ok(vec![key("a", 2, 7 * S)]),
+                Ok(vec![key("a", 2, 9 * S)]),
+            ]
+        };
+        let found = after(vec![both(), both(), both()]);
+        let held = ("a".into(), "02".into(), 2, Some(7 * S), None);
+        assert_eq!(found, [lock(1, MINORITY).remove(0), held]);
+    }
+
+    #[test]
+    fn a_key_that_never_ends_is_a_problem() {
+        let all =
+            |left: [Duration; 3]| after(vec![left.map(|left| Ok(vec![key("a", 1, left)])).into()]);
+        let found =
+            |remaining, problem| vec![("a".to_owned(), "01".to_owned(), 3, remaining, problem)];
+        assert_eq!(all([Duration::MAX; 3]), found(None, NO_EXPIRY));
+        assert_eq!(
+            all([Duration::MAX, S, 2 * S]),
+            found(Some(2 * S), NO_EXPIRY)
+        );
+        assert_eq!(all([61 * S, 2 * S, S]), found(Some(2 * S), None));
+    }
+
+    #[test]
+    fn locks_are_distinguished_from_other_keys() {
+        let of = |value: &[u8]| Key {
+            name: b"a".to_vec(),
+            value: Some(value.to_vec()),
+            left: S,
+        };
+        let token = [0xA7; TOKEN];
+        assert!(of(&token).holder().is_some());
+        assert!(
+            of(&[&token[..], b"\0redlock:web-3"].concat())
+                .holder()
+                .is_some()
+        );
+        for other in [
+            &b""[..],
+            b"2026-11-22T08:41:00Z",
+            "{\"name\":\"Jürgen\",\"password\":\"hunter2\"}".as_bytes(),
+            &token[..19],
+        ] {
+            assert!(of(other).holder().is_none(), "{other:?}");
+        }
+        let hash = Key {
+            value: None,
+            ..of(b"")
+        };
+        assert!(hash.holder().is_none());
+
+        let named = |name: &str, key: &Key| Key {
+            name: name.into(),
+            ..key.clone()
+        };
+        for (name, key, beside) in [
+            ("a:w", &hash, true),
+            ("a:w", &of(&token), false),
+            ("a:wt", &of(b"redlock:3f"), true),
+            ("a:wt", &of(&token), false),
+            ("a:fence", &of(b"1795336800000001"), true),
+            ("a:fence", &of(&token), false),
+            ("a", &hash, false),
+        ] {
+            assert_eq!(
+                named(name, key).is_beside_a_lock(),
+                beside,
+                "{name} {key:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_scan_ends_where_that_of_a_server_of_its_size_would() {
+        for (pages, seen, size, endless) in [
+            (1, 1000, 0, false),
+            (12, 11_000, 0, true),
+            (1200, 1_200_000, 1_000_000, false),
+            (4011, 4_010_001, 1_000_000, true),
+            // A server that had 2^28 keys and has none.
+            (26_844, 10, 10, false),
+            (40_000, 10, 10, true),
+            (usize::MAX, usize::MAX, usize::MAX, true),
+        ] {
+            assert_eq!(
+                is_endless(pages, seen, size),
+                endless,
+                "{pages} {seen} {size}"
+            );
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `Redlock::list`. (What `redlock list` shows of it: `tests/cli`.)
+
+use crate::support;
+
+use redlock_sync::{ListedLock, Listing, Problem, Redlock};
+use support::*;
+
+const LONG: &[u8] = b"60000";
+
+fn names(listing: &Listing) -> Vec<String> {
+    let name = |lock: &ListedLock| String::from_utf8(lock.name().to_vec()).unwrap();
+    listing.locks().map(name).collect()
+}
+
+fn listed<'a>(listing: &'a Listing, name: &str) -> &'a ListedLock {
+    let mut locks = listing.locks();
+    locks.find(|lock| lock.name() == name.as_bytes()).unwrap()
+}
+
+#[test]
+fn every_lock_is_listed_with_its_holder_and_what_is_wrong_with_it() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let labelled = redlock.clone().with_options(options().label("web-3"));
+    let lock = labelled.unwrap().acquire("held", TTL).unwrap();
+    eventually("it is on all nodes", || {
+        servers.iter().all(|server| server.exists("held"))
+    });
+    servers[1].command_bytes(&[b"SET", b"left", &[7; 20], b"PX", LONG]);
+    for server in &servers {
+        server.command_bytes(&[b"SET", b"endless", &[8; 20]]);
+        server.command(&["SET", "other", "data"]);
+    }
+    let listing = redlock.list(None).unwrap();
+    assert_eq!(names(&listing), ["endless", "held", "left"]);
+    assert!(listing.has_majority() && listing.failed().count() == 0);
+    assert_eq!((listing.nodes(), listing.keys()), (3, 10));
+
+    let held = listed(&listing, "held");
+    let holder = held.holder().unwrap();
+    assert_eq!(holder.fingerprint(), lock.token().fingerprint());
+    assert_eq!((holder.label(), held.problem()), (Some("web-3"), None));
+    assert!(held.remaining().unwrap() <= TTL);
+    let nodes: Vec<usize> = held.nodes().map(|(node, _)| node).collect();
+    assert_eq!(nodes, [0, 1, 2]);
+
+    let left = listed(&listing, "left");
+    assert_eq!(left.problem(), Some(Problem::Minority));
+    let nodes: Vec<usize> = left.nodes().map(|(node, _)| node).collect();
+    assert_eq!(nodes, [1]);
+
+    let endless = listed(&listing, "endless");
+    assert_eq!(endless.problem(), Some(Problem::NoExpiry));
+    assert_eq!(endless.remaining(), None);
+    assert!(endless.nodes().all(|(_, left)| left.is_none()));
+
+    let all = redlock.list(Some("*e*")).unwrap();
+    assert_eq!(names(&all), ["endless", "held", "left", "other"]);
+    assert_eq!(listed(&all, "other").holder(), None);
+    assert!(config(redlock.list(Some(""))).contains("pattern is empty"));
+    lock.release().unwrap();
+}
+
+#[test]
+fn nodes_that_cannot_be_read_are_part_of_the_list() {
+    let mut servers = Server::several(3);
+    let redlock = redlock(&servers);
+    for server in &servers {
+        server.command_bytes(&[b"SET", b"a", &[7; 20], b"PX", LONG]);
+    }
+    servers[0].command(&["ACL", "SETUSER", "default", "-scan"]);
+    let listing = redlock.list(None).unwrap();
+    assert_eq!(listed(&listing, "a").nodes().count(), 2);
+    assert!(listing.has_majority());
+    let failed: Vec<_> = listing.failed().collect();
+    let [(0, address, cause)] = failed[..] else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(address, format!("127.0.0.1:{}", servers[0].port()));
+    let cause = cause.to_string();
+    assert!(
+        cause.contains("NOPERM") && cause.contains("permit it"),
+        "{cause}"
+    );
+    servers[1].kill();
+    let listing = redlock.list(None).unwrap();
+    assert!(!listing.has_majority());
+    assert_eq!(listing.failed().count(), 2);
+}
+
+#[test]
+fn a_node_that_repeats_its_password_does_not_show_it_in_a_list() {
+    let node = fake::Fake::new(|words| match &words[0][..] {
+        b"AUTH" => b"+OK\r\n".to_vec(),
+        _ => b"-ERR sent after AUTH u hunter2\r\n".to_vec(),
+    });
+    let redlock = Redlock::new(node.url("hunter2")).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let listing = redlock.list(None).unwrap();
+    let (_, _, cause) = listing.failed().next().unwrap();
+    let expected = "the server answered: ERR sent after AUTH u ***";
+    assert_eq!(cause.to_string(), expected);
+    assert!(!format!("{listing:?}").contains("hunter2"));
+}
