@@ -32,7 +32,7 @@ use crate::protocol::scripts::{
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::Random;
-use crate::protocol::sim::store::{Mood, Store, Value, parse};
+use crate::testing::store::{Mood, Store, Value, parse};
 
 /// Fencing tokens see the time of day in steps of so many microseconds.
 const STEP: u64 = 100_000;

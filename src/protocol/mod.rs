@@ -51,11 +51,11 @@ pub(crate) mod waiter;
 
 /// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
 #[cfg(test)]
-fn mutant(number: u32) -> bool {
+pub(crate) fn mutant(number: u32) -> bool {
     sim::mutant(number)
 }
 
 #[cfg(not(test))]
-const fn mutant(_: u32) -> bool {
+pub(crate) const fn mutant(_: u32) -> bool {
     false
 }

@@ -9,7 +9,7 @@ use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::scripts::LOOK;
-use crate::protocol::sim::store::Value;
+use crate::testing::store::Value;
 use crate::token::Token;
 
 impl Pair {

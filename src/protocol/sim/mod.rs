@@ -12,7 +12,7 @@
 //! SIM_SEED=17 cargo test --release --lib replay -- --ignored --nocapture  one seed, with a trace
 //! ```
 //!
-//! A server is a model of a real one (`store`), with which the differential test in `net` compares it.
+//! A server is a model of a real one (`testing::store`), with which the differential test in `net` compares it.
 //!
 //! *Mutants* show that the properties can fail: each breaks one rule, by a switch that exists only in
 //! tests, and must be found.
@@ -24,7 +24,6 @@
 mod client;
 mod network;
 mod server;
-pub(crate) mod store;
 mod subscription;
 mod tests;
 mod waiting;

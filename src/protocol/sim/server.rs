@@ -1,12 +1,12 @@
 //! A virtual server: a store with a clock of its own, and moods.
 
-use super::store::{Mood, Store, Value, parse};
 use super::{Event, MS, RESOLUTION, Random, TODAY, World, mutant, trace};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
     Script,
 };
+use crate::testing::store::{Mood, Store, Value, parse};
 
 /// How far clocks differ, and the steps in which fencing tokens see them: as much smaller as everything here.
 const SKEW: u64 = 20 * MS;

@@ -1,12 +1,13 @@
 //! The scripts, written out by hand: what `protocol/scripts/*.lua` do.
 
 use super::{Answer, NOT_KNOWN, Refused, Result, Run, Value, number};
+use crate::lock_value;
+use crate::protocol::mutant;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, LOOK, RELEASE,
     RELEASE_AND_NOTIFY, SCRIPTS,
 };
 use crate::protocol::sha1::sha1;
-use crate::protocol::sim::mutant;
 
 /// As Lua writes a number (`%.14g`).
 fn lua_number(number: i64) -> String {
@@ -287,7 +288,13 @@ impl Run<'_> {
             Ok(None) => Answer::Nil,
             Ok(Some(value)) => {
                 let head = format!("{left} {} ", value.len());
-                Answer::Bulk([head.as_bytes(), &value[..value.len().min(84)]].concat())
+                Answer::Bulk(
+                    [
+                        head.as_bytes(),
+                        &value[..value.len().min(lock_value::LONGEST)],
+                    ]
+                    .concat(),
+                )
             }
             Err(_) => Answer::Bulk(format!("{left} -1 ").into_bytes()),
         })

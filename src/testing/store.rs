@@ -7,7 +7,7 @@ mod scripts;
 
 use scripts::script;
 
-use super::mutant;
+use crate::protocol::mutant;
 use crate::protocol::scripts::SCRIPTS;
 
 /// Publishes a message on a channel, and returns how many connections receive it.
@@ -174,7 +174,7 @@ impl Store {
     }
 
     /// A knock comes into the queue after its denial (mutant 32).
-    pub(super) fn join_late(&mut self, time: u64, args: &[&[u8]]) {
+    pub(crate) fn join_late(&mut self, time: u64, args: &[&[u8]]) {
         self.set_time(time);
         let mut run = Run {
             store: self,

@@ -1,0 +1,3 @@
+//! A model of a Redis server, for tests.
+
+pub(crate) mod store;
