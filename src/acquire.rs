@@ -1,4 +1,4 @@
-//! How a thread acquires a lock: its attempts, and its place among the threads that wait.
+//! How a thread acquires a lock: its attempts, and what it does while it waits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,43 +17,51 @@ use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 use crate::shown::Shown;
 use crate::text::human;
 use crate::token::{Token, jitter};
-use crate::waiting::leave;
+use crate::waiting::dequeue;
 
-/// How often `acquire_while` asks while it waits.
+/// How often `acquire_while` calls `keep_trying` while it waits.
 const ASK: Duration = Duration::from_millis(50);
 
-/// A place in a line. However the thread goes, it leaves the place.
+/// A waiter in a queue. It leaves the queue however its thread ends its wait.
 struct WaiterGuard<'a> {
     shared: &'a Shared,
     resource: &'a Arc<[u8]>,
-    place: u64,
+    id: u64,
     since: Instant,
     fair: bool,
     waiter: Arc<Waiter>,
-    got: bool,
+    acquired: bool,
 }
 
 impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         if !self.shared.is_ours() {
-            // A child that was forked by `keep_trying`: this is its parent's.
+            // In a child that was forked by `keep_trying`, the waiter is the parent's.
             return;
         }
         let waiting = &self.shared.waiting;
         let now = clock::instant();
-        if self.got {
-            return waiting.with(|queues| queues.acquired(self.place, now));
+        if self.acquired {
+            return waiting.with(|queues| queues.acquired(self.id, now));
         }
-        if let Some(channel) = waiting.with(|queues| queues.give_up(self.place, now)) {
+        if let Some(channel) = waiting.with(|queues| queues.give_up(self.id, now)) {
             let driver = &self.shared.driver;
-            leave(driver, self.resource, channel, self.fair, NodeSet::ALL);
+            dequeue(driver, self.resource, channel, self.fair, NodeSet::ALL);
             let now = clock::instant();
-            waiting.with(|queues| queues.dequeued(self.place, now));
+            waiting.with(|queues| queues.dequeued(self.id, now));
         }
     }
 }
 
-/// One who wants a lock.
+/// The result of an attempt.
+// A box would be an allocation for each lock.
+#[allow(clippy::large_enum_variant)]
+enum Attempted {
+    Acquired(Lock),
+    Failed(Failure, Rejection),
+}
+
+/// A call that acquires a lock.
 pub(crate) struct Acquirer<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) options: &'a Options,
@@ -61,7 +69,7 @@ pub(crate) struct Acquirer<'a> {
     pub(crate) ttl: Ttl,
     /// Whether to go on.
     pub(crate) keep_trying: Option<&'a mut dyn FnMut() -> bool>,
-    /// So many it has made.
+    /// The number of attempts made.
     pub(crate) attempts: u32,
 }
 
@@ -72,11 +80,13 @@ impl Acquirer<'_> {
             return self.wait(Duration::ZERO);
         }
         let attempt = self.attempt(None);
-        let tried = self.carry_out(attempt, None)?;
-        tried.map_err(|(failure, _)| error(failure))
+        match self.carry_out(attempt, None)? {
+            Attempted::Acquired(lock) => Ok(lock),
+            Attempted::Failed(failure, _) => Err(error(failure)),
+        }
     }
 
-    /// Tries until the lock is there, for so long.
+    /// Tries until it has the lock, for at most `wait`.
     pub(crate) fn wait(&mut self, wait: Duration) -> Result<Lock, Error> {
         let since = clock::instant();
         let end = since.checked_add(wait);
@@ -85,18 +95,18 @@ impl Acquirer<'_> {
         let node_timeout = self.shared.driver.nodes().node_timeout;
         let turn = self.options.fair.then(|| Turn::new(node_timeout));
         let now = clock::instant();
-        let waits = !wait.is_zero() && !waiting.is_quiet();
+        let waits = !wait.is_zero() && !waiting.is_idle();
         let joins =
-            turn.is_some() || waits && waiting.with(|lines| lines.has_queue(self.resource, now));
+            turn.is_some() || waits && waiting.with(|queues| queues.has_queue(self.resource, now));
         let mut tried = None;
         if !joins {
-            let was_here = waiting.is_connected(self.resource);
+            let was_held_here = waiting.is_held_here(self.resource);
             let attempt = self.attempt(None);
             let failure = match self.carry_out(attempt, None)? {
-                Ok(lock) => return Ok(lock),
-                Err((failure, _)) => failure,
+                Attempted::Acquired(lock) => return Ok(lock),
+                Attempted::Failed(failure, _) => failure,
             };
-            let held_here = was_here || waiting.is_connected(self.resource);
+            let held_here = was_held_here || waiting.is_held_here(self.resource);
             if is_over(end) || failure.is_hopeless() {
                 return Err(error(failure));
             }
@@ -116,59 +126,58 @@ impl Acquirer<'_> {
             turn,
         };
         let waiter = Waiter::new(Some(self.resource.clone()));
-        let (who, now) = (waiter.clone(), Point::now());
-        let place = waiting.with(|lines| lines.join(self.resource, who, request, tried, now));
-        let mut seat = WaiterGuard {
+        let (thread, now) = (waiter.clone(), Point::now());
+        let id = waiting.with(|queues| queues.join(self.resource, thread, request, tried, now));
+        let mut guard = WaiterGuard {
             shared: self.shared,
             resource: self.resource,
-            place,
+            id,
             since,
             fair: turn.is_some(),
             waiter,
-            got: false,
+            acquired: false,
         };
-        let lock = self.stand(&seat)?;
-        seat.got = true;
+        let lock = self.wait_in_queue(&guard)?;
+        guard.acquired = true;
         Ok(lock)
     }
 
-    /// Waits in the line.
-    fn stand(&mut self, seat: &WaiterGuard<'_>) -> Result<Lock, Error> {
+    fn wait_in_queue(&mut self, guard: &WaiterGuard<'_>) -> Result<Lock, Error> {
         let waiting = &self.shared.waiting;
         loop {
             self.ask()?;
-            let here = waiting.is_connected(self.resource);
-            let step = waiting.with(|lines| lines.step(seat.place, here, Point::now()));
-            let tried = match step {
+            let held_here = waiting.is_held_here(self.resource);
+            let action = waiting.with(|queues| queues.step(guard.id, held_here, Point::now()));
+            let attempted = match action {
                 WaiterAction::Park(until) => {
-                    waiting.listen(&self.shared.driver);
+                    waiting.subscribe(&self.shared.driver);
                     self.park(until);
                     continue;
                 }
-                WaiterAction::Try(knock) => {
-                    let attempt = self.attempt(knock).since(seat.since);
+                WaiterAction::Try(entry) => {
+                    let attempt = self.attempt(entry).since(guard.since);
                     self.carry_out(attempt, None)?
                 }
                 WaiterAction::HandedOff(attempt) => {
-                    let answer = self.shared.driver.run_handed_off(&seat.waiter);
-                    let tried = self.carry_out(attempt, Some(answer));
-                    // If it has the lock, that counts by itself now.
+                    let answer = self.shared.driver.run_handed_off(&guard.waiter);
+                    let attempted = self.carry_out(attempt, Some(answer));
+                    // The hand-off counted as a lock held here. If the lock was acquired, that now counts itself.
                     waiting.ends(self.resource);
-                    tried?
+                    attempted?
                 }
                 WaiterAction::GiveUp(failure) => return Err(error(failure)),
             };
-            let (failure, rejection) = match tried {
-                Ok(lock) => return Ok(lock),
-                Err(failed) => failed,
+            let (failure, rejection) = match attempted {
+                Attempted::Acquired(lock) => return Ok(lock),
+                Attempted::Failed(failure, rejection) => (failure, rejection),
             };
             let pause = self.pause(&failure);
             let now = clock::instant();
-            waiting.with(|lines| lines.failed(seat.place, (failure, pause), &rejection, now));
+            waiting.with(|queues| queues.failed(guard.id, (failure, pause), &rejection, now));
         }
     }
 
-    /// Sleeps until then, or until it is woken, or is to ask.
+    /// Sleeps until then, until it is woken, or until `keep_trying` has to be called.
     fn park(&self, until: Instant) {
         let rest = until.saturating_duration_since(clock::instant());
         std::thread::park_timeout(match self.keep_trying {
@@ -193,7 +202,7 @@ impl Acquirer<'_> {
         let (min, max) = self.options.retry_delay;
         let pause = jitter(min, max);
         match failure {
-            // Nobody pauses for longer than until enough nodes vote.
+            // No pause is longer than until enough nodes vote.
             Failure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
                 pause.min(wait.saturating_add(jitter(Duration::ZERO, min)))
             }),
@@ -201,18 +210,18 @@ impl Acquirer<'_> {
         }
     }
 
-    fn attempt(&self, knock: Option<Arc<QueueEntry>>) -> Attempt {
+    fn attempt(&self, entry: Option<Arc<QueueEntry>>) -> Attempt {
         let node_timeout = self.shared.driver.nodes().node_timeout;
         let label = self.options.label.clone();
-        Attempt::new(self.resource.clone(), self.ttl, label, knock, node_timeout)
+        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout)
     }
 
-    /// One attempt, of as many tries as it takes. `answer`: that to its first try.
+    /// One attempt, with all the tries that it takes. `answer`: the answer to the first try, if that was made already.
     fn carry_out(
         &mut self,
         mut attempt: Attempt,
         mut answer: Option<Answer>,
-    ) -> Result<Result<Lock, (Failure, Rejection)>, Error> {
+    ) -> Result<Attempted, Error> {
         self.attempts = self.attempts.saturating_add(1);
         loop {
             let answer = match answer.take() {
@@ -224,22 +233,26 @@ impl Acquirer<'_> {
             };
             let now = Point::now();
             report(self.resource, &answer, attempt.took(now));
-            let passed = answer.passed;
+            let notified_elsewhere = answer.passed;
             let lock = |key: Key, deadline: Deadline| {
                 let shared = self.shared.clone();
                 let mut lock = Lock::new(shared, key, self.ttl, deadline, self.options);
-                lock.passed = passed;
+                lock.notified_elsewhere = notified_elsewhere;
                 lock
             };
-            let failed = |failure| Ok(Err((failure, Rejection::default())));
+            let failed = |failure| Ok(Attempted::Failed(failure, Rejection::default()));
             match attempt.answered(answer, now) {
-                Tried::Granted(key, deadline) => return Ok(Ok(lock(key, deadline))),
+                Tried::Granted(key, deadline) => {
+                    return Ok(Attempted::Acquired(lock(key, deadline)));
+                }
                 Tried::TooSlow(key, deadline) => {
                     drop(lock(key, deadline));
                     return failed(Failure::TooSlow);
                 }
                 Tried::Expired => return failed(Failure::TooSlow),
-                Tried::Denied(rejection) => return Ok(Err((Failure::Busy, rejection))),
+                Tried::Denied(rejection) => {
+                    return Ok(Attempted::Failed(Failure::Busy, rejection));
+                }
                 Tried::Unavailable(errors) => {
                     return match errors.same_server() {
                         Some(mistake) => Err(Error::Config(mistake)),
@@ -251,7 +264,7 @@ impl Acquirer<'_> {
         }
     }
 
-    /// Between two tries.
+    /// The pause between two tries.
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         let end = clock::instant() + time;
         loop {

@@ -16,7 +16,7 @@ use crate::renewals::{DetectedBy, Renewal, Renewals};
 use crate::shown::Shown;
 use crate::sync;
 use crate::token::Token;
-use crate::waiting::Waiting;
+use crate::waiting::{Release, Waiting};
 
 /// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
 /// the last of them is gone, and the kept locks.
@@ -80,8 +80,8 @@ pub struct Lock {
     pub(crate) fencing_token: OnceLock<u64>,
     /// The observer was notified of the acquisition.
     announced: bool,
-    /// When it was acquired, another process had been sent the message that it is free.
-    pub(crate) passed: bool,
+    /// When it was acquired, another process had been notified that it is free.
+    pub(crate) notified_elsewhere: bool,
     /// Waiters get it in the order of their arrival.
     fair: bool,
     /// Released, leaked, or dropped: nothing is left to do in `Drop`.
@@ -126,7 +126,7 @@ impl Lock {
             restart_guard: options.restart_guard,
             fencing_token: OnceLock::new(),
             announced: false,
-            passed: false,
+            notified_elsewhere: false,
             fair: options.fair,
             ended: false,
         }
@@ -410,10 +410,13 @@ impl Lock {
 
     fn run_release(&self, only_write: bool) -> Outcome {
         let (shared, key) = (&self.shared, self.lease().key.clone());
-        let how = (self.passed, self.fair);
-        shared
-            .waiting
-            .release(&shared.driver, &key, how, only_write)
+        let release = Release {
+            key: &key,
+            notified_elsewhere: self.notified_elsewhere,
+            fair: self.fair,
+            only_write,
+        };
+        shared.waiting.release(&shared.driver, &release)
     }
 
     /// Writes the release and does not wait for the answers.

@@ -1,4 +1,4 @@
-//! A connection over which a node tells of releases: a subscription to the channel of this process.
+//! A connection over which a node notifies this process of releases: a subscription to its channel.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::protocol::queue;
 use crate::protocol::resp::{self, Reply};
 use crate::secret::Secret;
 
-/// A node that has said nothing for so long is asked whether it is still there.
+/// A node that has sent nothing for this time is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(crate) struct Subscription {
@@ -18,8 +18,8 @@ pub(crate) struct Subscription {
     secret: Secret,
     inbox: Vec<u8>,
     buffer: Vec<u8>,
-    /// It was asked whether it is still there.
-    asked: bool,
+    /// The node was asked whether it is still there.
+    pinged: bool,
 }
 
 impl Subscription {
@@ -39,7 +39,7 @@ impl Subscription {
             secret: handshake.secret,
             inbox: Vec::new(),
             buffer: Vec::new(),
-            asked: false,
+            pinged: false,
         };
         loop {
             match subscription.reply()? {
@@ -48,37 +48,37 @@ impl Subscription {
                 None if clock::instant() >= until => {
                     return Err(Cause::NotConnected(timeout, timeout));
                 }
-                None => subscription.receive(until)?,
+                None => subscription.read(until)?,
             }
         }
     }
 
-    /// The next resource that it is told of, if there is any within a second. After an error it is finished.
-    pub(crate) fn hear(&mut self) -> Result<Option<Vec<u8>>, Cause> {
+    /// The resource of the next message, if one comes within a second. After an error the subscription has ended.
+    pub(crate) fn receive(&mut self) -> Result<Option<Vec<u8>>, Cause> {
         let until = clock::instant() + QUIET;
         loop {
             match self.reply()? {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Some(reply) => {
-                    self.asked = false;
+                    self.pinged = false;
                     if let Some(resource) = queue::message(reply) {
                         return Ok(Some(resource));
                     }
                 }
-                None if clock::instant() < until => self.receive(until)?,
-                None if self.asked => return Err(Cause::NoAnswer(QUIET, Limit::Own)),
+                None if clock::instant() < until => self.read(until)?,
+                None if self.pinged => return Err(Cause::NoAnswer(QUIET, Limit::Own)),
                 None => {
                     let mut ping = Vec::new();
                     resp::pack(&mut ping, &[&[b"PING"]], None);
                     self.connection.send(&ping, until + QUIET, until)?;
-                    self.asked = true;
+                    self.pinged = true;
                     return Ok(None);
                 }
             }
         }
     }
 
-    fn receive(&mut self, until: Instant) -> Result<(), Cause> {
+    fn read(&mut self, until: Instant) -> Result<(), Cause> {
         let now = clock::instant();
         let bytes = self.connection.recv(&mut self.buffer, until, now)?;
         self.inbox.extend_from_slice(bytes);
@@ -96,7 +96,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // A node tells as long as anybody has the connection.
+        // A node sends messages until the connection is closed, even if a forked child still has a copy of the socket.
         self.connection.shutdown();
     }
 }
