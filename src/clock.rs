@@ -15,7 +15,7 @@ pub(crate) fn instant() -> Instant {
 ///
 /// `CLOCK_MONOTONIC` stands still while a machine is suspended, and std offers no
 /// `CLOCK_BOOTTIME`. The wall clock goes on. Taking the larger of the two differences finds the
-/// suspend (rule R3), and errs to the safe side when somebody sets the wall clock forward.
+/// suspend (rule R3), and errs to the safe side when the wall clock is set forward.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) mono: Instant,

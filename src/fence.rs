@@ -25,8 +25,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the validity is over, even if the number is already known; or so many nodes no longer hold
-    ///   the lock that no majority is left.
+    /// - [`Error::Lost`]: the validity is over, even if the number is already known; or too few nodes hold the lock
+    ///   for a majority.
     /// - [`Error::Unavailable`]: too few nodes answered. The deadline stays in force; try again.
     ///
     /// # Example
@@ -40,7 +40,7 @@ impl Lock {
     /// let fence = lock.fencing_token()?;
     /// let balance = read();
     /// if update(balance + 100, fence) == 0 {
-    ///     println!("somebody else has the account by now");
+    ///     println!("another holder has the account by now");
     /// }
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
@@ -90,7 +90,7 @@ impl KeptLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::fencing_token`]. If so many nodes no longer hold the lock that no majority is left, the lock is lost
+    /// As [`Lock::fencing_token`]. If too few nodes hold the lock for a majority, it is lost
     /// for all its functions and callbacks.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.lock().fence();

@@ -68,7 +68,7 @@ impl Lock {
         }
         let (now, lease) = (Point::now(), self.lease());
         let (held, old) = (lease.held(now), lease.deadline);
-        let due = lease.has_releases(now).then(|| lease.granted);
+        let due = lease.is_due(now).then(|| lease.granted);
         drop(lease);
         if max_hold < held {
             return Err(Error::config(format!(
@@ -186,7 +186,7 @@ impl KeptLock {
         &self.lock
     }
 
-    /// `None` in a forked child, whose lock it is not.
+    /// `None` in a forked child: the lock is its parent's.
     fn renewal(&self) -> Option<&Arc<Renewal>> {
         match &self.lock.home {
             Home::Shared(renewal) if self.lock.shared.is_ours() => Some(renewal),

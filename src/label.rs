@@ -1,4 +1,4 @@
-//! Who has a lock, for people: a text behind the token in the key's value.
+//! A text that tells people which program holds a lock: it stands behind the token in the key's value.
 
 use std::fmt;
 use std::sync::Arc;

@@ -43,7 +43,7 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Leave the work to whoever already holds the lock:
+//! Leave the work to the process that already holds the lock:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
@@ -89,7 +89,7 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! [`Redlock::acquire_while`] waits until it is told to stop. [`Lock::extend`] prolongs a lock that
+//! [`Redlock::acquire_while`] waits until its closure returns false. [`Lock::extend`] prolongs a lock that
 //! is still held. [`Lock::token`] and [`Redlock::resume`] hand a lock to another process.
 //!
 //! ## Nodes
@@ -113,7 +113,7 @@
 //! # Errors
 //!
 //! [`Error`] has a table of what to do about each of them. Two are easily confused: [`Error::Busy`] means
-//! that somebody else holds the lock (or that others tried for it as well, and none got a majority).
+//! that another holder has the lock (or that others tried for it as well, and none got a majority).
 //! [`Error::Unavailable`] means that too few nodes answered to know, and carries the cause of each failed
 //! node. As long as a majority of the nodes answers, the failure of the others is not an error.
 //!
@@ -161,8 +161,8 @@
 //! | debug | one line for each attempt to acquire: result, votes, time; and that a node cannot tell this process of the releases of others |
 //! | trace | the answers of the nodes, one by one |
 //!
-//! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that somebody else
-//! holds is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
+//! A line about a lock names its resource, escaped, and at most the first 64 bytes of it. A lock that another
+//! holder has is not worth a warning. No line shows a token or a password. If the logger panics, the panic is caught and
 //! ignored.
 //!
 //! # Minimum supported Rust version
@@ -186,7 +186,7 @@
     )
 )]
 
-/// Logs. Somebody's logger may panic, and nothing is left half done by that.
+/// Logs. If the program's logger panics, nothing is left half done.
 macro_rules! say {
     ($level:ident, $($what:tt)+) => {{
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| log::$level!($($what)+)));
@@ -227,7 +227,7 @@ mod lock;
 mod lock_value;
 /// Sockets, threads and clocks: what drives the protocol.
 mod net;
-/// What happens, told to a closure of the program.
+/// Events, for a closure of the program.
 mod observe;
 /// What people and monitoring ask the nodes.
 mod ops;
@@ -256,7 +256,7 @@ mod tls;
 mod token;
 /// The URL of a node, and what is wrong with it.
 mod url;
-/// How threads wait for a lock that somebody has.
+/// How threads wait for a lock that another holder has.
 mod waiting;
 
 pub use config_error::ConfigError;

@@ -312,7 +312,7 @@ impl Lock {
     }
 
     /// How it ends: `how`, unless it turns out to be lost.
-    fn or_lost(&self, how: Ending) -> Ending {
+    fn ending(&self, how: Ending) -> Ending {
         match self.announced && self.validity().is_err() {
             true => Ending::WasLost,
             false => how,
@@ -383,11 +383,11 @@ impl Lock {
         }
     }
 
-    /// Gives up the lock without releasing it: nobody can take it until its ttl ends. Use it for a
+    /// Gives up the lock without releasing it: it cannot be taken until its ttl ends. Use it for a
     /// throttle ("at most once in 5 seconds"), and after the lock was handed to another process.
     pub fn leak(mut self) {
         if self.end() {
-            let how = self.or_lost(Ending::Leaked);
+            let how = self.ending(Ending::Leaked);
             self.shared.waiting.ends(&self.resource);
             self.ended(how);
         }
@@ -435,7 +435,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if self.end() {
-            let how = self.or_lost(Ending::Dropped);
+            let how = self.ending(Ending::Dropped);
             self.write_release();
             self.ended(how);
         }

@@ -67,7 +67,7 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A lock was found lost: by its user (who queries, extends or ends it), or by the thread that keeps it alive.
+    /// A lock was found lost: by its holder (in a call that queries, extends or ends it), or by the thread that keeps it alive.
     #[non_exhaustive]
     Lost {
         /// What was locked.

@@ -65,7 +65,7 @@ impl Options {
     /// How long [`Redlock::acquire`](crate::Redlock::acquire) may try in all. Zero means one
     /// attempt, [`Duration::MAX`] for ever. It also bounds what is built on `acquire`, such as
     /// [`with_lock`](crate::Redlock::with_lock), but not
-    /// [`acquire_while`](crate::Redlock::acquire_while), which waits until it is told to stop.
+    /// [`acquire_while`](crate::Redlock::acquire_while), which waits until its closure returns false.
     ///
     /// Defaults to 10 s.
     #[must_use]
@@ -144,7 +144,7 @@ impl Options {
     /// (`appendfsync always`) do not need it. It does not notice `FLUSHALL`, evicted keys, or a virtual machine
     /// that was reset to a snapshot.
     ///
-    /// Defaults to no guard, because a node of a new deployment cannot be told from one that has forgotten
+    /// Defaults to no guard, because a node of a new deployment cannot be distinguished from one that has forgotten
     /// everything: with the guard, the first start of a deployment has to wait as well.
     ///
     /// ```
@@ -161,7 +161,7 @@ impl Options {
         self
     }
 
-    /// Whether a lock goes to whoever has waited longest, across processes. All clients that use the same resources
+    /// Whether a lock goes to the waiter that has waited longest, across processes. All clients that use the same resources
     /// should set the same value: clients without the option go before those with it.
     ///
     /// Among fair waiters, the one that has waited longest gets the lock, if it is alive and takes its turn. Its
@@ -169,7 +169,7 @@ impl Options {
     /// clocks, whose difference counts up to one second. There is no order where nodes cannot send messages to the
     /// waiters (to a user without channels). A turn is the time for which a free lock is reserved for one
     /// waiter: 4 × [`node_timeout`](Options::node_timeout), at least 250 ms and at most 1 s. A waiter that was killed
-    /// is skipped. One that hangs costs the others its turn and a pause of at most the same length. Nobody leaves a
+    /// is skipped. One that hangs costs the others its turn and a pause of at most the same length. No waiter leaves a
     /// free lock to others for more than four turns. Mutual exclusion never depends on any of this.
     ///
     /// Strict first come, first served is impossible over several independent nodes. Each node sees arrivals in
@@ -179,8 +179,8 @@ impl Options {
     /// What it costs: each acquisition runs a script that takes 5–7 µs of a node's time, in place of a `SET` that
     /// takes less than one. A thread never hands a lock directly to another thread of the same process: each release
     /// sends a message to one waiter, which takes one more round trip. So leave it off where throughput matters, or
-    /// where nobody waits long. [`try_acquire`](crate::Redlock::try_acquire) also returns `None` for a free lock that
-    /// is reserved for somebody who waits. Needs Redis 5.
+    /// where waits are short. [`try_acquire`](crate::Redlock::try_acquire) also returns `None` for a free lock that
+    /// is reserved for a waiter. Needs Redis 5.
     ///
     /// Defaults to false.
     ///
@@ -197,9 +197,9 @@ impl Options {
         self
     }
 
-    /// A text that tells people who holds a lock: `redlock list` and [`Redlock::inspect`](crate::Redlock::inspect)
+    /// A text that tells people which program holds a lock: `redlock list` and [`Redlock::inspect`](crate::Redlock::inspect)
     /// show it ([`Holder::label`](crate::Holder::label)). A host and a process id, such as `web-3:4711`, are enough.
-    /// Everybody who may read the keys can read it, so it must not be a secret.
+    /// All users of the nodes that may read the keys can read it, so it must not be a secret.
     ///
     /// It is stored after the token in the value of the lock's key, and has no effect on locking: clients with
     /// the same label, different labels or none exclude each other as always.

@@ -22,7 +22,7 @@ use crate::protocol::script::Key;
 use crate::text::address;
 use crate::token::Token;
 
-/// A resource is a Redis key; nobody needs a longer name.
+/// A resource is a Redis key. The maximum is far above what a name needs.
 const MAX_RESOURCE: usize = 64 * 1024;
 
 /// Takes locks on one Redis node, or on a majority of N independent ones.
@@ -139,10 +139,10 @@ impl Redlock {
         }
     }
 
-    /// Tries once to take the lock on `resource` for `ttl`. `None`: somebody else holds it, or it is reserved for
-    /// somebody who waits ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
+    /// Tries once to take the lock on `resource` for `ttl`. `None`: another holder has it, or it is reserved for
+    /// a waiter ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
     ///
-    /// Where several programs try for a free lock at the same moment, each may get some votes and nobody
+    /// Where several programs try for a free lock at the same moment, each may get some votes and none
     /// a majority. A program that got some retries with a new token, after a random pause of a few round trips
     /// that grows with each retry, for at most some hundred round trips and one
     /// [`node_timeout`](Options::node_timeout). (The Redlock specification, "Retry on failure".)
@@ -202,7 +202,7 @@ impl Redlock {
     /// Takes the lock. Waits for up to [`Options::wait`] while others hold it or too few nodes answer, but not where
     /// the nodes refuse for good.
     ///
-    /// Threads of this process are served in the order of their arrival. A release in this process hands the lock to
+    /// Threads of this process get it in the order of their arrival. A release in this process hands the lock to
     /// the next thread; a release in another process sends a message to one that waits. A waiter that gets no
     /// message tries again when the lock's ttl ends, or after a pause ([`Options::retry_delay`]).
     ///
@@ -211,8 +211,8 @@ impl Redlock {
     /// When the wait is over, the error of the last complete attempt: [`Error::Busy`], [`Error::Unavailable`] or
     /// [`Error::TooSlow`].
     ///
-    /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where so many nodes refuse for good
-    /// that no majority is left: a wrong password or none, `NOPERM`, no such database, a node of a Redis Cluster
+    /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where no majority is left
+    /// without the nodes that refuse for good: a wrong password or none, `NOPERM`, no such database, a node of a Redis Cluster
     /// (`MOVED`), something that is not a Redis server. The error names the cause at each node;
     /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. Failures that may pass
     /// (`LOADING`, `READONLY`, `CLUSTERDOWN`, refused and silent connections) are retried.
@@ -258,7 +258,7 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// Until the program is told to stop:
+    /// Until the program has to stop:
     ///
     /// ```no_run
     /// # use std::time::Duration;

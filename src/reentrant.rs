@@ -107,7 +107,7 @@ impl Reentrant {
         let resource = resource.as_ref();
         match self.enter(resource, ttl)? {
             None => Ok(self.redlock.try_acquire(resource, ttl)?.map(first)),
-            operation => Ok(operation),
+            entry => Ok(entry),
         }
     }
 
@@ -142,7 +142,7 @@ impl Reentrant {
         let resource = resource.as_ref();
         match self.enter(resource, ttl)? {
             None => Ok(first(self.redlock.acquire_within(resource, ttl, wait)?)),
-            Some(operation) => Ok(operation),
+            Some(entry) => Ok(entry),
         }
     }
 
@@ -160,14 +160,14 @@ impl Reentrant {
         ttl: Duration,
         work: impl FnOnce(&ReentrantLock) -> T,
     ) -> Result<T, Error> {
-        let operation = self.acquire(resource, ttl)?;
-        let result = work(&operation);
-        match operation.take_last() {
+        let entry = self.acquire(resource, ttl)?;
+        let result = work(&entry);
+        match entry.take_last() {
             Some(lock) => {
-                drop(operation);
+                drop(entry);
                 lock.release_after(result)
             }
-            None => operation.release().map(|()| result),
+            None => entry.release().map(|()| result),
         }
     }
 
@@ -184,15 +184,15 @@ impl Reentrant {
             return Ok(None);
         };
         let ttl = Ttl::within(ttl, self.redlock.options().restart_guard)?;
-        let operation = ReentrantLock { held };
-        let left = operation.held.with(Lock::remaining)?;
+        let entry = ReentrantLock { held };
+        let left = entry.held.with(Lock::remaining)?;
         if left.is_zero() {
             return Err(Error::Lost);
         }
         if left < ttl.validity() / 2 {
-            operation.extend(ttl.duration())?;
+            entry.extend(ttl.duration())?;
         }
-        Ok(Some(operation))
+        Ok(Some(entry))
     }
 }
 

@@ -69,7 +69,7 @@ impl Renewal {
 
     /// The holder has not ended it.
     pub(crate) fn is_active(&self) -> bool {
-        lock(&self.lease).is_reserved()
+        lock(&self.lease).is_kept()
     }
 
     fn resource(&self) -> Arc<[u8]> {
@@ -79,7 +79,7 @@ impl Renewal {
     /// For the threads: the lease, if the renewal is active and the lock valid. Reports a loss that this detects.
     fn valid_lease(self: &Arc<Self>, now: Point) -> Option<MutexGuard<'_, Lease>> {
         let mut lease = lock(&self.lease);
-        if !lease.is_reserved() {
+        if !lease.is_kept() {
             return None;
         }
         match lease.validity(now) {
@@ -111,7 +111,7 @@ impl Renewal {
         };
         match detected_by {
             DetectedBy::Holder => notify(),
-            // The program's observer and logger may take their time, and this thread serves other locks, too. (If no
+            // The program's observer and logger may take their time, and this thread works for other locks, too. (If no
             // thread can be started, the loss is not logged.)
             DetectedBy::Thread => {
                 let thread = std::thread::Builder::new().name("redlock-log".into());
@@ -171,7 +171,7 @@ impl Renewal {
         let lease = lock(&self.lease);
         // After a loss only the end is reported.
         if let Some((left, result)) = result
-            && lease.is_reserved()
+            && lease.is_kept()
             && lease.lost.is_none()
         {
             let resource = lease.key.resource.clone();
@@ -225,7 +225,7 @@ impl Renewals {
 
     /// The holder ends the renewal and the callbacks. From now on the lease is the holder's alone.
     pub(crate) fn end(&self, renewal: &Renewal) {
-        if !lock(&renewal.lease).unkeep() {
+        if !lock(&renewal.lease).stop_renewal() {
             return;
         }
         for schedule in [&self.renewals, &self.events, &self.expiries] {
@@ -299,7 +299,7 @@ fn repair_all(driver: &Driver, incomplete: Vec<(Arc<Renewal>, Refill)>) {
         // Ending the renewal waits for this mutex, so the release is sent after the repair.
         let lease = lock(&renewal.lease);
         let op = || lease.repair(repair, Point::now());
-        lease.is_reserved().then(|| driver.submit(op()))
+        lease.is_kept().then(|| driver.submit(op()))
     };
     let repairs: Vec<_> = incomplete.into_iter().filter_map(submit).collect();
     driver.collect(&repairs);
@@ -344,7 +344,7 @@ struct Schedule {
 #[derive(Default)]
 struct Timetable {
     times: BTreeSet<(Instant, u64)>,
-    operations: BTreeMap<u64, (Instant, Arc<Renewal>)>,
+    entries: BTreeMap<u64, (Instant, Arc<Renewal>)>,
     running: bool,
 }
 
@@ -353,12 +353,12 @@ impl Timetable {
         if renewal.is_active() {
             self.remove(renewal.id);
             self.times.insert((due, renewal.id));
-            self.operations.insert(renewal.id, (due, renewal));
+            self.entries.insert(renewal.id, (due, renewal));
         }
     }
 
     fn remove(&mut self, id: u64) -> Option<(Instant, Arc<Renewal>)> {
-        let (due, renewal) = self.operations.remove(&id)?;
+        let (due, renewal) = self.entries.remove(&id)?;
         self.times.remove(&(due, id));
         Some((due, renewal))
     }
@@ -370,7 +370,7 @@ impl Timetable {
         let unseen = before.elapsed_at(now).saturating_sub(seen);
         if unseen > LONGEST_WAIT {
             self.times.clear();
-            for (due, renewal) in std::mem::take(&mut self.operations).into_values() {
+            for (due, renewal) in std::mem::take(&mut self.entries).into_values() {
                 self.insert(due.checked_sub(unseen).unwrap_or(before.mono), renewal);
             }
         }
@@ -385,11 +385,11 @@ impl Timetable {
             && batch.len() < BATCH
             && bytes < BATCH_BYTES
         {
-            let Some(operation) = self.remove(id) else {
+            let Some(entry) = self.remove(id) else {
                 break;
             };
-            bytes += operation.1.resource().len();
-            batch.push(operation);
+            bytes += entry.1.resource().len();
+            batch.push(entry);
         }
         batch
     }
@@ -409,7 +409,7 @@ impl Schedule {
         if !timetable.running {
             let schedule = self.clone();
             let thread = std::thread::Builder::new().name(name.into());
-            if let Err(error) = thread.spawn(move || schedule.serve(&mut work)) {
+            if let Err(error) = thread.spawn(move || schedule.run(&mut work)) {
                 timetable.remove(id);
                 return Err(error);
             }
@@ -423,7 +423,7 @@ impl Schedule {
     fn remove(&self, id: u64) {
         let mut timetable = lock(&self.timetable);
         timetable.remove(id);
-        let empty = timetable.operations.is_empty();
+        let empty = timetable.entries.is_empty();
         drop(timetable);
         if empty {
             self.changed.notify_one();
@@ -431,7 +431,7 @@ impl Schedule {
     }
 
     /// The thread's work, until nothing is left to do.
-    fn serve(&self, work: &mut dyn FnMut(Due) -> Due) {
+    fn run(&self, work: &mut dyn FnMut(Due) -> Due) {
         let mut timetable = lock(&self.timetable);
         let mut last = Point::now();
         loop {

@@ -1,4 +1,4 @@
-//! Mutexes whose holder panicked: what they guard is kept whole by other means.
+//! Mutexes whose holder panicked: the data that they protect is kept consistent by other means.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

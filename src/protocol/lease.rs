@@ -238,7 +238,7 @@ impl Lease {
     // ---- renewals
 
     /// Less than a third of a whole validity is left: too little for the schedule.
-    pub(crate) fn has_releases(&self, now: Point) -> bool {
+    pub(crate) fn is_due(&self, now: Point) -> bool {
         self.left(now) < self.granted.validity() / 3
     }
 
@@ -249,12 +249,12 @@ impl Lease {
         self.key.asked = NodeSet::ALL;
     }
 
-    pub(crate) fn is_reserved(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.hold.is_some()
     }
 
     /// Renewals end. Returns whether there were any.
-    pub(crate) fn unkeep(&mut self) -> bool {
+    pub(crate) fn stop_renewal(&mut self) -> bool {
         self.hold.take().is_some()
     }
 
@@ -453,7 +453,7 @@ mod tests {
         let start = Point::now();
         let mut lease = lease(start);
         lease.keep(5000 * MS);
-        assert!(lease.is_reserved() && lease.key.asked == NodeSet::ALL);
+        assert!(lease.is_kept() && lease.key.asked == NodeSet::ALL);
         let at = |time| later(start, time * MS);
         let (least, most): (Jitter, Jitter) = (|min, _| min, |_, max| max);
         let due = |due: Instant| (due - start.mono).as_millis();
@@ -465,9 +465,9 @@ mod tests {
         assert_eq!(due(lease.retry(at(340), NODE_TIMEOUT)), 390);
         assert_eq!(due(lease.retry(at(340), MS)), 390);
         assert_eq!(due(lease.expires(at(340))), 988);
-        assert!(!lease.has_releases(at(658)) && lease.has_releases(at(659)));
+        assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
         assert_eq!(lease.hold_left(at(400)), 4600 * MS);
         assert!(lease.renewal(at(4999)).is_some() && lease.renewal(at(5000)).is_none());
-        assert!(lease.unkeep() && !lease.unkeep() && !lease.is_reserved());
+        assert!(lease.stop_renewal() && !lease.stop_renewal() && !lease.is_kept());
     }
 }

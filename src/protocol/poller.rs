@@ -12,7 +12,7 @@
 //! Notifications may be wrong, late or lost, so each sleep also has a bound of its own.
 //!
 //! A *fair* poller enqueues on the nodes from the beginning, and takes a free lock only if it has waited longest. It
-//! sleeps no longer than a reservation for another waiter may last. After a number of reservations that nobody used, it
+//! sleeps no longer than a reservation for another waiter may last. After a number of unused reservations, it
 //! takes the lock all the same.
 
 use std::time::{Duration, Instant};
@@ -343,7 +343,7 @@ impl Poller {
         })
     }
 
-    /// Until when it leaves the lock to those for whom it is reserved.
+    /// Until when it leaves the lock to the waiters for which it is reserved.
     fn fair_until(&self) -> Option<Instant> {
         Some(self.reserved_since? + self.turn?.ignored_after())
     }
@@ -541,7 +541,7 @@ mod tests {
             assert_eq!(self.next(), PollerAction::Try(AcquireMode::Enqueue));
         }
 
-        /// All nodes say that this one has it, for so long.
+        /// All nodes report this holder, and the time left.
         fn denied(&mut self, holder: u32, left: Option<Duration>) {
             let holder = Some(holder);
             let queued = true;
@@ -576,7 +576,7 @@ mod tests {
             world.now += slept;
         }
         assert_eq!(longest, DELAY.1 * POLL_GROWTH);
-        // Another holder: it does not tell, perhaps.
+        // Another holder may not notify.
         world.enqueues();
         world.denied(3, None);
         assert!(world.sleeps() <= DELAY.1);
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_quorum_tells_is_followed_at_once_and_what_fewer_tell_soon() {
+    fn notifications_of_a_quorum_are_followed_at_once_and_fewer_ones_soon() {
         let mut world = world(3);
         world.enqueues();
         world.denied(1, None);
@@ -603,7 +603,7 @@ mod tests {
         assert!(world.sleeps() <= SETTLE.1, "the same node again");
         world.poller.notified(2);
         world.enqueues();
-        // Told during a try (rule R31).
+        // Notified during a try (rule R31).
         world.poller.notified(1);
         world.poller.notified(2);
         world.denied(2, None);
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_that_are_wrong_are_followed_less_and_less_eagerly() {
+    fn notifications_that_are_wrong_are_followed_less_and_less_eagerly() {
         let mut world = world(1);
         world.enqueues();
         world.denied(1, None);
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn who_meets_other_contenders_tries_again_soon() {
+    fn after_a_split_vote_it_tries_again_soon() {
         let mut world = world(3);
         world.enqueues();
         let one = LockInfo {
@@ -668,7 +668,7 @@ mod tests {
         world.held_here = true;
         let slept = world.sleeps();
         assert!(slept <= LONGEST_LOCAL && !world.poller.is_enqueued());
-        // It does not: other processes are asked to tell, and first their subscriptions are waited for.
+        // It does not: the poller enqueues, and first waits for the subscriptions.
         world.now += slept;
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
         assert!(world.poller.is_enqueued());
@@ -677,7 +677,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_free_again_here_is_tried_for_without_a_knock() {
+    fn a_lock_that_was_released_in_this_process_is_tried_for_without_enqueueing() {
         let mut world = world(1);
         world.subscriptions = unsubscribed(1);
         world.poller = Poller::new(DELAY, None, true, world.now);
@@ -689,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_passed_over_for_another_process_gives_it_a_start() {
+    fn after_another_process_was_notified_it_gets_a_head_start() {
         let mut world = world(1);
         let (mut rng, now) = (Rng::new(3), world.now);
         world.poller.yields(&mut rng, now);
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn ears_that_cannot_open_are_not_waited_for() {
+    fn subscriptions_that_fail_are_not_waited_for() {
         let mut world = world(3);
         world.subscriptions = unsubscribed(3);
         assert_eq!(world.sleeps(), NODE_TIMEOUT);
@@ -709,7 +709,7 @@ mod tests {
         world.enqueues();
     }
 
-    // ---- fair ones
+    // ---- fair pollers
 
     fn fair(nodes: usize) -> World {
         let mut world = world(nodes);
@@ -718,7 +718,7 @@ mod tests {
     }
 
     impl World {
-        /// Nodes that keep the lock for another one for so long, and those that have granted it.
+        /// A number of nodes reserve the lock for another waiter, for the time `left`; others have granted it.
         fn reserved(&mut self, kept: usize, granted: usize, left: Duration) {
             let one = LockInfo {
                 left: Some(left),
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_fair_takes_the_lock_in_turn_and_looks_when_another_turn_may_be_over() {
+    fn a_fair_poller_takes_the_lock_in_order_and_tries_again_when_a_reservation_may_be_over() {
         let mut world = fair(3);
         assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
         world.denied(1, None);
@@ -753,7 +753,7 @@ mod tests {
         world.reserved(2, 0, 30 * MS);
         let slept = world.sleeps();
         assert!((30 * MS..=40 * MS).contains(&slept), "{slept:?}");
-        // Some have granted it. It is no split either: the others are spoken for.
+        // Some nodes have granted it. That is no split vote either: the others have reserved it.
         let mut world = fair(3);
         world.next();
         world.reserved(2, 1, 30 * MS);
@@ -761,7 +761,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_the_lock_always_kept_for_others_takes_it_after_four_turns() {
+    fn a_lock_that_is_always_reserved_for_others_is_taken_after_four_reservations() {
         let mut world = fair(3);
         let since = world.now;
         let bid = |world: &mut World| match world.next() {
@@ -779,7 +779,7 @@ mod tests {
             world.reserved(3, 0, 250 * MS);
         }
         assert!(world.now >= since + 1000 * MS);
-        // In between somebody had it: that is another matter.
+        // A holder in between begins the count anew.
         world.denied(1, None);
         assert_eq!(bid(&mut world), AcquireMode::InOrder);
         world.reserved(3, 0, 250 * MS);
@@ -805,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_time_tries_and_does_not_listen() {
+    fn without_time_it_tries_and_does_not_enqueue() {
         let mut world = fair(3);
         world.subscriptions = unsubscribed(3);
         world.poller.has_no_time();

@@ -1,26 +1,26 @@
-//! Who waits for a lock that another process holds: a queue beside the lock, on each node.
+//! The queue of the processes that wait for a lock, which each node keeps beside the lock.
 //!
-//! A process that was denied *knocks*: one script takes the lock, or puts the name of the process's channel
-//! into the queue and tells who has the lock and for how long. A release takes the first name out of the queue
-//! and publishes the resource on that channel; where nobody listens, the next name's turn has come.
+//! A process that was denied *acquires or enqueues*: one script takes the lock, or puts the name of the process's
+//! channel into the queue and returns what the node knows of the lock and its holder. A release takes the first name out
+//! of the queue and publishes the resource on that channel; if the channel has no subscriber, it goes on with the next
+//! name.
 //!
-//! The queue is a hint. It gives nobody a lock; all that concerns it is called so that its failure does no
-//! harm, and who waits tries again by itself in any case.
+//! Notifications may be lost. They grant no lock, the scripts go on if a command on the queue fails, and waiters also try
+//! again by themselves.
 //!
-//! *Fair* waiters leave a free lock to whoever has waited longest. A release keeps it for the one that it told:
-//! that one's [turn](Turn). Turns end by themselves, so that no one who has gone or hangs, and no two nodes that
-//! see different waiters first, keep a lock from all others.
+//! *Fair* waiters leave a free lock to the one that has waited longest. A release reserves it for the waiter that it has
+//! notified, for one [turn](Turn). Turns end by themselves, so that a waiter that has ended or hangs, or two nodes on
+//! which different waiters are first, do not keep the lock from all others.
 
 use std::time::Duration;
 
 use crate::protocol::resp::Reply;
 
-/// On which a process is told. One for all its resources.
+/// The channel on which a process is notified. One for all its resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channel([u8; 16]);
 
 impl Channel {
-    /// Of random bytes.
     pub(crate) fn new(random: [u8; 16]) -> Channel {
         Channel(random)
     }
@@ -29,24 +29,24 @@ impl Channel {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
-    /// Of the name.
+    /// The bytes of its name.
     pub(crate) fn bytes(self) -> [u8; 40] {
         let mut name = *b"redlock:00000000000000000000000000000000";
-        let digit = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
+        let hex = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
         let digits = self.0.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        for (place, half) in name.iter_mut().skip(8).zip(digits) {
-            *place = digit(half);
+        for (digit, half) in name.iter_mut().skip(8).zip(digits) {
+            *digit = hex(half);
         }
         name
     }
 }
 
-/// How long a node keeps a free lock for the one that it has told.
+/// How long a node reserves a free lock for the waiter that it has notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(Duration);
 
 impl Turn {
-    /// Long enough to be woken, and to knock on all nodes.
+    /// Long enough to wake up, and to send an acquire to all nodes.
     pub(crate) fn new(node_timeout: Duration) -> Turn {
         let (shortest, longest) = (Duration::from_millis(250), Duration::from_secs(1));
         Turn(node_timeout.saturating_mul(4).clamp(shortest, longest))
@@ -56,8 +56,7 @@ impl Turn {
         self.0
     }
 
-    /// Who has found the lock free for so long, and always kept for others, takes it out of turn: nodes may
-    /// never agree whose turn it is.
+    /// After this time a waiter ignores reservations: the nodes may never agree on the waiter that is next.
     pub(crate) fn ignored_after(self) -> Duration {
         self.0 * 4
     }
@@ -67,7 +66,7 @@ impl Turn {
     }
 }
 
-/// What a knock says of who knocks.
+/// What a waiter that enqueues reports to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueEntry {
     pub(crate) channel: Channel,
@@ -75,13 +74,13 @@ pub(crate) struct QueueEntry {
     pub(crate) arrived: u64,
     /// In milliseconds.
     pub(crate) waited: u64,
-    /// In milliseconds: how long the queue is kept after the last knock of anybody.
+    /// In milliseconds: how long the queue is kept after a waiter last enqueued.
     pub(crate) lease: u64,
-    /// It takes the lock only in turn; the one whose turn it is instead has so long.
+    /// Set if it takes the lock only in the order of arrival: how long the node reserves it for another waiter.
     pub(crate) turn: Option<Turn>,
 }
 
-/// Whole milliseconds; at most so many that a server can add them to its time of day.
+/// Whole milliseconds, with a maximum that a server can add to its time of day.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis())
         .unwrap_or(u64::MAX)
@@ -100,7 +99,7 @@ impl QueueEntry {
     }
 }
 
-/// What is in the place of a lock and is none.
+/// Data in a lock's key that is not a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotALock {
     OtherType,
@@ -108,13 +107,13 @@ pub(crate) enum NotALock {
     NoTtl,
 }
 
-/// What a node that denied a knock says of the lock.
+/// What a node that denied the lock reports of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockInfo {
-    /// How long its key still lives, or how long it is kept for another. Unknown where that may not be asked, or
+    /// How long its key still lives, or how long it is reserved for another waiter. Unknown where that may not be asked, or
     /// it has no end.
     pub(crate) left: Option<Duration>,
-    /// A part of the token's hash. Unknown where that may not be asked, or nobody has the lock.
+    /// A part of the token's hash. Unknown where that may not be asked, or the lock has no holder.
     pub(crate) holder: Option<u32>,
     /// This process is in the queue there.
     pub(crate) queued: bool,
@@ -123,7 +122,7 @@ pub(crate) struct LockInfo {
 }
 
 impl LockInfo {
-    /// Nobody has the lock: it is kept for another who waits.
+    /// The lock has no holder: it is reserved for another waiter.
     pub(crate) fn is_reserved(&self) -> bool {
         self.holder.is_none() && self.left.is_some()
     }
@@ -137,7 +136,7 @@ impl LockInfo {
         }
     }
 
-    /// `None`: that is no answer to a knock.
+    /// `None`: it is another kind of reply.
     pub(crate) fn parse(reply: &Reply) -> Option<LockInfo> {
         let Reply::Bulk(bulk) = reply else {
             return None;
@@ -173,7 +172,7 @@ mod tests {
     use crate::secret::Secret;
 
     #[test]
-    fn what_a_denied_knock_says() {
+    fn a_denial_reports_the_holder_and_the_time_left() {
         let seen = |text: &str| LockInfo::parse(&Reply::Bulk(text.into()));
         let known = |left, holder, queued| {
             Some(LockInfo {
@@ -204,8 +203,8 @@ mod tests {
         for lock in ["1500 00a1ff w", "0 000000 -", "250 - w", "-1 - -"] {
             assert_eq!(foreign(lock), None, "{lock}");
         }
-        let kept = |text| seen(text).unwrap().is_reserved();
-        assert!(kept("250 - w") && !kept("-1 - -") && !kept("250 00a1ff w"));
+        let reserved = |text| seen(text).unwrap().is_reserved();
+        assert!(reserved("250 - w") && !reserved("-1 - -") && !reserved("250 00a1ff w"));
         for bad in ["", "1500", "x 00a1ff w", "1500 00a1ff", "  "] {
             assert_eq!(seen(bad), None, "{bad}");
         }
@@ -213,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_told_from_all_else() {
+    fn messages_are_distinguished_from_all_other_replies() {
         let of = |bytes: &[u8]| message(resp::parse(bytes, &Secret::default()).unwrap().unwrap().0);
-        let told = b"*3\r\n$7\r\nmessage\r\n$2\r\nch\r\n$3\r\na\r\n\r\n";
-        assert_eq!(of(told), Some(b"a\r\n".to_vec()));
+        let notification = b"*3\r\n$7\r\nmessage\r\n$2\r\nch\r\n$3\r\na\r\n\r\n";
+        assert_eq!(of(notification), Some(b"a\r\n".to_vec()));
         assert_eq!(of(b"*3\r\n$9\r\nsubscribe\r\n$2\r\nch\r\n:1\r\n"), None);
         assert_eq!(of(b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"), None);
     }
