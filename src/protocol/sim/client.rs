@@ -50,8 +50,8 @@ pub(super) struct Client {
     forsaken: bool,
     unlucky: u32,
     pub(super) threads: Vec<Thread>,
-    /// Those who wait, and so many locks that are held here, by resource.
-    pub(super) lines: WaitQueues<usize>,
+    /// The threads that wait, and the number of locks that are held here, by resource.
+    pub(super) queues: WaitQueues<usize>,
     pub(super) here: [u32; 16],
     pub(super) listeners: Vec<Listener>,
     /// It was killed.
@@ -145,7 +145,7 @@ impl Client {
         let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
         let threads = 1 + random.pick(if waits { 4 } else { 3 });
         Client {
-            lines: WaitQueues::new(nodes, Some(channel), node_timeout, rng),
+            queues: WaitQueues::new(nodes, Some(channel), node_timeout, rng),
             here: [0; 16],
             listeners: Vec::new(),
             dead: false,
@@ -709,7 +709,7 @@ impl World {
             Doing::Parks(_) => self.woken(c, thread),
             Doing::Leaves(_) => self.gone(c, thread, false),
             Doing::Pauses(attempt, resource, _) => {
-                if self.is_told_to_go(c, thread) {
+                if self.is_stopped(c, thread) {
                     return true;
                 }
                 self.try_to_acquire(c, thread, attempt, resource);

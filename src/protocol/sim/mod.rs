@@ -503,7 +503,7 @@ impl World {
                     }
                 }
                 0 if !self.sluggish => self.kill(client),
-                1..3 => self.cut_some_ear(),
+                1..3 => self.cut_some_subscription(),
                 _ => {}
             }
             let next = self.t + self.random.below(120 * MS);
@@ -537,7 +537,7 @@ impl World {
                 }
                 self.servers[node].refuse_connections(until);
                 self.restart(node);
-                self.cut_ears(true, |_, of| of == node);
+                self.cut_subscriptions(true, |_, of| of == node);
                 self.servers[node].start(self.t);
             }
             4 | 5 => {
@@ -549,7 +549,9 @@ impl World {
                     }
                 }
                 if ways != 1 {
-                    self.hold_ears(until, |of, at| at == node && (what == 4 || of == client));
+                    self.hold_subscriptions(until, |of, at| {
+                        at == node && (what == 4 || of == client)
+                    });
                 }
             }
             6 => self.servers[node].run_out_of_memory(until),
@@ -559,9 +561,9 @@ impl World {
             11 => self.servers[node].flush_scripts(),
             10 => {
                 self.cut_all(|connection| connection.client == client);
-                self.cut_ears(false, |of, _| of == client);
+                self.cut_subscriptions(false, |of, _| of == client);
             }
-            13 | 14 => self.cut_some_ear(),
+            13 | 14 => self.cut_some_subscription(),
             15 if self.random.chance(30) => self.kill(client),
             _ => self.servers[node].slow_down(until),
         }

@@ -1,4 +1,4 @@
-//! Virtual subscriptions, and the threads that listen: what a process does to be told of releases.
+//! Virtual subscriptions, and the threads that keep them up, so that a process is notified of releases.
 //!
 //! A subscription is a connection of its own. It is confirmed some time after the server has it, its messages
 //! keep their order, and both sides learn at different times that it is cut.
@@ -14,7 +14,7 @@ use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
 
-/// After so long in which nothing was said it is looked whether it is still of use.
+/// After this time without a message, the thread checks whether the subscription is still needed.
 const QUIET: u64 = 1000 * MS;
 
 pub(super) struct Subscription {
@@ -40,14 +40,14 @@ pub(super) enum Sound {
     Subscribes,
     /// The client reads that it has.
     Confirms,
-    Tells(u8),
+    Message(u8),
     /// The server learns that it is over.
     Ends,
     /// The client learns that.
     Breaks,
 }
 
-/// A thread that listens to a node.
+/// The thread that keeps up the subscription to a node.
 pub(super) struct Listener {
     node: usize,
     state: State,
@@ -56,8 +56,8 @@ pub(super) struct Listener {
 #[derive(Clone, Copy)]
 enum State {
     Runs,
-    Opens(usize, u64),
-    Hears(usize, u64),
+    Connecting(usize, u64),
+    Subscribed(usize, u64),
     /// Until then; for good, it has ended.
     Pauses(u64),
 }
@@ -74,7 +74,7 @@ impl Listener {
 impl World {
     // ---- the server's side
 
-    /// A message for a channel; whether anybody is there to hear it.
+    /// A message for a channel. Returns whether the channel has a subscriber.
     pub(super) fn publish(&mut self, node: usize, channel: usize, resource: u8) -> bool {
         let is = |subscription: &Subscription| {
             subscription.subscribed && subscription.client == channel && subscription.node == node
@@ -84,7 +84,7 @@ impl World {
             .collect();
         trace!(
             self,
-            "    node {node} tells {channel}: {}",
+            "    node {node} notifies {channel}: {}",
             subscriptions.len()
         );
         for at in subscriptions.iter().copied() {
@@ -92,7 +92,7 @@ impl World {
             let subscription = &mut self.subscriptions[at];
             subscription.at = subscription.at.max(later).max(subscription.held);
             let later = subscription.at;
-            self.at(later, Event::Subscription(at, Sound::Tells(resource)));
+            self.at(later, Event::Subscription(at, Sound::Message(resource)));
         }
         if !subscriptions.is_empty() {
             self.counts.told += 1;
@@ -109,9 +109,9 @@ impl World {
         match sound {
             Sound::Ends => subscription.subscribed = false,
             Sound::Breaks => (subscription.cut, subscription.broken) = (true, true),
-            Sound::Tells(resource) if subscription.cut => {
-                // Who waits for it tries when the subscription is confirmed anew. Who does not, and would have
-                // passed it on, cannot.
+            Sound::Message(resource) if subscription.cut => {
+                // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
+                // have passed the message on, and cannot.
                 let client = subscription.client;
                 self.excused[usize::from(resource)] |= !self.waits_for(client, resource);
                 return;
@@ -126,33 +126,33 @@ impl World {
                 }
             },
             Sound::Confirms => subscription.confirmed = true,
-            Sound::Tells(resource) => subscription.inbox.push_back(resource),
+            Sound::Message(resource) => subscription.inbox.push_back(resource),
         }
         let client = subscription.client;
         self.pump(client);
     }
 
     /// Something on the way ends subscriptions. `gone`: the server's side is gone at once.
-    pub(super) fn cut_ears(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
+    pub(super) fn cut_subscriptions(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
         for at in 0..self.subscriptions.len() {
             let subscription = &self.subscriptions[at];
             if !subscription.cut && which(subscription.client, subscription.node) {
-                self.cut_ear(at, gone);
+                self.cut_subscription(at, gone);
             }
         }
     }
 
-    pub(super) fn cut_some_ear(&mut self) {
+    pub(super) fn cut_some_subscription(&mut self) {
         let open = |at: &usize| !self.subscriptions[*at].cut;
         let open: Vec<usize> = (0..self.subscriptions.len()).filter(open).collect();
         if !open.is_empty() {
             let at = open[self.random.pick(open.len())];
-            self.cut_ear(at, false);
+            self.cut_subscription(at, false);
         }
     }
 
-    fn cut_ear(&mut self, at: usize, gone: bool) {
-        trace!(self, "ear {at} is cut");
+    fn cut_subscription(&mut self, at: usize, gone: bool) {
+        trace!(self, "subscription {at} is cut");
         self.subscriptions[at].cut = true;
         self.subscriptions[at].subscribed &= !gone;
         for sound in [Sound::Ends, Sound::Breaks] {
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    pub(super) fn hold_ears(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
+    pub(super) fn hold_subscriptions(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
         for subscription in &mut self.subscriptions {
             if which(subscription.client, subscription.node) {
                 subscription.held = subscription.held.max(until);
@@ -175,15 +175,15 @@ impl World {
 
     // ---- the threads
 
-    /// Threads are started for nodes that are to be listened to.
+    /// Starts a thread for each node that needs a subscription.
     pub(super) fn listen(&mut self, c: usize) {
-        let nodes = self.clients[c].lines.take_to_start();
+        let nodes = self.clients[c].queues.take_to_start();
         for node in nodes.iter() {
             let listeners = &mut self.clients[c].listeners;
             let twice = listeners.iter().any(|one| one.node == node);
             listeners.push(Listener::new(node));
             self.check(!twice, || {
-                format!("client {c}: two threads listen to node {node}")
+                format!("client {c}: two threads subscribe to node {node}")
             });
         }
     }
@@ -213,37 +213,37 @@ impl World {
                 true => self.open(c, node),
                 false => State::Pauses(u64::MAX),
             },
-            State::Opens(subscription, until) => {
+            State::Connecting(subscription, until) => {
                 if self.subscriptions[subscription].confirmed {
-                    trace!(self, "client {c} hears node {node}");
+                    trace!(self, "client {c} is subscribed to node {node}");
                     let now = self.now(c);
-                    self.clients[c].lines.subscribed(node, now);
+                    self.clients[c].queues.subscribed(node, now);
                     self.wake_all(c);
-                    State::Hears(subscription, self.t)
+                    State::Subscribed(subscription, self.t)
                 } else if self.subscriptions[subscription].broken || until <= self.t {
-                    self.close_ear(subscription);
+                    self.close_subscription(subscription);
                     self.subscription_failed(c, node)
                 } else {
                     self.wake(c, until);
                     return false;
                 }
             }
-            State::Hears(subscription, until) => {
-                let told = self.subscriptions[subscription].inbox.pop_front();
-                let broken = told.is_none() && self.subscriptions[subscription].broken;
-                if let Some(resource) = told {
+            State::Subscribed(subscription, until) => {
+                let message = self.subscriptions[subscription].inbox.pop_front();
+                let broken = message.is_none() && self.subscriptions[subscription].broken;
+                if let Some(resource) = message {
                     self.hear(c, node, resource);
                 } else if !broken && until > self.t {
                     self.wake(c, until);
                     return false;
                 }
                 if broken {
-                    self.close_ear(subscription);
+                    self.close_subscription(subscription);
                     self.subscription_failed(c, node)
                 } else if self.needs(c, node) {
-                    State::Hears(subscription, self.t + QUIET)
+                    State::Subscribed(subscription, self.t + QUIET)
                 } else {
-                    self.close_ear(subscription);
+                    self.close_subscription(subscription);
                     State::Pauses(u64::MAX)
                 }
             }
@@ -254,11 +254,11 @@ impl World {
 
     fn needs(&mut self, c: usize, node: usize) -> bool {
         let now = self.now(c);
-        self.clients[c].lines.still_needed(node, now)
+        self.clients[c].queues.still_needed(node, now)
     }
 
     fn subscription_failed(&mut self, c: usize, node: usize) -> State {
-        self.clients[c].lines.subscription_failed(node);
+        self.clients[c].queues.subscription_failed(node);
         self.wake_all(c);
         if !self.needs(c, node) {
             return State::Pauses(u64::MAX);
@@ -288,10 +288,10 @@ impl World {
             Sound::Breaks
         };
         self.at(later, Event::Subscription(subscription, sound));
-        State::Opens(subscription, self.t + CONNECT_TIMEOUT)
+        State::Connecting(subscription, self.t + CONNECT_TIMEOUT)
     }
 
-    fn close_ear(&mut self, subscription: usize) {
+    fn close_subscription(&mut self, subscription: usize) {
         self.subscriptions[subscription].cut = true;
         let later = self.t + self.delay(self.subscriptions[subscription].node);
         self.at(later, Event::Subscription(subscription, Sound::Ends));
@@ -299,39 +299,39 @@ impl World {
 
     fn hear(&mut self, c: usize, node: usize, resource: u8) {
         let now = self.now(c);
-        let waited_for = !self.clients[c].lines.must_forward(&[resource], node, now);
+        let waited_for = !self.clients[c].queues.must_forward(&[resource], node, now);
         trace!(
             self,
-            "client {c} is told of {resource} by {node}: {waited_for}"
+            "client {c} is notified of {resource} by {node}: {waited_for}"
         );
         self.wake_all(c);
         if !waited_for {
             self.counts.forwards += 1;
-            if let Some(channel) = self.clients[c].lines.channel() {
+            if let Some(channel) = self.clients[c].queues.channel() {
                 let op = Op {
                     nodes: std::iter::once(node).collect(),
                     ..leave(resource, channel, false)
                 };
                 self.submit(c, super::client::NOBODY, op);
-                self.clients[c].lines.notify_front(&[resource], node);
+                self.clients[c].queues.notify_front(&[resource], node);
                 self.wake_all(c);
             }
         }
     }
 
-    /// Whether a client hears all nodes.
-    pub(super) fn client_hears_all(&self, c: usize) -> bool {
+    /// Whether a client has subscriptions to all nodes.
+    pub(super) fn is_subscribed_to_all(&self, c: usize) -> bool {
         let hears = |one: &&Listener| match one.state {
-            State::Hears(subscription, _) => !self.subscriptions[subscription].cut,
+            State::Subscribed(subscription, _) => !self.subscriptions[subscription].cut,
             _ => false,
         };
         self.clients[c].listeners.iter().filter(hears).count() == self.servers.len()
     }
 
-    /// Whether everybody who listens hears.
-    pub(super) fn hears_all(&self) -> bool {
+    /// Whether all subscriptions that are needed work.
+    pub(super) fn all_subscribed(&self) -> bool {
         let hears = |one: &Listener| match one.state {
-            State::Hears(subscription, _) => !self.subscriptions[subscription].cut,
+            State::Subscribed(subscription, _) => !self.subscriptions[subscription].cut,
             _ => false,
         };
         let alive = self.clients.iter().filter(|client| !client.dead);
@@ -339,7 +339,7 @@ impl World {
     }
 }
 
-/// A process waits for a resource no more.
+/// A process no longer waits for a resource.
 pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
     Op {
         action: Action::Dequeue(Arc::new(channel), turn(), fair),

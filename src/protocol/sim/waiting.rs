@@ -1,4 +1,4 @@
-//! Virtual threads that wait for a lock in their process's line, as those of the driver do.
+//! Virtual threads that wait for a lock in their process's queue, as the real ones in `acquire` do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use crate::protocol::wait_queue::HandOff;
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 use crate::token::Token;
 
-/// How often who is to be asked is asked.
+/// How often a thread that must ask its program does so.
 const ASK: u64 = 50 * MS;
-/// A lock that is free, and that somebody waits for, is tried for within this, where all is heard: the longest
-/// grace (3 ms), the longest start (2 ms), and some ways of up to 2 ms.
+/// A free lock with waiters is tried for within this time, if all subscriptions work: the longest settle delay (3 ms),
+/// the longest head start (2 ms), and some messages of up to 2 ms each.
 const PROMPT: u64 = 12 * MS;
-/// The same where everything takes its time: pauses after split votes grow with it.
+/// The same time in slow worlds, where the pauses after split votes are longer.
 const SLUGGISH: u64 = 2000 * MS;
-/// With fair waiters: one that was told may be gone, so its turn has to end; and the others' polls to come.
+/// With fair waiters: the one that was notified may have ended, so its turn has to end, and the others have to poll.
 const TWO_TURNS: u64 = 600 * MS;
-/// Who came so much later does not go first, as far as its round trips tell; and so long the others have been in
-/// the queues by then.
+/// A fair waiter that arrived this much later does not go first: an allowance for round trips. The earlier one must have
+/// been in the queues for the same time.
 const LATER: u64 = 20 * MS;
-/// Who polls may have other pauses besides.
+/// An allowance for other pauses of a waiter that polls.
 const BESIDES: u64 = 150 * MS + SLACK;
 
 /// What a thread waits for.
@@ -35,37 +35,37 @@ pub(super) struct Wait {
     pub(super) resource: u8,
     request: AcquireRequest,
     place: Option<u64>,
-    /// When it came, and until when that is no longer than an attempt takes.
+    /// When it arrived, and until when its first attempt may go on.
     came: u64,
     soon: Instant,
-    /// Since when it has been in the queues on the nodes, with all its subscriptions.
+    /// Since when it has been in the queues on all nodes, with subscriptions to all.
     queued: Option<u64>,
     tried: bool,
     was_here: bool,
-    /// When it is told to wait no more.
+    /// When its program stops the wait.
     gives_up: u64,
     /// The first try that another thread has made for it, and the answer.
     served: Option<usize>,
     mail: Option<Answer>,
-    /// It was served, and got nothing.
+    /// The hand-off gave no lock.
     vain: bool,
 }
 
 /// What follows a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The lines know nothing of it.
+    /// The queues are not involved.
     Nothing,
     Notify,
     Serve,
 }
 
 impl World {
-    // ---- what threads and lines tell each other
+    // ---- between threads and queues
 
-    /// Wakes those whom the lines want to look again.
+    /// Wakes the threads that should look again.
     pub(super) fn wake_all(&mut self, c: usize) {
-        let mut woken = std::mem::take(&mut self.clients[c].lines.woken);
+        let mut woken = std::mem::take(&mut self.clients[c].queues.woken);
         woken.sort_unstable();
         woken.dedup();
         for thread in woken {
@@ -101,7 +101,7 @@ impl World {
         {
             self.counts.waited += 1;
             let now = self.now(c);
-            self.clients[c].lines.acquired(place, now);
+            self.clients[c].queues.acquired(place, now);
             self.wake_all(c);
         }
     }
@@ -116,13 +116,13 @@ impl World {
         if self.waits {
             let now = self.now(c);
             let name = Arc::from(&[resource][..]);
-            self.clients[c].lines.notified_elsewhere(&name, now);
+            self.clients[c].queues.notified_elsewhere(&name, now);
         }
     }
 
     // ---- releases
 
-    /// The release of a lock, and what it means to those who wait here.
+    /// The release of a lock, with a hand-off if there is a waiter here.
     pub(super) fn give_back(
         &mut self,
         c: usize,
@@ -145,8 +145,8 @@ impl World {
             if self.trails[token].passed {
                 self.passed(c, resource);
             }
-            if !self.clients[c].lines.is_idle() && !self.fair {
-                let handover = self.clients[c].lines.hand_off(&key.resource, now);
+            if !self.clients[c].queues.is_idle() && !self.fair {
+                let handover = self.clients[c].queues.hand_off(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
                     HandOff::Notify(whom) => tell = whom,
@@ -177,7 +177,7 @@ impl World {
             nodes: NodeSet::ALL,
         };
         self.clients[c].threads[thread].doing = Doing::Releases(token, quiet, after);
-        // Both under one lock: nobody leads in between.
+        // Both while the mutex is held: no thread leads in between.
         if let Some((who, next)) = next {
             self.add(c, thread, op);
             return self.submit(c, SERVED + who, next);
@@ -206,7 +206,7 @@ impl World {
         let name = Arc::from(&[resource][..]);
         let mut attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
         let op = attempt.op(token, self.clients[c].point(self.t));
-        self.clients[c].lines.handed_off(place, attempt);
+        self.clients[c].queues.handed_off(place, attempt);
         self.begin(c, who);
         if let Some(wait) = &mut self.clients[c].threads[who].wait {
             wait.served = Some(id);
@@ -214,8 +214,8 @@ impl World {
         (who, op)
     }
 
-    /// Threads are served in the order in which they came, each once, and none that is to be asked, or whose
-    /// time is over, or that is about to go.
+    /// Hand-offs go to the threads in the order of their arrival, once each, and never to a thread that must ask, whose
+    /// wait is over, or that is about to leave.
     fn in_turn(&mut self, c: usize, who: usize, place: u64, resource: u8) {
         let now = self.now(c);
         let over = |wait: &Wait| wait.request.end.is_some_and(|end| end <= now);
@@ -232,7 +232,7 @@ impl World {
                 let same = wait.resource == resource && stands && wait.served.is_none();
                 let goes = wait
                     .place
-                    .is_some_and(|at| self.clients[c].lines.is_hopeless(at));
+                    .is_some_and(|at| self.clients[c].queues.is_hopeless(at));
                 let before =
                     wait.place < Some(place) && !wait.request.must_ask && !wait.vain && !goes;
                 if same && before && !over(wait) {
@@ -241,27 +241,29 @@ impl World {
             } else if wait.place != Some(place) || wait.resource != resource {
                 wrong = Some("waits for something else");
             } else if wait.served.is_some() {
-                wrong = Some("is served twice");
+                wrong = Some("has a hand-off already");
             } else if wait.request.must_ask || over(wait) {
-                wrong = Some("is not to be served");
+                wrong = Some("takes no hand-off");
             } else if !stands {
                 wrong = Some("does not wait");
             }
         }
         if let Some(wrong) = wrong {
-            self.violated(format!("client {c}: thread {who} is served, but {wrong}"));
+            self.violated(format!(
+                "client {c}: thread {who} gets a hand-off, but {wrong}"
+            ));
         }
     }
 
     pub(super) fn after_release(&mut self, c: usize, resource: u8, after: After, told: bool) {
         let now = self.now(c);
         let name = Arc::from(&[resource][..]);
-        let lines = &mut self.clients[c].lines;
+        let queues = &mut self.clients[c].queues;
         match after {
             After::Nothing => {}
-            After::Notify if told || !lines.is_idle() => lines.released(&name, told, now),
+            After::Notify if told || !queues.is_idle() => queues.released(&name, told, now),
             After::Notify => {}
-            After::Serve => lines.wake(&name),
+            After::Serve => queues.wake(&name),
         }
         self.wake_all(c);
     }
@@ -296,11 +298,11 @@ impl World {
             end: long.map(|long| now + Duration::from_micros(long)),
             must_ask: asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
-            // Some are not.
+            // Some are not fair.
             turn: (self.fair && (self.replies_flowing || !self.random.chance(20))).then(turn),
         };
-        let lines = &mut self.clients[c].lines;
-        let joins = self.fair || !lines.is_idle() && lines.has_queue(&[resource], now);
+        let queues = &mut self.clients[c].queues;
+        let joins = self.fair || !queues.is_idle() && queues.has_queue(&[resource], now);
         let was_here = !joins && self.is_connected(c, resource);
         self.clients[c].threads[thread].wait = Some(Wait {
             resource,
@@ -330,16 +332,16 @@ impl World {
         };
         let name = Arc::from(&[wait.resource][..]);
         let place = client
-            .lines
+            .queues
             .join(&name, thread, wait.request.clone(), tried, now);
         wait.place = Some(place);
-        // A release from before may be written after its knock.
+        // An earlier release may be written after it has enqueued.
         let before = |trail: &&mut super::Trail| trail.client == c && trail.resource == name[0];
         let before = self.trails.iter_mut().filter(before);
         before.for_each(|trail| trail.alone = false);
         trace!(
             self,
-            "client {c} thread {thread} waits for {} in place {place}", name[0]
+            "client {c} thread {thread} waits for {} as {place}", name[0]
         );
         self.clients[c].threads[thread].doing = Doing::Stands(self.t);
     }
@@ -361,7 +363,7 @@ impl World {
         if let Some(place) = wait_place(&self.clients[c].threads[thread].wait) {
             self.is_queued(c, thread, rejection);
             self.clients[c]
-                .lines
+                .queues
                 .failed(place, (failure, pause), rejection, now);
             self.wake_all(c);
             self.clients[c].threads[thread].doing = Doing::Stands(self.t);
@@ -398,27 +400,27 @@ impl World {
         }
     }
 
-    /// What the thread in a place does next.
+    /// What a waiter does next.
     pub(super) fn stand(&mut self, c: usize, thread: usize) {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
-            return self.violated(format!("client {c}: thread {thread} stands in no line"));
+            return self.violated(format!("client {c}: thread {thread} is in no queue"));
         };
         let (resource, request) = (wait.resource, wait.request.clone());
         let gives_up = wait.gives_up <= self.t;
         let Some(place) = wait.place else {
-            return self.violated(format!("client {c}: thread {thread} has no place"));
+            return self.violated(format!("client {c}: thread {thread} is no waiter"));
         };
         let here = self.is_connected(c, resource);
         let now = self.clients[c].point(self.t);
-        let step = self.clients[c].lines.step(place, here, now);
+        let step = self.clients[c].queues.step(place, here, now);
         trace!(self, "client {c} thread {thread}: {step:?}");
         self.wake_all(c);
         match step {
             WaiterAction::Park(until) => {
                 self.listen(c);
-                let contends = self.clients[c].lines.is_polled_for(&[resource]);
+                let contends = self.clients[c].queues.is_polled_for(&[resource]);
                 self.check(contends, || {
-                    format!("client {c}: nobody asks for {resource}")
+                    format!("client {c}: no thread polls for {resource}")
                 });
                 let mut until = self.clients[c].time(until).max(self.t + 1);
                 if request.must_ask {
@@ -431,7 +433,7 @@ impl World {
                 self.clients[c].threads[thread].doing = Doing::Parks(until);
             }
             WaiterAction::Try(_) if request.must_ask && gives_up => self.go(c, thread),
-            WaiterAction::Try(knock) => {
+            WaiterAction::Try(entry) => {
                 let over = request.end.is_some_and(|end| end <= now.mono);
                 let wait = self.clients[c].threads[thread].wait.as_mut();
                 let owed = wait.is_some_and(|wait| {
@@ -444,7 +446,7 @@ impl World {
                 self.begin(c, thread);
                 let name = Arc::from(&[resource][..]);
                 let long = Duration::from_micros(NODE_TIMEOUT);
-                let attempt = Attempt::new(name, request.ttl, None, knock, long);
+                let attempt = Attempt::new(name, request.ttl, None, entry, long);
                 self.try_to_acquire(c, thread, attempt, resource);
             }
             WaiterAction::HandedOff(attempt) => {
@@ -454,7 +456,7 @@ impl World {
                     (wait.served.take(), wait.mail.take())
                 });
                 let Some(token) = token else {
-                    return self.violated(format!("client {c}: nobody has served {thread}"));
+                    return self.violated(format!("client {c}: no hand-off for {thread}"));
                 };
                 self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, token);
                 if let Some(answer) = mail {
@@ -475,8 +477,8 @@ impl World {
         self.stand(c, thread);
     }
 
-    /// Whether a thread that pauses between two tries is told to go; then it does.
-    pub(super) fn is_told_to_go(&mut self, c: usize, thread: usize) -> bool {
+    /// Whether the program of a thread that pauses between two tries stops the wait. Then the thread leaves.
+    pub(super) fn is_stopped(&mut self, c: usize, thread: usize) -> bool {
         let wait = self.clients[c].threads[thread].wait.as_ref();
         let gives_up = wait.is_some_and(|wait| wait.request.must_ask && wait.gives_up <= self.t);
         if gives_up {
@@ -485,7 +487,7 @@ impl World {
         gives_up
     }
 
-    /// Gives up its place, without the lock.
+    /// Leaves the queue, without the lock.
     fn go(&mut self, c: usize, thread: usize) {
         self.counts.gave_up += 1;
         let at = self.t + self.lag();
@@ -498,11 +500,11 @@ impl World {
         let fair = wait.is_some_and(|wait| wait.request.turn.is_some());
         if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
             let now = self.now(c);
-            let lines = &mut self.clients[c].lines;
+            let queues = &mut self.clients[c].queues;
             let channel = match left {
-                false => lines.give_up(place, now),
+                false => queues.give_up(place, now),
                 true => {
-                    lines.dequeued(place, now);
+                    queues.dequeued(place, now);
                     None
                 }
             };
@@ -531,18 +533,18 @@ impl World {
             }
             (Doing::Acquires(..), None) => self.answered(c, thread, answer),
             _ => self.violated(format!(
-                "client {c}: thread {thread} was served, and is gone"
+                "client {c}: thread {thread} had a hand-off, and has left"
             )),
         }
     }
 
     // ---- order
 
-    /// Denied: it waits in the queues, if it hears all nodes.
+    /// After a denial: it waits in the queues, if it is subscribed to all nodes.
     fn is_queued(&mut self, c: usize, thread: usize, rejection: &Rejection) {
         let all = self.servers.len();
         let queued = rejection.seen.iter().filter(|seen| seen.queued).count() == all;
-        let hears = self.client_hears_all(c);
+        let hears = self.is_subscribed_to_all(c);
         let t = self.t;
         if let Some(wait) = &mut self.clients[c].threads[thread].wait {
             wait.queued = match queued && hears {
@@ -552,7 +554,7 @@ impl World {
         }
     }
 
-    /// Nobody goes before one who came earlier, where nothing is wrong and all nodes agree when that was.
+    /// No waiter goes before one that arrived earlier, in worlds without faults in which the nodes agree on the arrivals.
     pub(super) fn in_order(&mut self, c: usize, thread: usize) {
         let (t, one) = (self.t, self.servers.len() == 1);
         let Some(wait) = &self.clients[c].threads[thread].wait else {
@@ -593,7 +595,7 @@ impl World {
         }
     }
 
-    // ---- nobody sleeps while a lock is free
+    // ---- no free lock while all waiters sleep
 
     /// Whether any thread of a client that is alive does something about a resource, but sleep.
     fn is_at_work(&self, resource: u8) -> bool {
@@ -615,14 +617,14 @@ impl World {
         })
     }
 
-    /// Whether a thread of a client is in the line for a resource.
+    /// Whether a thread of a client is in the queue for a resource.
     pub(super) fn waits_for(&self, c: usize, resource: u8) -> bool {
         let waits = |wait: &Wait| wait.resource == resource && wait.place.is_some();
         let mut threads = self.clients[c].threads.iter();
         threads.any(|thread| thread.wait.as_ref().is_some_and(waits))
     }
 
-    /// When the last of those who wait has found out by itself that a lock is free. `None`: nobody waits.
+    /// The time within which all waiters find out by themselves that a lock is free. `None`: there are none.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
         let replies_flowing = self.replies_flowing;
         let well = |client: &&super::Client| !(client.dead || replies_flowing && client.has_hung());
@@ -633,27 +635,27 @@ impl World {
         let poll = |wait: &Wait| {
             let longest = (wait.request.retry_delay.1 * 8).max(Duration::from_secs(1));
             let longest = u64::try_from(longest.as_micros()).unwrap();
-            // In fair worlds there are some who are not.
+            // In fair worlds, some waiters are not fair.
             wait.request.turn.map_or(longest + BESIDES, |_| TWO_TURNS)
         };
         waits.map(poll).max()
     }
 
-    /// A lock that is free, and that somebody waits for, is not so for long.
+    /// A lock with waiters is not free for long.
     pub(super) fn watch(&mut self) {
         if !self.waits || !self.replies_flowing && !self.quiet {
             return;
         }
         for resource in 0..RESOURCES {
             let at = usize::from(resource);
-            // Who hangs costs fair ones a turn.
+            // A waiter that hangs costs the fair ones a turn.
             let stands = |client: &super::Client| {
                 !client.dead && client.stands(self.t) && !(self.fair && self.replies_flowing)
             };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
             let excused = self.excused[at] && !self.fair;
-            let told = !self.replies_flowing || self.hears_all() && !excused;
+            let told = !self.replies_flowing || self.all_subscribed() && !excused;
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
@@ -673,25 +675,25 @@ impl World {
                 self.counts.slept = self.counts.slept.max(time);
             }
             self.check(time <= most, || {
-                format!("{resource} has been free for {time} us, and somebody waits for it")
+                format!("{resource} has been free for {time} us, and has waiters")
             });
         }
     }
 
-    /// Who waits when all is quiet, and what is left of lines and subscriptions.
+    /// The waiters, queues and subscriptions that are left when all is quiet.
     pub(super) fn still_waits(&self) -> Option<String> {
         for (c, client) in self.clients.iter().enumerate() {
             if client.dead {
                 continue;
             }
             if client.threads.iter().any(|thread| thread.wait.is_some()) {
-                return Some(format!("client {c}: somebody still waits"));
+                return Some(format!("client {c}: a thread still waits"));
             }
-            if client.lines.waiters() > 0 {
-                return Some(format!("client {c}: a place is left"));
+            if client.queues.waiters() > 0 {
+                return Some(format!("client {c}: a waiter is left"));
             }
             if !client.listeners.is_empty() {
-                return Some(format!("client {c}: somebody still listens"));
+                return Some(format!("client {c}: a subscription is left"));
             }
         }
         None
@@ -715,8 +717,8 @@ impl World {
             .for_each(|trail| trail.leaked = true);
         self.cut_all(|connection| connection.client == c);
         let gone = self.replies_flowing || self.random.chance(50);
-        self.cut_ears(gone, |client, _| client == c);
-        // Who was told, and cannot act on it, is passed over by the next release, or by the poll.
+        self.cut_subscriptions(gone, |client, _| client == c);
+        // If the client was notified, another one finds the lock free by the next release or by its poll.
         for resource in 0..RESOURCES {
             let locked = |server: &super::Server| server.has_key(self.t, resource);
             let free = !self.servers.iter().all(locked);
