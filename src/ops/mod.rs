@@ -2,12 +2,14 @@
 //!
 //! In reading order:
 //!
+//! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
 //! - `inspect`: who holds a lock, node by node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers
 
+pub(crate) mod abandoned;
 pub(crate) mod check;
 pub(crate) mod findings;
 pub(crate) mod inspect;
