@@ -5,6 +5,7 @@
 //! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
 //! - `inspect`: who holds a lock, node by node
+//! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers
@@ -15,3 +16,4 @@ pub(crate) mod findings;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod query;
+pub(crate) mod scan;
