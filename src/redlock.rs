@@ -15,7 +15,7 @@ use crate::net::nodes::Nodes;
 use crate::net::peer::Peer;
 use crate::net::trust;
 use crate::observe::{Event, Observer};
-use crate::ops::query::AbandonedThreads;
+use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;

@@ -16,7 +16,7 @@ use crate::net::driver::Submitter;
 use crate::net::peer::Peer;
 use crate::net::trust::Trust;
 use crate::observe::{self, Observer};
-use crate::ops::query::AbandonedThreads;
+use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::core::{Core, Event, Next};
 use crate::protocol::guard::Guard;

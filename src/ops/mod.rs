@@ -2,14 +2,18 @@
 //!
 //! In reading order:
 //!
+//! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
 //! - `inspect`: who holds a lock, node by node
+//! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers
 
+pub(crate) mod abandoned;
 pub(crate) mod check;
 pub(crate) mod findings;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod query;
+pub(crate) mod scan;

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::peer::Peer;
+use crate::ops::abandoned::AbandonedThreads;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply};
 use crate::redlock::Redlock;
 use crate::secret::Secret;
-use crate::sync::lock;
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);
@@ -137,23 +137,6 @@ impl Drop for Query {
     fn drop(&mut self) {
         // A forked child may have a copy.
         self.connection.shutdown();
-    }
-}
-
-/// Threads of queries that nothing waits for any more and that have not ended: their nodes, and what lives as long as
-/// they do.
-#[derive(Default)]
-pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
-
-impl AbandonedThreads {
-    fn add(&self, node: usize, thread: Weak<()>) {
-        lock(&self.0).push((node, thread));
-    }
-
-    fn has(&self, node: usize) -> bool {
-        let mut threads = lock(&self.0);
-        threads.retain(|(_, thread)| thread.strong_count() > 0);
-        threads.iter().any(|(at, _)| *at == node)
     }
 }
 

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::Job;
 use crate::plan::{ends_the_wait, handled};
-use crate::{End, failed, processes, say};
+use crate::{End, failed, processes, report};
 
 /// How long one wait for the lock is, so that an outage is said while it lasts.
 const SLICE: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ pub(crate) fn acquire(
             Error::Busy => outage = false,
             Error::Unavailable(_) | Error::TooSlow if left > slice => {
                 if !outage {
-                    say(format_args!("{error}; waiting goes on"));
+                    report(format_args!("{error}; waiting goes on"));
                 }
                 outage = true;
             }

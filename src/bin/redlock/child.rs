@@ -17,7 +17,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nix::time::clock_gettime;
 use nix::unistd::{Pid, close, getppid, read, write};
 
-use crate::{NO_PROCESS, exec, say};
+use crate::{NO_PROCESS, exec, report};
 
 pub(crate) const COMMAND: &str = "__child";
 pub(crate) const GUARD: &str = "__guard";
@@ -112,7 +112,7 @@ pub(crate) fn guard(mut words: impl Iterator<Item = OsString>) -> u8 {
     // First this. Saying it may take its time.
     let killed = killpg(group, Signal::SIGKILL).is_ok();
     if killed {
-        say(format_args!("COMMAND was killed: {why}"));
+        report(format_args!("COMMAND was killed: {why}"));
     }
     0
 }

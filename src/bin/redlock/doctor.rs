@@ -4,8 +4,9 @@ use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
 use serde_json::{Value, json};
 
 use crate::arguments::Doctor;
-use crate::show::{print, print_json, printable, table};
-use crate::{End, FOUND, NO_PROCESS, failed, say};
+use crate::print::{print, print_json};
+use crate::show::{printable, table};
+use crate::{End, FOUND, NO_PROCESS, failed, report};
 
 pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
     let probe = match &given.probe {
@@ -13,7 +14,7 @@ pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
         None => match getrandom::u32() {
             Ok(random) => format!("redlock-doctor:{random:08x}").into_bytes(),
             Err(error) => {
-                say(format_args!("no random bytes: {error}"));
+                report(format_args!("no random bytes: {error}"));
                 return End::Code(NO_PROCESS);
             }
         },

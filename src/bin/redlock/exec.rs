@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::say::{said, say};
+use crate::output::{flush, report};
 use crate::{CANNOT_RUN, NOT_FOUND};
 
 /// What COMMAND finds in its environment beside our own.
@@ -20,10 +20,10 @@ pub(crate) fn environment(command: &mut Command, name: &OsStr, fence: Option<u64
 
 /// Becomes the command; otherwise says why not.
 pub(crate) fn exec(command: &mut Command) -> u8 {
-    said();
+    flush();
     let error = command.exec();
     let program = command.get_program().to_string_lossy();
-    say(format_args!("cannot run {program:?}: {error}"));
+    report(format_args!("cannot run {program:?}: {error}"));
     match error.kind() {
         ErrorKind::NotFound => NOT_FOUND,
         _ => CANNOT_RUN,

@@ -2,7 +2,7 @@
 
 use redlock_sync::Error;
 
-use crate::say;
+use crate::output::report;
 
 pub(crate) const FOUND: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
@@ -57,7 +57,7 @@ pub(crate) enum End {
 
 /// Says why there is no lock, and with which code that ends.
 pub(crate) fn failed(error: &Error) -> End {
-    say(format_args!("{error}"));
+    report(format_args!("{error}"));
     End::Code(match error {
         Error::Config(_) => USAGE,
         Error::Random(_) => NO_PROCESS,

@@ -11,7 +11,7 @@ use signal_hook::low_level::raise;
 use crate::arguments::Job;
 use crate::child::boot_time;
 use crate::plan::asks_to_end;
-use crate::{End, LOST, say};
+use crate::{End, LOST, report};
 
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub(crate) fn give_up(
     };
     let thread = thread::Builder::new().name("redlock-end".into());
     if let Err(error) = thread.spawn(give_up) {
-        say(format_args!("the lock ends with its ttl: {error}"));
+        report(format_args!("the lock ends with its ttl: {error}"));
         return end;
     }
     let mut asked: Option<(i32, Instant)> = None;
@@ -57,7 +57,7 @@ pub(crate) fn give_up(
         if let Some((signal, _)) = asked
             && wait.is_zero()
         {
-            say(format_args!("the lock ends with its ttl: {trouble} yet"));
+            report(format_args!("the lock ends with its ttl: {trouble} yet"));
             return End::Signal(signal);
         }
         let signal = signals.recv_timeout(wait).ok();
@@ -71,7 +71,7 @@ pub(crate) fn give_up(
             End::Code(LOST)
         }
         Err(error) => {
-            say(format_args!(
+            report(format_args!(
                 "the lock ends with its ttl: {trouble}: {error}"
             ));
             end
@@ -80,7 +80,7 @@ pub(crate) fn give_up(
 }
 
 pub(crate) fn say_lost() {
-    say(format_args!("the lock was lost before COMMAND had ended"));
+    report(format_args!("the lock was lost before COMMAND had ended"));
 }
 
 /// Leaves the lock to others in `rest`, or up to a ttl later.

@@ -7,8 +7,9 @@ use redlock_sync::{Holder, Inspection, LockState, NodeErrors, NodeState, Redlock
 use serde_json::{Value, json};
 
 use crate::arguments::Inspect;
-use crate::show::{escaped, milliseconds, print, print_json, printable, shortened, table, time};
-use crate::{End, UNAVAILABLE, failed, say};
+use crate::print::{print, print_json};
+use crate::show::{escaped, milliseconds, printable, shortened, table, time};
+use crate::{End, UNAVAILABLE, failed, report};
 
 pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     let name = given.name.as_encoded_bytes();
@@ -25,10 +26,10 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     if code == UNAVAILABLE {
         for (_, _, node) in inspection.nodes() {
             if let NodeState::Failed(errors) = node {
-                say(format_args!("{errors}"));
+                report(format_args!("{errors}"));
             }
         }
-        say(format_args!("too few nodes answered"));
+        report(format_args!("too few nodes answered"));
     }
     match given.json {
         true => print_json(&to_json(name, &state, &inspection), code),

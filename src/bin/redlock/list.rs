@@ -8,9 +8,10 @@ use redlock_sync::{Holder, ListedLock, Listing, Redlock};
 use serde_json::{Value, json};
 
 use crate::arguments::List;
-use crate::say::progress;
-use crate::show::{escaped, milliseconds, print, print_json, printable, table, time};
-use crate::{End, FOUND, UNAVAILABLE, failed, say};
+use crate::output::progress;
+use crate::print::{print, print_json};
+use crate::show::{escaped, milliseconds, printable, table, time};
+use crate::{End, FOUND, UNAVAILABLE, failed, report};
 
 /// From this time on, progress is shown.
 const LONG: Duration = Duration::from_secs(1);
@@ -26,7 +27,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         Err(error) => return failed(&error),
     };
     for (node, address, error) in listing.failed() {
-        say(format_args!("node {node} ({address}): {error}"));
+        report(format_args!("node {node} ({address}): {error}"));
     }
     let older = given.older.map(|older| older.0);
     let locks: Vec<Row<'_>> = listing
@@ -36,7 +37,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         .collect();
     let code = match (listing.has_majority(), given.leaked && !locks.is_empty()) {
         (false, _) => {
-            say(format_args!("too few nodes answered"));
+            report(format_args!("too few nodes answered"));
             UNAVAILABLE
         }
         (true, true) => FOUND,
@@ -47,7 +48,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         false => print(to_text(&locks, &listing).as_bytes(), code),
     };
     let problems = locks.iter().filter(|row| row.problem.is_some());
-    say(format_args!(
+    report(format_args!(
         "{} listed, {} with a problem; {} keys looked at on {} of {} nodes",
         locks.len(),
         problems.count(),

@@ -1,7 +1,7 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, exit, nodes, plan, run (whose helpers are acquire, child, exec, processes,
-//! terminal and give_up), throttle, show, inspect, list, doctor, manual, say.
+//! terminal and give_up), throttle, show, output, print, inspect, list, doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use signal_hook::low_level::emulate_default_handler;
 use arguments::Arguments;
 use exec::{environment, exec};
 use exit::*;
-use say::{said, say};
+use output::{flush, report};
 
 #[cfg(target_os = "linux")]
 mod acquire;
@@ -29,13 +29,14 @@ mod label;
 mod list;
 mod manual;
 mod nodes;
+mod output;
 #[cfg(target_os = "linux")]
 mod plan;
+mod print;
 #[cfg(target_os = "linux")]
 mod processes;
 #[cfg(target_os = "linux")]
 mod run;
-mod say;
 mod show;
 #[cfg(target_os = "linux")]
 mod terminal;
@@ -43,7 +44,7 @@ mod throttle;
 
 fn main() -> ExitCode {
     let end = start();
-    said();
+    flush();
     match end {
         End::Code(code) => ExitCode::from(code),
         End::Signal(signal) => {
@@ -67,7 +68,7 @@ fn start() -> End {
     }
     match Arguments::try_parse() {
         Ok(arguments) => dispatch(&arguments.command).unwrap_or_else(|error| {
-            say(format_args!("{error}"));
+            report(format_args!("{error}"));
             End::Code(USAGE)
         }),
         Err(error) => {
@@ -81,26 +82,26 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
     match command {
         arguments::Command::Run(given) => {
             let job = given.job()?;
-            say::log(given.nodes.verbose);
+            output::log(given.nodes.verbose);
             let (redlock, options) = nodes::open(&given.nodes, &given.votes)?;
             Ok(run(&job, &redlock, &options))
         }
         arguments::Command::Throttle(given) => {
             let words = given.words()?;
-            say::log(given.nodes.verbose);
+            output::log(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
             Ok(throttle::throttle(given, words, &redlock))
         }
         arguments::Command::Inspect(given) => {
-            say::log(given.nodes.verbose);
+            output::log(given.nodes.verbose);
             Ok(inspect::inspect(given, &nodes::look(&given.nodes)?))
         }
         arguments::Command::List(given) => {
-            say::log(given.nodes.verbose);
+            output::log(given.nodes.verbose);
             Ok(list::list(given, &nodes::look(&given.nodes)?))
         }
         arguments::Command::Doctor(given) => {
-            say::log(given.nodes.verbose);
+            output::log(given.nodes.verbose);
             let (redlock, _) = nodes::open(&given.nodes, &given.votes)?;
             Ok(doctor::doctor(given, &redlock))
         }
@@ -114,7 +115,7 @@ use run::run;
 
 #[cfg(not(target_os = "linux"))]
 fn run(_: &arguments::Job, _: &redlock_sync::Redlock, _: &redlock_sync::Options) -> End {
-    say(format_args!(
+    report(format_args!(
         "run needs Linux: nowhere else can COMMAND be ended in time for certain"
     ));
     End::Code(UNAVAILABLE)

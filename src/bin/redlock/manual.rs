@@ -7,8 +7,8 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::arguments::Arguments;
-use crate::show::print;
-use crate::{CODES, End, NO_PROCESS, say};
+use crate::print::print;
+use crate::{CODES, End, NO_PROCESS, report};
 
 const EXAMPLES: &str = include_str!("examples.roff");
 const NOTES: &str = include_str!("notes.roff");
@@ -19,7 +19,7 @@ fn written(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> End {
     match write(&mut text) {
         Ok(()) => print(&text, 0),
         Err(error) => {
-            say(format_args!("{error}"));
+            report(format_args!("{error}"));
             End::Code(NO_PROCESS)
         }
     }

@@ -30,7 +30,7 @@ use crate::give_up::{give_up, say_lost};
 use crate::plan::{Act, Lease, OnStop, Plan, UNNAMED, Why, is_handed_on};
 use crate::processes;
 use crate::terminal::Terminal;
-use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, say};
+use crate::{End, LOST, NO_PROCESS, UNAVAILABLE, environment, failed, report};
 
 /// How long the guard may take to start. Later than this there is something wrong with it.
 const GUARD_START: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
     let fence = match job.fence.then(|| kept.fencing_token()).transpose() {
         Ok(fence) => fence,
         Err(error) => {
-            say(format_args!("no fencing token: {error}"));
+            report(format_args!("no fencing token: {error}"));
             return End::Code(UNAVAILABLE);
         }
     };
@@ -79,7 +79,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
 }
 
 fn no_process(what: &str, error: &dyn std::error::Error) -> End {
-    say(format_args!("cannot get {what}: {error}"));
+    report(format_args!("cannot get {what}: {error}"));
     End::Code(NO_PROCESS)
 }
 
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
             let _ = process.kill().and_then(|()| process.wait());
         }
         if !gone {
-            say(format_args!(
+            report(format_args!(
                 "processes of COMMAND do not end (group {}): the lock is left to its ttl",
                 self.group
             ));
@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
             }
             Act::Kill(why) => {
                 if !self.send(Signal::SIGKILL) {
-                    say(format_args!("COMMAND could not be killed"));
+                    report(format_args!("COMMAND could not be killed"));
                     return;
                 }
                 why
@@ -287,16 +287,16 @@ impl<'a> Run<'a> {
         match (act, why) {
             (_, Why::LeftOver) => info!("ending the processes that COMMAND left behind"),
             (Act::Kill(_), Why::Lost) => match self.kept.lost() {
-                Some(reason) => say(format_args!(
+                Some(reason) => report(format_args!(
                     "the lock is lost ({reason:?}): COMMAND was killed"
                 )),
-                None => say(format_args!("the lock is about to end: COMMAND was killed")),
+                None => report(format_args!("the lock is about to end: COMMAND was killed")),
             },
-            (Act::Kill(_), _) => say(format_args!(
+            (Act::Kill(_), _) => report(format_args!(
                 "COMMAND did not end by SIGTERM: it was killed"
             )),
-            (_, Why::Hold) => say(format_args!("--max-hold is used up: COMMAND is to end")),
-            _ => say(format_args!(
+            (_, Why::Hold) => report(format_args!("--max-hold is used up: COMMAND is to end")),
+            _ => report(format_args!(
                 "the lock cannot be renewed and is about to end: COMMAND is to end"
             )),
         }
@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
         }
         if !self.refused {
             self.refused = true;
-            say(format_args!(
+            report(format_args!(
                 "COMMAND runs as another user and cannot be sent {signal}: run redlock as that user"
             ));
         }
@@ -347,7 +347,7 @@ impl<'a> Run<'a> {
         shell.args([signal.to_string(), self.group.to_string()]);
         match shell.stdin(Stdio::null()).spawn() {
             Ok(sender) => self.senders.push(sender),
-            Err(error) => say(format_args!(
+            Err(error) => report(format_args!(
                 "signal {signal} cannot be handed on without /bin/sh: {error}"
             )),
         }

@@ -1,28 +1,9 @@
 //! What is found, shown to people and to programs.
 
-use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _, stdout};
+use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::Value;
-
-use crate::{End, NO_PROCESS, say};
-
-/// To standard output, and then ends so. A reader that has gone (`| head`) is no error.
-pub(crate) fn print(text: &[u8], code: u8) -> End {
-    let mut out = stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            say(format_args!("{error}"));
-            End::Code(NO_PROCESS)
-        }
-        _ => End::Code(code),
-    }
-}
-
-pub(crate) fn print_json(value: &Value, code: u8) -> End {
-    print(format!("{value}\n").as_bytes(), code)
-}
 
 /// How wide a column is at most, and the last one, in which errors stand.
 const WIDEST: usize = 80;

@@ -7,7 +7,7 @@ use log::info;
 use redlock_sync::Redlock;
 
 use crate::arguments::Throttle;
-use crate::{End, UNAVAILABLE, environment, exec, failed, say};
+use crate::{End, UNAVAILABLE, environment, exec, failed, report};
 
 /// COMMAND takes the place of this process: nothing stays to watch over it.
 pub(crate) fn throttle(
@@ -27,7 +27,7 @@ pub(crate) fn throttle(
         Ok(fence) => fence,
         // It has not happened, so it may.
         Err(error) => {
-            say(format_args!("no fencing token: {error}"));
+            report(format_args!("no fencing token: {error}"));
             return End::Code(UNAVAILABLE);
         }
     };

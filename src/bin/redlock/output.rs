@@ -1,4 +1,4 @@
-//! Lines to standard error. A thread writes them, so that a reader who does not read holds nobody up.
+//! Lines to standard error. A thread writes them, so that a reader who does not read delays nothing.
 
 use std::fmt;
 use std::io::{Write, stderr};
@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::show::printable;
 
-/// So many lines wait to be written. More are dropped.
+/// The maximum of lines that wait to be written. More are dropped.
 const WAITING: usize = 4096;
 /// How long the end waits for them.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const WITHIN: Duration = Duration::from_secs(1);
 enum Line {
     Text(String),
     /// All before it are written.
-    Said(SyncSender<()>),
+    Flush(SyncSender<()>),
 }
 
 /// `None`: there is no thread to be had.
@@ -28,7 +28,7 @@ static WRITER: OnceLock<Option<SyncSender<Line>>> = OnceLock::new();
 
 /// One line, in one write. Texts of servers may be in it, so it is escaped for terminals. A failure is ignored: there is
 /// no other place to report it.
-pub(crate) fn say(line: fmt::Arguments<'_>) {
+pub(crate) fn report(line: fmt::Arguments<'_>) {
     put(format!("redlock: {}\n", printable(&line.to_string())));
 }
 
@@ -47,10 +47,10 @@ fn put(text: String) {
 }
 
 /// Waits until all is written, or for a second.
-pub(crate) fn said() {
+pub(crate) fn flush() {
     let (done, written) = sync_channel(1);
     if let Some(Some(writer)) = WRITER.get()
-        && writer.try_send(Line::Said(done)).is_ok()
+        && writer.try_send(Line::Flush(done)).is_ok()
     {
         let _ = written.recv_timeout(WITHIN);
     }
@@ -66,13 +66,13 @@ fn writer() -> Option<SyncSender<Line>> {
         for line in lines {
             match line {
                 Line::Text(text) => write(&text),
-                Line::Said(done) => {
+                Line::Flush(done) => {
                     let _ = done.try_send(());
                 }
             }
         }
     };
-    let thread = thread::Builder::new().name("redlock-says".into());
+    let thread = thread::Builder::new().name("redlock-output".into());
     thread.spawn(write).is_ok().then_some(writer)
 }
 
@@ -89,7 +89,7 @@ impl Log for Stderr {
     }
 
     fn log(&self, record: &Record<'_>) {
-        say(*record.args());
+        report(*record.args());
     }
 
     fn flush(&self) {}

@@ -1,0 +1,90 @@
+//! A function of C that is called when a lock is lost.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use super::*;
+use crate::LostReason;
+use crate::sync::lock;
+
+thread_local! {
+    /// The lock whose callback is running in this thread, by its address.
+    static CALLED_BACK: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether a callback of the lock at this address is running in this thread.
+pub(super) fn is_running(address: usize) -> bool {
+    CALLED_BACK.try_with(Cell::get) == Ok(address)
+}
+
+pub(super) fn reason_code(reason: LostReason) -> c_int {
+    match reason {
+        LostReason::Taken => REDLOCK_REASON_TAKEN,
+        LostReason::Expired => REDLOCK_REASON_EXPIRED,
+        LostReason::HoldLimit => REDLOCK_REASON_HOLD_LIMIT,
+    }
+}
+
+pub(super) type LostFn = unsafe extern "C" fn(c_int, *mut c_void);
+
+/// The C side of one callback.
+pub(super) struct Callback {
+    function: LostFn,
+    user: *mut c_void,
+    phase: Mutex<Phase>,
+    over: Condvar,
+}
+
+// SAFETY: `user` is only handed to `function`, which the header says runs on another thread.
+unsafe impl Send for Callback {}
+// SAFETY: as above; everything else in it is Sync.
+unsafe impl Sync for Callback {}
+
+#[derive(PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Running,
+    Over,
+}
+
+impl Callback {
+    pub(super) fn new(function: LostFn, user: *mut c_void) -> Callback {
+        Callback {
+            function,
+            user,
+            phase: Mutex::new(Phase::Waiting),
+            over: Condvar::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_waiting(&self) -> bool {
+        *lock(&self.phase) == Phase::Waiting
+    }
+
+    pub(super) fn run(&self, handle: usize, reason: LostReason) {
+        let mut phase = lock(&self.phase);
+        if *phase == Phase::Over {
+            return;
+        }
+        *phase = Phase::Running;
+        drop(phase);
+        let before = CALLED_BACK.replace(handle);
+        // SAFETY: the caller's function with the caller's argument, which the header wants to
+        // live until the lock is ended or stopped: those wait until this is over.
+        unsafe { (self.function)(reason_code(reason), self.user) };
+        CALLED_BACK.set(before);
+        *lock(&self.phase) = Phase::Over;
+        self.over.notify_all();
+    }
+
+    pub(super) fn end(&self) {
+        let mut phase = lock(&self.phase);
+        while *phase == Phase::Running {
+            let wait = self.over.wait(phase);
+            phase = wait.unwrap_or_else(PoisonError::into_inner);
+        }
+        *phase = Phase::Over;
+    }
+}

@@ -1,0 +1,248 @@
+//! `redlock_t`.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::{MaybeUninit, replace};
+use std::sync::{PoisonError, RwLock};
+
+use super::*;
+use crate::{Options, Redlock, Tls};
+
+/// Far more than any redlock can have.
+const MAX_URLS: usize = 1 << 10;
+
+/// `redlock_t`. No call keeps its lock for longer than it takes to clone what is in it: so a forked
+/// child can clone it too, unless an option was being set in that moment.
+pub(super) struct Client {
+    process: u32,
+    settings: RwLock<Settings>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    redlock: Redlock,
+    options: Options,
+    /// The options do not tell, and C sets them one after the other.
+    retry_delay: (u64, u64),
+}
+
+impl Settings {
+    fn new(redlock: Redlock) -> Settings {
+        let retry_delay = (50, 250);
+        Settings {
+            redlock,
+            options: Options::new().retry_delay(ms(retry_delay.0), ms(retry_delay.1)),
+            retry_delay,
+        }
+    }
+
+    fn set(mut self, option: c_int, value: u64) -> Result<Settings, Failure> {
+        let options = self.options.clone();
+        let (min, max) = self.retry_delay;
+        let options = match option {
+            REDLOCK_OPTION_WAIT_MS => options.wait(ms(value)),
+            REDLOCK_OPTION_RETRY_DELAY_MIN_MS | REDLOCK_OPTION_RETRY_DELAY_MAX_MS => {
+                let (min, max) = if option == REDLOCK_OPTION_RETRY_DELAY_MIN_MS {
+                    (value, max.max(value))
+                } else {
+                    (min.min(value), value)
+                };
+                self.retry_delay = (min, max);
+                options.retry_delay(ms(min), ms(max))
+            }
+            REDLOCK_OPTION_NODE_TIMEOUT_MS => options.node_timeout(ms(value)),
+            REDLOCK_OPTION_CONNECT_TIMEOUT_MS => options.connect_timeout(ms(value)),
+            REDLOCK_OPTION_RESTART_GUARD_MS => options.restart_guard(ms(value)),
+            REDLOCK_OPTION_MAX_EXTENSIONS => {
+                let limit = u32::try_from(value).map_err(|_| {
+                    let text =
+                        format!("max_extensions is {value}: it must be at most {}", u32::MAX);
+                    Failure::config(text)
+                })?;
+                options.max_extensions(limit)
+            }
+            REDLOCK_OPTION_FAIR => match value {
+                0 | 1 => options.fair(value == 1),
+                _ => {
+                    return Err(Failure::config(format!(
+                        "fair is {value}: it must be 0 or 1"
+                    )));
+                }
+            },
+            _ => return Err(Failure::config(format!("there is no option {option}"))),
+        };
+        self.with(options)
+    }
+
+    fn with(mut self, options: Options) -> Result<Settings, Failure> {
+        self.redlock = self.redlock.with_options(options.clone())?;
+        self.options = options;
+        Ok(self)
+    }
+}
+
+impl Client {
+    fn redlock(&self) -> Redlock {
+        let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner);
+        settings.redlock.clone()
+    }
+}
+
+pub(super) fn redlock_of(client: Option<&Client>) -> Result<Redlock, Failure> {
+    Ok(client.ok_or_else(|| Failure::null("redlock"))?.redlock())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_new(
+    urls: *const *const c_char,
+    n: usize,
+    out: Option<&mut MaybeUninit<Option<Box<Client>>>>,
+) -> c_int {
+    make(out, || {
+        if urls.is_null() {
+            return Err(Failure::null("urls"));
+        }
+        if n > MAX_URLS {
+            return Err(Failure::config(format!("{n} nodes are too many")));
+        }
+        let mut nodes = Vec::with_capacity(n);
+        for i in 0..n {
+            // SAFETY: the header demands n of them.
+            let url = unsafe { *urls.add(i) };
+            if url.is_null() {
+                return Err(Failure::null(&format!("the URL of node {i}")));
+            }
+            // SAFETY: not null, and the header demands a string.
+            let url = unsafe { CStr::from_ptr(url) };
+            let not_text = |_| Failure::config(format!("the URL of node {i} is not UTF-8"));
+            nodes.push(url.to_str().map_err(not_text)?);
+        }
+        Ok(Client {
+            process: std::process::id(),
+            settings: RwLock::new(Settings::new(Redlock::new(nodes)?)),
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set(client: Option<&Client>, option: c_int, value: u64) -> c_int {
+    status(|| change(client, |settings| settings.set(option, value)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_tls(
+    client: Option<&Client>,
+    roots: *const c_char,
+    roots_len: usize,
+    chain: *const c_char,
+    chain_len: usize,
+    key: *const c_char,
+    key_len: usize,
+    server_name: *const c_char,
+) -> c_int {
+    status(|| {
+        let mut tls = Tls::new();
+        // SAFETY: the header demands it.
+        let given = |data: *const c_char, len, what| unsafe { pem(data, len, what) };
+        if !roots.is_null() {
+            tls = tls.root_certificates(given(roots, roots_len, "roots")?);
+        }
+        tls = match (chain.is_null(), key.is_null()) {
+            (true, true) => tls,
+            (false, false) => {
+                let chain = given(chain, chain_len, "chain")?;
+                tls.client_certificate(chain, given(key, key_len, "key")?)
+            }
+            (true, false) => return Err(Failure::null("chain")),
+            (false, true) => return Err(Failure::null("key")),
+        };
+        if !server_name.is_null() {
+            // SAFETY: not null, and the header demands a string.
+            let name = unsafe { CStr::from_ptr(server_name) };
+            let not_text = |_| Failure::config("server_name is not UTF-8");
+            tls = tls.server_name(name.to_str().map_err(not_text)?);
+        }
+        change(client, |settings| {
+            let options = settings.options.clone().tls(tls);
+            settings.with(options)
+        })
+    })
+}
+
+/// # Safety
+///
+/// `data` has `len` bytes.
+unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8], Failure> {
+    if len > MAX_LEN {
+        return Err(Failure::config(format!("{what} is {len} bytes long")));
+    }
+    // SAFETY: the caller vouches for the length, which a slice may have.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+}
+
+fn change(
+    client: Option<&Client>,
+    new: impl FnOnce(Settings) -> Result<Settings, Failure>,
+) -> Result<(), Failure> {
+    let client = client.ok_or_else(|| Failure::null("redlock"))?;
+    if client.process != std::process::id() {
+        // A thread that held the lock at the fork does not exist here.
+        let text = "this is a forked child: set options before the fork, or make a new redlock_t";
+        return Err(Failure::config(text));
+    }
+    let mut settings = client
+        .settings
+        .write()
+        .unwrap_or_else(PoisonError::into_inner);
+    let new = new(settings.clone())?;
+    let old = replace(&mut *settings, new);
+    drop(settings);
+    // May be the last to use its connections, and wait for what they owe.
+    drop(old);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_connect(client: Option<&Client>) -> c_int {
+    status(|| {
+        redlock_of(client)?.connect()?;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_free(client: Option<Box<Client>>) {
+    status(|| {
+        drop(client);
+        Ok(())
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_options_are_those_of_rust() {
+        let settings = Settings::new(Redlock::new(["redis://a"]).unwrap());
+        assert_eq!(settings.options, Options::default());
+    }
+
+    #[test]
+    fn the_bounds_of_the_pause_can_be_set_in_any_order() {
+        const MIN: c_int = REDLOCK_OPTION_RETRY_DELAY_MIN_MS;
+        const MAX: c_int = REDLOCK_OPTION_RETRY_DELAY_MAX_MS;
+        let bounds = [0, 1, 49, 50, 51, 249, 250, 251, 1000];
+        for min in bounds {
+            for max in bounds.into_iter().filter(|max| *max >= min) {
+                for order in [[(MIN, min), (MAX, max)], [(MAX, max), (MIN, min)]] {
+                    let mut settings = Settings::new(Redlock::new(["redis://a"]).unwrap());
+                    for (option, value) in order {
+                        settings = settings.set(option, value).ok().unwrap();
+                    }
+                    let expected = Options::default().retry_delay(ms(min), ms(max));
+                    assert_eq!(settings.options, expected);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a `redlock_lock_t` has while it is kept alive.
+
+use std::ffi::{c_int, c_void};
+use std::mem::replace;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::callback::{Callback, LostFn, reason_code};
+use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
+use super::*;
+use crate::Error;
+use crate::clock;
+use crate::sync::lock;
+
+/// Waiting for a loss goes on in slices of this length, between which other threads may change the lock.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c_int {
+    status(|| {
+        let mut held = handle(lock)?.change()?;
+        match *held {
+            Held::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
+            Held::Reentrant(_) => return Err(is_reentrant()),
+            _ => {}
+        }
+        *held = match replace(&mut *held, Held::Ended) {
+            Held::Plain(lock) => Held::Kept(lock.keep_alive(ms(max_hold))?),
+            Held::Kept(_) | Held::Reentrant(_) | Held::Ended => return Err(Error::Lost.into()),
+        };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
+    status(|| {
+        let handle = handle(lock)?;
+        let mut held = handle.change()?;
+        match &*held {
+            Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
+            Held::Ended => return Err(Error::Lost.into()),
+            Held::Kept(_) => {}
+        }
+        if let Held::Kept(lock) = replace(&mut *held, Held::Ended) {
+            *held = Held::Plain(lock.stop());
+        }
+        let callbacks = handle.take_callbacks();
+        // A callback may wait for another thread that asks the lock something.
+        drop(held);
+        end_callbacks(callbacks);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_hold_left_ms(lock: Option<&Handle>) -> u64 {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Kept(lock) => to_ms(lock.hold_left()),
+            Held::Plain(_) | Held::Reentrant(_) | Held::Ended => 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_int {
+    status(|| {
+        let handle = handle(lock)?;
+        let end = clock::instant().checked_add(ms(timeout));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(clock::instant()));
+            // In slices, so that whoever changes the lock gets a turn.
+            let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
+            let lost = match &*handle.read()? {
+                Held::Kept(lock) => lock.wait_lost(slice),
+                Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
+                Held::Ended => true,
+            };
+            if lost {
+                return Err(Error::Lost.into());
+            }
+            if left.is_some_and(|left| left <= slice) {
+                return Ok(());
+            }
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_lost_reason(lock: Option<&Handle>) -> c_int {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Kept(lock) => lock.lost().map_or(REDLOCK_REASON_NONE, reason_code),
+            Held::Plain(_) | Held::Reentrant(_) | Held::Ended => REDLOCK_REASON_NONE,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_on_lost(
+    lock_: Option<&Handle>,
+    function: Option<LostFn>,
+    user: *mut c_void,
+) -> c_int {
+    status(|| {
+        let handle = handle(lock_)?;
+        let function = function.ok_or_else(|| Failure::null("fn"))?;
+        let held = handle.read()?;
+        let kept = match &*held {
+            Held::Kept(kept) => kept,
+            Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
+            Held::Ended => return Err(Error::Lost.into()),
+        };
+        let callback = Arc::new(Callback::new(function, user));
+        lock(&handle.callbacks).push(callback.clone());
+        let address = std::ptr::from_ref(handle).addr();
+        kept.on_lost(move |reason| callback.run(address, reason));
+        Ok(())
+    })
+}
+
+fn not_kept() -> Failure {
+    Failure::config("the lock is not kept alive")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Redlock, Token};
+
+    unsafe extern "C" fn nothing(_: c_int, _: *mut c_void) {}
+
+    /// Another thread keeps the lock alive and registers a callback as soon as it is stopped.
+    #[test]
+    fn stopping_forgets_no_callback_that_is_registered_after_it() {
+        let redlock = Redlock::new(["redis://127.0.0.1:1"]).unwrap();
+        let hour = Duration::from_secs(3600);
+        // Asks no node before a third of that is over.
+        let lock_ = redlock
+            .resume("a", Token::from_bytes([1; 20]), hour)
+            .unwrap();
+        let handle = Handle::new(lock_);
+        for round in 0..20_000 {
+            assert_eq!(
+                redlock_lock_keep_alive(Some(&handle), u64::MAX / 2),
+                REDLOCK_OK
+            );
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while redlock_lock_keep_alive(Some(&handle), u64::MAX / 2) != REDLOCK_OK {}
+                    let user = std::ptr::null_mut();
+                    let code = redlock_lock_on_lost(Some(&handle), Some(nothing), user);
+                    assert_eq!(code, REDLOCK_OK);
+                });
+                assert_eq!(redlock_lock_stop(Some(&handle)), REDLOCK_OK);
+            });
+            let phases: Vec<bool> = lock(&handle.callbacks)
+                .iter()
+                .map(|callback| callback.is_waiting())
+                .collect();
+            assert_eq!(phases, [true], "round {round}");
+            assert_eq!(redlock_lock_stop(Some(&handle)), REDLOCK_OK);
+        }
+        let held = replace(
+            &mut *handle.change().unwrap_or_else(|_| panic!()),
+            Held::Ended,
+        );
+        if let Held::Plain(lock) = held {
+            lock.leak();
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! `redlock_lock_t`: asking, extending, ending.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem::{ManuallyDrop, MaybeUninit, replace};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::callback::{self, Callback};
+use super::*;
+use crate::sync::lock;
+use crate::{Error, KeptLock, Lock, ReentrantLock, Token};
+
+/// `redlock_lock_t`.
+pub(super) struct Handle {
+    process: u32,
+    resource: Box<[u8]>,
+    /// `None`: an entry of a reentrant lock, which nobody is to resume.
+    token: Option<Token>,
+    held: RwLock<Held>,
+    pub(super) callbacks: Mutex<Vec<Arc<Callback>>>,
+}
+
+pub(super) enum Held {
+    Plain(Lock),
+    Kept(KeptLock),
+    Reentrant(Entry),
+    /// It was lost or released in an attempt to keep it alive; or is being released.
+    Ended,
+}
+
+impl Handle {
+    pub(super) fn new(lock: Lock) -> Handle {
+        Handle {
+            process: std::process::id(),
+            resource: lock.resource().into(),
+            token: Some(*lock.token()),
+            held: RwLock::new(Held::Plain(lock)),
+            callbacks: Mutex::default(),
+        }
+    }
+
+    pub(super) fn of_entry(lock: ReentrantLock) -> Handle {
+        Handle {
+            process: std::process::id(),
+            resource: lock.resource().into(),
+            token: None,
+            held: RwLock::new(Held::Reentrant(Entry {
+                thread: this_thread(),
+                lock: ManuallyDrop::new(lock),
+            })),
+            callbacks: Mutex::default(),
+        }
+    }
+
+    /// Not in a forked child, where somebody who does not exist may hold `held`; not in a callback of
+    /// this lock, which may run inside a call that holds it. The lock is lost for both.
+    fn check(&self) -> Result<(), Failure> {
+        if self.process == std::process::id() && !self.is_calling_back() {
+            Ok(())
+        } else {
+            Err(Error::Lost.into())
+        }
+    }
+
+    fn is_calling_back(&self) -> bool {
+        let address = std::ptr::from_ref(self).addr();
+        callback::is_running(address)
+    }
+
+    pub(super) fn read(&self) -> Result<log::Guard<RwLockReadGuard<'_, Held>>, Failure> {
+        self.check()?;
+        let take = || self.held.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(log::Guard::new(take))
+    }
+
+    pub(super) fn change(&self) -> Result<log::Guard<RwLockWriteGuard<'_, Held>>, Failure> {
+        self.check()?;
+        let take = || self.held.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(log::Guard::new(take))
+    }
+
+    /// Those that are registered so far. To be taken while `held` cannot change: what is registered later
+    /// belongs to what is held then.
+    pub(super) fn take_callbacks(&self) -> Vec<Arc<Callback>> {
+        std::mem::take(&mut *lock(&self.callbacks))
+    }
+}
+
+/// One entry of a reentrant lock, for the thread that made it alone.
+pub(super) struct Entry {
+    thread: u64,
+    lock: ManuallyDrop<ReentrantLock>,
+}
+
+/// A number that no other thread has or had. (That of the standard library cannot be had at a thread's very end.)
+fn this_thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
+}
+
+// SAFETY: `lock` is touched by its own thread only, which `check` makes sure of.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+impl Entry {
+    fn check(&self) -> Result<(), Failure> {
+        if self.thread == this_thread() {
+            return Ok(());
+        }
+        let text = "the lock is reentrant: it belongs to the thread that acquired it";
+        Err(Failure::config(text))
+    }
+
+    fn lock(&self) -> Result<&ReentrantLock, Failure> {
+        self.check().map(|()| &*self.lock)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.check().is_ok() {
+            // SAFETY: it is dropped once, and not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.lock) };
+        }
+    }
+}
+
+pub(super) fn is_reentrant() -> Failure {
+    Failure::config("the lock is reentrant: that is not possible with it")
+}
+
+/// When this returns, none of them is running nor will be.
+pub(super) fn end_callbacks(callbacks: Vec<Arc<Callback>>) {
+    callbacks.iter().for_each(|callback| callback.end());
+}
+
+pub(super) fn handle(handle: Option<&Handle>) -> Result<&Handle, Failure> {
+    handle.ok_or_else(|| Failure::null("lock"))
+}
+
+// ---- asking -----------------------------------------------------------------------------------
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_remaining_ms(lock: Option<&Handle>) -> u64 {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Plain(lock) => to_ms(lock.remaining()),
+            Held::Kept(lock) => to_ms(lock.remaining()),
+            Held::Reentrant(entry) => to_ms(entry.lock()?.remaining()),
+            Held::Ended => 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Plain(lock) => lock.is_valid().into(),
+            Held::Kept(lock) => lock.is_valid().into(),
+            Held::Reentrant(entry) => entry.lock()?.is_valid().into(),
+            Held::Ended => 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int {
+    status(|| {
+        match &*handle(lock)?.read()? {
+            Held::Plain(lock) => lock.ensure(ms(at_least))?,
+            Held::Kept(lock) => lock.ensure(ms(at_least))?,
+            Held::Reentrant(entry) => entry.lock()?.ensure(ms(at_least))?,
+            Held::Ended => return Err(Error::Lost.into()),
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_extensions_left(lock: Option<&Handle>) -> u32 {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Plain(lock) => lock.extensions_left(),
+            Held::Reentrant(entry) => entry.lock()?.extensions_left(),
+            Held::Kept(_) | Held::Ended => 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_fencing_token(
+    lock: Option<&Handle>,
+    out: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    let mut token = 0;
+    let code = status(|| {
+        if out.is_none() {
+            return Err(Failure::null("out"));
+        }
+        token = match &*handle(lock)?.read()? {
+            Held::Plain(lock) => lock.fencing_token()?,
+            Held::Kept(lock) => lock.fencing_token()?,
+            Held::Reentrant(entry) => entry.lock()?.fencing_token()?,
+            Held::Ended => return Err(Error::Lost.into()),
+        };
+        Ok(())
+    });
+    if let Some(out) = out {
+        out.write(token);
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_depth(lock: Option<&Handle>) -> usize {
+    value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Plain(_) | Held::Kept(_) => 1,
+            Held::Reentrant(entry) => entry.lock()?.depth(),
+            Held::Ended => 0,
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_token(lock: Option<&Handle>, buf: *mut u8, cap: usize) -> usize {
+    value(|| {
+        let token = handle(lock)?.token.as_ref().ok_or_else(is_reentrant)?;
+        let token = token.as_bytes();
+        // SAFETY: the header demands room for `cap` bytes.
+        unsafe { copy(token, buf, cap) };
+        Ok(token.len())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_resource(lock: Option<&Handle>, buf: *mut c_void, cap: usize) -> usize {
+    value(|| {
+        let resource = &*handle(lock)?.resource;
+        // SAFETY: the header demands room for `cap` bytes.
+        unsafe { copy(resource, buf.cast(), cap) };
+        Ok(resource.len())
+    })
+}
+
+// ---- extending and ending ---------------------------------------------------------------------
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
+    status(|| {
+        match &mut *handle(lock)?.change()? {
+            Held::Plain(lock) => lock.extend(ms(ttl))?,
+            Held::Reentrant(entry) => entry.lock()?.extend(ms(ttl))?,
+            Held::Kept(_) => {
+                let text = "the lock is kept alive: it is renewed by itself";
+                return Err(Failure::config(text));
+            }
+            Held::Ended => return Err(Error::Lost.into()),
+        }
+        Ok(())
+    })
+}
+
+/// Ends what `lock` holds, and frees it.
+///
+/// # Safety
+///
+/// `lock` is NULL or a live handle that nobody else uses but its callbacks.
+unsafe fn end(
+    lock: *mut Handle,
+    can: impl FnOnce(&Held) -> Result<(), Failure>,
+    work: impl FnOnce(Held) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: alive until it is made a box again below; callbacks share it until then.
+    let Some(handle) = (unsafe { lock.as_ref() }) else {
+        return Ok(());
+    };
+    if handle.is_calling_back() {
+        return Err(Error::Lost.into());
+    }
+    let mut result = Ok(Err(Error::Lost.into()));
+    // In a forked child what it holds is inert, and its locks are not to be touched.
+    if handle.process == std::process::id() {
+        let held = handle.held.write();
+        let mut held = held.unwrap_or_else(PoisonError::into_inner);
+        can(&held)?;
+        let old = replace(&mut *held, Held::Ended);
+        drop(held);
+        let held = old;
+        result = catch_unwind(AssertUnwindSafe(|| work(held)));
+        end_callbacks(handle.take_callbacks());
+    }
+    // SAFETY: it was made of a box, and is ended exactly once; the callbacks are done.
+    drop(unsafe { Box::from_raw(lock) });
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
+    let work = |held| match held {
+        Held::Plain(lock) => lock.release().map_err(Into::into),
+        Held::Kept(lock) => lock.release().map_err(Into::into),
+        Held::Reentrant(mut entry) => {
+            entry.check()?;
+            // SAFETY: it is taken out once: what is left of the entry is forgotten.
+            let lock = unsafe { ManuallyDrop::take(&mut entry.lock) };
+            std::mem::forget(entry);
+            lock.release().map_err(Into::into)
+        }
+        Held::Ended => Err(Error::Lost.into()),
+    };
+    let can = |held: &Held| match held {
+        Held::Reentrant(entry) => entry.check(),
+        _ => Ok(()),
+    };
+    // SAFETY: the header demands it.
+    status(|| unsafe { end(lock, can, work) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_leak(lock: *mut Handle) {
+    let work = |held| {
+        match held {
+            Held::Plain(lock) => lock.leak(),
+            Held::Kept(lock) => lock.stop().leak(),
+            Held::Reentrant(_) | Held::Ended => {}
+        }
+        Ok(())
+    };
+    let can = |held: &Held| match held {
+        Held::Reentrant(_) => Err(is_reentrant()),
+        _ => Ok(()),
+    };
+    // SAFETY: the header demands it.
+    status(|| unsafe { end(lock, can, work) });
+}

@@ -1,0 +1,388 @@
+//! The C interface. Its manual is `redlock.h`; here stands only how it is done: errors and panics at the boundary in this
+//! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire`, what it has only while it is kept alive in `kept`, its
+//! callbacks in `callback`, log messages in `log`.
+//!
+//! A handle comes in as a reference that may be null and an output goes out through
+//! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
+//! all that is left to trust.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::Error;
+
+mod acquire;
+mod callback;
+mod client;
+mod kept;
+mod lock;
+mod log;
+
+/// Longer than any resource can be; also what a slice may have.
+const MAX_LEN: usize = 1 << 30;
+
+macro_rules! constants {
+    ($($name:ident = $value:literal;)*) => {
+        $(const $name: c_int = $value;)*
+
+        /// To be compared with the header.
+        #[cfg(test)]
+        const CONSTANTS: &[(&str, c_int)] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+constants! {
+    REDLOCK_OK = 0;
+    REDLOCK_BUSY = 1;
+    REDLOCK_LOST = 2;
+    REDLOCK_TOO_SLOW = 3;
+    REDLOCK_UNAVAILABLE = 4;
+    REDLOCK_EXTENSION_LIMIT = 5;
+    REDLOCK_CANCELLED = 6;
+    REDLOCK_CONFIG = 7;
+    REDLOCK_RANDOM = 8;
+    REDLOCK_PANIC = 9;
+
+    REDLOCK_OPTION_WAIT_MS = 1;
+    REDLOCK_OPTION_RETRY_DELAY_MIN_MS = 2;
+    REDLOCK_OPTION_RETRY_DELAY_MAX_MS = 3;
+    REDLOCK_OPTION_NODE_TIMEOUT_MS = 4;
+    REDLOCK_OPTION_CONNECT_TIMEOUT_MS = 5;
+    REDLOCK_OPTION_MAX_EXTENSIONS = 6;
+    REDLOCK_OPTION_RESTART_GUARD_MS = 7;
+    REDLOCK_OPTION_FAIR = 8;
+
+    REDLOCK_REASON_NONE = 0;
+    REDLOCK_REASON_TAKEN = 1;
+    REDLOCK_REASON_EXPIRED = 2;
+    REDLOCK_REASON_HOLD_LIMIT = 3;
+
+    REDLOCK_LOG_ERROR = 1;
+    REDLOCK_LOG_WARN = 2;
+    REDLOCK_LOG_INFO = 3;
+    REDLOCK_LOG_DEBUG = 4;
+    REDLOCK_LOG_TRACE = 5;
+
+    REDLOCK_TOKEN_SIZE = 20;
+}
+
+// ---- errors and panics at the C boundary ------------------------------------------------------
+
+/// A status code and the text for `redlock_last_error`.
+struct Failure {
+    code: c_int,
+    text: String,
+    unavailable: UnavailableInfo,
+}
+
+/// What is known of nodes too few of which answered.
+#[derive(Clone, Copy, Default)]
+struct UnavailableInfo {
+    /// In milliseconds; zero: unknown.
+    retry_after: u64,
+    /// They refuse for good.
+    permanent: bool,
+}
+
+impl Failure {
+    fn config(text: impl Into<String>) -> Failure {
+        Failure {
+            code: REDLOCK_CONFIG,
+            text: text.into(),
+            unavailable: UnavailableInfo::default(),
+        }
+    }
+
+    fn null(what: &str) -> Failure {
+        Failure::config(format!("{what} is NULL"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let code = match error {
+            Error::Busy => REDLOCK_BUSY,
+            Error::Lost => REDLOCK_LOST,
+            Error::TooSlow => REDLOCK_TOO_SLOW,
+            Error::Unavailable(_) => REDLOCK_UNAVAILABLE,
+            Error::ExtensionLimit(_) => REDLOCK_EXTENSION_LIMIT,
+            Error::Cancelled => REDLOCK_CANCELLED,
+            Error::Config(_) => REDLOCK_CONFIG,
+            Error::Random(_) => REDLOCK_RANDOM,
+        };
+        let text = error.to_string();
+        let (wait, permanent) = match &error {
+            Error::Unavailable(nodes) => (nodes.retry_after(), nodes.is_permanent()),
+            _ => (None, false),
+        };
+        // Rounded up: when it is over enough nodes vote.
+        let wait = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000));
+        let retry_after = wait.map_or(0, |ms| u64::try_from(ms).unwrap_or(u64::MAX));
+        Failure {
+            code,
+            text,
+            unavailable: UnavailableInfo {
+                retry_after,
+                permanent,
+            },
+        }
+    }
+}
+
+thread_local! {
+    static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
+    static LAST_UNAVAILABLE: Cell<UnavailableInfo> = const { Cell::new(UnavailableInfo { retry_after: 0, permanent: false }) };
+}
+
+/// Nothing unwinds into C, and a failure leaves its text.
+fn status(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let failure = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => return REDLOCK_OK,
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref().map(String::as_str));
+            Failure {
+                code: REDLOCK_PANIC,
+                text: format!("a bug in redlock-sync: {}", text.unwrap_or("a panic")),
+                unavailable: UnavailableInfo::default(),
+            }
+        }
+    };
+    // In a thread that is ending there may be no place any more.
+    let _ = LAST_ERROR.try_with(|last| last.replace(failure.text));
+    let _ = LAST_UNAVAILABLE.try_with(|last| last.set(failure.unavailable));
+    failure.code
+}
+
+/// Like [`status`], for a function that returns a value. On failure: the default, which is what a lost lock reports.
+fn value<T: Default>(work: impl FnOnce() -> Result<T, Failure>) -> T {
+    let mut result = T::default();
+    status(|| {
+        result = work()?;
+        Ok(())
+    });
+    result
+}
+
+/// Like [`status`], for a function that makes a handle.
+fn make<T>(
+    out: Option<&mut MaybeUninit<Option<Box<T>>>>,
+    work: impl FnOnce() -> Result<T, Failure>,
+) -> c_int {
+    let mut made = None;
+    let code = status(|| {
+        if out.is_none() {
+            return Err(Failure::null("out"));
+        }
+        made = Some(Box::new(work()?));
+        Ok(())
+    });
+    if let Some(out) = out {
+        out.write(made);
+    }
+    code
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn to_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// # Safety
+///
+/// `data` is NULL or has `len` bytes.
+unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
+    if len > MAX_LEN {
+        return Err(Failure::config(format!("the resource is {len} bytes long")));
+    }
+    match len {
+        0 => Ok(&[]),
+        _ if data.is_null() => Err(Failure::null("the resource")),
+        // SAFETY: not null, and the caller vouches for the length, which a slice may have.
+        _ => Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) }),
+    }
+}
+
+/// Copies what fits.
+///
+/// # Safety
+///
+/// `buf` is NULL or has room for `cap` bytes.
+unsafe fn copy(from: &[u8], buf: *mut u8, cap: usize) {
+    if !buf.is_null() {
+        // SAFETY: no more than either side has; one of them is ours, so they do not overlap.
+        unsafe { buf.copy_from_nonoverlapping(from.as_ptr(), from.len().min(cap)) };
+    }
+}
+
+// ---- version, codes, errors -------------------------------------------------------------------
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// A part of the version; Cargo makes sure that it is a number.
+const fn number(digits: &str) -> u32 {
+    let digits = digits.as_bytes();
+    let mut number = 0;
+    let mut i = 0;
+    while i < digits.len() {
+        #[allow(clippy::indexing_slicing)] // OK because of the condition above.
+        let digit = digits[i] - b'0';
+        number = number * 10 + digit as u32;
+        i += 1;
+    }
+    number
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_version_number() -> u32 {
+    const {
+        number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+            + number(env!("CARGO_PKG_VERSION_MINOR")) * 1_000
+            + number(env!("CARGO_PKG_VERSION_PATCH"))
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_version_string() -> *const c_char {
+    VERSION.as_ptr().cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
+    let text = match status {
+        REDLOCK_OK => c"success",
+        REDLOCK_BUSY => c"the lock is held by another",
+        REDLOCK_LOST => c"the lock is no longer held",
+        REDLOCK_TOO_SLOW => c"not enough of the lock's validity is left",
+        REDLOCK_UNAVAILABLE => c"too few nodes answered for a verdict",
+        REDLOCK_EXTENSION_LIMIT => c"the limit of extensions is reached",
+        REDLOCK_CANCELLED => c"told to stop waiting for the lock",
+        REDLOCK_CONFIG => c"something passed in cannot work",
+        REDLOCK_RANDOM => c"the operating system gave no random bytes",
+        REDLOCK_PANIC => c"a bug in redlock-sync",
+        _ => c"no status code of redlock-sync",
+    };
+    text.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_retry_after_ms() -> u64 {
+    LAST_UNAVAILABLE
+        .try_with(Cell::get)
+        .unwrap_or_default()
+        .retry_after
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_is_permanent() -> c_int {
+    c_int::from(
+        LAST_UNAVAILABLE
+            .try_with(Cell::get)
+            .unwrap_or_default()
+            .permanent,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize {
+    let show = |last: &RefCell<String>| {
+        let text = last.borrow();
+        if let Some(room) = cap.checked_sub(1).filter(|_| !buf.is_null()) {
+            // A character is copied whole or not at all.
+            let fits = (0..=room.min(text.len())).rev();
+            let end = fits.into_iter().find(|end| text.is_char_boundary(*end));
+            let end = end.unwrap_or(0);
+            let buf = buf.cast::<u8>();
+            // SAFETY: the header demands room for `cap` bytes, and `end` is less than that.
+            unsafe {
+                copy(text.as_bytes(), buf, end);
+                buf.add(end).write(0);
+            }
+        }
+        text.len()
+    };
+    // No `status` here: it would replace the text.
+    let text = catch_unwind(AssertUnwindSafe(|| LAST_ERROR.try_with(show)));
+    text.ok().and_then(Result::ok).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const HEADER: &str = include_str!("../redlock.h");
+
+    fn last_error() -> String {
+        let mut buf = [0_u8; 200];
+        let len = redlock_last_error(buf.as_mut_ptr().cast(), buf.len());
+        String::from_utf8(buf[..len].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn every_constant_of_the_header_is_the_one_here() {
+        let defines = HEADER.lines().filter_map(|line| {
+            let (name, value) = line.strip_prefix("#define ")?.split_once(' ')?;
+            Some((name, value.parse().ok()?))
+        });
+        let mut header: BTreeMap<&str, c_int> = defines.collect();
+        let version = ["MAJOR", "MINOR", "PATCH"].map(|part| {
+            let name = format!("REDLOCK_VERSION_{part}");
+            header.remove(&*name).unwrap()
+        });
+        assert_eq!(
+            version.map(|part| part.to_string()).join("."),
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(header, CONSTANTS.iter().copied().collect());
+    }
+
+    #[test]
+    fn the_version_of_the_header_is_the_crate_s() {
+        let string = format!(
+            "#define REDLOCK_VERSION_STRING \"{}\"\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert!(HEADER.contains(&string));
+        assert_eq!(number("0"), 0);
+        assert_eq!(number("120"), 120);
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_code() {
+        assert_eq!(status(|| panic!("at {}", 17)), REDLOCK_PANIC);
+        assert_eq!(last_error(), "a bug in redlock-sync: at 17");
+        assert_eq!(value::<u64>(|| panic!("again")), 0);
+        assert_eq!(last_error(), "a bug in redlock-sync: again");
+        let mut out = MaybeUninit::<Option<Box<u8>>>::uninit();
+        assert_eq!(make(Some(&mut out), || panic!()), REDLOCK_PANIC);
+        // SAFETY: it is written whatever happens.
+        assert!(unsafe { out.assume_init() }.is_none());
+    }
+
+    #[test]
+    fn no_random_bytes_have_their_code() {
+        let failure = Failure::from(Error::random(getrandom::Error::UNSUPPORTED));
+        assert_eq!(failure.code, REDLOCK_RANDOM);
+    }
+
+    #[test]
+    fn the_last_error_is_cut_between_characters() {
+        status(|| Err(Failure::config("aé")));
+        let mut buf = [b'x'; 4];
+        assert_eq!(redlock_last_error(buf.as_mut_ptr().cast(), 3), 3);
+        assert_eq!(&buf, b"a\0xx");
+        assert_eq!(redlock_last_error(buf.as_mut_ptr().cast(), 4), 3);
+        assert_eq!(&buf, "aé\0".as_bytes());
+        assert_eq!(redlock_last_error(buf.as_mut_ptr().cast(), 0), 3);
+        assert_eq!(redlock_last_error(std::ptr::null_mut(), 4), 3);
+    }
+}

@@ -1,0 +1,252 @@
+//! Reads the keys of a node.
+
+use std::time::Duration;
+
+use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
+
+use crate::error::Cause;
+use crate::lock_value;
+use crate::ops::inspect::Holder;
+use crate::ops::query::{Query, SendPart};
+use crate::protocol::server_error::{Meaning, without_arguments};
+
+/// How many keys are asked for at a time.
+const PAGE: usize = 1000;
+/// How much is read of a value: one byte more than a lock can have.
+const VALUE: usize = lock_value::LONGEST + 1;
+
+/// A key on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) name: Vec<u8>,
+    /// The first bytes of a string; `None`: it is of another type.
+    pub(crate) value: Option<Vec<u8>>,
+    /// How long it is kept; [`Duration::MAX`]: it has no end.
+    pub(crate) left: Duration,
+}
+
+impl Key {
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        let value = self.value.as_deref()?;
+        Holder::parse(value, value.len())
+    }
+
+    /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter.
+    pub(crate) fn is_beside_a_lock(&self) -> bool {
+        let ends = |end: &[u8]| self.name.ends_with(end);
+        match self.value.as_deref() {
+            None => ends(b":w"),
+            Some(value) => {
+                let is_number = value.iter().all(u8::is_ascii_digit);
+                ends(b":wt") && value.starts_with(b"redlock:") || ends(b":fence") && is_number
+            }
+        }
+    }
+}
+
+/// The keys that are asked for.
+pub(crate) enum What {
+    /// Those that a glob matches; without one, those that look like locks.
+    Pattern(Option<Vec<u8>>),
+    Names(Vec<Vec<u8>>),
+}
+
+/// The number of keys looked at, and those that count.
+pub(crate) type Page = (usize, Vec<Key>);
+
+/// Reads a node's keys, page by page, for as long as they are wanted.
+pub(crate) fn scan(query: &mut Query, what: &What, send: SendPart<'_, Page>) -> Result<(), Cause> {
+    let mut connection = Questions {
+        query,
+        parser: Parser::new(),
+    };
+    match what {
+        What::Names(names) => {
+            for names in names.chunks(PAGE) {
+                connection.query.renew();
+                let page = keys(&mut connection, names)?;
+                if !send((0, page)) {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        What::Pattern(pattern) => scan_all(&mut connection, pattern.as_deref(), send),
+    }
+}
+
+fn scan_all(
+    connection: &mut Questions<'_>,
+    pattern: Option<&[u8]>,
+    send: SendPart<'_, Page>,
+) -> Result<(), Cause> {
+    let mut cursor = b"0".to_vec();
+    let (mut pages, mut seen, mut size) = (0, 0, None);
+    loop {
+        connection.query.renew();
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor);
+        if let Some(pattern) = pattern {
+            scan.arg("MATCH").arg(pattern);
+        }
+        scan.arg("COUNT").arg(PAGE);
+        let names: Vec<Vec<u8>>;
+        (cursor, names) = connection.ask(&scan)?;
+        let mut page = keys(connection, &names)?;
+        page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.holder().is_some()));
+        (pages, seen) = (pages + 1, seen + names.len());
+        if !send((names.len(), page)) || cursor == b"0" {
+            return Ok(());
+        }
+        if size.is_none_or(|size| is_endless(pages, seen, size)) {
+            // It may have grown.
+            let now = connection.ask(&redis::cmd("DBSIZE"))?;
+            if is_endless(pages, seen, now) {
+                return Err(Cause::Endless(format!(
+                    "its SCAN does not end: {seen} keys in {pages} pages, and it says that it has {now}"
+                )));
+            }
+            size = Some(now);
+        }
+    }
+}
+
+/// What the keys of these names are, those left out that are gone.
+fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, Cause> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pipe = redis::pipe();
+    for name in names {
+        pipe.cmd("GETRANGE").arg(name).arg(0).arg(VALUE - 1);
+        pipe.cmd("PTTL").arg(name);
+    }
+    let replies: RedisResult<Vec<RedisResult<Value>>> = pipe.ignore_errors().query(connection);
+    let mut replies = replies
+        .map_err(|error| connection.cause(&error))?
+        .into_iter();
+    let mut keys = Vec::new();
+    for name in names {
+        let (Some(value), Some(left)) = (replies.next(), replies.next()) else {
+            break;
+        };
+        let value = match value {
+            Err(error) if is_wrong_type(&error) => None,
+            value => Some(connection.read(value)?),
+        };
+        let left = match connection.read::<i64>(left)? {
+            -1 => Duration::MAX,
+            left => match u64::try_from(left) {
+                Ok(left) => Duration::from_millis(left),
+                Err(_) => continue,
+            },
+        };
+        keys.push(Key {
+            name: name.clone(),
+            value,
+            left,
+        });
+    }
+    Ok(keys)
+}
+
+fn is_wrong_type(error: &RedisError) -> bool {
+    error.code().map(Meaning::of) == Some(Meaning::WrongType)
+}
+
+/// Whether a SCAN has returned more than a server with `size` keys can. Pages may be empty if the server once had many
+/// more keys, and keys may come twice.
+fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
+    let most = size.saturating_mul(4).saturating_add(10 * PAGE);
+    seen > most || pages > most / PAGE + 30_000
+}
+
+/// A query for the redis crate's commands, whose replies are larger than those of locks.
+struct Questions<'a> {
+    query: &'a mut Query,
+    parser: Parser,
+}
+
+impl Questions<'_> {
+    fn ask<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, Cause> {
+        let answer = command.query(self);
+        answer.map_err(|error| self.cause(&error))
+    }
+
+    fn read<T: redis::FromRedisValue>(&mut self, value: RedisResult<Value>) -> Result<T, Cause> {
+        let read = value.and_then(|value| Ok(redis::from_redis_value(value)?));
+        read.map_err(|error| self.cause(&error))
+    }
+
+    fn cause(&mut self, error: &RedisError) -> Cause {
+        if let Some(cause) = self.query.failure() {
+            return cause;
+        }
+        let hidden = |text: &str| self.query.secret().cut(without_arguments(text));
+        match (error.code(), error.detail()) {
+            (Some(code), Some(detail)) => Cause::Refused(hidden(&format!("{code} {detail}"))),
+            _ => Cause::Garbage(hidden(&error.to_string())),
+        }
+    }
+}
+
+impl ConnectionLike for Questions<'_> {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.query.send(command)?;
+        self.parser.parse_value(&mut *self.query)
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.query.send(commands)?;
+        let mut replies = Vec::new();
+        for number in 0..offset.saturating_add(count) {
+            let reply = self.parser.parse_value(&mut *self.query)?;
+            if number >= offset {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        true
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_ends_where_that_of_a_server_of_its_size_would() {
+        for (pages, seen, size, endless) in [
+            (1, 1000, 0, false),
+            (12, 11_000, 0, true),
+            (1200, 1_200_000, 1_000_000, false),
+            (4011, 4_010_001, 1_000_000, true),
+            // A server that had 2^28 keys and has none.
+            (26_844, 10, 10, false),
+            (40_000, 10, 10, true),
+            (usize::MAX, usize::MAX, usize::MAX, true),
+        ] {
+            assert_eq!(
+                is_endless(pages, seen, size),
+                endless,
+                "{pages} {seen} {size}"
+            );
+        }
+    }
+}
