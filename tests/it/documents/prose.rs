@@ -1,9 +1,11 @@
-//! README, changelog and guide: short, linked to what exists, and true where a program can find out.
+//! README, changelog, SECURITY.md and guide: short, linked to what exists, and true where a program can find out.
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use redlock_sync::{Error, LockState, Options, Redlock};
@@ -34,12 +36,12 @@ fn chapters() -> Vec<String> {
     chapters
 }
 
-/// README, changelog and guide.
+/// README, changelog, SECURITY.md and guide.
 fn documents() -> Vec<String> {
     let chapters = chapters()
         .into_iter()
         .map(|name| format!("src/guide/{name}.md"));
-    ["README.md", "CHANGELOG.md", "src/guide.rs"]
+    ["README.md", "CHANGELOG.md", "SECURITY.md", "src/guide.rs"]
         .map(str::to_owned)
         .into_iter()
         .chain(chapters)
@@ -152,6 +154,24 @@ fn check(document: &str, link: &str) -> Result<(), String> {
 fn the_readme_has_at_most_200_lines() {
     let lines = read("README.md").lines().count();
     assert!((100..=200).contains(&lines), "{lines}");
+}
+
+#[test]
+fn the_readme_counts_the_dependencies() {
+    let tree = |depth: &[&str]| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--offline", "--locked", "-e", "normal"]);
+        cargo.args(["--prefix", "none", "--no-dedupe"]).args(depth);
+        let output = cargo.current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: BTreeSet<&str> = text.lines().skip(1).collect();
+        lines.len()
+    };
+    let (direct, all) = (tree(&["--depth", "1"]), tree(&[]));
+    assert_eq!(direct, 3);
+    let said = format!("Three direct dependencies (`redis`, `getrandom`, `log`), {all} in all,");
+    assert!(read("README.md").contains(&said), "{said}");
 }
 
 #[test]
@@ -295,6 +315,52 @@ fn a_command_is_named_without_a_directory_and_found_where_it_is_installed() {
         }
     }
     assert_eq!(crontabs, 2);
+}
+
+/// The rows of the first table after this text, without their heads.
+fn rows<'a>(text: &'a str, after: &str) -> Vec<Vec<&'a str>> {
+    let table = text.split(after).nth(1).unwrap().trim_start();
+    let lines = table.lines().take_while(|line| line.starts_with('|'));
+    let cells = |line: &'a str| line.trim_matches('|').split('|').map(str::trim).collect();
+    lines.skip(2).map(cells).collect()
+}
+
+#[test]
+fn the_guide_counts_what_the_lock_test_found() {
+    // It is no part of the package.
+    let Ok(full) = fs::read_to_string(root().join("tests/peers/README.md")) else {
+        return;
+    };
+    let guide = read("src/guide/how_we_know.md");
+    let found = rows(&full, "In which scenarios was what found:");
+    let counted = rows(&guide, "each library with its default options:");
+    assert!(found.len() == 16 && counted.len() == 16, "{counted:?}");
+    for (found, counted) in found.iter().zip(&counted) {
+        let count = |cell: &&str| match *cell {
+            "–" => "–".to_owned(),
+            scenarios => scenarios.split(',').count().to_string(),
+        };
+        let expected: Vec<String> = found[2..9].iter().map(count).collect();
+        assert_eq!(counted[2..9], expected, "{}", found[0]);
+        assert_eq!(
+            (counted[1], counted[9]),
+            (found[1], found[9]),
+            "{}",
+            found[0]
+        );
+    }
+}
+
+#[test]
+fn the_guide_counts_the_mutants() {
+    let source = read("src/protocol/sim/tests.rs");
+    let table = source.split("const MUTANTS").nth(1).unwrap();
+    let table = table.split("];").next().unwrap();
+    // Each begins with its number.
+    let entries = table.split('(').skip(2).map(str::trim_start);
+    let mutants = entries.filter(|entry| entry.starts_with(|c: char| c.is_ascii_digit()));
+    let said = format!("There are {}.", mutants.count());
+    assert!(read("src/guide/how_we_know.md").contains(&said), "{said}");
 }
 
 /// The README's line for `redis-cli`, as the server gets it.
