@@ -363,6 +363,63 @@ fn the_guide_counts_the_mutants() {
     assert!(read("src/guide/how_we_know.md").contains(&said), "{said}");
 }
 
+/// The names of the files and folders here, without their endings.
+fn entries(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(folder)).unwrap();
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn the_guide_says_what_each_file_of_the_library_and_the_command_is_for() {
+    let guide = read("src/guide/contributing.md");
+    let table = |from: &str, to: &str| -> String {
+        let (_, rest) = guide.split_once(from).unwrap();
+        rest.split_once(to).unwrap().0.to_owned()
+    };
+    let library = table("The library, in `src`.", "The command, in");
+    let command = table("The command, in", "Beside these:");
+    let mut missing = Vec::new();
+    for (table, folder, others) in [
+        (&library, "src", &["lib", "bin", "protocol", "redlock"][..]),
+        (&library, "src/protocol", &["mod", "sim"][..]),
+        (
+            &command,
+            "src/bin/redlock",
+            &["main", "inspect", "list", "doctor", "examples", "notes"][..],
+        ),
+    ] {
+        let names = entries(folder).into_iter();
+        let names = names.filter(|name| !others.contains(&name.as_str()));
+        missing.extend(names.filter(|name| !table.contains(&format!("`{name}`"))));
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    // And what is named is there.
+    let tested = library
+        .lines()
+        .filter_map(|line| line.trim_matches('|').rsplit('|').next());
+    let words: Vec<String> = tested
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned))
+        .collect();
+    assert!(words.len() > 30, "{words:?}");
+    for word in words {
+        let places = [
+            format!("tests/it/{word}.rs"),
+            format!("tests/it/{word}"),
+            format!("src/{word}"),
+            word.clone(),
+        ];
+        let is_there = places.iter().any(|place| root().join(place).exists());
+        assert!(is_there || word.starts_with("REDLOCK_"), "{word}");
+    }
+}
+
 /// The README's line for `redis-cli`, as the server gets it.
 fn rights() -> Vec<String> {
     let readme = read("README.md");
