@@ -22,7 +22,7 @@
 //!
 //! - A *node* is one Redis server. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
 //!   nodes that were given to [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.
-//! - A *resource*, or the *name* of a lock, is the name of a Redis key. Whoever acquired the lock is its *holder*.
+//! - A *resource*, or the *name* of a lock, is the name of a Redis key. The lock is held by its *holder*, which acquired it.
 //! - The *ttl* (time to live) is how long the nodes keep the key. The holder relies on a little less, the *validity*, which
 //!   ends at the *deadline*.
 //! - The *token* is the random value of the key. It proves to the nodes that a release, or an extension, comes from the
