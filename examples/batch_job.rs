@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use redlock_sync::{Lock, Options, Redlock};
 
-const RESOURCE: &str = "shop:nightly";
+const RESOURCE: &str = "shop:nightly-import";
 /// How long the others wait at most if this host dies in the middle of the job.
 const TTL: Duration = Duration::from_secs(30);
 

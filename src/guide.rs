@@ -13,14 +13,16 @@
 //! | [`c`] | C, C++, Python and other languages |
 //! | [`faq`] | Short answers |
 //! | [`performance`] | What does a lock cost, and how do I measure it? |
-//! | [`comparison`] | How do other crates behave? |
+//! | [`how_we_know`] | What has been simulated, searched, soaked and compared, and what has not? |
+//! | [`comparison`] | How do other libraries behave, in Rust and other languages? |
+//! | [`coming_from`] | I know Redisson, redsync, ShedLock, flock, …: what is it called here? |
 //! | [`contributing`] | How is the code laid out and tested, and by which rules? |
 //!
 //! Terms that are used throughout:
 //!
 //! - A *node* is one Redis server. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
 //!   nodes that were given to [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.
-//! - A *resource*, or the *name* of a lock, is the name of a Redis key. Whoever acquired the lock is its *holder*.
+//! - A *resource*, or the *name* of a lock, is the name of a Redis key. The lock is held by its *holder*, which acquired it.
 //! - The *ttl* (time to live) is how long the nodes keep the key. The holder relies on a little less, the *validity*, which
 //!   ends at the *deadline*.
 //! - The *token* is the random value of the key. It proves to the nodes that a release, or an extension, comes from the
@@ -28,6 +30,8 @@
 
 #[doc = include_str!("guide/c.md")]
 pub mod c {}
+#[doc = include_str!("guide/coming_from.md")]
+pub mod coming_from {}
 #[doc = include_str!("guide/comparison.md")]
 pub mod comparison {}
 #[doc = include_str!("guide/contributing.md")]
@@ -38,6 +42,8 @@ pub mod faq {}
 pub mod fencing {}
 #[doc = include_str!("guide/guarantees.md")]
 pub mod guarantees {}
+#[doc = include_str!("guide/how_we_know.md")]
+pub mod how_we_know {}
 #[doc = include_str!("guide/long_jobs.md")]
 pub mod long_jobs {}
 #[doc = include_str!("guide/operations.md")]

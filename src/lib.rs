@@ -13,7 +13,7 @@
 //! from that, and when to use a row lock of a database or a consensus service instead.
 //!
 //! The [guide] covers more: [recipes](guide::recipes), [long jobs](guide::long_jobs), [waiting](guide::waiting),
-//! [operations](guide::operations), [fencing tokens](guide::fencing), a [FAQ](guide::faq).
+//! [operations](guide::operations), [fencing tokens](guide::fencing), a [FAQ](guide::faq), [how all of that is tested](guide::how_we_know).
 //!
 //! # Usage
 //!
@@ -24,7 +24,7 @@
 //! use std::time::Duration;
 //!
 //! let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-//! let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+//! let lock = redlock.acquire("shop:account:17", Duration::from_secs(10))?;
 //! // … read, think …
 //! lock.ensure(Duration::from_secs(1))?; // still ours for the second that the write takes?
 //! // … write …
@@ -32,39 +32,40 @@
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! The same with a closure, and the lock is released however the closure ends:
+//! With a closure, the lock is released however the closure ends:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
 //! # use std::time::Duration;
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn work() {}
-//! redlock.with_lock("account:17", Duration::from_secs(10), |_lock| work())?;
+//! redlock.with_lock("shop:account:17", Duration::from_secs(10), |_lock| work())?;
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! Leave the work to the process that already holds the lock:
+//! Every host asks, one does the work: a lock that is not released, but [left](Lock::leak) to end with its ttl. Otherwise a host
+//! whose clock is behind would do the work again.
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
 //! # use std::time::Duration;
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn work() {}
-//! if let Some(_lock) = redlock.try_acquire("nightly-report", Duration::from_secs(60))? {
+//! if let Some(lock) = redlock.try_acquire("shop:nightly", Duration::from_secs(600))? {
 //!     work();
+//!     lock.leak();
 //! }
 //! # Ok::<(), redlock_sync::Error>(())
 //! ```
 //!
-//! At most one mail to a user every five seconds, from all hosts together: a lock that is not released,
-//! but [left](Lock::leak) to end with its ttl.
+//! At most one mail to a user every five seconds, from all hosts together:
 //!
 //! ```no_run
 //! # use redlock_sync::Redlock;
 //! # use std::time::Duration;
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn send() {}
-//! if let Some(lock) = redlock.try_acquire("mail:ann", Duration::from_secs(5))? {
+//! if let Some(lock) = redlock.try_acquire("shop:mail:ann", Duration::from_secs(5))? {
 //!     lock.leak();
 //!     send();
 //! }
@@ -79,7 +80,7 @@
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! # fn write(_: u32) {}
 //! let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
-//! redlock.with_kept_lock("reindex", ttl, max_hold, |lock| {
+//! redlock.with_kept_lock("shop:reindex", ttl, max_hold, |lock| {
 //!     for record in 0..1000 {
 //!         lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
 //!         write(record);
@@ -94,9 +95,9 @@
 //!
 //! ## Nodes
 //!
-//! A node is a URL, or a [`redis::ConnectionInfo`]. Nothing is connected before the first
+//! A node is a URL, or a [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html). Nothing is connected before the first
 //! operation. A program that should fail at its start if no majority of the nodes answers calls
-//! [`Redlock::connect`].
+//! [`Redlock::connect`]; [`Redlock::check`] reports settings that lose locks.
 //!
 //! ```
 //! use redlock_sync::Redlock;
@@ -122,7 +123,7 @@
 //! use std::time::Duration;
 //!
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
-//! match redlock.acquire("account:17", Duration::from_secs(10)) {
+//! match redlock.acquire("shop:account:17", Duration::from_secs(10)) {
 //!     Ok(lock) => lock.release()?,
 //!     Err(Error::Busy) => println!("another has it"),
 //!     Err(Error::Unavailable(nodes)) => {
@@ -196,6 +197,9 @@ macro_rules! say {
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, acquire, renewals,
 // kept_lock, observe, fence, reentrant, ops, capi.
 
+/// The client object. First, so that the page of `Redlock` begins with what is in this file.
+mod redlock;
+
 /// How a thread acquires a lock.
 mod acquire;
 /// The C interface.
@@ -235,8 +239,6 @@ mod ops;
 mod options;
 /// The protocol, pure.
 mod protocol;
-/// The client object.
-mod redlock;
 /// Locks that a thread can lock again.
 mod reentrant;
 /// The threads of kept locks.

@@ -29,6 +29,18 @@ const MAX_RESOURCE: usize = 64 * 1024;
 ///
 /// Cheap to clone; all clones, their threads and their locks share one connection per node. Make one
 /// for the whole program.
+///
+/// # Which call
+///
+/// | you want | call | if another holder has the lock |
+/// | --- | --- | --- |
+/// | work under a lock | [`with_lock`](Redlock::with_lock) | waits, then [`Error::Busy`]; the work does not run |
+/// | the same for work of unknown length | [`with_kept_lock`](Redlock::with_kept_lock) | the same |
+/// | one attempt | [`try_acquire`](Redlock::try_acquire) | `None` |
+/// | to wait for a lock | [`acquire`](Redlock::acquire), [`acquire_within`](Redlock::acquire_within) | waits, then [`Error::Busy`] |
+/// | to wait until told to stop | [`acquire_while`](Redlock::acquire_while) | waits, then [`Error::Cancelled`] |
+/// | a function whose caller may already hold the lock | these on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
+/// | to take over a lock from another process | [`resume`](Redlock::resume) | asks no node |
 #[derive(Clone)]
 pub struct Redlock {
     family: Arc<Family>,
@@ -55,7 +67,8 @@ impl Redlock {
     /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
     /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database) or a
-    /// [`redis::ConnectionInfo`]: see [`IntoNode`](crate::IntoNode). Connections speak RESP2, whatever a URL asks for.
+    /// [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): see
+    /// [`IntoNode`](crate::IntoNode). Connections speak RESP2, whatever a URL asks for.
     ///
     /// # Errors
     ///
@@ -139,8 +152,8 @@ impl Redlock {
         }
     }
 
-    /// Tries once to take the lock on `resource` for `ttl`. `None`: another holder has it, or it is reserved for
-    /// a waiter ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
+    /// Tries once to take the lock on `resource` for `ttl`. `None`: another holder has it, or it is reserved for a
+    /// waiter ([`Options::fair`]); [other reasons](crate::guide::faq#what-does-none-mean) are rare.
     ///
     /// Where several programs try for a free lock at the same moment, each may get some votes and none
     /// a majority. A program that got some retries with a new token, after a random pause of a few round trips
@@ -163,14 +176,17 @@ impl Redlock {
     ///
     /// # Example
     ///
-    /// One run at a time:
+    /// Every host asks, one does the work. The ttl is longer than the work takes, and shorter than the time to the next run:
     ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
-    /// match redlock.try_acquire("nightly-report", Duration::from_secs(60))? {
-    ///     Some(_lock) => println!("running"), // released at the end of the scope
-    ///     None => println!("another host is running it"),
+    /// match redlock.try_acquire("shop:nightly", Duration::from_secs(600))? {
+    ///     Some(lock) => {
+    ///         println!("running"); // …
+    ///         lock.leak(); // not released: a host whose clock is behind must not do it again
+    ///     }
+    ///     None => println!("another host runs it, or has run it"),
     /// }
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
@@ -222,7 +238,7 @@ impl Redlock {
     /// ```no_run
     /// # use std::time::Duration;
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
-    /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    /// let lock = redlock.acquire("shop:account:17", Duration::from_secs(10))?;
     /// // … what must not happen twice at once …
     /// lock.release()?;
     /// # Ok::<(), redlock_sync::Error>(())
@@ -266,7 +282,7 @@ impl Redlock {
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
     /// static STOP: AtomicBool = AtomicBool::new(false);
     /// let keep_trying = || !STOP.load(Ordering::Relaxed);
-    /// let lock = redlock.acquire_while("import", Duration::from_secs(30), keep_trying)?;
+    /// let lock = redlock.acquire_while("shop:import", Duration::from_secs(30), keep_trying)?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn acquire_while(
@@ -294,7 +310,7 @@ impl Redlock {
     /// ```no_run
     /// # use std::time::Duration;
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
-    /// let sum = redlock.with_lock("ledger", Duration::from_secs(10), |lock| {
+    /// let sum = redlock.with_lock("shop:ledger", Duration::from_secs(10), |lock| {
     ///     lock.ensure(Duration::from_secs(1))?; // before a write that takes up to a second
     ///     Ok::<_, redlock_sync::Error>(1 + 1)
     /// })??;
@@ -332,13 +348,13 @@ impl Redlock {
     /// use redlock_sync::Token;
     ///
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
-    /// let lock = redlock.acquire("import", Duration::from_secs(60))?;
+    /// let lock = redlock.acquire("shop:import", Duration::from_secs(60))?;
     /// let (token, validity) = (*lock.token().as_bytes(), lock.remaining());
     /// lock.leak();
     ///
     /// // In the other program, less than a second later:
     /// let validity = validity.saturating_sub(Duration::from_secs(1));
-    /// let lock = redlock.resume("import", Token::from_bytes(token), validity)?;
+    /// let lock = redlock.resume("shop:import", Token::from_bytes(token), validity)?;
     /// lock.release()?;
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```

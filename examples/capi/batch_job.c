@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-#define RESOURCE "shop:nightly"
+#define RESOURCE "shop:nightly-import"
 /* How long the others wait at most if this host dies in the middle of the job. */
 #define TTL_MS 10000
 /* However long the job takes, it is not renewed for longer than this. */

@@ -44,7 +44,7 @@ def job(lock):
 def main(library, *urls):
     signal.signal(signal.SIGINT, on_signal)
     locks = Redlock(urls, library, node_timeout=0.5)  # a job is in no hurry
-    lock = locks.try_lock("shop:nightly", TTL)
+    lock = locks.try_lock("shop:nightly-import", TTL)
     if lock is None:
         print("another host is running it")
         return 75  # EX_TEMPFAIL: try again later

@@ -298,7 +298,9 @@ fn the_examples_in_c_and_python_say_the_same() {
     );
     assert_eq!(text.as_bytes(), said(python()));
 
-    let lock = redlock(&servers).acquire("shop:nightly", TTL).unwrap();
+    let lock = redlock(&servers)
+        .acquire("shop:nightly-import", TTL)
+        .unwrap();
     for mut command in [c(), python()] {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(75));

@@ -120,7 +120,7 @@ fn batch_job_runs_and_frees_its_lock() {
 #[test]
 fn batch_job_leaves_at_once_if_another_runs_it() {
     let servers = Server::several(3);
-    let lock = take(&redlock(&servers), "shop:nightly");
+    let lock = take(&redlock(&servers), "shop:nightly-import");
     let nodes = urls(&servers).join(",");
     let Output { status, stdout, .. } = example("batch_job")
         .env("REDLOCK_NODES", nodes)
@@ -134,7 +134,7 @@ fn batch_job_leaves_at_once_if_another_runs_it() {
 #[test]
 fn batch_job_stops_waiting_on_ctrl_c_and_leaves_nothing_behind() {
     let servers = Server::several(3);
-    let lock = take(&redlock(&servers), "shop:nightly");
+    let lock = take(&redlock(&servers), "shop:nightly-import");
     let nodes = urls(&servers).join(",");
     let mut command = example("batch_job");
     command.arg("--wait").env("REDLOCK_NODES", nodes);
@@ -149,7 +149,7 @@ fn batch_job_stops_waiting_on_ctrl_c_and_leaves_nothing_behind() {
 #[test]
 fn batch_job_waits_for_its_turn() {
     let servers = Server::several(3);
-    let lock = take(&redlock(&servers), "shop:nightly");
+    let lock = take(&redlock(&servers), "shop:nightly-import");
     let nodes = urls(&servers).join(",");
     let mut command = example("batch_job");
     command.arg("--wait").env("REDLOCK_NODES", nodes);
@@ -177,7 +177,7 @@ fn batch_job_frees_its_lock_on_ctrl_c() {
         "{rest}"
     );
     let redlock = redlock(&servers);
-    let lock = redlock.acquire("shop:nightly", TTL).unwrap();
+    let lock = redlock.acquire("shop:nightly-import", TTL).unwrap();
     lock.release().unwrap();
     eventually("freed", || {
         servers.iter().all(|server| server.keys().is_empty())

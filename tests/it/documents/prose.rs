@@ -1,9 +1,11 @@
-//! README, changelog and guide: short, linked to what exists, and true where a program can find out.
+//! README, changelog, SECURITY.md and guide: short, linked to what exists, and true where a program can find out.
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use redlock_sync::{Error, LockState, Options, Redlock};
@@ -34,12 +36,12 @@ fn chapters() -> Vec<String> {
     chapters
 }
 
-/// README, changelog and guide.
+/// README, changelog, SECURITY.md and guide.
 fn documents() -> Vec<String> {
     let chapters = chapters()
         .into_iter()
         .map(|name| format!("src/guide/{name}.md"));
-    ["README.md", "CHANGELOG.md", "src/guide.rs"]
+    ["README.md", "CHANGELOG.md", "SECURITY.md", "src/guide.rs"]
         .map(str::to_owned)
         .into_iter()
         .chain(chapters)
@@ -155,6 +157,24 @@ fn the_readme_has_at_most_200_lines() {
 }
 
 #[test]
+fn the_readme_counts_the_dependencies() {
+    let tree = |depth: &[&str]| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["tree", "--offline", "--locked", "-e", "normal"]);
+        cargo.args(["--prefix", "none", "--no-dedupe"]).args(depth);
+        let output = cargo.current_dir(root()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: BTreeSet<&str> = text.lines().skip(1).collect();
+        lines.len()
+    };
+    let (direct, all) = (tree(&["--depth", "1"]), tree(&[]));
+    assert_eq!(direct, 3);
+    let said = format!("Three direct dependencies (`redis`, `getrandom`, `log`), {all} in all,");
+    assert!(read("README.md").contains(&said), "{said}");
+}
+
+#[test]
 fn every_link_has_a_target() {
     let mut count = 0;
     let mut wrong = Vec::new();
@@ -168,6 +188,43 @@ fn every_link_has_a_target() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 100, "{count}");
+}
+
+#[test]
+fn the_documents_have_none_of_the_words_that_are_to_be_avoided() {
+    // Callers, processes and holders are named; limits are called limits.
+    let words = [
+        "somebody",
+        "nobody",
+        "anybody",
+        "everybody",
+        "whoever",
+        "so many",
+        "so long",
+        "so much",
+        "is said",
+        "is told",
+        "that one",
+    ];
+    let mut found = Vec::new();
+    for document in documents() {
+        let text = read(&document).to_lowercase();
+        let text = text.replace(|c: char| !c.is_alphanumeric(), " ");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = format!(" {text} ");
+        for word in words {
+            if text.contains(&format!(" {word} ")) {
+                found.push(format!("{document}: {word}"));
+            }
+        }
+        for line in prose(&read(&document)) {
+            let line = line.trim_start_matches(['-', ' ', '|']);
+            if line.starts_with("Of ") || line.starts_with("The same, ") {
+                found.push(format!("{document}: {line}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
@@ -295,6 +352,109 @@ fn a_command_is_named_without_a_directory_and_found_where_it_is_installed() {
         }
     }
     assert_eq!(crontabs, 2);
+}
+
+/// The rows of the first table after this text, without their heads.
+fn rows<'a>(text: &'a str, after: &str) -> Vec<Vec<&'a str>> {
+    let table = text.split(after).nth(1).unwrap().trim_start();
+    let lines = table.lines().take_while(|line| line.starts_with('|'));
+    let cells = |line: &'a str| line.trim_matches('|').split('|').map(str::trim).collect();
+    lines.skip(2).map(cells).collect()
+}
+
+#[test]
+fn the_guide_counts_what_the_lock_test_found() {
+    // It is no part of the package.
+    let Ok(full) = fs::read_to_string(root().join("tests/peers/README.md")) else {
+        return;
+    };
+    let guide = read("src/guide/how_we_know.md");
+    let found = rows(&full, "In which scenarios was what found:");
+    let counted = rows(&guide, "each library with its default options:");
+    assert!(found.len() == 16 && counted.len() == 16, "{counted:?}");
+    for (found, counted) in found.iter().zip(&counted) {
+        let count = |cell: &&str| match *cell {
+            "–" => "–".to_owned(),
+            scenarios => scenarios.split(',').count().to_string(),
+        };
+        let expected: Vec<String> = found[2..9].iter().map(count).collect();
+        assert_eq!(counted[2..9], expected, "{}", found[0]);
+        assert_eq!(
+            (counted[1], counted[9]),
+            (found[1], found[9]),
+            "{}",
+            found[0]
+        );
+    }
+}
+
+#[test]
+fn the_guide_counts_the_mutants() {
+    let source = read("src/protocol/sim/tests.rs");
+    let table = source.split("const MUTANTS").nth(1).unwrap();
+    let table = table.split("];").next().unwrap();
+    // Each begins with its number.
+    let entries = table.split('(').skip(2).map(str::trim_start);
+    let mutants = entries.filter(|entry| entry.starts_with(|c: char| c.is_ascii_digit()));
+    let said = format!("There are {}.", mutants.count());
+    assert!(read("src/guide/how_we_know.md").contains(&said), "{said}");
+}
+
+/// The names of the files and folders here, without their endings.
+fn entries(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(folder)).unwrap();
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn the_guide_says_what_each_file_of_the_library_and_the_command_is_for() {
+    let guide = read("src/guide/contributing.md");
+    let table = |from: &str, to: &str| -> String {
+        let (_, rest) = guide.split_once(from).unwrap();
+        rest.split_once(to).unwrap().0.to_owned()
+    };
+    let library = table("The library, in `src`.", "The command, in");
+    let command = table("The command, in", "Beside these:");
+    let mut missing = Vec::new();
+    for (table, folder, others) in [
+        (&library, "src", &["lib", "bin", "protocol", "redlock"][..]),
+        (&library, "src/protocol", &["mod", "sim"][..]),
+        (
+            &command,
+            "src/bin/redlock",
+            &["main", "inspect", "list", "doctor", "examples", "notes"][..],
+        ),
+    ] {
+        let names = entries(folder).into_iter();
+        let names = names.filter(|name| !others.contains(&name.as_str()));
+        missing.extend(names.filter(|name| !table.contains(&format!("`{name}`"))));
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    // And what is named is there.
+    let tested = library
+        .lines()
+        .filter_map(|line| line.trim_matches('|').rsplit('|').next());
+    let words: Vec<String> = tested
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned))
+        .collect();
+    assert!(words.len() > 30, "{words:?}");
+    for word in words {
+        let places = [
+            format!("tests/it/{word}.rs"),
+            format!("tests/it/{word}"),
+            format!("src/{word}"),
+            word.clone(),
+        ];
+        let is_there = places.iter().any(|place| root().join(place).exists());
+        assert!(is_there || word.starts_with("REDLOCK_"), "{word}");
+    }
 }
 
 /// The README's line for `redis-cli`, as the server gets it.
