@@ -36,7 +36,7 @@
 //!
 //! The guide has [more](crate::guide::testing).
 
-mod server;
+pub(crate) mod server;
 pub(crate) mod store;
 
 mod node;
