@@ -249,8 +249,8 @@ mod secret;
 mod shown;
 /// Poisoned mutexes, in one place.
 mod sync;
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 /// How times and addresses are written for people.
 mod text;
 mod tls;

@@ -1,4 +1,4 @@
-//! The simulation's model of a server, and a real one: random sequences of the crate's commands and of foreign ones, for
+//! The model of a server (`testing::server`), and a real one: random sequences of the crate's commands and of foreign ones, for
 //! which both must give the same replies, publish the same messages and keep the same keys, byte for byte.
 //!
 //! ```text
@@ -32,10 +32,12 @@ use crate::protocol::scripts::{
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::Random;
-use crate::testing::store::{Mood, Store, Value, parse};
+use crate::testing::server::{self as model, Replies};
+use crate::testing::store::{Mood, Value, parse};
 
-/// Fencing tokens see the time of day in steps of so many microseconds.
-const STEP: u64 = 100_000;
+/// The model's connections.
+const LINE: u64 = 0;
+const SUBSCRIPTION: u64 = 1;
 /// What locks on two resources consist of.
 const NAMES: [&str; 8] = ["a", "a:w", "a:wt", "a:fence", "b", "b:w", "b:wt", "b:fence"];
 const CHANNELS: u64 = 3;
@@ -143,7 +145,7 @@ struct Pair {
     line: Line,
     subscription: Line,
     mutant: Option<Mutant>,
-    store: Store,
+    model: model::Server,
     /// The channels to which the subscription has subscribed.
     heard: Vec<u64>,
     random: Random,
@@ -152,6 +154,13 @@ struct Pair {
     history: Vec<String>,
     judged: u64,
     not_judged: u64,
+}
+
+fn new_model() -> model::Server {
+    let mut model = model::Server::new(0, 0);
+    model.connect(LINE);
+    model.connect(SUBSCRIPTION);
+    model
 }
 
 fn channel(number: u64) -> Channel {
@@ -166,7 +175,7 @@ impl Pair {
             subscription: server.connect(),
             server,
             mutant,
-            store: Store::new(STEP),
+            model: new_model(),
             heard: Vec::new(),
             random: Random(0),
             time: 0,
@@ -185,7 +194,7 @@ impl Pair {
         self.line.ask(&[b"SCRIPT", b"FLUSH"]);
         self.subscription = self.server.connect();
         self.heard.clear();
-        self.store = Store::new(STEP);
+        self.model = new_model();
         self.load();
         for _ in 0..200 {
             self.step()?;
@@ -209,9 +218,7 @@ impl Pair {
             3..8 => self.subscribe(),
             8 => {
                 self.history.push("SCRIPT FLUSH".into());
-                self.line.ask(&[b"SCRIPT", b"FLUSH"]);
-                self.store.flush_scripts();
-                Ok(())
+                self.judge(&packed(&[b"SCRIPT", b"FLUSH"]))
             }
             9..11 => {
                 self.load();
@@ -245,7 +252,7 @@ impl Pair {
             let [name] = name;
             assert_eq!(reply, Reply::Bulk(name), "{}", text(&args[2]));
         }
-        self.store.load_scripts();
+        self.model.store.load_scripts();
     }
 
     fn be_in(&mut self, mood: Mood) {
@@ -256,7 +263,7 @@ impl Pair {
             true => [b"127.0.0.1", b"1"],
             false => [b"NO", b"ONE"],
         };
-        let was = self.store.mood;
+        let was = self.model.store.mood;
         for (changes, command) in [
             (
                 was.read_only != mood.read_only,
@@ -277,7 +284,7 @@ impl Pair {
                 assert!(done, "{}", said.escape_ascii());
             }
         }
-        self.store.mood = mood;
+        self.model.store.mood = mood;
     }
 
     fn subscribe(&mut self) -> Result<(), String> {
@@ -286,21 +293,17 @@ impl Pair {
         let kind: &[u8] = match self.heard.iter().position(|heard| *heard == which) {
             Some(at) => {
                 self.heard.remove(at);
-                b"unsubscribe"
+                b"UNSUBSCRIBE"
             }
             None => {
                 self.heard.push(which);
-                b"subscribe"
+                b"SUBSCRIBE"
             }
         };
         self.history.push(format!("{} {which}", text(kind)));
-        self.subscription.send(&packed(&[kind, &name]));
-        let mut expected = b"*3\r\n".to_vec();
-        for word in [kind, &name] {
-            expected.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            expected.extend_from_slice(&[word, b"\r\n"].concat());
-        }
-        expected.extend_from_slice(format!(":{}\r\n", self.heard.len()).as_bytes());
+        let command = packed(&[kind, &name]);
+        self.subscription.send(&command);
+        let [_, expected] = self.ask_model(SUBSCRIPTION, &command, self.time);
         self.hears(&expected)
     }
 
@@ -340,19 +343,14 @@ impl Pair {
         let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
         let (before, said, keys) = self.ask_server(&packed(&sent));
         let said = said.unwrap();
-        let ends = self.store.keys(before).any(|(.., left)| left == Some(0));
+        let ends = self
+            .model
+            .store
+            .keys(before)
+            .any(|(.., left)| left == Some(0));
         let exact = before / 1000 == self.time / 1000 && !ends;
 
-        let mut messages = Vec::new();
-        let heard = &self.heard;
-        let reply = self.store.execute(before, &args, &mut |name, message| {
-            let hears = |number: &u64| channel(*number).bytes() == name;
-            let count = heard.iter().copied().filter(hears).count();
-            if count > 0 {
-                resp::pack(&mut messages, &[&[b"message", name, message]], None);
-            }
-            i64::try_from(count).unwrap()
-        });
+        let [reply, messages] = self.ask_model(LINE, bytes, before);
         self.remember(&args, before, &said);
         if !exact {
             self.not_judged += 1;
@@ -375,6 +373,17 @@ impl Pair {
         self.hears(&messages)
     }
 
+    /// What the model writes to its two connections.
+    fn ask_model(&mut self, connection: u64, bytes: &[u8], time: u64) -> [Vec<u8>; 2] {
+        let mut replies = Replies::new();
+        assert!(self.model.receive(connection, bytes, time, &mut replies));
+        let written = |to: u64| {
+            let own = replies.iter().filter(|reply| reply.0 == to);
+            own.flat_map(|reply| reply.1.clone()).collect()
+        };
+        [LINE, SUBSCRIPTION].map(written)
+    }
+
     /// The server's time, its reply if it is asked anything, its keys; and its time again.
     fn ask_server(&mut self, command: &[u8]) -> (u64, Option<Vec<u8>>, Vec<Vec<u8>>) {
         let mut dump: Vec<&[u8]> = vec![b"EVAL", DUMP.as_bytes(), b"8"];
@@ -393,7 +402,7 @@ impl Pair {
     fn keys(&self, time: u64) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = Vec::new();
         for name in NAMES {
-            let mut keys = self.store.keys(time);
+            let mut keys = self.model.store.keys(time);
             let found = keys.find(|key| key.0 == name.as_bytes());
             let (kind, items) = match found.as_ref().map(|key| key.1) {
                 None => ("none", Vec::new()),
@@ -426,7 +435,7 @@ impl Pair {
                 break keys;
             }
         };
-        self.store.clear();
+        self.model.store.clear();
         let mut words = keys.iter();
         let mut next = || words.next().unwrap();
         for name in NAMES {
@@ -444,7 +453,7 @@ impl Pair {
                 }
             };
             let last = left.parse().ok().map(|left: u64| self.time / 1000 + left);
-            self.store.insert(name.as_bytes(), value, last);
+            self.model.store.insert(name.as_bytes(), value, last);
         }
     }
 

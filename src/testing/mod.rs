@@ -1,3 +1,78 @@
-//! A model of a Redis server, for tests.
+//! A node for unit tests, in the test's own process. It is no server: nothing but this crate may talk to it, and only
+//! tests should.
+//!
+//! With it, tests of code that uses locks need no Redis, take milliseconds, and decide what happens: who else holds a lock,
+//! when a lock ends, which node is silent. (Feature `testing`; for a program's tests, the dev-dependency
+//! `redlock-sync = { version = "0.1", features = ["testing"] }`.)
+//!
+//! A [`Node`] listens on a port of this machine, and understands what this crate sends: everything that is done with a
+//! [`Redlock`](crate::Redlock), and the command `redlock`. Three nodes make a majority of two.
+//!
+//! ```
+//! use redlock_sync::testing::Node;
+//! use redlock_sync::{Error, Redlock};
+//! use std::time::Duration;
+//!
+//! /// The code to be tested.
+//! fn report(redlock: &Redlock) -> Result<&'static str, Error> {
+//!     match redlock.try_acquire("nightly-report", Duration::from_secs(60))? {
+//!         Some(lock) => {
+//!             lock.leak();
+//!             Ok("sent")
+//!         }
+//!         None => Ok("left to the other host"),
+//!     }
+//! }
+//!
+//! let nodes = [Node::start()?, Node::start()?, Node::start()?];
+//! let redlock = Redlock::new(nodes.iter().map(Node::url))?;
+//! assert_eq!(report(&redlock)?, "sent");
+//! assert_eq!(report(&redlock)?, "left to the other host");
+//! // A minute later, as the nodes see it.
+//! nodes.iter().for_each(|node| node.advance(Duration::from_secs(61)));
+//! assert_eq!(report(&redlock)?, "sent");
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! The guide has [more](crate::guide::testing).
 
+pub(crate) mod server;
 pub(crate) mod store;
+
+mod node;
+
+use std::time::Duration;
+
+pub use node::Node;
+
+use crate::Token;
+
+/// Whose lock it is, as [`Node::holder`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// The holder's, to be compared with [`Lock::token`](crate::Lock::token).
+    pub token: Token,
+    /// What its holder gave it with [`Options::label`](crate::Options::label).
+    pub label: Option<String>,
+    /// How long the node keeps the lock, by the node's clock.
+    pub remaining: Duration,
+}
+
+/// How many commands a [`Node`] has received. Those that the library sends by itself count as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Requests {
+    /// For a lock, granted or not.
+    pub acquire: u64,
+    /// To extend a lock.
+    pub extend: u64,
+    /// To release one, and to undo an attempt.
+    pub release: u64,
+    /// For a fencing token.
+    pub fence: u64,
+    /// All others.
+    pub other: u64,
+    /// Connections that were made.
+    pub connections: u64,
+}

@@ -1,14 +1,13 @@
 //! A model of a Redis server: keys that expire, the commands of this crate, and its scripts written out by hand.
 //!
-//! The simulation's servers are made of it. `net/differential.rs` compares it with real servers: replies, messages and
-//! keys must be the same, byte for byte.
+//! The simulation's servers and [`Node`](super::Node) are made of it. `net/differential.rs` compares it with real
+//! servers: replies, messages and keys must be the same, byte for byte.
 
+mod glob;
 mod scripts;
 
-use scripts::script;
-
 use crate::protocol::mutant;
-use crate::protocol::scripts::SCRIPTS;
+use crate::protocol::scripts::{LOOK, SCRIPTS, Script};
 
 /// Publishes a message on a channel, and returns how many connections receive it.
 pub(crate) type Publish<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> i64;
@@ -18,6 +17,7 @@ pub(crate) enum Value {
     Text(Vec<u8>),
     /// A sorted set: scores and members, in order.
     Queue(Vec<(i64, Vec<u8>)>),
+    #[cfg(test)]
     Hash,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Store {
     /// Which of [`SCRIPTS`] can be called by their hashes.
     known: [bool; SCRIPTS.len()],
     pub(crate) mood: Mood,
-    /// Fencing tokens see the time of day in steps of so many microseconds.
+    /// Fencing tokens see the time of day in steps of this length, in microseconds.
     step: u64,
     /// In microseconds.
     time: u64,
@@ -53,9 +53,11 @@ pub(crate) struct Store {
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Okay,
+    Pong,
     Nil,
     Int(i64),
     Bulk(Vec<u8>),
+    Array(Vec<Answer>),
 }
 
 /// An error of the server; without the script's name and line, which a real one appends.
@@ -69,6 +71,12 @@ const OUT_OF_MEMORY: Refused = Refused("OOM command not allowed when used memory
 /// The text differs between versions.
 const NOT_PERMITTED: Refused = Refused("NOPERM");
 const NOT_KNOWN: Refused = Refused("NOSCRIPT No matching script. Please use EVAL.");
+const NO_NUMBER: Refused = Refused("ERR value is not an integer or out of range");
+const NO_TTL: Refused = Refused("ERR invalid expire time in 'set' command");
+/// What a real server would do is not known here.
+const NOT_OURS: Refused = Refused(
+    "ERR unknown command: this is a testing::Node, which understands what redlock-sync sends, and nothing else",
+);
 
 type Result<T> = std::result::Result<T, Refused>;
 
@@ -81,10 +89,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
         (bytes.len() >= at + length + 2).then_some((number, at + length + 2))
     };
     let (count, mut at) = line(0)?;
-    let mut args = Vec::with_capacity(count);
+    let mut args = Vec::new();
     for _ in 0..count {
         let (length, start) = line(at)?;
-        at = start + length + 2;
+        at = start.checked_add(length)?.checked_add(2)?;
         args.push(bytes.get(start..at)?.get(..length)?);
     }
     Some((args, at))
@@ -92,6 +100,26 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {
 
 fn number<T: std::str::FromStr>(arg: &[u8]) -> Option<T> {
     str::from_utf8(arg).ok()?.parse().ok()
+}
+
+impl Answer {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Answer::Okay => out.extend_from_slice(b"+OK\r\n"),
+            Answer::Pong => out.extend_from_slice(b"+PONG\r\n"),
+            Answer::Nil => out.extend_from_slice(b"$-1\r\n"),
+            Answer::Int(number) => out.extend_from_slice(format!(":{number}\r\n").as_bytes()),
+            Answer::Bulk(bulk) => {
+                out.extend_from_slice(format!("${}\r\n", bulk.len()).as_bytes());
+                out.extend_from_slice(bulk);
+                out.extend_from_slice(b"\r\n");
+            }
+            Answer::Array(items) => {
+                out.extend_from_slice(format!("*{}\r\n", items.len()).as_bytes());
+                items.iter().for_each(|item| item.write(out));
+            }
+        }
+    }
 }
 
 impl Store {
@@ -114,17 +142,12 @@ impl Store {
             in_script: false,
             wrote: false,
         };
+        let mut reply = Vec::new();
         match run.command(args) {
-            Ok(Answer::Okay) => b"+OK\r\n".to_vec(),
-            Ok(Answer::Nil) => b"$-1\r\n".to_vec(),
-            Ok(Answer::Int(number)) => format!(":{number}\r\n").into_bytes(),
-            Ok(Answer::Bulk(bulk)) => {
-                let head = format!("${}\r\n", bulk.len());
-                [head.as_bytes(), &bulk, b"\r\n"].concat()
-            }
-            Err(Refused("PONG")) => b"+PONG\r\n".to_vec(),
-            Err(Refused(text)) => format!("-{text}\r\n").into_bytes(),
+            Ok(answer) => answer.write(&mut reply),
+            Err(Refused(text)) => reply.extend_from_slice(format!("-{text}\r\n").as_bytes()),
         }
+        reply
     }
 
     fn set_time(&mut self, time: u64) {
@@ -136,13 +159,24 @@ impl Store {
         });
     }
 
-    /// Whether it knows the script that is called, if one is called by its hash.
-    pub(crate) fn knows(&self, args: &[&[u8]]) -> bool {
-        args[0] != b"EVALSHA" || script(args).is_some_and(|script| self.known[script])
+    /// Which of [`SCRIPTS`] is called.
+    fn script(args: &[&[u8]]) -> Option<usize> {
+        let [command, name, ..] = args else {
+            return None;
+        };
+        let by_hash = *command == b"EVALSHA";
+        let is = |script: &Script| *name == if by_hash { script.hash } else { script.text };
+        SCRIPTS.iter().position(is)
     }
 
-    pub(crate) fn load_scripts(&mut self) {
-        self.known = [true; SCRIPTS.len()];
+    fn is_known(&self, script: usize) -> bool {
+        self.known.get(script).copied().unwrap_or(false)
+    }
+
+    fn load(&mut self, script: usize) {
+        if let Some(known) = self.known.get_mut(script) {
+            *known = true;
+        }
     }
 
     pub(crate) fn flush_scripts(&mut self) {
@@ -173,6 +207,23 @@ impl Store {
         });
     }
 
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        self.entries.retain(|entry| entry.name != name);
+    }
+}
+
+/// For the simulation.
+#[cfg(test)]
+impl Store {
+    /// Whether it knows the script that is called, if one is called by its hash.
+    pub(crate) fn knows(&self, args: &[&[u8]]) -> bool {
+        args[0] != b"EVALSHA" || Store::script(args).is_some_and(|script| self.is_known(script))
+    }
+
+    pub(crate) fn load_scripts(&mut self) {
+        self.known = [true; SCRIPTS.len()];
+    }
+
     /// A knock comes into the queue after its denial (mutant 32).
     pub(crate) fn join_late(&mut self, time: u64, args: &[&[u8]]) {
         self.set_time(time);
@@ -182,7 +233,7 @@ impl Store {
             in_script: true,
             wrote: false,
         };
-        run.join(&args[3..]);
+        let _ = run.join(&args[3..]);
     }
 }
 
@@ -195,21 +246,89 @@ struct Run<'a> {
     wrote: bool,
 }
 
-/// The commands, and what scripts call.
+/// The commands.
 impl Run<'_> {
     fn command(&mut self, args: &[&[u8]]) -> Result<Answer> {
         match args {
-            [b"PING"] => Err(Refused("PONG")),
+            [b"PING"] => Ok(Answer::Pong),
+            [b"TIME"] => {
+                let (seconds, micros) = (self.store.time / 1_000_000, self.store.time % 1_000_000);
+                let number = |number: u64| Answer::Bulk(number.to_string().into_bytes());
+                Ok(Answer::Array(vec![number(seconds), number(micros)]))
+            }
             [b"EVAL" | b"EVALSHA", ..] => self.script(args),
+            [b"SCRIPT", b"LOAD", text] => self.load(text),
+            [b"SCRIPT", b"FLUSH"] => {
+                self.store.flush_scripts();
+                Ok(Answer::Okay)
+            }
             [b"SET", name, value, b"NX", b"PX", ttl] => {
-                let set = self.set(name, value, number(ttl), true)?;
+                let ttl = number(ttl).ok_or(NO_NUMBER)?;
+                let set = self.set(name, value, Some(ttl), true)?;
                 Ok(if set { Answer::Okay } else { Answer::Nil })
             }
+            [b"PTTL", name] => Ok(Answer::Int(self.pttl(name))),
+            [b"GETRANGE", name, b"0", last] => {
+                let length = number::<usize>(last).ok_or(NO_NUMBER)?.saturating_add(1);
+                let mut value = self.get(name)?.unwrap_or_default();
+                value.truncate(length);
+                Ok(Answer::Bulk(value))
+            }
+            [b"DBSIZE"] => {
+                let count = self.store.entries.len();
+                Ok(Answer::Int(i64::try_from(count).unwrap_or(i64::MAX)))
+            }
+            [b"SCAN", _, options @ ..] => Ok(self.scan(options)),
+            #[cfg(test)]
             _ => self.command_of_others(args),
+            #[cfg(not(test))]
+            _ => Err(NOT_OURS),
         }
     }
 
+    fn load(&mut self, text: &[u8]) -> Result<Answer> {
+        let mut scripts = SCRIPTS.iter().enumerate();
+        let script = scripts.find(|(_, script)| script.text == text);
+        let (place, script) = script.ok_or(NOT_OURS)?;
+        self.store.load(place);
+        Ok(Answer::Bulk(script.hash.to_vec()))
+    }
+
+    /// All keys at once, in one page.
+    fn scan(&self, options: &[&[u8]]) -> Answer {
+        let pattern = options.chunks(2).find_map(|option| match option {
+            [b"MATCH", pattern] => Some(*pattern),
+            _ => None,
+        });
+        let names = self.store.entries.iter().map(|entry| &*entry.name);
+        let names = names.filter(|name| pattern.is_none_or(|glob| glob::matches(glob, name)));
+        let names = names.map(|name| Answer::Bulk(name.to_vec())).collect();
+        Answer::Array(vec![Answer::Bulk(b"0".to_vec()), Answer::Array(names)])
+    }
+
+    fn script(&mut self, args: &[&[u8]]) -> Result<Answer> {
+        let [command, text, _, keys_and_args @ ..] = args else {
+            return Err(NOT_OURS);
+        };
+        if *text == LOOK.text
+            && let [lock] = keys_and_args
+        {
+            return self.look(lock);
+        }
+        let by_hash = *command == b"EVALSHA";
+        let script = match Store::script(args) {
+            Some(script) if !by_hash || self.store.is_known(script) => script,
+            _ if by_hash => return Err(NOT_KNOWN),
+            _ => return Err(NOT_OURS),
+        };
+        self.store.load(script);
+        self.in_script = true;
+        let hash = SCRIPTS.get(script).map_or(&b""[..], |script| script.hash);
+        self.run(hash, keys_and_args)
+    }
+
     /// What the crate never sends: the test makes foreign data with it.
+    #[cfg(test)]
     fn command_of_others(&mut self, args: &[&[u8]]) -> Result<Answer> {
         match args {
             [b"SET", name, value] => {
@@ -244,10 +363,13 @@ impl Run<'_> {
                 let had = entry.and_then(|entry| entry.last.take()).is_some();
                 Ok(Answer::Int(i64::from(had)))
             }
-            _ => panic!("an unknown command"),
+            _ => Err(NOT_OURS),
         }
     }
+}
 
+/// What scripts call.
+impl Run<'_> {
     fn may_write(&mut self, grows: bool) -> Result<()> {
         let Mood {
             read_only,
@@ -262,6 +384,12 @@ impl Run<'_> {
         }
         self.wrote |= self.in_script;
         Ok(())
+    }
+
+    /// The last millisecond of a key that has this ttl from now on.
+    fn last(&self, ttl: i64) -> Option<u64> {
+        let last = (self.store.time / 1000).checked_add(u64::try_from(ttl).ok()?)?;
+        i64::try_from(last).is_ok().then_some(last)
     }
 
     fn value(&self, name: &[u8]) -> Option<&Value> {
@@ -288,11 +416,15 @@ impl Run<'_> {
             return Err(NOT_PERMITTED);
         }
         self.may_write(true)?;
+        let last = match ttl {
+            Some(ttl) if ttl <= 0 => return Err(NO_TTL),
+            Some(ttl) => Some(self.last(ttl).ok_or(NO_TTL)?),
+            None => None,
+        };
         if if_none && self.value(name).is_some() {
             return Ok(false);
         }
-        self.store.entries.retain(|entry| entry.name != name);
-        let last = ttl.map(|ttl| self.store.time / 1000 + u64::try_from(ttl).unwrap());
+        self.store.remove(name);
         self.store.insert(name, Value::Text(text.to_vec()), last);
         Ok(true)
     }
@@ -300,7 +432,7 @@ impl Run<'_> {
     fn del(&mut self, name: &[u8]) -> Result<i64> {
         self.may_write(false)?;
         let there = self.value(name).is_some();
-        self.store.entries.retain(|entry| entry.name != name);
+        self.store.remove(name);
         Ok(i64::from(there))
     }
 
@@ -309,7 +441,7 @@ impl Run<'_> {
         match self.entry(name).map(|entry| entry.last) {
             None => -2,
             Some(None) => -1,
-            Some(Some(last)) => i64::try_from(last.saturating_sub(now)).unwrap(),
+            Some(Some(last)) => i64::try_from(last.saturating_sub(now)).unwrap_or(i64::MAX),
         }
     }
 
@@ -318,7 +450,7 @@ impl Run<'_> {
         if ttl <= 0 {
             return self.del(name);
         }
-        let last = self.store.time / 1000 + u64::try_from(ttl).unwrap();
+        let last = self.last(ttl).ok_or(NO_NUMBER)?;
         let entry = self.entry(name);
         Ok(i64::from(
             entry.map(|entry| entry.last = Some(last)).is_some(),
@@ -340,7 +472,7 @@ impl Run<'_> {
         let done = act(members);
         let is_empty = members.is_empty();
         if is_empty {
-            self.store.entries.retain(|entry| entry.name != name);
+            self.store.remove(name);
         } else if !none.is_empty() {
             self.store.insert(name, Value::Queue(none), None);
         }

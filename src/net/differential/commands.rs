@@ -25,7 +25,7 @@ impl Pair {
     /// Most often the one that holds it.
     fn token_of(&mut self, resource: &[u8]) -> Token {
         let (chosen, holds) = (self.token(), self.random.chance(70));
-        let mut keys = self.store.keys(self.time);
+        let mut keys = self.model.store.keys(self.time);
         let token = keys.find_map(|(name, value, _)| match value {
             Value::Text(text) if name == resource => text.first_chunk().copied(),
             _ => None,
@@ -67,6 +67,8 @@ impl Pair {
                 Action::Dequeue(Arc::new(channel), turn, self.random.chance(50))
             }
             95 => Action::Ping,
+            96 => return packed(&[b"PTTL", resource]),
+            97 => return packed(&[b"GETRANGE", resource, b"0", b"92"]),
             _ => return packed(&[b"EVAL", LOOK.text, b"1", resource]),
         };
         let mut bytes = Vec::new();

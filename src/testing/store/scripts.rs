@@ -1,13 +1,25 @@
 //! The scripts, written out by hand: what `protocol/scripts/*.lua` do.
 
-use super::{Answer, NOT_KNOWN, Refused, Result, Run, Value, number};
+use super::{Answer, NOT_OURS, Refused, Result, Run, Value, number};
 use crate::lock_value;
 use crate::protocol::mutant;
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, LOOK, RELEASE,
-    RELEASE_AND_NOTIFY, SCRIPTS,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
+    Script,
 };
 use crate::protocol::sha1::sha1;
+
+/// This crate never sends other ones, so it does not matter what a real server says.
+const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
+
+/// The first bytes of a value, or all of it.
+fn start(value: &[u8], length: usize) -> &[u8] {
+    value.get(..length).unwrap_or(value)
+}
+
+fn needed<T: std::str::FromStr>(arg: &[u8]) -> Result<T> {
+    number(arg).ok_or(NOT_ITS_ARGUMENTS)
+}
 
 /// As Lua writes a number (`%.14g`).
 fn lua_number(number: i64) -> String {
@@ -15,7 +27,7 @@ fn lua_number(number: i64) -> String {
         return number.to_string();
     }
     let text = format!("{:.13e}", number as f64);
-    let (digits, exponent) = text.split_once('e').unwrap();
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let digits = digits.trim_end_matches('0').trim_end_matches('.');
     format!("{digits}e+{exponent}")
 }
@@ -28,53 +40,35 @@ fn turn_of(lock: &[u8]) -> Vec<u8> {
     [lock, b":wt"].concat()
 }
 
-/// Which one is called.
-pub(super) fn script(args: &[&[u8]]) -> Option<usize> {
-    let by_hash = args[0] == b"EVALSHA";
-    SCRIPTS
-        .iter()
-        .position(|script| args[1] == if by_hash { script.hash } else { script.text })
-}
-
 impl Run<'_> {
-    pub(super) fn script(&mut self, args: &[&[u8]]) -> Result<Answer> {
-        if args[1] == LOOK.text {
-            return self.look(args[3]);
+    /// The script with this hash.
+    pub(super) fn run(&mut self, hash: &[u8], args: &[&[u8]]) -> Result<Answer> {
+        let is = |script: Script| hash == script.hash;
+        if is(ACQUIRE_OR_ENQUEUE) {
+            return self.knock(args);
         }
-        let which = script(args).expect("a script of this crate");
-        if args[0] == b"EVAL" {
-            self.store.known[which] = true;
-        } else if !self.store.known[which] {
-            return Err(NOT_KNOWN);
+        if is(ACQUIRE_IN_ORDER) {
+            return self.wait_in_turn(args);
         }
-        let script = SCRIPTS[which].hash;
-        let args = &args[3..];
-        self.in_script = true;
-        if script == ACQUIRE_OR_ENQUEUE.hash {
-            self.knock(args)
-        } else if script == ACQUIRE_IN_ORDER.hash {
-            self.wait_in_turn(args)
-        } else {
-            let number = match script {
-                _ if script == RELEASE.hash => self.release(args),
-                _ if script == RELEASE_AND_NOTIFY.hash => self.tell(args),
-                _ if script == EXTEND.hash => self.extend(args),
-                _ if script == DEQUEUE.hash => Ok(self.leave(args)),
-                _ if script == FENCE.hash => self.fence(args),
-                _ => panic!("a script without a model"),
-            };
-            number.map(Answer::Int)
-        }
+        let number = match () {
+            () if is(RELEASE) => self.release(args),
+            () if is(RELEASE_AND_NOTIFY) => self.tell(args),
+            () if is(EXTEND) => self.extend(args),
+            () if is(DEQUEUE) => self.leave(args),
+            () if is(FENCE) => self.fence(args),
+            () => Err(NOT_OURS),
+        };
+        number.map(Answer::Int)
     }
 
     fn holds(&mut self, lock: &[u8], token: &[u8]) -> Result<bool> {
         let value = self.get(lock)?.unwrap_or_default();
-        Ok(value[..value.len().min(20)] == *token)
+        Ok(start(&value, lock_value::TOKEN) == token)
     }
 
     fn release(&mut self, args: &[&[u8]]) -> Result<i64> {
         let [lock, token] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
         match self.holds(lock, token)? {
             true => self.del(lock),
@@ -84,12 +78,12 @@ impl Run<'_> {
 
     fn extend(&mut self, args: &[&[u8]]) -> Result<i64> {
         let [lock, token, ttl] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
         if !self.holds(lock, token)? {
             return Ok(0);
         }
-        let ttl: i64 = number(ttl).unwrap();
+        let ttl: i64 = needed(ttl)?;
         if self.pttl(lock) < ttl {
             self.pexpire(lock, ttl)?;
         }
@@ -98,7 +92,7 @@ impl Run<'_> {
 
     fn fence(&mut self, args: &[&[u8]]) -> Result<i64> {
         let [lock, counter, token, at_least] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
         if !self.holds(lock, token)? {
             return Ok(0);
@@ -110,7 +104,7 @@ impl Run<'_> {
             ))?,
         };
         let time = self.store.time - self.store.time % self.store.step;
-        let at_least = number::<u64>(at_least).unwrap().max(time);
+        let at_least = needed::<u64>(at_least)?.max(time);
         // What is no number is not less.
         let next = counted + 1.0;
         let next = if next < at_least as f64 {
@@ -123,11 +117,14 @@ impl Run<'_> {
         }
         let next = format!("{next:.0}");
         self.set(counter, next.as_bytes(), Some(86_400_000), false)?;
-        Ok(next.parse().unwrap())
+        needed(next.as_bytes())
     }
 
     fn tell(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let (lock, token, option) = (args[0], args[1], args.get(2).copied());
+        let [lock, token, ref option @ ..] = *args else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let option = option.first().copied();
         if !self.holds(lock, token)? {
             return Ok(0);
         }
@@ -153,9 +150,9 @@ impl Run<'_> {
         Ok(1)
     }
 
-    fn leave(&mut self, args: &[&[u8]]) -> i64 {
+    fn leave(&mut self, args: &[&[u8]]) -> Result<i64> {
         let [lock, me, fair, long] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
         let (queue, turn) = (queue_of(lock), turn_of(lock));
         let _ = self.zrem(&queue, me);
@@ -163,10 +160,10 @@ impl Run<'_> {
         if own {
             let _ = self.del(&turn);
         } else if self.reserved(&turn).is_some() {
-            return 0;
+            return Ok(0);
         }
         if self.value(lock).is_some() {
-            return 0;
+            return Ok(0);
         }
         for _ in 0..99 {
             let Some(waiter) = self.zpopmin(&queue) else {
@@ -178,14 +175,14 @@ impl Run<'_> {
             if (own || fair == b"1") && !mutant(42) {
                 let _ = self.set(&turn, &waiter, number(long), true);
             }
-            return 2;
+            return Ok(2);
         }
-        1
+        Ok(1)
     }
 
     fn knock(&mut self, args: &[&[u8]]) -> Result<Answer> {
         let [lock, value, ttl, me, ..] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
         if self.set(lock, value, number(ttl), true)? {
             let _ = self.zrem(&queue_of(lock), me);
@@ -194,19 +191,19 @@ impl Run<'_> {
             }
             return Ok(Answer::Okay);
         }
-        let queued = mutant(32) || self.join(args);
+        let queued = mutant(32) || self.join(args)?;
         Ok(self.see(lock, queued))
     }
 
     fn wait_in_turn(&mut self, args: &[&[u8]]) -> Result<Answer> {
         let [lock, value, ttl, me, ..] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
         let free = self.value(lock).is_none();
-        let queued = mutant(32) && !free || self.join(args);
+        let queued = mutant(32) && !free || self.join(args)?;
         if free {
             let owner = match queued {
-                true => self.owner(lock, me, number(args[7])),
+                true => self.owner(lock, me, args.get(7).and_then(|long| number(long))),
                 false => me.to_vec(),
             };
             let turn = turn_of(lock);
@@ -248,13 +245,13 @@ impl Run<'_> {
     }
 
     /// Whether it is in the queue now.
-    pub(super) fn join(&mut self, args: &[&[u8]]) -> bool {
+    pub(super) fn join(&mut self, args: &[&[u8]]) -> Result<bool> {
         let [lock, _, _, me, arrived, waited, lease, ..] = args[..] else {
-            panic!("not its arguments");
+            return Err(NOT_ITS_ARGUMENTS);
         };
-        let now = i64::try_from(self.store.time / 1000).unwrap();
-        let (arrived, waited): (i64, i64) = (number(arrived).unwrap(), number(waited).unwrap());
-        let by_own_clock = now - waited;
+        let now = i64::try_from(self.store.time / 1000).unwrap_or(i64::MAX);
+        let (arrived, waited): (i64, i64) = (needed(arrived)?, needed(waited)?);
+        let by_own_clock = now.saturating_sub(waited);
         let score = match by_own_clock.abs_diff(arrived) {
             0..=500 => arrived,
             _ => by_own_clock,
@@ -262,9 +259,9 @@ impl Run<'_> {
         let queue = queue_of(lock);
         let queued = self.zadd(&queue, score, me).is_ok();
         if queued {
-            let _ = self.pexpire(&queue, number(lease).unwrap());
+            let _ = self.pexpire(&queue, needed(lease)?);
         }
-        queued
+        Ok(queued)
     }
 
     /// What a denied knock says.
@@ -272,8 +269,8 @@ impl Run<'_> {
         let word = if queued { 'w' } else { '-' };
         let seen = match self.get(lock) {
             Ok(Some(value)) => {
-                let hash = sha1(&value[..value.len().min(20)]);
-                let hash = String::from_utf8_lossy(&hash[..6]).into_owned();
+                let hash = sha1(start(&value, lock_value::TOKEN));
+                let hash = String::from_utf8_lossy(start(&hash, 6)).into_owned();
                 format!("{} {hash} {word}", lua_number(self.pttl(lock)))
             }
             Ok(None) => format!("-1 - {word}"),
@@ -282,19 +279,13 @@ impl Run<'_> {
         Answer::Bulk(seen.into_bytes())
     }
 
-    fn look(&mut self, lock: &[u8]) -> Result<Answer> {
+    pub(super) fn look(&mut self, lock: &[u8]) -> Result<Answer> {
         let left = self.pttl(lock);
         Ok(match self.get(lock) {
             Ok(None) => Answer::Nil,
             Ok(Some(value)) => {
                 let head = format!("{left} {} ", value.len());
-                Answer::Bulk(
-                    [
-                        head.as_bytes(),
-                        &value[..value.len().min(lock_value::LONGEST)],
-                    ]
-                    .concat(),
-                )
+                Answer::Bulk([head.as_bytes(), start(&value, lock_value::LONGEST)].concat())
             }
             Err(_) => Answer::Bulk(format!("{left} -1 ").into_bytes()),
         })

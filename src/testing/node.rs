@@ -1,0 +1,550 @@
+//! The sockets and threads of a node for tests: one thread accepts connections, one for each connection reads, and one
+//! writes all replies, when they are due.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use super::server::{Replies, Server};
+use super::{Held, Requests};
+use crate::clock::{self, Point};
+use crate::error::Error;
+use crate::label::Label;
+use crate::redlock::checked;
+use crate::sync::{lock, wait_for, wait_until};
+use crate::token::Token;
+
+/// More connections at a time are not accepted.
+const MAX_CONNECTIONS: usize = 1000;
+/// A client that takes in nothing for this long is disconnected.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a thread sleeps when there is nothing to do.
+const LONG: Duration = Duration::from_secs(3600);
+/// A lock that is held until it is released.
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A node in the test's own process, ended when it is dropped. See the [module](crate::testing).
+///
+/// What a test does to it holds until the test does something else. All methods take effect before they return, and none
+/// of them waits for the code under test.
+pub struct Node {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    url: String,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to write, or something has been done to the node.
+    changed: Condvar,
+}
+
+struct State {
+    server: Server,
+    started: Point,
+    /// By how much its clock has been moved.
+    moved: Duration,
+    mood: Mood,
+    connections: BTreeMap<u64, Connection>,
+    accepted: u64,
+    readers: Vec<JoinHandle<()>>,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Normal,
+    /// It answers after this time.
+    Late(Duration),
+    Silent,
+    /// It has no connections, and accepts none.
+    Down,
+}
+
+struct Connection {
+    stream: Arc<TcpStream>,
+    /// Replies, and when they are due.
+    outbox: VecDeque<(Instant, Vec<u8>)>,
+}
+
+impl Node {
+    /// Starts a node without locks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if this machine has no port or thread for it.
+    pub fn start() -> Result<Node, Error> {
+        let failed = |error: std::io::Error| Error::config(format!("a testing::Node: {error}"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let number = getrandom::u64().map_err(Error::random)?;
+        let started = Point::now();
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                server: Server::new(number, micros_since_1970(started)),
+                started,
+                moved: Duration::ZERO,
+                mood: Mood::Normal,
+                connections: BTreeMap::new(),
+                accepted: 0,
+                readers: Vec::new(),
+                ended: false,
+            }),
+            changed: Condvar::new(),
+        });
+        // From here on it is ended by its drop.
+        let mut node = Node {
+            shared: shared.clone(),
+            address,
+            url: format!("redis://{address}"),
+            threads: Vec::new(),
+        };
+        let writer = shared.clone();
+        let writer = spawn("redlock-test-writer", move || writer.write());
+        node.threads.push(writer.map_err(failed)?);
+        let acceptor = spawn("redlock-test-accept", move || shared.accept(&listener));
+        node.threads.push(acceptor.map_err(failed)?);
+        Ok(node)
+    }
+
+    /// For [`Redlock::new`](crate::Redlock::new).
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    // ---- locks
+
+    /// Who holds a lock on this node. `None`: nobody does.
+    pub fn holder(&self, resource: impl AsRef<[u8]>) -> Option<Held> {
+        let state = self.state();
+        state.server.holder(resource.as_ref(), state.time())
+    }
+
+    /// The names of all locks on this node, sorted.
+    ///
+    /// # Example
+    ///
+    /// The code under test has left no lock behind:
+    ///
+    /// ```
+    /// # use redlock_sync::testing::Node;
+    /// # use redlock_sync::Redlock;
+    /// # use std::time::Duration;
+    /// let node = Node::start()?;
+    /// let redlock = Redlock::new([node.url()])?;
+    /// redlock.with_lock("account:17", Duration::from_secs(10), |_lock| {
+    ///     assert_eq!(node.locks(), [b"account:17"]);
+    /// })?;
+    /// assert!(node.locks().is_empty());
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn locks(&self) -> Vec<Vec<u8>> {
+        let state = self.state();
+        let locks = state.server.locks(state.time());
+        locks.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// How many processes are in this node's queue for a lock. A [`Redlock`](crate::Redlock) that is made anew counts as a
+    /// process; its threads and clones count once.
+    pub fn waiting(&self, resource: impl AsRef<[u8]>) -> usize {
+        let state = self.state();
+        state.server.waiting(resource.as_ref(), state.time())
+    }
+
+    /// Another process holds the lock on this node from now on, for `ttl`, or until it is [released](Node::release)
+    /// ([`Duration::MAX`]). The label may be empty. Where the code under test holds the lock, it loses it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for an empty or too long resource, a label that is too long or not printable, and a ttl below
+    /// a millisecond; [`Error::Random`].
+    ///
+    /// # Example
+    ///
+    /// What the code under test does if another process has the lock, and if that takes it away:
+    ///
+    /// ```
+    /// # use redlock_sync::testing::Node;
+    /// # use redlock_sync::{Error, Redlock};
+    /// # use std::time::Duration;
+    /// let node = Node::start()?;
+    /// let redlock = Redlock::new([node.url()])?;
+    /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_millis(20));
+    ///
+    /// node.hold("account:17", "web-3:4711", Duration::MAX)?;
+    /// assert!(matches!(redlock.acquire_within("account:17", ttl, wait), Err(Error::Busy)));
+    ///
+    /// node.release("account:17");
+    /// let mut lock = redlock.acquire_within("account:17", ttl, wait)?;
+    /// node.hold("account:17", "web-3:4711", ttl)?;
+    /// assert!(matches!(lock.extend(ttl), Err(Error::Lost)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn hold(
+        &self,
+        resource: impl AsRef<[u8]>,
+        label: &str,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        let name = checked(resource.as_ref())?;
+        let label = Label::new(label);
+        label.as_ref().map_or(Ok(()), Label::validate)?;
+        let token = Token::random()?;
+        let ttl = u64::try_from(ttl.min(CENTURY).as_millis()).unwrap_or(u64::MAX);
+        if ttl == 0 {
+            return Err(Error::config(
+                "the ttl is below 1 ms: a lock cannot be held for that",
+            ));
+        }
+        let mut state = self.state();
+        let time = state.time();
+        let holder = (&token, label.as_ref());
+        state.server.hold(&name, holder, ttl, time);
+        Ok(())
+    }
+
+    /// The holder releases the lock on this node, whoever it is, and the first process that waits is notified. False:
+    /// nobody held it.
+    pub fn release(&self, resource: impl AsRef<[u8]>) -> bool {
+        self.change(|state, replies| {
+            let time = state.time();
+            state.server.release(resource.as_ref(), time, replies)
+        })
+    }
+
+    /// Denies everything: from now on each lock that is free when it is asked for is held by another process. Locks that
+    /// are held stay with their holders.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Random`].
+    pub fn hold_all(&self) -> Result<(), Error> {
+        let token = Token::random()?;
+        self.state().server.hold_all(token);
+        Ok(())
+    }
+
+    /// Ends [`hold_all`](Node::hold_all): that process releases all that it holds.
+    pub fn release_all(&self) {
+        self.change(|state, replies| {
+            let time = state.time();
+            state.server.release_all(time, replies);
+        });
+    }
+
+    // ---- time
+
+    /// Moves the clock of this node forward: locks end without a wait.
+    ///
+    /// Only this node's clock. The code under test relies on its own clock: there a lock remains valid until its own
+    /// deadline, and a call that asks the nodes fails with [`Error::Lost`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # use redlock_sync::testing::Node;
+    /// # use redlock_sync::{Error, Redlock};
+    /// # use std::time::Duration;
+    /// let node = Node::start()?;
+    /// let redlock = Redlock::new([node.url()])?;
+    /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    /// node.advance(Duration::from_secs(11));
+    /// assert!(node.holder("account:17").is_none());
+    /// assert!(matches!(lock.release(), Err(Error::Lost)));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn advance(&self, time: Duration) {
+        self.change(|state, _| state.moved = state.moved.saturating_add(time).min(CENTURY));
+    }
+
+    // ---- faults
+
+    /// Answers everything that concerns locks with an error, such as `"LOADING Redis is loading the dataset in memory"`
+    /// or `"NOPERM this user has no permissions"`.
+    pub fn refuse(&self, error: &str) {
+        self.change(|state, _| {
+            state.mood = Mood::Normal;
+            state.server.refuse(Some(error));
+        });
+    }
+
+    /// Carries out everything at once, and answers this much later.
+    ///
+    /// # Example
+    ///
+    /// A node that is slow beyond [`node_timeout`](crate::Options::node_timeout) does not count:
+    ///
+    /// ```
+    /// # use redlock_sync::testing::Node;
+    /// # use redlock_sync::{Error, Redlock};
+    /// # use std::time::Duration;
+    /// let nodes = [Node::start()?, Node::start()?, Node::start()?];
+    /// let redlock = Redlock::new(nodes.iter().map(Node::url))?;
+    /// nodes[2].answer_late(Duration::from_millis(500));
+    /// redlock.acquire("account:17", Duration::from_secs(10))?.release()?;
+    ///
+    /// nodes[1].answer_late(Duration::from_millis(500));
+    /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_millis(20));
+    /// let failed = redlock.acquire_within("account:17", ttl, wait);
+    /// assert!(matches!(failed, Err(Error::Unavailable(_))));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn answer_late(&self, by: Duration) {
+        self.be(Mood::Late(by.min(CENTURY)));
+    }
+
+    /// Accepts connections, and does and answers nothing, like a process that has been stopped. What it is sent meanwhile
+    /// it carries out when it [recovers](Node::recover).
+    pub fn be_silent(&self) {
+        self.be(Mood::Silent);
+    }
+
+    /// Closes all connections, and accepts no more. The locks remain.
+    pub fn go_down(&self) {
+        self.be(Mood::Down);
+        self.close_connections();
+    }
+
+    /// Closes all connections, once.
+    pub fn close_connections(&self) {
+        self.change(|state, _| state.close_all());
+    }
+
+    /// A restart without data: closes all connections, and forgets all locks. Clients with the [restart
+    /// guard](crate::Options::restart_guard) do not count the votes of this node for a time, which
+    /// [`advance`](Node::advance) ends.
+    pub fn forget(&self) {
+        self.change(|state, _| {
+            state.close_all();
+            let time = state.time();
+            state.server.restart(time);
+        });
+    }
+
+    /// Ends [`refuse`](Node::refuse), [`answer_late`](Node::answer_late), [`be_silent`](Node::be_silent) and
+    /// [`go_down`](Node::go_down), of which the last one counts.
+    pub fn recover(&self) {
+        self.be(Mood::Normal);
+    }
+
+    /// What this node has been asked.
+    pub fn requests(&self) -> Requests {
+        self.state().server.requests
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.shared.state)
+    }
+
+    fn be(&self, mood: Mood) {
+        self.change(|state, _| {
+            state.mood = mood;
+            state.server.refuse(None);
+        });
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Replies) -> T) -> T {
+        let mut state = self.state();
+        let mut replies = Replies::new();
+        let changed = change(&mut state, &mut replies);
+        state.post(replies);
+        drop(state);
+        self.shared.changed.notify_all();
+        changed
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("url", &self.url).finish()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let readers = self.change(|state, _| {
+            state.ended = true;
+            state.close_all();
+            std::mem::take(&mut state.readers)
+        });
+        // The thread that accepts looks up when there is something to accept. If that fails it ends with the process.
+        let acceptor = self.threads.split_off(self.threads.len().min(1));
+        if TcpStream::connect_timeout(&self.address, WRITE_TIMEOUT).is_ok() {
+            acceptor.into_iter().for_each(join);
+        }
+        self.threads.drain(..).chain(readers).for_each(join);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    // It does not panic; if it did, there would be nothing else to do.
+    let _ = thread.join();
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(work)
+}
+
+fn micros_since_1970(point: Point) -> u64 {
+    let since = point.wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX / 2)
+}
+
+impl State {
+    /// By its own clock, which never goes back, in microseconds since 1970.
+    fn time(&self) -> u64 {
+        let passed = clock::instant().saturating_duration_since(self.started.mono);
+        let passed = passed.saturating_add(self.moved).as_micros();
+        micros_since_1970(self.started).saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+
+    fn close(&mut self, connection: u64) {
+        self.server.disconnect(connection);
+        if let Some(closed) = self.connections.remove(&connection) {
+            // Its reader ends.
+            let _ = closed.stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn close_all(&mut self) {
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        all.into_iter()
+            .for_each(|connection| self.close(connection));
+    }
+
+    fn post(&mut self, replies: Replies) {
+        let mut due = clock::instant();
+        if let Mood::Late(by) = self.mood {
+            due += by;
+        }
+        for (connection, bytes) in replies {
+            if let Some(connection) = self.connections.get_mut(&connection) {
+                connection.outbox.push_back((due, bytes));
+            }
+        }
+    }
+
+    /// What is to be written now, or until when there is nothing.
+    fn next(&mut self, now: Instant) -> Result<(u64, Arc<TcpStream>, Vec<u8>), Instant> {
+        let mut until = now + LONG;
+        if self.mood == Mood::Silent {
+            return Err(until);
+        }
+        for (number, connection) in &mut self.connections {
+            let mut bytes = Vec::new();
+            while let Some((due, _)) = connection.outbox.front() {
+                if *due > now {
+                    until = until.min(*due);
+                    break;
+                }
+                bytes.extend(
+                    connection
+                        .outbox
+                        .pop_front()
+                        .into_iter()
+                        .flat_map(|reply| reply.1),
+                );
+            }
+            if !bytes.is_empty() {
+                return Ok((*number, connection.stream.clone(), bytes));
+            }
+        }
+        Err(until)
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Shared>, listener: &TcpListener) {
+        loop {
+            let accepted = listener.accept();
+            let mut state = lock(&self.state);
+            if state.ended {
+                return;
+            }
+            match accepted {
+                Ok((stream, _)) => self.open(&mut state, stream),
+                // There are no files left, for example.
+                Err(_) => {
+                    drop(wait_for(&self.changed, state, Duration::from_millis(50)));
+                }
+            }
+        }
+    }
+
+    fn open(self: &Arc<Shared>, state: &mut State, stream: TcpStream) {
+        state.readers.retain(|reader| !reader.is_finished());
+        if state.mood == Mood::Down || state.connections.len() >= MAX_CONNECTIONS {
+            return;
+        }
+        let set_up = stream
+            .set_nodelay(true)
+            .and_then(|()| stream.set_write_timeout(Some(WRITE_TIMEOUT)));
+        if set_up.is_err() {
+            return;
+        }
+        let number = state.accepted;
+        let stream = Arc::new(stream);
+        let (shared, own) = (self.clone(), stream.clone());
+        let reader = spawn("redlock-test-reader", move || shared.read(number, &own));
+        let Ok(reader) = reader else {
+            return;
+        };
+        state.readers.push(reader);
+        state.accepted += 1;
+        state.server.connect(number);
+        let outbox = VecDeque::new();
+        state
+            .connections
+            .insert(number, Connection { stream, outbox });
+    }
+
+    fn read(&self, number: u64, mut stream: &TcpStream) {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            let read = match stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            let mut state = lock(&self.state);
+            while state.mood == Mood::Silent && state.connections.contains_key(&number) {
+                state = wait_for(&self.changed, state, LONG);
+            }
+            let (mut replies, time) = (Replies::new(), state.time());
+            let bytes = buffer.get(..read).unwrap_or_default();
+            let goes_on = state.server.receive(number, bytes, time, &mut replies);
+            state.post(replies);
+            drop(state);
+            self.changed.notify_all();
+            if !goes_on {
+                break;
+            }
+        }
+        lock(&self.state).close(number);
+    }
+
+    fn write(&self) {
+        let mut state = lock(&self.state);
+        while !state.ended {
+            let next = state.next(clock::instant());
+            state = match next {
+                Err(until) => wait_until(&self.changed, state, until),
+                Ok((number, stream, bytes)) => {
+                    drop(state);
+                    let written = (&*stream).write_all(&bytes);
+                    let mut state = lock(&self.state);
+                    if written.is_err() {
+                        state.close(number);
+                    }
+                    state
+                }
+            };
+        }
+    }
+}

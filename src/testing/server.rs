@@ -1,0 +1,362 @@
+//! A server with connections, pure: bytes and times come in, bytes go out.
+
+use std::collections::BTreeMap;
+
+use super::store::{Store, Value, parse};
+use super::{Held, Requests};
+use crate::label::Label;
+use crate::lock_value;
+use crate::protocol::resp;
+use crate::protocol::scripts::{
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY, Script,
+};
+use crate::protocol::sha1::sha1;
+use crate::token::Token;
+
+/// No command of this crate is longer: a name has 64 KiB at most.
+const LONGEST_COMMAND: usize = 1 << 20;
+/// Fencing tokens see the time of day in steps of this length, in microseconds.
+pub(crate) const STEP: u64 = 100_000;
+/// How long it says that it has been up when it is started, in microseconds: 100 days. Otherwise the restart guard would
+/// keep it from voting.
+const UP: u64 = 100 * 86_400 * 1_000_000;
+/// The ttl of the locks that [`Server::hold_all`] makes, in milliseconds.
+const HELD: u64 = 86_400_000;
+
+/// Times are in microseconds since 1970.
+pub(crate) struct Server {
+    pub(crate) store: Store,
+    connections: BTreeMap<u64, Connection>,
+    /// Servers with the same number would be taken for one.
+    number: u64,
+    restarts: u64,
+    started: u64,
+    /// The error that it answers to all that concerns locks.
+    refuses: Option<String>,
+    /// Another process has all locks that are asked for, with this token.
+    holder_of_all: Option<Token>,
+    pub(crate) requests: Requests,
+}
+
+#[derive(Default)]
+struct Connection {
+    inbox: Vec<u8>,
+    channels: Vec<Vec<u8>>,
+}
+
+/// Bytes for connections, in this order.
+pub(crate) type Replies = Vec<(u64, Vec<u8>)>;
+
+/// What a command is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Acquire,
+    Extend,
+    Release,
+    Fence,
+    OtherScript,
+    Other,
+}
+
+impl Kind {
+    fn of(args: &[&[u8]]) -> Kind {
+        let (command, name) = match args {
+            [b"SET", ..] => return Kind::Acquire,
+            [command @ (b"EVAL" | b"EVALSHA"), name, ..] => (*command, *name),
+            _ => return Kind::Other,
+        };
+        let by_hash = command == b"EVALSHA";
+        let is = |script: Script| name == if by_hash { script.hash } else { script.text };
+        match () {
+            () if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => Kind::Acquire,
+            () if is(RELEASE) || is(RELEASE_AND_NOTIFY) => Kind::Release,
+            () if is(EXTEND) => Kind::Extend,
+            () if is(FENCE) => Kind::Fence,
+            () => Kind::OtherScript,
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn new(number: u64, time: u64) -> Server {
+        Server {
+            store: Store::new(STEP),
+            connections: BTreeMap::new(),
+            number,
+            restarts: 0,
+            started: time.saturating_sub(UP),
+            refuses: None,
+            holder_of_all: None,
+            requests: Requests::default(),
+        }
+    }
+
+    pub(crate) fn connect(&mut self, connection: u64) {
+        self.requests.connections += 1;
+        self.connections.insert(connection, Connection::default());
+    }
+
+    pub(crate) fn disconnect(&mut self, connection: u64) {
+        self.connections.remove(&connection);
+    }
+
+    /// Carries out what has come over a connection. False: it must be closed, since what comes is no command.
+    pub(crate) fn receive(
+        &mut self,
+        connection: u64,
+        bytes: &[u8],
+        time: u64,
+        replies: &mut Replies,
+    ) -> bool {
+        let Some(open) = self.connections.get_mut(&connection) else {
+            return false;
+        };
+        let mut inbox = std::mem::take(&mut open.inbox);
+        inbox.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Some((args, length)) = inbox.get(at..).and_then(parse) {
+            at += length;
+            let reply = self.command(connection, &args, time, replies);
+            replies.push((connection, reply));
+        }
+        inbox.drain(..at);
+        let is_command = inbox.first().is_none_or(|first| *first == b'*');
+        if !is_command || inbox.len() > LONGEST_COMMAND {
+            return false;
+        }
+        if let Some(open) = self.connections.get_mut(&connection) {
+            open.inbox = inbox;
+        }
+        true
+    }
+
+    fn command(
+        &mut self,
+        connection: u64,
+        args: &[&[u8]],
+        time: u64,
+        replies: &mut Replies,
+    ) -> Vec<u8> {
+        let kind = Kind::of(args);
+        self.requests.count(kind);
+        let words = |words: &[&[u8]]| {
+            let mut array = Vec::new();
+            resp::pack(&mut array, &[words], None);
+            array
+        };
+        let bulk =
+            |text: &[u8]| [format!("${}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat();
+        let open = self.connections.get_mut(&connection);
+        let is_subscribed = open.as_ref().is_some_and(|open| !open.channels.is_empty());
+        match (args, open) {
+            // Any password will do.
+            ([b"AUTH", ..] | [b"CLIENT", b"SETINFO", ..] | [b"SELECT", b"0"], _) => {
+                b"+OK\r\n".to_vec()
+            }
+            ([b"SELECT", ..], _) => b"-ERR DB index is out of range\r\n".to_vec(),
+            ([b"INFO", ..], _) => bulk(self.info(time).as_bytes()),
+            ([b"CONFIG", b"GET", b"appendfsync"], _) => words(&[b"appendfsync", b"always"]),
+            ([b"PING"], _) if is_subscribed => words(&[b"pong", b""]),
+            ([b"PING", text], _) if is_subscribed => words(&[b"pong", text]),
+            ([b"PING", text], _) => bulk(text),
+            ([b"SUBSCRIBE", channel], Some(open)) => {
+                open.channels.retain(|own| own != channel);
+                open.channels.push(channel.to_vec());
+                subscribed(b"subscribe", channel, open.channels.len())
+            }
+            ([b"UNSUBSCRIBE", channel], Some(open)) => {
+                open.channels.retain(|own| own != channel);
+                subscribed(b"unsubscribe", channel, open.channels.len())
+            }
+            _ if kind != Kind::Other && self.refuses.is_some() => {
+                let text = self.refuses.as_deref().unwrap_or_default();
+                format!("-{text}\r\n").into_bytes()
+            }
+            _ => {
+                if kind == Kind::Acquire {
+                    self.hold_for_all(args, time);
+                }
+                self.execute(args, time, replies)
+            }
+        }
+    }
+
+    fn execute(&mut self, args: &[&[u8]], time: u64, replies: &mut Replies) -> Vec<u8> {
+        let connections = &self.connections;
+        self.store.execute(time, args, &mut |channel, message| {
+            let mut heard = 0;
+            for (number, connection) in connections {
+                if connection.channels.iter().any(|own| own == channel) {
+                    let mut bytes = Vec::new();
+                    resp::pack(&mut bytes, &[&[b"message", channel, message]], None);
+                    replies.push((*number, bytes));
+                    heard += 1;
+                }
+            }
+            heard
+        })
+    }
+
+    fn info(&self, time: u64) -> String {
+        let uptime = time.saturating_sub(self.started) / 1_000_000;
+        let id = [self.number.to_be_bytes(), self.restarts.to_be_bytes()].concat();
+        let run_id = sha1(&id);
+        let run_id = String::from_utf8_lossy(&run_id);
+        let clients = self.connections.len();
+        format!(
+            "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\nrun_id:{run_id}\r\n\
+             uptime_in_seconds:{uptime}\r\n# Clients\r\nconnected_clients:{clients}\r\nmaxclients:10000\r\n\
+             # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n\
+             aof_last_write_status:ok\r\nrdb_last_bgsave_status:ok\r\n# Stats\r\nevicted_keys:0\r\n\
+             rejected_connections:0\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
+        )
+    }
+}
+
+/// What a test does to it.
+impl Server {
+    /// It answers all that concerns locks with this error. `None`: it does so no longer.
+    pub(crate) fn refuse(&mut self, error: Option<&str>) {
+        // A reply is one line.
+        let line = |text: &str| {
+            let text = text.trim_start_matches('-').replace(['\r', '\n'], " ");
+            text.chars().take(200).collect()
+        };
+        self.refuses = error.map(line);
+    }
+
+    /// A restart without data. All connections are gone.
+    pub(crate) fn restart(&mut self, time: u64) {
+        self.store.clear();
+        self.store.flush_scripts();
+        self.connections.clear();
+        self.restarts += 1;
+        self.started = time;
+    }
+
+    /// Another process holds the lock from now on, whoever held it.
+    pub(crate) fn hold(
+        &mut self,
+        name: &[u8],
+        (token, label): (&Token, Option<&Label>),
+        ttl: u64,
+        time: u64,
+    ) {
+        let value = match label {
+            Some(label) => lock_value::pack(token, label),
+            None => token.as_bytes().to_vec(),
+        };
+        self.store.remove(name);
+        let last = (time / 1000).saturating_add(ttl);
+        self.store.insert(name, Value::Text(value), Some(last));
+    }
+
+    /// Its holder releases the lock; if there is any, and it is a lock.
+    pub(crate) fn release(&mut self, name: &[u8], time: u64, replies: &mut Replies) -> bool {
+        let Some(held) = self.holder(name, time) else {
+            return false;
+        };
+        let release: [&[u8]; 5] = [
+            b"EVAL",
+            RELEASE_AND_NOTIFY.text,
+            b"1",
+            name,
+            held.token.as_bytes(),
+        ];
+        self.execute(&release, time, replies);
+        true
+    }
+
+    /// From now on a lock that is free when it is asked for is held by another process, with this token.
+    pub(crate) fn hold_all(&mut self, token: Token) {
+        self.holder_of_all = Some(token);
+    }
+
+    fn hold_for_all(&mut self, args: &[&[u8]], time: u64) {
+        let name = match args {
+            [b"SET", name, ..] | [_, _, _, name, ..] => *name,
+            _ => return,
+        };
+        let Some(token) = self.holder_of_all else {
+            return;
+        };
+        if !self.store.keys(time).any(|key| key.0 == name) {
+            self.hold(name, (&token, None), HELD, time);
+        }
+    }
+
+    /// And now it releases them.
+    pub(crate) fn release_all(&mut self, time: u64, replies: &mut Replies) {
+        let Some(token) = self.holder_of_all.take() else {
+            return;
+        };
+        for (name, held) in self.locks(time) {
+            if held.token == token {
+                self.release(&name, time, replies);
+            }
+        }
+    }
+
+    pub(crate) fn holder(&self, name: &[u8], time: u64) -> Option<Held> {
+        let mut keys = self.store.keys(time);
+        let (_, value, left) = keys.find(|key| key.0 == name)?;
+        held(value, left)
+    }
+
+    /// All locks, in the order of their names.
+    pub(crate) fn locks(&self, time: u64) -> Vec<(Vec<u8>, Held)> {
+        let keys = self.store.keys(time);
+        let locks =
+            keys.filter_map(|(name, value, left)| Some((name.to_vec(), held(value, left)?)));
+        let mut locks: Vec<(Vec<u8>, Held)> = locks.collect();
+        locks.sort_by(|one, other| one.0.cmp(&other.0));
+        locks
+    }
+
+    /// How many processes are in the queue for a lock.
+    pub(crate) fn waiting(&self, name: &[u8], time: u64) -> usize {
+        let queue = [name, b":w"].concat();
+        let mut keys = self.store.keys(time);
+        match keys.find(|key| key.0 == queue) {
+            Some((_, Value::Queue(members), _)) => members.len(),
+            _ => 0,
+        }
+    }
+}
+
+fn subscribed(kind: &[u8], channel: &[u8], count: usize) -> Vec<u8> {
+    let mut reply = b"*3\r\n".to_vec();
+    for word in [kind, channel] {
+        reply.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        reply.extend_from_slice(word);
+        reply.extend_from_slice(b"\r\n");
+    }
+    reply.extend_from_slice(format!(":{count}\r\n").as_bytes());
+    reply
+}
+
+/// Whose lock that is. `None`: it is no lock.
+fn held(value: &Value, left: Option<u64>) -> Option<Held> {
+    let Value::Text(text) = value else {
+        return None;
+    };
+    let (token, label) = lock_value::parse(text, text.len())?;
+    Some(Held {
+        token,
+        label: label.map(|label| label.as_str().to_owned()),
+        remaining: std::time::Duration::from_millis(left?),
+    })
+}
+
+impl Requests {
+    fn count(&mut self, kind: Kind) {
+        let counter = match kind {
+            Kind::Acquire => &mut self.acquire,
+            Kind::Extend => &mut self.extend,
+            Kind::Release => &mut self.release,
+            Kind::Fence => &mut self.fence,
+            Kind::OtherScript | Kind::Other => &mut self.other,
+        };
+        *counter += 1;
+    }
+}
