@@ -316,8 +316,8 @@ impl Node {
     }
 
     /// A restart without data: closes all connections, and forgets all locks. Clients with the [restart
-    /// guard](crate::Options::restart_guard) do not count the votes of this node for a time, which
-    /// [`advance`](Node::advance) ends.
+    /// guard](crate::Options::restart_guard) then do not count the votes of this node for a time, by their own clocks.
+    /// (One that is made after the clock of the node was [moved](Node::advance) by this time does.)
     pub fn forget(&self) {
         self.change(|state, _| {
             state.close_all();

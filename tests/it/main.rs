@@ -59,6 +59,12 @@ mod operations {
     mod texts;
 }
 
+#[cfg(feature = "testing")]
+mod testing {
+    mod node;
+    mod verdicts;
+}
+
 mod documents {
     mod api;
     mod examples;
