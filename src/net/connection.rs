@@ -11,11 +11,11 @@ use crate::error::Cause;
 use crate::net::peer::Peer;
 use crate::net::plain::Plain;
 use crate::net::tls::Tls;
-use crate::protocol::node::Handshake;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::SCRIPTS;
 use crate::protocol::server_error::Meaning;
 use crate::protocol::server_info::ServerInfo;
+use crate::protocol::wire::Handshake;
 use crate::secret::Secret;
 
 /// So much is read at once.

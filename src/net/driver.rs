@@ -25,13 +25,11 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::error::NodeErrors;
 use crate::net::nodes::{Leader, Nodes, State};
-use crate::protocol::core::Confirm;
+use crate::protocol::confirm::Confirm;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
-use crate::protocol::script::{Action, Key};
 use crate::shown::Shown;
 use crate::sync::lock;
-use crate::token::Token;
 
 /// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
 /// thread is put to sleep and woken. With more it does not, and yielding only costs.
@@ -112,7 +110,7 @@ impl Driver {
         let (began, all) = (clock::instant(), self.nodes.peers().len());
         let until = began + self.nodes.connect_timeout;
         let before = self.nodes.connect_now();
-        let mut answer = self.run(ping());
+        let mut answer = self.run(Op::ping());
         let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
         let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
         let mut state = self.nodes.state();
@@ -120,17 +118,17 @@ impl Driver {
             state = self.nodes.wait(state, until);
         }
         // Who has come meanwhile is asked now.
-        let come = state.core.here().and(missing(&answer));
+        let come = state.core.connected_nodes().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
             drop(state);
-            answer = self.run(ping());
+            answer = self.run(Op::ping());
             state = self.nodes.state();
         }
         let waited = clock::instant().saturating_duration_since(began);
         match answer.outcome {
             Outcome::Unavailable { errors, .. } => Err(errors),
             _ if missing(&answer).is_empty() => Ok(None),
-            _ => Ok(Some(state.core.not_well(&answer, waited))),
+            _ => Ok(Some(state.core.missing(&answer, waited))),
         }
     }
 
@@ -297,22 +295,6 @@ impl Driver {
     }
 }
 
-fn ping() -> Op {
-    Op {
-        action: Action::Ping,
-        key: Key {
-            resource: Arc::from(&[][..]),
-            token: Token::from_bytes([0; 20]),
-            label: None,
-            asked: NodeSet::EMPTY,
-        },
-        since: None,
-        until: None,
-        only_write: false,
-        nodes: NodeSet::ALL,
-    }
-}
-
 /// Of which lock it is, if its votes are to be logged. (Only then: threads count together who has the name, which
 /// costs each of them time.)
 fn traced(op: &Op) -> Option<Arc<[u8]>> {
@@ -429,7 +411,7 @@ impl Drop for Confirmer {
     /// If it could not be started, or has panicked, which only a bug can be, another one may be.
     fn drop(&mut self) {
         if !self.ended {
-            self.nodes.state().core.unconfirms();
+            self.nodes.state().core.confirmer_ended();
         }
     }
 }

@@ -18,9 +18,10 @@ use crate::net::trust::Trust;
 use crate::observe::{self, Observer};
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
-use crate::protocol::core::{Core, Event, Next};
+use crate::protocol::core::{Core, Next};
+use crate::protocol::event::Event;
 use crate::protocol::guard::Guard;
-use crate::protocol::node::{Link, NodeTask};
+use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::notice::Notice;
 use crate::protocol::operation::Answer;
 use crate::protocol::queue::NotALock;
@@ -92,7 +93,10 @@ impl Nodes {
         observer: Observer,
     ) -> Nodes {
         let addresses = infos.iter().map(|info| address(info.addr()).into());
-        let timeouts = (options.node_timeout, options.connect_timeout);
+        let timeouts = Timeouts {
+            node: options.node_timeout,
+            connect: options.connect_timeout,
+        };
         let guard = options.restart_guard.map(Guard::new);
         let rng = getrandom::u64().unwrap_or(1);
         let none = || infos.iter().map(|_| None).collect();
@@ -177,7 +181,7 @@ impl Nodes {
         if !state.logs {
             state.logs = true;
             while !state.core.events.is_empty() {
-                let events = std::mem::take(&mut state.core.events);
+                let events = state.core.events.take();
                 drop(state);
                 for (node, event, _) in &events {
                     self.say(*node, event);
@@ -224,7 +228,7 @@ impl Nodes {
             Event::Notice(..) => return,
             Event::Back(..) | Event::VotesAgain(_) => None,
             Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
-            Event::SitsOut(left) => {
+            Event::Quarantined(left) => {
                 quarantine_left = Cause::Quarantined(*left);
                 Some(&quarantine_left)
             }
@@ -264,7 +268,7 @@ impl Nodes {
                 )
             }
             Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
-            Event::SitsOut(left) => say!(
+            Event::Quarantined(left) => say!(
                 warn,
                 "{node} gives no votes for {}: it was restarted or replaced and may have forgotten \
                  locks",

@@ -1,42 +1,37 @@
 //! All nodes and all operations under way.
 //!
-//! One thread at a time leads: it does what [`Core::next`] says, with the connections of the nodes
-//! that are here. Each node that is not has a worker, which does what [`Core::task`] says. Who
-//! may use a connection, in one sentence: of a node that is here, the leader; of one that is not and
-//! is attended, its worker; of any other, the leader.
+//! One thread at a time leads: it does what [`Core::next`] returns, with the connections of the nodes
+//! that are connected. Each other node has a worker, which does what [`Core::task`] returns. A connection is used by
+//! the worker of its node, if there is one, and otherwise by the leader.
 //!
 //! Operations may be submitted at any time. Each has a time of its own, and is answered as soon as its
 //! verdict is certain.
 
-// OK because nodes and places are never removed, so an index that was valid once always is.
+// OK because nodes are never removed, and slots only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Cause, Limit, NodeError, NodeErrors};
-use crate::protocol::guard::{Guard, retry_after};
+use crate::error::{Cause, Limit, NodeErrors};
+use crate::protocol::confirm::{Confirm, Confirmation};
+use crate::protocol::event::{Event, Events};
+use crate::protocol::guard::Guard;
 use crate::protocol::mutant;
-use crate::protocol::node::{
-    Handshake, Link, Node, NodeTask, OperationId, Output, Pending, Reported,
-};
-use crate::protocol::notice::{Notice, Notices};
-use crate::protocol::operation::{Answer, Op, Operation, Outcome, Phase};
-use crate::protocol::order::{Order, SLICE};
-use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
+use crate::protocol::node::{Link, Node, NodeTask, Reported, Timeouts};
+use crate::protocol::operation::{Answer, Op, Operation, Phase, View, Voted};
+use crate::protocol::operations::Operations;
+use crate::protocol::order::{Reader, SLICE};
+use crate::protocol::quorum::{NodeSet, Verdict, majority};
+use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
 use crate::protocol::server_error::{Meaning, is_not_loaded};
+use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 
-/// So many places are kept for operations to come.
-const PLACES: usize = 64;
-/// So many resources of which a release has told another process are remembered until they are acquired again.
+/// The maximum number of resources of which it is remembered that a release has notified another process.
 const MAX_NOTIFIED_ELSEWHERE: usize = 64;
-/// The thread that confirms releases ends so long after the last one.
-const LINGER: Duration = Duration::from_millis(500);
-/// So many events wait to be logged at most.
-const MAX_EVENTS: usize = 1000;
 
 /// What the leader should do.
 #[derive(Debug)]
@@ -58,70 +53,28 @@ pub(crate) enum Next {
     Wait {
         until: Instant,
     },
-    /// Nobody waits for an answer.
+    /// No caller waits for an answer.
     Finished,
 }
 
-/// What the thread should do that confirms releases.
-#[derive(Debug)]
-pub(crate) enum Confirm {
-    /// Lead, unless another thread does: that finds what has come.
-    Look,
-    /// Unless nobody needs the nodes any more.
-    Wait { until: Instant },
-    /// Nothing is left to be confirmed: go.
-    End,
-}
-
-/// What has happened to a node, for the log.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Away(Arc<Cause>),
-    /// So many releases due to it were too many to be remembered; and whether it is another server.
-    Back(u64, bool),
-    /// Its server may have forgotten locks.
-    SitsOut(Duration),
-    GivesNoVotes(Arc<Cause>),
-    VotesAgain(u64),
-    /// Of a resource, which is not about its votes.
-    Notice(Arc<[u8]>, Notice),
-}
-
-/// `W`: who waits for an answer.
+/// `W`: the caller that waits for an answer.
 pub(crate) struct Core<W> {
     nodes: Vec<Node>,
-    here: NodeSet,
-    /// Those that are connected and give no votes (rule R16).
-    quarantined: NodeSet,
-    node_timeout: Duration,
-    connect_timeout: Duration,
-    order: Order,
-    /// When the leader began to wait for the node that it reads from.
-    reading: Instant,
-    /// Replies are coming promptly: since something was last sent the leader has not waited in vain.
-    replies_flowing: bool,
-    /// When a majority was here for the first time.
+    timeouts: Timeouts,
+    reader: Reader,
+    /// When a majority was connected for the first time.
     majority_at: Option<Instant>,
-    /// Two nodes are one server (rule R1).
-    same_server: bool,
-    /// Since when nobody needs the nodes any more.
+    /// Since when the nodes are closed.
     closed_at: Option<Instant>,
-    /// The state of a random generator, for the pauses between tries to connect.
-    rng: u64,
-    operations: Vec<Operation<W>>,
-    /// How many of them are repairs.
-    repairs: usize,
-    submitted: u64,
-    /// When a release was last submitted that no operation waits for, and whether a thread confirms those.
-    released: Option<Instant>,
-    confirms: bool,
-    /// What releases that nobody waited for have passed on to other processes, the oldest first.
-    passed: VecDeque<Arc<[u8]>>,
+    /// For the pauses between tries to connect.
+    rng: Rng,
+    operations: Operations<W>,
+    confirmation: Confirmation,
+    /// Resources whose fire-and-forget release notified another process, oldest first.
+    notified_elsewhere: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
-    notices: Notices,
-    /// With their nodes, and when they happened.
-    pub(crate) events: Vec<(usize, Event, Instant)>,
-    /// Whoever waits for news should look.
+    pub(crate) events: Events,
+    /// Threads that wait for news should look.
     pub(crate) news: bool,
 }
 
@@ -129,9 +82,9 @@ pub(crate) struct Core<W> {
 struct Wants {
     /// Nodes that something is to be sent to.
     send: NodeSet,
-    /// Nodes that somebody waits for.
+    /// Nodes whose votes are waited for.
     owing: NodeSet,
-    /// Nodes that are not here, and without which there are too few.
+    /// Nodes that are not connected, and without which there are too few.
     lacking: NodeSet,
     /// When the first operation's time is over.
     ends: Instant,
@@ -141,40 +94,30 @@ struct Wants {
 impl<W> Core<W> {
     pub(crate) fn new(
         addresses: impl Iterator<Item = Arc<str>>,
-        (node_timeout, connect_timeout): (Duration, Duration),
+        timeouts: Timeouts,
         guard: Option<Guard>,
-        rng: u64,
+        seed: u64,
         now: Instant,
     ) -> Core<W> {
         let nodes: Vec<Node> = addresses.map(|address| Node::new(address, guard)).collect();
         Core {
-            order: Order::new(nodes.len(), now),
+            reader: Reader::new(nodes.len(), now),
             nodes,
-            here: NodeSet::EMPTY,
-            quarantined: NodeSet::EMPTY,
-            node_timeout,
-            connect_timeout,
-            reading: now,
-            replies_flowing: false,
+            timeouts,
             majority_at: None,
-            same_server: false,
             closed_at: None,
-            rng: rng | 1,
-            operations: Vec::new(),
-            repairs: 0,
-            submitted: 0,
-            released: None,
-            confirms: false,
-            passed: VecDeque::new(),
+            rng: Rng::new(seed),
+            operations: Operations::new(),
+            confirmation: Confirmation::default(),
+            notified_elsewhere: VecDeque::new(),
             answers: Vec::new(),
-            notices: Notices::default(),
-            events: Vec::new(),
+            events: Events::default(),
             news: false,
         }
     }
 
     pub(crate) fn link(&self, at: usize) -> Link {
-        self.nodes[at].link
+        self.nodes[at].link()
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
@@ -182,94 +125,86 @@ impl<W> Core<W> {
         all.filter(|at| is(&self.nodes[*at])).collect()
     }
 
+    /// Nodes that operations are sent to.
+    pub(crate) fn connected_nodes(&self) -> NodeSet {
+        self.which(Node::is_connected)
+    }
+
+    fn view(&self) -> View {
+        let is_same = |cause: &Arc<Cause>| matches!(**cause, Cause::SameServer(_));
+        View {
+            nodes: self.nodes.len(),
+            connected: self.connected_nodes(),
+            slow: self.reader.slow(),
+            same_server: self.nodes.iter().filter_map(Node::cause).any(is_same),
+            replies_flowing: self.reader.replies_flowing(),
+        }
+    }
+
     /// When to connect to a node again.
     fn retry_at(&mut self, at: usize, now: Instant) -> Instant {
-        self.rng ^= self.rng << 13;
-        self.rng ^= self.rng >> 7;
-        self.rng ^= self.rng << 17;
-        let pause = self.nodes[at].pause();
-        now + pause / 2 + pause / 2048 * u32::try_from(self.rng % 1024).unwrap_or(0)
+        self.nodes[at].retry_at(&mut self.rng, now)
     }
 
     // ---- operations
 
-    /// `who` waits for the answer.
-    pub(crate) fn submit(&mut self, op: Op, who: W, now: Instant) {
-        self.submitted += 1;
-        if op.action.is_release() && self.repairs > 0 {
+    /// `caller` waits for the answer.
+    pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) {
+        if op.action.is_release() {
             self.cancel_repairs(&op, now);
         }
         if op.action.is_release() && op.only_write {
-            self.released = Some(now);
+            self.confirmation.released(now);
         }
-        self.repairs += usize::from(matches!(op.action, Action::Repair(_)));
-        let free = self
-            .operations
-            .iter()
-            .position(|operation| !operation.is_under_way());
-        let at = free.unwrap_or(self.operations.len());
-        let bytes = free.map(|at| std::mem::take(&mut self.operations[at].bytes));
-        let operation = Operation::new(self.submitted, op, who, bytes.unwrap_or_default(), now);
-        match free {
-            Some(at) => self.operations[at] = operation,
-            None => self.operations.push(operation),
-        }
-        self.nodes
-            .iter_mut()
-            .for_each(|node| node.cannot_start_worker = false);
-        self.begin(at, now);
+        let slot = self.operations.submit(op, caller, now);
+        self.nodes.iter_mut().for_each(Node::retry_worker);
+        self.begin(slot, now);
     }
 
     /// What is not written yet when a lock is released never is: it would come behind the release.
     fn cancel_repairs(&mut self, release: &Op, now: Instant) {
-        for place in 0..self.operations.len() {
-            let operation = &self.operations[place];
+        for slot in self.operations.slots() {
+            let operation = &self.operations[slot];
             let same = operation.op.key.token == release.key.token && !mutant(25);
             if operation.is_under_way() && operation.is_repair() && same {
-                self.finish(place, Verdict::Unavailable, now);
+                self.finish(slot, Verdict::Unavailable, now);
             }
         }
     }
 
-    /// Who has waited longest for an answer.
+    /// The caller that has waited longest for an answer.
     pub(crate) fn longest_waiting(&self) -> Option<&W> {
-        let waiting = self
-            .operations
-            .iter()
-            .filter(|operation| operation.is_under_way());
-        waiting
-            .min_by_key(|operation| operation.number)?
-            .who
-            .as_ref()
+        self.operations.longest_waiting()
     }
 
     /// Its time begins, unless first connections are waited for: then until when.
-    fn begin(&mut self, at: usize, now: Instant) -> Option<Instant> {
-        let operation = &mut self.operations[at];
-        if operation.begun.is_some() || operation.op.only_write {
+    fn begin(&mut self, slot: usize, now: Instant) -> Option<Instant> {
+        let operation = &mut self.operations[slot];
+        if operation.begun().is_some() || operation.op.only_write {
             return None;
         }
         let until = match self.majority_at {
-            Some(at) => at + self.node_timeout,
-            None => operation.submitted + self.connect_timeout,
+            Some(at) => at + self.timeouts.node,
+            None => operation.submitted() + self.timeouts.connect,
         };
-        let first = |node: &Node| node.tries == 0 && !node.cannot_start_worker;
+        let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();
         let under_way = self.nodes.iter().any(first) && !mutant(14);
         if under_way && now < until {
             return Some(until);
         }
         let over = under_way && self.majority_at.is_none();
-        operation.begun = Some(now);
-        operation.until = if over { now } else { now + self.node_timeout };
-        for node in self.quarantined.iter() {
-            match self.nodes[node].quarantine_left(now) {
-                Some(left) => operation.fail(node, &Arc::new(Cause::Quarantined(left))),
-                // It comes home now.
-                None => self.news = true,
+        operation.begin(now, if over { now } else { now + self.timeouts.node });
+        for (at, node) in self.nodes.iter().enumerate() {
+            if node.is_quarantined() {
+                match node.quarantine_left(now) {
+                    Some(left) => operation.fail(at, &Arc::new(Cause::Quarantined(left))),
+                    // It is connected now.
+                    None => self.news = true,
+                }
             }
         }
-        if !operation.votes.failed.is_empty() {
-            self.judge(at, now);
+        if operation.has_failed() {
+            self.judge(slot, &self.view(), now);
         }
         None
     }
@@ -277,37 +212,36 @@ impl<W> Core<W> {
     // ---- the leader
 
     pub(crate) fn next(&mut self, now: Instant) -> Next {
-        let asked_before = now.checked_sub(self.node_timeout);
         loop {
-            let (mut due, mut silent) = (NodeSet::EMPTY, None);
+            let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                let needed = !node.quit && (self.closed_at.is_none() || node.has_releases());
-                if node.is_connected() {
-                    let abandoned_threads =
-                        node.asked_at().is_some_and(|at| Some(at) <= asked_before);
-                    if abandoned_threads || node.wants_probe() {
-                        return self.recv_now(at, now);
-                    }
-                } else if node.link == Link::Unresponsive && !node.has_worker && !node.quit {
-                    silent = Some(at);
-                } else if needed && !node.has_worker && !node.cannot_start_worker {
+                if node.is_connected() && (self.is_overdue(at, now) || node.wire().wants_probe()) {
+                    return self.probe(at, now);
+                }
+                if node.needs_worker(self.closed_at.is_some()) {
                     return Next::StartWorker { node: at };
                 }
+                if node.needs_worker_soon() {
+                    silent = Some(at);
+                }
                 if node.has_releases() && node.takes_releases() {
-                    due.add(at);
+                    releases.add(at);
                 }
             }
             let wants = self.survey(now);
-            let owing = wants.owing.and(self.here);
+            let owing = wants.owing.and(self.connected_nodes());
             // While replies are coming promptly, what is submitted waits for them and goes together in one
             // write, which is cheaper for both sides. If they take long, it goes at once.
-            let waits = self.replies_flowing && !owing.is_empty();
-            let send = if waits { due } else { wants.send.or(due) };
+            let waits = self.reader.replies_flowing() && !owing.is_empty();
+            let send = match waits {
+                true => releases,
+                false => wants.send.or(releases),
+            };
             if !send.is_empty() {
                 return self.send(send, now);
             }
             // Its releases are written by now.
-            if let Some(node) = silent.filter(|node| self.can_leave(*node)) {
+            if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
                 return Next::StartWorker { node };
             }
             if !wants.open {
@@ -315,9 +249,9 @@ impl<W> Core<W> {
             }
             if now >= wants.ends {
                 // The program itself may have slept: what has come meanwhile counts.
-                let unseen = |at: &usize| self.nodes[*at].is_unprobed(wants.ends);
-                match owing.iter().find(unseen) {
-                    Some(node) => return self.recv_now(node, now),
+                let is_unprobed = |at: &usize| self.nodes[*at].wire().is_unprobed(wants.ends);
+                match owing.iter().find(is_unprobed) {
+                    Some(node) => return self.probe(node, now),
                     None => self.expire(now),
                 }
                 continue;
@@ -330,188 +264,148 @@ impl<W> Core<W> {
         }
     }
 
+    /// Whether a node has not answered within its time.
+    fn is_overdue(&self, at: usize, now: Instant) -> bool {
+        let latest = now.checked_sub(self.timeouts.node);
+        let since = self.nodes[at].wire().pending_since();
+        since.is_some_and(|since| Some(since) <= latest)
+    }
+
     /// What the operations under way want, with those that are done taken out.
     fn survey(&mut self, now: Instant) -> Wants {
         let mut wants = Wants {
             send: NodeSet::EMPTY,
             owing: NodeSet::EMPTY,
             lacking: NodeSet::EMPTY,
-            ends: now + self.connect_timeout,
+            ends: now + self.timeouts.connect,
             open: false,
         };
-        for at in 0..self.operations.len() {
-            let waits = self.begin(at, now);
-            let ask = self.to_ask(at, now);
-            let operation = &self.operations[at];
-            match operation.phase {
+        let view = self.view();
+        for slot in self.operations.slots() {
+            let waits = self.begin(slot, now);
+            let operation = &self.operations[slot];
+            let to_send = operation.to_send(&view, now);
+            let done = match operation.phase {
                 Phase::Free => continue,
-                Phase::Undoing(verdict) if operation.undo.is_empty() => {
-                    let votes = operation.votes.granted.len();
-                    let yes = mutant(10) && votes >= majority(self.nodes.len());
-                    self.finish(at, if yes { Verdict::Yes } else { verdict }, now);
+                Phase::Undoing(verdict) if operation.undo_to.is_empty() => {
+                    Some(operation.undone(verdict, &view))
                 }
-                Phase::Open if operation.op.only_write && ask.is_empty() => {
-                    let told = operation.asked.len() >= majority(self.nodes.len());
-                    let verdict = if told {
-                        Verdict::Yes
-                    } else {
-                        Verdict::Unavailable
-                    };
-                    self.finish(at, verdict, now);
+                Phase::Open if operation.op.only_write && to_send.is_empty() => {
+                    Some(operation.written(&view))
                 }
-                _ => wants.open = true,
+                _ => None,
+            };
+            if let Some(verdict) = done {
+                self.finish(slot, verdict, now);
+                continue;
             }
-            let operation = &self.operations[at];
-            wants.send = wants.send.or(ask);
+            wants.open = true;
+            wants.send = wants.send.or(to_send);
             if operation.is_open() {
                 wants.owing = wants.owing.or(operation.owing());
-                let until = waits.unwrap_or(operation.until);
-                wants.ends = wants
-                    .ends
-                    .min(operation.op.until.unwrap_or(until).min(until));
-                let possible = operation.votes.granted.or(operation.owing()).or(ask);
-                if possible.without(self.order.slow()).len() < majority(self.nodes.len()) {
-                    let absent = operation.absent(self.here, self.nodes.len());
-                    wants.lacking = wants.lacking.or(absent);
-                }
+                wants.ends = wants.ends.min(operation.waits_until(waits));
+                wants.lacking = wants.lacking.or(operation.lacking(to_send, &view));
             }
         }
-        // After a crowd: all places are looked at each time.
-        while self.operations.len() > PLACES
-            && self
-                .operations
-                .last()
-                .is_some_and(|last| !last.is_under_way())
-        {
-            self.operations.pop();
-        }
+        self.operations.shrink();
         wants
     }
 
-    /// Nodes that an operation is to be sent to now.
-    fn to_ask(&self, at: usize, now: Instant) -> NodeSet {
-        let operation = &self.operations[at];
-        let acquire_of_twins = self.same_server && operation.is_acquire();
-        if operation.phase != Phase::Open || operation.is_late(now) || acquire_of_twins {
-            return NodeSet::EMPTY;
-        }
-        operation.to_ask(self.here, self.nodes.len())
+    /// Whether an unresponsive node has nothing more to expect from the leader: an acquire that fails
+    /// writes its releases before it returns.
+    fn is_written_off(&self, at: usize) -> bool {
+        let mut acquires = self.operations.under_way().filter(|one| one.is_acquire());
+        !acquires.any(|one| one.sent_to.has(at) && !mutant(16))
     }
 
-    /// Whether a silent node has nothing more to expect from the leader: who fails to acquire what it
-    /// was asked for writes the release before it returns.
-    fn can_leave(&self, at: usize) -> bool {
-        let asked = |operation: &Operation<W>| {
-            operation.is_under_way()
-                && operation.is_acquire()
-                && operation.asked.has(at)
-                && !mutant(16)
-        };
-        !self.nodes[at].cannot_start_worker && !self.operations.iter().any(asked)
-    }
-
-    fn recv_now(&mut self, node: usize, now: Instant) -> Next {
-        self.reading = now;
+    fn probe(&mut self, node: usize, now: Instant) -> Next {
+        self.reader.probes(now);
         Next::Recv { node, until: now }
     }
 
     fn send(&mut self, nodes: NodeSet, now: Instant) -> Next {
-        let idle = |at: &usize| self.nodes[*at].is_idle(now);
-        if let Some(at) = nodes.and(self.here).iter().find(idle) {
-            return self.recv_now(at, now);
+        let idle = |at: &usize| {
+            let node = &self.nodes[*at];
+            node.is_connected() && node.wire().is_idle(now)
+        };
+        if let Some(at) = nodes.iter().find(idle) {
+            return self.probe(at, now);
         }
         // A node that takes in nothing may hold up the leader for half a node timeout, so that the others
         // still have time to answer; and no operation for longer than it may take at all.
-        let mut until = now + self.node_timeout / 2;
-        for operation in self
-            .operations
-            .iter()
-            .filter(|operation| operation.is_under_way())
-        {
-            let begun = operation.begun.unwrap_or(now);
-            until = until.min(begun + 2 * self.node_timeout);
+        let mut until = now + self.timeouts.node / 2;
+        for operation in self.operations.under_way() {
+            let begun = operation.begun().unwrap_or(now);
+            until = until.min(begun + 2 * self.timeouts.node);
         }
         Next::Send { nodes, until }
     }
 
     /// The nearest of these nodes.
     pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
-        self.order.nearest(any_of)
+        self.reader.nearest(any_of)
     }
 
     fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> Next {
-        self.reading = now;
-        let nodes = &self.nodes;
-        let asked = |at: usize| nodes[at].asked_at().unwrap_or(now);
-        let age = |at| now.saturating_duration_since(asked(at));
-        let (node, wait) = self.order.reads(owing, age);
-        let until = ends.min(now + wait);
-        Next::Recv { node, until }
-    }
-
-    /// Nodes that somebody waits for are connected at once.
-    fn reconnect_now(&mut self, nodes: NodeSet) {
-        for at in nodes.and(self.which(|node| node.has_worker)).iter() {
-            self.news |= !std::mem::replace(&mut self.nodes[at].reconnect_now, true);
+        let pending_since = |at: usize| self.nodes[at].wire().pending_since();
+        let (node, until) = self.reader.reads(owing, pending_since, now);
+        Next::Recv {
+            node,
+            until: until.min(ends),
         }
     }
 
-    /// Nobody waits for an answer. When nobody needs the nodes any more either, what was sent is waited
+    /// Nodes whose votes are waited for are connected at once.
+    fn reconnect_now(&mut self, nodes: NodeSet) {
+        for at in nodes.and(self.which(Node::has_worker)).iter() {
+            self.news |= self.nodes[at].reconnect_now();
+        }
+    }
+
+    /// No caller waits for an answer. When the nodes are closed, what was sent is waited
     /// for a little: closing on unread replies resets a connection, and the server may then drop a
     /// release that it has not read yet.
     fn settle(&mut self, now: Instant) -> Next {
-        let until = self.closed_at.map(|at| at + self.node_timeout);
+        let until = self.closed_at.map(|at| at + self.timeouts.node);
         let Some(until) = until.filter(|until| now < *until) else {
             return Next::Finished;
         };
-        let pending = self.which(|node| node.is_connected() && node.pending() > 0);
-        let due = self.which(Node::owes);
-        match (pending.is_empty(), due.is_empty()) {
+        let pending = self.which(|node| node.is_connected() && node.wire().pending() > 0);
+        let unfinished = self.which(Node::has_unfinished);
+        match (pending.is_empty(), unfinished.is_empty()) {
             (true, true) => Next::Finished,
             (true, false) => Next::Wait { until },
             (false, _) => self.recv(pending, until, now),
         }
     }
 
-    // ---- what nobody waits for
+    // ---- releases that no operation waits for
 
-    /// Nobody leads any more. Whether a thread is to confirm the releases that no operation waits for: a connection whose
-    /// other side is gone takes them, and a server that has forgotten the scripts does not carry them out. Mostly
-    /// the next operation finds out; this is for a program that does nothing more.
+    /// The leader has ended. Whether a thread is to confirm such releases.
     pub(crate) fn wants_confirmer(&mut self) -> bool {
-        let wants = !self.confirms && self.closed_at.is_none() && self.unconfirmed().is_some();
-        self.confirms |= wants && !mutant(45);
-        wants && !mutant(45)
+        let unconfirmed = self.closed_at.is_none() && self.unconfirmed().is_some();
+        self.confirmation.starts(unconfirmed)
     }
 
     /// Since when it is not known whether all of them were carried out.
     fn unconfirmed(&self) -> Option<Instant> {
-        let here = self.nodes.iter().filter(|node| node.is_connected());
-        here.filter_map(Node::unconfirmed).min()
+        let connected = self.nodes.iter().filter(|node| node.is_connected());
+        connected.filter_map(|node| node.wire().unconfirmed()).min()
     }
 
-    /// What the thread that confirms releases should do. A node that has not answered within its time, or whose
-    /// connection is closed, gets a worker, which sends them again.
+    /// What the thread should do that confirms them.
     pub(crate) fn confirm(&mut self, now: Instant) -> Confirm {
-        let again = |at: &Instant| Some(*at) > self.released;
-        let oldest = self.unconfirmed().filter(|at| !mutant(46) || !again(at));
-        let look = oldest.map(|at| at + self.node_timeout);
-        // Where locks are dropped again and again, one thread serves them all.
-        let until = look.or(self.released.map(|at| at + LINGER));
-        match until.filter(|_| self.closed_at.is_none()) {
-            Some(until) if now < until => Confirm::Wait { until },
-            Some(_) if oldest.is_some() => Confirm::Look,
-            _ => {
-                self.confirms = false;
-                Confirm::End
-            }
-        }
+        let (oldest, closed) = (self.unconfirmed(), self.closed_at.is_some());
+        self.confirmation
+            .next(oldest, self.timeouts.node, closed, now)
     }
 
     /// There is no such thread: it could not be started, or a bug has ended it.
-    pub(crate) fn unconfirms(&mut self) {
-        self.confirms = false;
+    pub(crate) fn confirmer_ended(&mut self) {
+        self.confirmation.ended();
     }
+
+    // ---- sending
 
     /// Appends the bytes for a node to `bytes`.
     pub(crate) fn output(&mut self, at: usize, bytes: &mut Vec<u8>, now: Instant) {
@@ -521,9 +415,10 @@ impl<W> Core<W> {
         // Releases come first, or a lock that is free already would be denied.
         let all = node.ping(&mut out) || mutant(7) || node.write_releases(&mut out);
         if all && node.is_connected() {
-            self.replies_flowing = true;
-            self.ask(at, true, &mut out);
-            self.ask(at, false, &mut out);
+            self.reader.sent();
+            let view = self.view();
+            self.write_operations(at, true, &view, &mut out);
+            self.write_operations(at, false, &view, &mut out);
         }
         let node = &mut self.nodes[at];
         if mutant(7) {
@@ -531,129 +426,119 @@ impl<W> Core<W> {
         }
         node.sending(&out);
         if all {
-            self.operations
-                .iter_mut()
-                .for_each(|operation| operation.undo.remove(at));
+            self.undo_written(at);
         }
     }
 
     /// Appends the operations that are to be sent to a node: the releases, or the others.
-    fn ask(&mut self, at: usize, releases: bool, out: &mut Output<'_>) {
-        for place in 0..self.operations.len() {
-            let asks = self.to_ask(place, out.now).has(at);
-            let (operation, node) = (&mut self.operations[place], &mut self.nodes[at]);
-            if !asks || operation.is_release() != releases {
+    fn write_operations(&mut self, at: usize, releases: bool, view: &View, out: &mut Output<'_>) {
+        for slot in self.operations.slots() {
+            let (operation, node) = (&mut self.operations[slot], &mut self.nodes[at]);
+            if operation.is_release() != releases || !operation.to_send(view, out.now).has(at) {
                 continue;
             }
-            operation.asked.add(at);
+            operation.sent_to.add(at);
             let number = operation.number;
-            let what = Pending {
-                ticket: Some(OperationId { place, number }),
+            let pending = Pending {
+                operation: Some(OperationId { slot, number }),
                 release: releases.then(|| operation.op.key.clone()),
                 alone: operation.op.only_write,
                 retries: false,
             };
-            node.ask(what, out);
-            if node.handshake.by_hash {
+            node.wire_mut().expect(pending, out);
+            if node.wire().handshake.by_hash {
                 out.bytes.extend_from_slice(&operation.bytes);
             } else {
-                operation
-                    .op
-                    .action
-                    .pack(&operation.op.key, false, out.bytes);
+                let Op { action, key, .. } = &operation.op;
+                action.pack(key, false, out.bytes);
             }
             node.write_deferred(out);
         }
+    }
+
+    /// The releases for a node are written, or its connection is finished.
+    fn undo_written(&mut self, at: usize) {
+        let operations = self.operations.all_mut();
+        operations.for_each(|operation| operation.undo_to.remove(at));
     }
 
     // ---- replies
 
     /// What has come from a node; no bytes: nothing did in time.
     pub(crate) fn received(&mut self, at: usize, result: Result<&[u8], Cause>, now: Instant) {
-        let bytes = match result {
+        match result {
             Ok([]) => return self.received_nothing(at, now),
-            Ok(bytes) => bytes,
+            Ok(bytes) => self.nodes[at].wire_mut().receive(bytes),
             Err(cause) => return self.sever(at, cause, now),
-        };
-        let mut inbox = std::mem::take(&mut self.nodes[at].inbox);
-        inbox.extend_from_slice(bytes);
-        let (mut read, mut asked) = (0, None);
-        while let Some(rest) = inbox.get(read..).filter(|rest| !rest.is_empty()) {
-            let (reply, length) = match self.nodes[at].next_reply(rest) {
-                Ok(Some(parsed)) => parsed,
+        }
+        let mut last = None;
+        loop {
+            let (reply, pending, sent) = match self.nodes[at].next_reply(now) {
+                Ok(Some(reply)) => reply,
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
-            asked = self.nodes[at].asked_at();
-            if !self.reply(at, reply, now) {
+            if !self.reply(at, reply, pending, now) {
                 return;
             }
-            read += length;
+            last = Some(sent);
         }
-        inbox.drain(..read);
-        self.nodes[at].inbox = inbox;
-        if let Some(asked) = asked.filter(|_| self.here.has(at)) {
-            let waited = now.saturating_duration_since(self.reading);
-            let took = now.saturating_duration_since(asked);
-            self.order.heard(at, took, waited, now);
+        if let Some(sent) = last.filter(|_| self.nodes[at].is_connected()) {
+            self.reader.heard(at, sent, now);
         }
     }
 
     fn received_nothing(&mut self, at: usize, now: Instant) {
         let node = &mut self.nodes[at];
-        if node.link == Link::Unresponsive && node.fresh.is_some() {
-            return self.sever(at, self.silent(), now);
+        if node.is_replaceable() {
+            return self.sever(at, self.no_answer(), now);
         }
         if !node.is_connected() {
             return;
         }
-        // That is known of the moment when the read began. The program may have slept since it ended.
-        let known = self.reading;
-        node.probed(known);
-        if let Some(asked) = node.asked_at() {
-            let age = known.saturating_duration_since(asked);
-            if age >= self.node_timeout {
+        let known = self.reader.found_nothing();
+        node.wire_mut().probed(known);
+        if let Some(since) = node.wire().pending_since() {
+            let age = known.saturating_duration_since(since);
+            if age >= self.timeouts.node {
                 self.mark_unresponsive(at, now);
             } else {
-                self.order.in_vain(at, age, now);
+                self.reader.in_vain(at, age, now);
             }
         }
-        if std::mem::take(&mut self.replies_flowing) {
+        if self.reader.stopped_flowing() {
             self.judge_all(now);
         }
     }
 
     /// False: the connection is finished.
-    fn reply(&mut self, at: usize, reply: Reply, now: Instant) -> bool {
-        let Some(what) = self.nodes[at].answered(now) else {
-            return true;
-        };
+    fn reply(&mut self, at: usize, reply: Reply, pending: Pending, now: Instant) -> bool {
         let error = match &reply {
             Reply::Error(text) => text,
             _ => "",
         };
-        let place = what.ticket.and_then(|ticket| self.place(ticket));
+        let slot = pending.operation.and_then(|id| self.operations.open(id));
         if is_not_loaded(error) {
             // Nothing was done. It is sent again, with the script's text.
-            self.nodes[at].handshake.by_hash = false;
-            match place {
-                Some(place) => self.operations[place].asked.remove(at),
-                None => self.add_release(at, what.release.filter(|_| !mutant(23))),
+            self.nodes[at].wire_mut().handshake.by_hash = false;
+            match slot {
+                Some(slot) => self.operations[slot].sent_to.remove(at),
+                None => self.add_release(at, pending.release.filter(|_| !mutant(23))),
             }
             return true;
         }
-        if what.retries && !Meaning::of(error).is_not_now() {
+        if pending.retries && !Meaning::of(error).is_not_now() {
             self.nodes[at].retry_deferred();
         }
-        let (action, key) = match (place, &what.release) {
-            (Some(place), _) => (
-                &self.operations[place].op.action,
-                &self.operations[place].op.key,
-            ),
+        let (action, key) = match (slot, &pending.release) {
+            (Some(slot), _) => {
+                let Op { action, key, .. } = &self.operations[slot].op;
+                (action, key)
+            }
             (None, Some(release)) => (&Action::Release(Notify::First), release),
-            // Nobody waits for it. An error that ends the connection comes again.
+            // No caller waits for it. An error that ends the connection comes again.
             (None, None) => {
-                if what.ticket.is_none() {
+                if pending.operation.is_none() {
                     self.nodes[at].pinged();
                 }
                 return true;
@@ -661,182 +546,143 @@ impl<W> Core<W> {
         };
         let vote = action.vote(&key.token, reply);
         if !matches!(vote, Vote::Sever(_)) {
-            self.nodes[at].is_useful();
+            self.nodes[at].set_useful();
         }
-        if let Some(notice) = self.notices.on(at, key, action, &vote) {
-            let event = Event::Notice(key.resource.clone(), notice);
-            push(&mut self.events, (at, event, now));
-        }
+        self.events.notice(at, key, action, &vote, now);
         let later = matches!(vote, Vote::Failed { later: true, .. });
-        if let Some(release) = what.release.clone().filter(|_| later) {
-            self.nodes[at].refuse(release);
+        if let Some(release) = pending.release.clone().filter(|_| later) {
+            self.nodes[at].defer(release);
         }
-        match (place, vote) {
-            (Some(place), vote) => self.vote(place, at, vote, now),
+        match (slot, vote) {
+            (Some(slot), vote) => self.vote(slot, at, vote, now),
             (None, Vote::Sever(cause)) => {
-                self.add_release(at, what.release);
+                self.add_release(at, pending.release);
                 self.sever(at, cause, now);
                 false
             }
             (None, Vote::Granted(NOTIFIED)) => {
-                self.pass(what.release);
+                self.has_notified_elsewhere(pending.release);
                 true
             }
             (None, _) => true,
         }
     }
 
-    /// A release that nobody waits for has told another process. Who acquires the resource next learns it.
-    fn pass(&mut self, release: Option<Key>) {
+    /// A release that no operation waits for has notified another process. The next acquire of the resource learns that.
+    fn has_notified_elsewhere(&mut self, release: Option<Key>) {
         let Some(resource) = release.map(|release| release.resource) else {
             return;
         };
-        if !self.passed.contains(&resource) {
-            self.passed.push_back(resource);
+        if !self.notified_elsewhere.contains(&resource) {
+            self.notified_elsewhere.push_back(resource);
         }
-        if self.passed.len() > MAX_NOTIFIED_ELSEWHERE {
-            self.passed.pop_front();
+        if self.notified_elsewhere.len() > MAX_NOTIFIED_ELSEWHERE {
+            self.notified_elsewhere.pop_front();
         }
     }
 
-    fn take_notified_elsewhere(&mut self, place: usize) -> bool {
-        let operation = &self.operations[place];
-        if self.passed.is_empty() || !operation.is_acquire() {
+    fn take_notified_elsewhere(&mut self, slot: usize) -> bool {
+        let operation = &self.operations[slot];
+        if self.notified_elsewhere.is_empty() || !operation.is_acquire() {
             return false;
         }
-        let is = |passed: &Arc<[u8]>| *passed == operation.op.key.resource;
-        let at = self.passed.iter().position(is);
-        at.and_then(|at| self.passed.remove(at)).is_some()
+        let is = |resource: &Arc<[u8]>| *resource == operation.op.key.resource;
+        let at = self.notified_elsewhere.iter().position(is);
+        at.and_then(|at| self.notified_elsewhere.remove(at))
+            .is_some()
     }
 
     fn add_release(&mut self, at: usize, release: Option<Key>) {
         if let Some(release) = release {
             self.nodes[at].add_release(release);
             // Its worker writes it at once.
-            self.news |= self.quarantined.has(at);
+            self.news |= self.nodes[at].is_quarantined();
         }
-    }
-
-    /// The place of an operation that is still open to votes.
-    fn place(&self, ticket: OperationId) -> Option<usize> {
-        let operation = self.operations.get(ticket.place)?;
-        let same = operation.number == ticket.number || mutant(5);
-        let open = operation.phase == Phase::Open || mutant(10);
-        (same && open).then_some(ticket.place)
     }
 
     /// A node has voted on an operation. False: the connection is finished.
-    fn vote(&mut self, place: usize, at: usize, vote: Vote, now: Instant) -> bool {
-        let operation = &mut self.operations[place];
+    fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
+        let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
-        let mut complaint = None;
-        match vote {
-            Vote::Granted(number) => {
-                operation.grant(at, number);
-                if mutant(9) {
-                    operation.votes.grant(at + 1);
-                }
-            }
-            Vote::Refused(_) if mutant(8) && !acquire => operation.votes.grant(at),
-            Vote::Refused(_) if mutant(26) && operation.is_extension() => operation.votes.grant(at),
-            // It may have been carried out just before the first connection closed.
-            Vote::Refused(_) if operation.is_release() && operation.again.has(at) => {
-                operation.fail(at, &Arc::new(Cause::Closed("before it answered".into())));
-            }
-            Vote::Refused(seen) => {
-                operation.votes.refuse(at);
-                operation.seen.extend(seen);
-            }
-            Vote::Failed { cause, .. } => {
-                let cause = Arc::new(cause);
-                operation.fail(at, &cause);
-                complaint = Some(cause);
-            }
-            Vote::Sever(cause) => {
-                operation.again.add(at);
-                operation.severed(at, &Arc::new(cause.clone()));
+        let complaint = match operation.vote(at, vote) {
+            Voted::Well => None,
+            Voted::Complained(cause) => Some(cause),
+            Voted::Sever(cause) => {
                 self.sever(at, cause, now);
                 return false;
             }
-        }
+        };
         if acquire {
-            self.report(at, complaint, now);
+            self.report_votes(at, complaint, now);
         }
-        self.judge(place, now);
+        self.judge(slot, &self.view(), now);
         true
     }
 
-    /// A node that is here gives votes, or a reason why not.
-    fn report(&mut self, at: usize, complaint: Option<Arc<Cause>>, now: Instant) {
+    /// A connected node gives votes, or a reason why not.
+    fn report_votes(&mut self, at: usize, complaint: Option<Arc<Cause>>, now: Instant) {
         match (complaint, self.nodes[at].reported) {
             (Some(cause), Reported::Well) => {
-                self.note(at, Reported::GivesNoVotes, Event::GivesNoVotes(cause), now);
+                self.report(at, Reported::GivesNoVotes, Event::GivesNoVotes(cause), now);
             }
             (None, Reported::GivesNoVotes) => {
-                let forgotten = self.nodes[at].forgotten();
-                self.note(at, Reported::Well, Event::VotesAgain(forgotten), now);
+                let dropped = self.nodes[at].take_dropped();
+                self.report(at, Reported::Well, Event::VotesAgain(dropped), now);
             }
             _ => {}
         }
     }
 
-    fn note(&mut self, at: usize, reported: Reported, event: Event, now: Instant) {
+    fn report(&mut self, at: usize, reported: Reported, event: Event, now: Instant) {
         self.nodes[at].reported = reported;
-        push(&mut self.events, (at, event, now));
+        self.events.push(at, event, now);
     }
 
     // ---- the nodes
 
     /// A node's connection is finished, or a command may be torn on it. Each pending vote fails, or may be
-    /// asked for again; each pending release is due again; the rest is dropped.
+    /// asked for again; each pending release is to be sent again; the rest is dropped.
     pub(crate) fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
         let cause = Arc::new(cause);
-        let was = self.nodes[at].link;
-        self.here.remove(at);
-        self.quarantined.remove(at);
-        for what in self.nodes[at].sever() {
-            match what.ticket.and_then(|ticket| self.place(ticket)) {
-                Some(place) if self.operations[place].is_open() => {
-                    self.operations[place].severed(at, &cause);
+        let (was, wire) = self.nodes[at].sever();
+        let useless_again = was == Link::Connected && self.nodes[at].is_useless_again(&wire);
+        for pending in wire.into_pending() {
+            match pending.operation.and_then(|id| self.operations.open(id)) {
+                Some(slot) if self.operations[slot].is_open() => {
+                    self.operations[slot].severed(at, &cause);
                 }
-                _ => self.add_release(at, what.release.filter(|_| !mutant(6))),
+                _ => self.add_release(at, pending.release.filter(|_| !mutant(6))),
             }
         }
-        self.operations
-            .iter_mut()
-            .for_each(|operation| operation.undo.remove(at));
+        self.undo_written(at);
         if let Cause::Closed(_) = *cause {
             // Where one connection was closed others may be too.
-            self.nodes.iter_mut().for_each(|node| node.look = true);
+            let nodes = self.nodes.iter_mut();
+            nodes.for_each(|node| node.wire_mut().must_probe());
         }
-        match was {
-            Link::Draining | Link::Quarantined => self.tried(at, cause, now),
-            _ => {
-                if was == Link::Connected && self.nodes[at].is_useless_again() {
-                    let retry_at = self.retry_at(at, now);
-                    self.nodes[at].pause_until(retry_at);
-                }
-                self.away(at, cause, now);
-            }
+        if let Link::Draining | Link::Quarantined = was {
+            return self.tried(at, cause, now);
         }
+        if useless_again {
+            let retry_at = self.retry_at(at, now);
+            self.nodes[at].pause_until(retry_at);
+        }
+        self.away(at, cause, now);
     }
 
-    fn silent(&self) -> Cause {
-        Cause::NoAnswer(self.node_timeout, Limit::Node(1))
+    fn no_answer(&self) -> Cause {
+        Cause::NoAnswer(self.timeouts.node, Limit::Node(1))
     }
 
     /// A node did not answer within its time. Its connection is kept.
     fn mark_unresponsive(&mut self, at: usize, now: Instant) {
-        let cause = Arc::new(self.silent());
+        let cause = Arc::new(self.no_answer());
         let retry_at = self.retry_at(at, now);
         self.nodes[at].mark_unresponsive(retry_at);
-        self.here.remove(at);
-        for operation in self
-            .operations
-            .iter_mut()
-            .filter(|operation| operation.asked.has(at))
-        {
-            operation.fail(at, &cause);
+        for operation in self.operations.all_mut() {
+            if operation.sent_to.has(at) {
+                operation.fail(at, &cause);
+            }
         }
         self.away(at, cause, now);
     }
@@ -845,108 +691,55 @@ impl<W> Core<W> {
     fn tried(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
         let retry_at = self.retry_at(at, now);
         self.nodes[at].tried(retry_at, self.closed_at.is_some());
-        self.fail_unasked(at, &cause);
+        self.unreachable(at, &cause);
         self.away(at, cause, now);
     }
 
     /// Operations that were not sent to a node need not wait for it.
-    fn fail_unasked(&mut self, at: usize, cause: &Arc<Cause>) {
-        let began = self.nodes[at].try_began;
-        for operation in self
-            .operations
-            .iter_mut()
-            .filter(|operation| operation.is_open())
-        {
-            // What a server refuses for good may have been put right before this was wanted: the next try, which
-            // is made at once, will tell.
-            let stale = cause.is_final() && began < Some(operation.since());
-            if !operation.asked.has(at) && !stale {
-                operation.fail(at, cause);
-            }
+    fn unreachable(&mut self, at: usize, cause: &Arc<Cause>) {
+        let began = self.nodes[at].try_began();
+        for operation in self.operations.open_mut() {
+            operation.unreachable(at, cause, began);
         }
     }
 
     fn away(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
-        self.nodes[at].cause = Some(cause.clone());
+        self.nodes[at].away(cause.clone());
         if self.nodes[at].reported != Reported::Away {
-            self.note(at, Reported::Away, Event::Away(cause), now);
+            self.report(at, Reported::Away, Event::Away(cause), now);
         }
         self.changed(now);
     }
 
-    /// A node went or came: which votes can still be expected has changed.
+    /// A node was connected or is away: which votes can still be expected has changed.
     fn changed(&mut self, now: Instant) {
-        let same_server = |cause: &Arc<Cause>| matches!(**cause, Cause::SameServer(_));
-        self.same_server = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.cause.as_ref())
-            .any(same_server);
         self.news = true;
         self.judge_all(now);
     }
 
     /// Time is over for some operations.
     fn expire(&mut self, now: Instant) {
+        let connected = self.connected_nodes();
         let mut silent = NodeSet::EMPTY;
-        for operation in self
-            .operations
-            .iter_mut()
-            .filter(|operation| operation.is_open())
-        {
-            operation.late = operation.begun.is_some() && operation.until <= now;
-            if operation.late {
-                silent = silent.or(operation.owing().and(self.here));
+        for operation in self.operations.open_mut() {
+            if operation.expire(now) {
+                silent = silent.or(operation.owing().and(connected));
             }
-            operation.late |= operation.op.until.is_some_and(|until| until <= now);
         }
-        self.fail_late(now);
+        // Others had no time to answer.
+        let latest = now.checked_sub(SLICE);
+        let had_time = |node: &Node| {
+            let since = node.wire().pending_since();
+            since.is_some_and(|since| Some(since) <= latest)
+        };
+        let slow = self.which(had_time).and(self.reader.slow());
+        for operation in self.operations.open_mut() {
+            operation.fail_rest(&self.nodes, slow, self.timeouts, now);
+        }
         for at in silent.iter() {
             self.mark_unresponsive(at, now);
         }
         self.changed(now);
-    }
-
-    /// Names why nodes have not voted on operations whose time is over.
-    fn fail_late(&mut self, now: Instant) {
-        let away = self.which(|node| !node.is_connected() && node.cause.is_some());
-        // Others had no time to answer.
-        let patient = now.checked_sub(SLICE);
-        let slow = self.which(|node| node.asked_at().is_some_and(|at| Some(at) <= patient));
-        let slow = slow.and(self.order.slow());
-        let spare = self.nodes.len() - majority(self.nodes.len());
-        let late = self.operations.iter_mut();
-        for operation in late.filter(|operation| operation.late && operation.is_open()) {
-            let failed = away.or(slow.and(operation.owing()));
-            let failed = failed
-                .without(operation.votes.voted())
-                .or(operation.votes.failed);
-            operation.useless = failed.len() <= spare && operation.is_useless(now);
-            let waited = now.saturating_duration_since(operation.submitted);
-            let silent = Arc::new(match operation.begun.is_some() && operation.until <= now {
-                true => Cause::NoAnswer(self.node_timeout, Limit::Node(1)),
-                false => Cause::NoAnswer(waited, Limit::Rest),
-            });
-            let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
-            for (at, node) in self.nodes.iter().enumerate() {
-                match (node.is_connected(), node.cause.as_ref()) {
-                    // A server that refused for good before this may have been put right: another try to connect
-                    // is under way. It is named all the same.
-                    (false, Some(cause)) if cause.is_final() => operation.votes.fail(at),
-                    (false, cause) => operation.fail(at, cause.unwrap_or(&trying)),
-                    (true, _) if operation.asked.has(at) => operation.fail(at, &silent),
-                    (true, _) => {}
-                }
-            }
-            let rest = NodeSet::first(self.nodes.len()).without(operation.votes.voted());
-            for at in rest.iter() {
-                // It would have been asked if the others had sufficed; or there was no time.
-                match operation.votes.failed.len() > spare {
-                    true => operation.votes.fail(at),
-                    false => operation.fail(at, &Arc::new(Cause::NotAsked)),
-                }
-            }
-        }
     }
 
     // ---- connecting without a lock
@@ -954,140 +747,71 @@ impl<W> Core<W> {
     /// Nodes that are away are connected at once, without a pause. How many tries have ended so far.
     pub(crate) fn connect_now(&mut self) -> Vec<u64> {
         self.reconnect_now(NodeSet::first(self.nodes.len()));
-        self.nodes.iter().map(|node| node.tries).collect()
+        self.nodes.iter().map(Node::tries).collect()
     }
 
     /// Whether each node is connected, or has been tried since then.
     pub(crate) fn has_tried(&self, before: &[u64]) -> bool {
         let mut nodes = self.nodes.iter().zip(before);
         nodes.all(|(node, before)| {
-            let connected = matches!(node.link, Link::Connected | Link::Quarantined);
-            connected || node.cannot_start_worker || node.tries > *before
+            let connected = node.is_connected() || node.is_quarantined();
+            connected || node.cannot_start_worker() || node.tries() > *before
         })
     }
 
-    /// Nodes that operations are sent to.
-    pub(crate) fn here(&self) -> NodeSet {
-        self.here
-    }
-
-    /// Those that did not answer where a majority did. They had so long.
-    pub(crate) fn not_well(&self, answer: &Answer, waited: Duration) -> NodeErrors {
-        let trying = Arc::new(Cause::NotConnected(waited, self.connect_timeout));
-        let mut causes = answer.causes.clone();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let known = node.cause.is_some() || causes.iter().any(|(failed, _)| *failed == at);
-            if !known {
-                causes.push((at, trying.clone()));
-            }
-        }
-        let asked = answer.tally.granted;
-        errors(Question::Answer, answer.tally, &causes, asked, &self.nodes)
+    /// The nodes that have not answered although a majority did, after `waited`.
+    pub(crate) fn missing(&self, answer: &Answer, waited: Duration) -> NodeErrors {
+        answer.missing(&self.nodes, waited, self.timeouts.connect)
     }
 
     // ---- verdicts
 
     fn judge_all(&mut self, now: Instant) {
-        (0..self.operations.len()).for_each(|place| self.judge(place, now));
+        let view = self.view();
+        for slot in self.operations.slots() {
+            self.judge(slot, &view, now);
+        }
     }
 
     /// Ends an operation whose verdict is certain. A failed acquire ends with its undo.
-    fn judge(&mut self, place: usize, now: Instant) {
-        let operation = &mut self.operations[place];
-        // While it waits for first connections nothing is certain: an error names every cause.
-        if !operation.is_open() || operation.begun.is_none() && !operation.late {
-            return;
-        }
-        let acquire = operation.is_acquire();
-        let same_server = self.same_server && acquire && operation.asked.is_empty();
-        let verdict = operation.verdict(self.here, self.nodes.len());
-        let Some(verdict) = verdict.or(same_server.then_some(Verdict::Unavailable)) else {
+    fn judge(&mut self, slot: usize, view: &View, now: Instant) {
+        let Some(verdict) = self.operations[slot].verdict(view, now) else {
             return;
         };
-        // No node has granted it yet: those that answer as promptly as the others are waited for. Where
-        // several contend and none has a quorum, who has a vote must learn of it, and try again.
-        let unsure = verdict == Verdict::No && operation.votes.granted.is_empty() && !mutant(21);
-        // An extension learns from all that answer promptly whether they hold it (rule R11b).
-        let until = operation
-            .op
-            .until
-            .unwrap_or(operation.until)
-            .min(operation.until);
-        let asks = operation.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
-        let mut owing = operation.owing().and(self.here);
-        if asks {
-            // The others are asked again with the next one.
-            owing = owing.without(self.order.slow());
-        }
-        if (acquire && unsure || asks) && self.replies_flowing && !owing.is_empty() {
-            return;
-        }
-        if acquire && verdict != Verdict::Yes {
-            operation.phase = Phase::Undoing(verdict);
-            self.undo(place);
+        if self.operations[slot].is_acquire() && verdict != Verdict::Yes {
+            self.operations[slot].phase = Phase::Undoing(verdict);
+            self.undo(slot);
         } else {
-            self.finish(place, verdict, now);
+            self.finish(slot, verdict, now);
         }
     }
 
-    /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
-    fn undo(&mut self, place: usize) {
-        let operation = &self.operations[place];
-        let mut undo = operation.asked.without(operation.votes.refused);
-        if mutant(3) {
-            undo = operation.votes.granted;
-        }
-        let mut release = operation.op.key.clone();
-        // A server that answered with an error does not have it, and may refuse the release, too.
-        release.asked = undo.without(operation.refused());
-        for at in undo.iter() {
+    fn undo(&mut self, slot: usize) {
+        let (undo_to, release) = self.operations[slot].undo();
+        for at in undo_to.iter() {
             self.add_release(at, Some(release.clone()));
             if self.nodes[at].takes_releases() {
-                self.operations[place].undo.add(at);
+                self.operations[slot].undo_to.add(at);
             }
         }
     }
 
-    fn finish(&mut self, place: usize, verdict: Verdict, now: Instant) {
-        let operation = &mut self.operations[place];
-        operation.phase = Phase::Free;
-        self.repairs -= usize::from(operation.is_repair());
-        if operation.is_release() {
-            // It becomes due where it was not written, or where the connection it was written on has died.
-            let concerned = NodeSet::first(self.nodes.len()).and(operation.op.key.asked);
-            let (release, asked) = (operation.op.key.clone(), operation.asked);
-            for at in concerned.without(asked).iter() {
+    fn finish(&mut self, slot: usize, verdict: Verdict, now: Instant) {
+        self.operations[slot].phase = Phase::Free;
+        if self.operations[slot].is_release() {
+            // It is to be sent where it was not written, or where the connection it was written on has died.
+            let Operation { op, sent_to, .. } = &self.operations[slot];
+            let nodes = NodeSet::first(self.nodes.len()).and(op.key.asked);
+            let (release, rest) = (op.key.clone(), nodes.without(*sent_to));
+            for at in rest.iter() {
                 self.add_release(at, Some(release.clone()));
             }
         }
-        let passed = self.take_notified_elsewhere(place);
-        let operation = &mut self.operations[place];
-        let outcome = match verdict {
-            Verdict::Yes => Outcome::Yes(operation.asked),
-            Verdict::No => Outcome::No,
-            Verdict::Unavailable => Outcome::Unavailable {
-                errors: errors(
-                    operation.op.action.question(),
-                    operation.votes,
-                    &operation.causes,
-                    operation.asked,
-                    &self.nodes,
-                ),
-                closed: operation.is_acquire() && operation.failed_by_closing(self.nodes.len()),
-                useless: operation.useless,
-            },
-        };
-        let answer = Answer {
-            outcome,
-            tally: operation.votes,
-            numbers: operation.numbers,
-            seen: std::mem::take(&mut operation.seen),
-            passed,
-            causes: std::mem::take(&mut operation.causes),
-            begun: operation.begun.unwrap_or(now),
-        };
-        self.answers
-            .extend(operation.who.take().map(|who| (who, answer)));
+        let notified_elsewhere = self.take_notified_elsewhere(slot);
+        let operation = &mut self.operations[slot];
+        let answer = operation.answer(verdict, notified_elsewhere, &self.nodes, now);
+        let caller = operation.caller.take();
+        self.answers.extend(caller.map(|caller| (caller, answer)));
     }
 
     /// After a panic of the leader, which only a bug can be: what was written is not known any more.
@@ -1095,12 +819,12 @@ impl<W> Core<W> {
         for at in held.iter() {
             self.sever(at, panicked(), now);
         }
-        for place in 0..self.operations.len() {
-            if self.operations[place].is_under_way() {
-                if self.operations[place].is_acquire() {
-                    self.undo(place);
+        for slot in self.operations.slots() {
+            if self.operations[slot].is_under_way() {
+                if self.operations[slot].is_acquire() {
+                    self.undo(slot);
                 }
-                self.finish(place, Verdict::Unavailable, now);
+                self.finish(slot, Verdict::Unavailable, now);
             }
         }
     }
@@ -1109,29 +833,23 @@ impl<W> Core<W> {
 
     /// A thread was started for a node, or could not be.
     pub(crate) fn worker_started(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        let Err(cause) = result else {
-            return self.nodes[at].has_worker = true;
-        };
-        let cause = Arc::new(cause);
-        self.nodes[at].cannot_start_worker = true;
-        for operation in self
-            .operations
-            .iter_mut()
-            .filter(|operation| operation.is_open())
-        {
-            operation.fail(at, &cause);
+        self.nodes[at].worker_started(result.is_ok());
+        if let Err(cause) = result {
+            let cause = Arc::new(cause);
+            for operation in self.operations.open_mut() {
+                operation.fail(at, &cause);
+            }
+            self.away(at, cause, now);
         }
-        self.away(at, cause, now);
     }
 
     /// What a node's worker should do.
     pub(crate) fn task(&mut self, at: usize, now: Instant) -> NodeTask {
         loop {
-            let timeouts = (self.node_timeout, self.connect_timeout);
-            let task = self.nodes[at].task(now, self.closed_at, timeouts);
+            let task = self.nodes[at].task(now, self.closed_at, self.timeouts);
             match task {
                 NodeTask::GiveUp => {
-                    let cause = Cause::NoAnswer(self.connect_timeout, Limit::Connect);
+                    let cause = Cause::NoAnswer(self.timeouts.connect, Limit::Connect);
                     self.sever(at, cause, now);
                 }
                 NodeTask::Quarantine => self.quarantine(at, now),
@@ -1140,8 +858,7 @@ impl<W> Core<W> {
                     return task;
                 }
                 NodeTask::Stop => {
-                    self.nodes[at].has_worker = false;
-                    self.nodes[at].quit = true;
+                    self.nodes[at].worker_stopped();
                     self.news = true;
                     return task;
                 }
@@ -1153,52 +870,35 @@ impl<W> Core<W> {
     /// A node is connected, and gives no votes for now.
     fn quarantine(&mut self, at: usize, now: Instant) {
         let left = self.nodes[at].quarantine_left(now).unwrap_or_default();
-        self.nodes[at].quarantine(now);
-        self.quarantined.add(at);
         let cause = Arc::new(Cause::Quarantined(left));
-        self.fail_unasked(at, &cause);
-        self.nodes[at].cause = Some(cause);
-        if !std::mem::replace(&mut self.nodes[at].said, true) {
-            self.note(at, Reported::Away, Event::SitsOut(left), now);
+        self.unreachable(at, &cause);
+        if self.nodes[at].quarantine(cause, now) {
+            self.events.push(at, Event::Quarantined(left), now);
         }
         self.nodes[at].reported = Reported::Away;
         self.changed(now);
     }
 
     fn reconnected(&mut self, at: usize, now: Instant) {
-        self.quarantined.remove(at);
         self.nodes[at].reconnected(now);
-        self.here.add(at);
-        if self.here.len() >= majority(self.nodes.len()) {
+        if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }
-        // Who comes at the last moment must have time to answer. (A release has one node timeout.)
-        for operation in self
-            .operations
-            .iter_mut()
-            .filter(|operation| operation.is_open())
-        {
-            let known = operation.asked.or(operation.votes.voted()).has(at);
-            if let Some(begun) = operation
-                .begun
-                .filter(|_| !known && !operation.is_release())
-            {
-                let latest = (now + self.node_timeout).min(begun + 2 * self.node_timeout);
-                operation.until = operation.until.max(latest);
-            }
+        for operation in self.operations.open_mut() {
+            operation.give_time_to(at, self.timeouts.node, now);
         }
         if self.nodes[at].reported == Reported::Away {
-            let forgotten = self.nodes[at].forgotten();
+            let dropped = self.nodes[at].take_dropped();
             let replaced = self.nodes[at].take_replaced();
-            self.note(at, Reported::Well, Event::Back(forgotten, replaced), now);
+            self.report(at, Reported::Well, Event::Back(dropped, replaced), now);
         }
         self.changed(now);
     }
 
     /// A worker has written what it was given.
     pub(crate) fn written(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        self.nodes[at].writing = false;
-        // Whoever closes may wait for that.
+        self.nodes[at].written();
+        // The thread that closes the nodes may wait for that.
         self.news |= self.closed_at.is_some();
         if let Err(cause) = result {
             self.sever(at, cause, now);
@@ -1207,9 +907,7 @@ impl<W> Core<W> {
 
     /// A worker cannot go on, which only a bug can be.
     pub(crate) fn deserted(&mut self, at: usize, now: Instant) {
-        self.nodes[at].has_worker = false;
-        self.nodes[at].connecting = false;
-        self.nodes[at].fresh = None;
+        self.nodes[at].deserted();
         self.sever(at, panicked(), now);
     }
 
@@ -1220,37 +918,37 @@ impl<W> Core<W> {
         result: Result<Handshake, Cause>,
         now: Instant,
     ) -> bool {
-        self.nodes[at].connecting = false;
         self.news = true;
-        if !self.nodes[at].has_worker {
-            // It has answered meanwhile, or nobody needs it any more.
+        if !self.nodes[at].connect_ended() {
             return false;
         }
-        let twin = |handshake: &Handshake| {
-            let is = |one: &Handshake| one.run_id == handshake.run_id;
-            let same =
-                self.which(|node| is(&node.handshake) || node.fresh.as_ref().is_some_and(is));
-            let mut others = same.iter().filter(|other| *other != at);
-            handshake.run_id.as_ref().and_then(|_| others.next())
-        };
-        let cause = match result {
-            Ok(handshake) => match twin(&handshake) {
-                None => {
-                    self.nodes[at].on_handshake(handshake);
-                    return true;
-                }
-                Some(twin) => Cause::SameServer(twin),
-            },
-            Err(cause) => cause,
-        };
-        self.tried(at, Arc::new(cause), now);
-        false
+        let handshake = result.and_then(|handshake| match self.same_server(at, &handshake) {
+            Some(other) => Err(Cause::SameServer(other)),
+            None => Ok(handshake),
+        });
+        match handshake {
+            Ok(handshake) => {
+                self.nodes[at].on_handshake(handshake);
+                true
+            }
+            Err(cause) => {
+                self.tried(at, Arc::new(cause), now);
+                false
+            }
+        }
     }
 
-    /// Nobody needs the nodes any more. What was sent, and releases that are due, have one node timeout.
+    /// Another node that is connected to the same server.
+    fn same_server(&self, at: usize, handshake: &Handshake) -> Option<usize> {
+        let run_id = handshake.run_id.as_deref()?;
+        let same = self.which(|node| node.leads_to(run_id));
+        same.iter().find(|other| *other != at)
+    }
+
+    /// The nodes are closed. What was sent, and releases that are still to be sent, have one node timeout.
     pub(crate) fn close(&mut self, now: Instant) {
         self.closed_at = Some(now);
-        // What was refused has one last try.
+        // What was deferred has one last try.
         self.nodes.iter_mut().for_each(Node::retry_deferred);
         self.reconnect_now(self.which(Node::has_releases));
         self.news = true;
@@ -1259,9 +957,9 @@ impl<W> Core<W> {
 
 #[cfg(test)]
 impl<W> Core<W> {
-    /// What is not as it is when all is quiet.
-    pub(crate) fn unrest(&self) -> Option<String> {
-        let node = self.nodes.iter().find_map(Node::unrest);
+    /// What is unfinished, if anything is.
+    pub(crate) fn not_quiescent(&self) -> Option<String> {
+        let node = self.nodes.iter().find_map(Node::not_quiescent);
         let open = self.longest_waiting().is_some();
         node.or_else(|| open.then(|| "an operation is open".to_owned()))
     }
@@ -1271,61 +969,15 @@ impl<W> Core<W> {
     }
 }
 
-/// They wait for a thread that has time to log them.
-fn push<T>(events: &mut Vec<T>, event: T) {
-    if events.len() < MAX_EVENTS {
-        events.push(event);
-    }
-}
-
 fn panicked() -> Cause {
     Cause::Closed("a thread panicked while it used it".into())
-}
-
-/// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
-fn errors(
-    question: Question,
-    votes: Tally,
-    causes: &[(usize, Arc<Cause>)],
-    asked: NodeSet,
-    nodes: &[Node],
-) -> NodeErrors {
-    let answered = votes.granted.or(votes.refused);
-    let error = |(at, node): (usize, &Node)| {
-        let own = causes.iter().rfind(|(failed, _)| *failed == at);
-        let away = node.cause.as_ref().filter(|_| !asked.has(at));
-        let cause = own.map(|(_, cause)| cause).or(away);
-        let cause = cause.filter(|_| !answered.has(at))?;
-        Some(NodeError {
-            node: at,
-            address: node.address.clone(),
-            cause: cause.clone(),
-        })
-    };
-    let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
-    let wait = |error: &NodeError| match *error.cause {
-        Cause::Quarantined(left) => Some(left),
-        _ => None,
-    };
-    let waits = errors.iter().filter_map(wait).collect();
-    let spare = nodes.len() - majority(nodes.len());
-    let retry_after = retry_after(waits, errors.len(), spare);
-    let errors = NodeErrors::new(errors, retry_after).with_votes(question, votes, nodes.len());
-    // By what they answered to this operation.
-    let refused = causes
-        .iter()
-        .filter(|(_, cause)| cause.is_final() || mutant(43));
-    let refused: NodeSet = refused.map(|(node, _)| *node).collect();
-    match refused.and(votes.failed).len() > spare {
-        true => errors.for_good(),
-        false => errors,
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::protocol::operation::Outcome;
     use crate::protocol::quorum::Ttl;
     use crate::token::Token;
 
@@ -1341,7 +993,10 @@ mod tests {
     impl World {
         fn new() -> World {
             let now = clock::instant();
-            let timeouts = (50 * MS, 1000 * MS);
+            let timeouts = Timeouts {
+                node: 50 * MS,
+                connect: 1000 * MS,
+            };
             let addresses = std::iter::once(Arc::from("x"));
             World {
                 core: Core::new(addresses, timeouts, None, 1, now),
@@ -1356,19 +1011,10 @@ mod tests {
 
         /// An answer is of no use after this time.
         fn acquire_until(&mut self, useful: Option<Duration>) {
-            let op = Op {
-                action: Action::Acquire(Ttl::new(1000 * MS).unwrap()),
-                key: Key {
-                    resource: Arc::from(&b"a"[..]),
-                    token: Token::from_bytes([7; 20]),
-                    label: None,
-                    asked: NodeSet::EMPTY,
-                },
-                since: None,
-                until: useful.map(|useful| self.now + useful),
-                only_write: false,
-                nodes: NodeSet::ALL,
-            };
+            let ttl = Ttl::new(1000 * MS).unwrap();
+            let key = Key::new(Arc::from(&b"a"[..]), Token::from_bytes([7; 20]), None);
+            let useful = useful.map(|useful| self.now + useful);
+            let op = Op::new(Action::Acquire(ttl), key).until(useful);
             self.core.submit(op, 0, self.now);
         }
 
@@ -1541,6 +1187,6 @@ mod tests {
         let (_, for_good) = world.failure().unwrap();
         assert!(for_good);
         let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
-        assert!(!world.core.events.iter().any(notice));
+        assert!(!world.core.events.take().iter().any(notice));
     }
 }

@@ -26,17 +26,22 @@
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
+pub(crate) mod confirm;
 pub(crate) mod core;
+pub(crate) mod event;
 pub(crate) mod fence;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod operation;
+pub(crate) mod operations;
 pub(crate) mod order;
+pub(crate) mod outbox;
 pub(crate) mod poller;
 pub(crate) mod queue;
 pub(crate) mod quorum;
+pub(crate) mod random;
 pub(crate) mod resp;
 pub(crate) mod script;
 pub(crate) mod scripts;
@@ -48,6 +53,7 @@ pub(crate) mod sim;
 pub(crate) mod subscriptions;
 pub(crate) mod wait_queue;
 pub(crate) mod waiter;
+pub(crate) mod wire;
 
 /// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
 #[cfg(test)]

@@ -1,13 +1,16 @@
-//! One operation under way on all nodes: whom it was sent to, who has voted, what that comes to.
+//! One operation on all nodes: where it was sent, how the nodes have voted, and its verdict.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::error::{Cause, NodeErrors};
+use crate::error::{Cause, Limit, NodeError, NodeErrors};
+use crate::protocol::guard::retry_after;
 use crate::protocol::mutant;
-use crate::protocol::queue::LockInfo;
-use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority};
-use crate::protocol::script::{Action, Key, NOTIFIED};
+use crate::protocol::node::{Node, Timeouts};
+use crate::protocol::order::SLICE;
+use crate::protocol::queue::{Channel, LockInfo, Turn};
+use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
+use crate::protocol::script::{Action, Key, NOTIFIED, Vote};
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -18,14 +21,56 @@ pub(crate) struct Op {
     pub(crate) since: Option<Instant>,
     /// When an answer is of no more use, if that is before the operation's own time is over.
     pub(crate) until: Option<Instant>,
-    /// It is done as soon as it is written: nobody reads the answer (for `Drop`).
+    /// It is done as soon as it is written: no thread waits for the answer (for `Drop`).
     pub(crate) only_write: bool,
-    /// It is for these nodes.
+    /// The nodes that it is for.
     pub(crate) nodes: NodeSet,
 }
 
+impl Op {
+    pub(crate) fn new(action: Action, key: Key) -> Op {
+        Op {
+            action,
+            key,
+            since: None,
+            until: None,
+            only_write: false,
+            nodes: NodeSet::ALL,
+        }
+    }
+
+    pub(crate) fn ping() -> Op {
+        Op::new(Action::Ping, Key::without_lock(Arc::from(&[][..])))
+    }
+
+    /// A process leaves the queues for a resource.
+    pub(crate) fn dequeue(resource: Arc<[u8]>, channel: Channel, turn: Turn, fair: bool) -> Op {
+        let action = Action::Dequeue(Arc::new(channel), turn, fair);
+        Op::new(action, Key::without_lock(resource))
+    }
+
+    pub(crate) fn since(self, since: Instant) -> Op {
+        Op {
+            since: Some(since),
+            ..self
+        }
+    }
+
+    pub(crate) fn until(self, until: Option<Instant>) -> Op {
+        Op { until, ..self }
+    }
+
+    pub(crate) fn only_write(self, only_write: bool) -> Op {
+        Op { only_write, ..self }
+    }
+
+    pub(crate) fn to(self, nodes: NodeSet) -> Op {
+        Op { nodes, ..self }
+    }
+}
+
 pub(crate) enum Outcome {
-    /// With the nodes that were asked.
+    /// With the nodes that it was sent to.
     Yes(NodeSet),
     No,
     Unavailable {
@@ -40,11 +85,11 @@ pub(crate) enum Outcome {
 pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) tally: Tally,
-    /// The smallest and the largest number that was granted: of a fencing token, or what releases say.
+    /// The smallest and the largest number that was granted: of a fencing token, or what releases return.
     pub(crate) numbers: Option<(u64, u64)>,
-    /// What a knock has seen, node by node.
+    /// What nodes that refused it know of the lock.
     pub(crate) seen: Vec<LockInfo>,
-    /// An earlier release of the same resource has told another process, as was learnt only now.
+    /// An earlier release of the same resource has notified another process, as was learnt only now.
     pub(crate) passed: bool,
     /// Why nodes failed.
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
@@ -53,7 +98,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Of an operation that nobody carried out.
+    /// To an operation that was not carried out.
     pub(crate) fn none(now: Instant) -> Answer {
         Answer {
             outcome: Outcome::Unavailable {
@@ -70,15 +115,125 @@ impl Answer {
         }
     }
 
-    /// Of a release: whether it has told another process.
+    /// Whether a release has notified another process.
     pub(crate) fn has_notified(&self) -> bool {
         self.numbers.is_some_and(|(_, most)| most == NOTIFIED)
     }
+
+    /// The nodes that did not answer although a majority did, after `waited`.
+    pub(crate) fn missing(
+        &self,
+        nodes: &[Node],
+        waited: Duration,
+        connect_timeout: Duration,
+    ) -> NodeErrors {
+        let trying = Arc::new(Cause::NotConnected(waited, connect_timeout));
+        let mut votes = Votes {
+            tally: self.tally,
+            causes: self.causes.clone(),
+            ..Votes::default()
+        };
+        for (at, node) in nodes.iter().enumerate() {
+            let known =
+                node.cause().is_some() || votes.causes.iter().any(|(failed, _)| *failed == at);
+            if !known {
+                votes.causes.push((at, trying.clone()));
+            }
+        }
+        votes.errors(Question::Answer, self.tally.granted, nodes)
+    }
+}
+
+/// How the nodes have voted.
+#[derive(Default)]
+pub(crate) struct Votes {
+    pub(crate) tally: Tally,
+    /// The smallest and the largest number that was granted.
+    numbers: Option<(u64, u64)>,
+    seen: Vec<LockInfo>,
+    causes: Vec<(usize, Arc<Cause>)>,
+    /// Nodes that failed because their connection was closed.
+    closed: NodeSet,
+}
+
+impl Votes {
+    fn grant(&mut self, node: usize, number: u64) {
+        if !self.tally.voted().has(node) {
+            let (least, most) = self.numbers.unwrap_or((number, number));
+            self.numbers = Some((least.min(number), most.max(number)));
+            self.tally.grant(node);
+        }
+    }
+
+    fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
+        if !self.tally.voted().has(node) {
+            self.tally.fail(node);
+            self.causes.push((node, cause.clone()));
+            if matches!(**cause, Cause::Closed(_)) {
+                self.closed.add(node);
+            }
+        }
+    }
+
+    /// Nodes that answered with an error, or did so when they were connected.
+    fn refused(&self) -> NodeSet {
+        let refused = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Refused(_));
+        let refused = self.causes.iter().filter(refused);
+        refused.map(|(node, _)| *node).collect()
+    }
+
+    /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
+    fn errors(&self, question: Question, sent_to: NodeSet, nodes: &[Node]) -> NodeErrors {
+        let answered = self.tally.granted.or(self.tally.refused);
+        let error = |(at, node): (usize, &Node)| {
+            let own = self.causes.iter().rfind(|(failed, _)| *failed == at);
+            let away = node.cause().filter(|_| !sent_to.has(at));
+            let cause = own.map(|(_, cause)| cause).or(away);
+            let cause = cause.filter(|_| !answered.has(at))?;
+            Some(NodeError {
+                node: at,
+                address: node.address.clone(),
+                cause: cause.clone(),
+            })
+        };
+        let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
+        let wait = |error: &NodeError| match *error.cause {
+            Cause::Quarantined(left) => Some(left),
+            _ => None,
+        };
+        let waits = errors.iter().filter_map(wait).collect();
+        let spare = spare(nodes.len());
+        let retry_after = retry_after(waits, errors.len(), spare);
+        let errors =
+            NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
+        // By what they answered to this operation.
+        let is_final = |(_, cause): &&(usize, Arc<Cause>)| cause.is_final() || mutant(43);
+        let refused = self.causes.iter().filter(is_final);
+        let refused: NodeSet = refused.map(|(node, _)| *node).collect();
+        match refused.and(self.tally.failed).len() > spare {
+            true => errors.for_good(),
+            false => errors,
+        }
+    }
+}
+
+/// What operations need to know of the nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    /// How many there are.
+    pub(crate) nodes: usize,
+    pub(crate) connected: NodeSet,
+    /// Nodes that did not answer while they were waited for.
+    pub(crate) slow: NodeSet,
+    /// Two nodes are one server (rule R1).
+    pub(crate) same_server: bool,
+    /// Replies are coming promptly.
+    pub(crate) replies_flowing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nobody's: its place is free.
+    /// It is answered: its slot is free.
     Free,
     Open,
     /// A failed acquire: it ends with this verdict when its releases are written (rule R6). Whatever
@@ -86,44 +241,58 @@ pub(crate) enum Phase {
     Undoing(Verdict),
 }
 
-/// `W`: who waits for the answer.
+/// Whether an operation's time is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    Running,
+    Over,
+    /// An answer was of no more use before its own time was over, and a quorum could still have voted.
+    Useless,
+}
+
+struct Schedule {
+    submitted: Instant,
+    /// Its time runs since then. Before that it waits for first connections.
+    begun: Option<Instant>,
+    /// When its own time is over.
+    until: Instant,
+    expiry: Expiry,
+}
+
+/// What a vote means for the node that gave it.
+pub(crate) enum Voted {
+    Well,
+    /// It answered with this error.
+    Complained(Arc<Cause>),
+    /// Its connection is of no more use.
+    Sever(Cause),
+}
+
+/// `W`: the caller that waits for the answer.
 pub(crate) struct Operation<W> {
-    /// Tells it from others that had the same place.
+    /// Tells it from others that had the same slot.
     pub(crate) number: u64,
     pub(crate) op: Op,
-    pub(crate) who: Option<W>,
+    pub(crate) caller: Option<W>,
     /// The packed command, for nodes that know the scripts.
     pub(crate) bytes: Vec<u8>,
     pub(crate) phase: Phase,
-    pub(crate) submitted: Instant,
-    /// Its time runs. Before that it waits for first connections.
-    pub(crate) begun: Option<Instant>,
-    /// When its own time is over.
-    pub(crate) until: Instant,
-    pub(crate) votes: Tally,
-    pub(crate) numbers: Option<(u64, u64)>,
-    pub(crate) seen: Vec<LockInfo>,
-    pub(crate) causes: Vec<(usize, Arc<Cause>)>,
-    /// Nodes that it was sent to. Where the connection closes, a release or extension is taken out again, so
-    /// that it can be sent a second time.
-    pub(crate) asked: NodeSet,
-    /// Nodes that may be asked a second time, or have been.
-    pub(crate) again: NodeSet,
-    /// Nodes that failed because their connection was closed.
-    closed: NodeSet,
+    schedule: Schedule,
+    votes: Votes,
+    /// Where the connection closes, a release or extension is taken out again, so that it can be sent a second time.
+    pub(crate) sent_to: NodeSet,
+    /// Nodes that it may be sent to a second time, or has been.
+    retried: NodeSet,
     /// Nodes that the releases which undo it are still to be written to.
-    pub(crate) undo: NodeSet,
-    /// Its time is over.
-    pub(crate) late: bool,
-    /// An answer was of no more use before its own time was over, and a quorum could still have voted.
-    pub(crate) useless: bool,
+    pub(crate) undo_to: NodeSet,
 }
 
 impl<W> Operation<W> {
+    /// `bytes`: a buffer to be used again.
     pub(crate) fn new(
         number: u64,
         op: Op,
-        who: W,
+        caller: W,
         mut bytes: Vec<u8>,
         now: Instant,
     ) -> Operation<W> {
@@ -132,27 +301,20 @@ impl<W> Operation<W> {
         Operation {
             number,
             op,
-            who: Some(who),
+            caller: Some(caller),
             bytes,
             phase: Phase::Open,
-            submitted: now,
-            begun: None,
-            until: now,
-            votes: Tally::default(),
-            numbers: None,
-            seen: Vec::new(),
-            causes: Vec::new(),
-            asked: NodeSet::EMPTY,
-            again: NodeSet::EMPTY,
-            closed: NodeSet::EMPTY,
-            undo: NodeSet::EMPTY,
-            late: false,
-            useless: false,
+            schedule: Schedule {
+                submitted: now,
+                begun: None,
+                until: now,
+                expiry: Expiry::Running,
+            },
+            votes: Votes::default(),
+            sent_to: NodeSet::EMPTY,
+            retried: NodeSet::EMPTY,
+            undo_to: NodeSet::EMPTY,
         }
-    }
-
-    pub(crate) fn since(&self) -> Instant {
-        self.op.since.unwrap_or(self.submitted)
     }
 
     pub(crate) fn is_acquire(&self) -> bool {
@@ -171,7 +333,7 @@ impl<W> Operation<W> {
         self.op.action.is_release()
     }
 
-    /// Somebody waits for its verdict.
+    /// A caller waits for its verdict.
     pub(crate) fn is_open(&self) -> bool {
         self.phase == Phase::Open && !self.op.only_write
     }
@@ -180,118 +342,347 @@ impl<W> Operation<W> {
         self.phase != Phase::Free
     }
 
+    // ---- its time
+
+    pub(crate) fn begun(&self) -> Option<Instant> {
+        self.schedule.begun
+    }
+
+    pub(crate) fn submitted(&self) -> Instant {
+        self.schedule.submitted
+    }
+
+    pub(crate) fn begin(&mut self, now: Instant, until: Instant) {
+        self.schedule.begun = Some(now);
+        self.schedule.until = until;
+    }
+
+    /// Until when its answer is waited for. `first`: until when it waits for first connections.
+    pub(crate) fn waits_until(&self, first: Option<Instant>) -> Instant {
+        let until = first.unwrap_or(self.schedule.until);
+        self.op.until.map_or(until, |useful| useful.min(until))
+    }
+
+    /// Since when it is wanted.
+    fn since(&self) -> Instant {
+        self.op.since.unwrap_or(self.schedule.submitted)
+    }
+
+    /// When its own time is over, if that is known.
+    fn own_end(&self) -> Option<Instant> {
+        self.schedule.begun.map(|_| self.schedule.until)
+    }
+
     /// Whether it is too late to send it. (A release is written all the same.)
-    pub(crate) fn is_late(&self, now: Instant) -> bool {
-        let own = self.begun.map(|_| self.until);
-        let until = own.into_iter().chain(self.op.until).min();
+    fn is_late(&self, now: Instant) -> bool {
+        let until = self.own_end().into_iter().chain(self.op.until).min();
         !self.is_release() && until.is_some_and(|until| until <= now)
     }
 
-    pub(crate) fn grant(&mut self, node: usize, number: u64) {
-        if !self.votes.voted().has(node) {
-            let (least, most) = self.numbers.unwrap_or((number, number));
-            self.numbers = Some((least.min(number), most.max(number)));
-            self.votes.grant(node);
+    fn is_expired(&self) -> bool {
+        self.schedule.expiry != Expiry::Running
+    }
+
+    /// Notes whether its time is over. Whether it is by its own time.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let own = self.own_end().is_some_and(|until| until <= now);
+        let useless = self.op.until.is_some_and(|until| until <= now);
+        self.schedule.expiry = match own || useless {
+            true => Expiry::Over,
+            false => Expiry::Running,
+        };
+        own
+    }
+
+    /// A node that connects at the last moment has time to answer. (A release has one node timeout.)
+    pub(crate) fn give_time_to(&mut self, node: usize, node_timeout: Duration, now: Instant) {
+        let known = self.sent_to.or(self.votes.tally.voted()).has(node);
+        let begun = self.schedule.begun.filter(|_| !self.is_release());
+        if let Some(begun) = begun.filter(|_| !known) {
+            let latest = (now + node_timeout).min(begun + 2 * node_timeout);
+            self.schedule.until = self.schedule.until.max(latest);
         }
     }
 
-    pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
-        if !self.votes.voted().has(node) {
-            self.votes.fail(node);
-            self.causes.push((node, cause.clone()));
-            if matches!(**cause, Cause::Closed(_)) {
-                self.closed.add(node);
-            }
-        }
+    /// Whether an answer is of no more use, while its own time is not over.
+    fn is_useless(&self, now: Instant) -> bool {
+        let own = self.own_end();
+        let useful = self
+            .op
+            .until
+            .filter(|until| own.is_none_or(|own| *until <= own));
+        useful.is_some_and(|until| until <= now)
     }
 
-    /// The connection on which a node was asked is finished.
-    pub(crate) fn severed(&mut self, node: usize, cause: &Arc<Cause>) {
-        if self.is_acquire() && !mutant(20) {
-            return self.fail(node, cause);
-        }
-        self.asked.remove(node);
-        if matches!(**cause, Cause::Closed(_)) && !self.again.has(node) {
-            self.again.add(node);
-            self.causes.push((node, cause.clone()));
-        } else {
-            self.fail(node, cause);
-        }
-    }
+    // ---- where it is sent
 
-    /// Nodes that it is to be sent to now, of those that are here.
-    pub(crate) fn to_ask(&self, here: NodeSet, nodes: usize) -> NodeSet {
-        let new = here.without(self.asked).and(self.op.nodes);
+    /// Nodes that it is to be sent to now.
+    pub(crate) fn to_send(&self, view: &View, now: Instant) -> NodeSet {
+        let same_server = view.same_server && self.is_acquire();
+        if self.phase != Phase::Open || self.is_late(now) || same_server {
+            return NodeSet::EMPTY;
+        }
+        let new = view.connected.without(self.sent_to).and(self.op.nodes);
         if self.is_release() || self.op.only_write {
             // A release also where it has failed already: it is due there.
             return new;
         }
-        let new = new.without(self.votes.voted());
+        let new = new.without(self.votes.tally.voted());
         if new.is_empty() {
             return new;
         }
         // Without a quorum nothing is acquired or extended, so nothing is left to undo either.
-        let possible = new.or(self.asked.without(self.votes.failed));
-        if self.begun.is_none() || possible.len() < majority(nodes) {
+        let possible = new.or(self.sent_to.without(self.votes.tally.failed));
+        if self.schedule.begun.is_none() || possible.len() < majority(view.nodes) {
             return NodeSet::EMPTY;
         }
         new
     }
 
-    /// Nodes that answered with an error, or did so when they were connected.
-    pub(crate) fn refused(&self) -> NodeSet {
-        let refused = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Refused(_));
-        self.causes
-            .iter()
-            .filter(refused)
-            .map(|(node, _)| *node)
-            .collect()
-    }
-
-    /// Nodes that were asked and have not voted.
+    /// Nodes that it was sent to and that have not voted.
     pub(crate) fn owing(&self) -> NodeSet {
-        self.asked.without(self.votes.voted())
+        self.sent_to.without(self.votes.tally.voted())
     }
 
-    /// Nodes that are not here, and could vote if they came.
-    pub(crate) fn absent(&self, here: NodeSet, nodes: usize) -> NodeSet {
-        let known = here.or(self.asked).or(self.votes.voted());
-        NodeSet::first(nodes).without(known)
+    /// Nodes that are not connected, and could vote if they were.
+    pub(crate) fn absent(&self, view: &View) -> NodeSet {
+        let known = view.connected.or(self.sent_to).or(self.votes.tally.voted());
+        NodeSet::first(view.nodes).without(known)
     }
 
-    /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not here; "too few
-    /// answers" does, while there is time.
-    pub(crate) fn verdict(&self, here: NodeSet, nodes: usize) -> Option<Verdict> {
-        let question = self.op.action.question();
-        let mut votes = self.votes;
-        for node in self.absent(here, nodes).iter() {
-            if mutant(11) {
-                votes.refuse(node);
-            }
-            votes.fail(node);
+    /// Nodes without which there are too few. `to_send`: where it is sent now.
+    pub(crate) fn lacking(&self, to_send: NodeSet, view: &View) -> NodeSet {
+        let possible = self.votes.tally.granted.or(self.owing()).or(to_send);
+        match possible.without(view.slow).len() < majority(view.nodes) {
+            true => self.absent(view),
+            false => NodeSet::EMPTY,
         }
-        match votes.verdict(question, nodes) {
-            Some(Verdict::Unavailable) if !self.late => self
+    }
+
+    // ---- votes
+
+    /// A node has voted.
+    pub(crate) fn vote(&mut self, node: usize, vote: Vote) -> Voted {
+        match vote {
+            Vote::Granted(number) => {
+                self.votes.grant(node, number);
+                if mutant(9) {
+                    self.votes.tally.grant(node + 1);
+                }
+            }
+            Vote::Refused(_) if mutant(8) && !self.is_acquire() => self.votes.tally.grant(node),
+            Vote::Refused(_) if mutant(26) && self.is_extension() => self.votes.tally.grant(node),
+            // It may have been carried out just before the first connection closed.
+            Vote::Refused(_) if self.is_release() && self.retried.has(node) => {
+                self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
+            }
+            Vote::Refused(seen) => {
+                self.votes.tally.refuse(node);
+                self.votes.seen.extend(seen);
+            }
+            Vote::Failed { cause, .. } => {
+                let cause = Arc::new(cause);
+                self.fail(node, &cause);
+                return Voted::Complained(cause);
+            }
+            Vote::Sever(cause) => {
+                self.retried.add(node);
+                self.severed(node, &Arc::new(cause.clone()));
+                return Voted::Sever(cause);
+            }
+        }
+        Voted::Well
+    }
+
+    pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
+        self.votes.fail(node, cause);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.votes.tally.failed.is_empty()
+    }
+
+    /// The connection is finished on which it was sent to a node.
+    pub(crate) fn severed(&mut self, node: usize, cause: &Arc<Cause>) {
+        if self.is_acquire() && !mutant(20) {
+            return self.fail(node, cause);
+        }
+        self.sent_to.remove(node);
+        if matches!(**cause, Cause::Closed(_)) && !self.retried.has(node) {
+            self.retried.add(node);
+            self.votes.causes.push((node, cause.clone()));
+        } else {
+            self.fail(node, cause);
+        }
+    }
+
+    /// A node cannot be connected: if the operation was not sent there, it need not wait for it. `began`: when the try to
+    /// connect began.
+    pub(crate) fn unreachable(&mut self, node: usize, cause: &Arc<Cause>, began: Option<Instant>) {
+        // What a server refuses for good may have been put right before this was wanted: the next try, which
+        // is made at once, will tell.
+        let stale = cause.is_final() && began < Some(self.since());
+        if !self.sent_to.has(node) && !stale {
+            self.fail(node, cause);
+        }
+    }
+
+    /// Its time is over: names why nodes have not voted. `slow`: those that had time to answer.
+    pub(crate) fn fail_rest(
+        &mut self,
+        nodes: &[Node],
+        slow: NodeSet,
+        timeouts: Timeouts,
+        now: Instant,
+    ) {
+        if !self.is_expired() || !self.is_open() {
+            return;
+        }
+        let spare = spare(nodes.len());
+        let is_away = |(_, node): &(usize, &Node)| !node.is_connected() && node.cause().is_some();
+        let away = nodes.iter().enumerate().filter(is_away);
+        let away: NodeSet = away.map(|(at, _)| at).collect();
+        let failed = away.or(slow.and(self.owing()));
+        let failed = failed.without(self.votes.tally.voted());
+        let failed = failed.or(self.votes.tally.failed);
+        if failed.len() <= spare && self.is_useless(now) {
+            self.schedule.expiry = Expiry::Useless;
+        }
+        let waited = now.saturating_duration_since(self.schedule.submitted);
+        let silent = Arc::new(match self.own_end().is_some_and(|until| until <= now) {
+            true => Cause::NoAnswer(timeouts.node, Limit::Node(1)),
+            false => Cause::NoAnswer(waited, Limit::Rest),
+        });
+        let trying = Arc::new(Cause::NotConnected(waited, timeouts.connect));
+        for (at, node) in nodes.iter().enumerate() {
+            match (node.is_connected(), node.cause()) {
+                // A server that refused for good before this may have been put right: another try to connect
+                // is under way. It is named all the same.
+                (false, Some(cause)) if cause.is_final() => self.votes.tally.fail(at),
+                (false, cause) => self.fail(at, cause.unwrap_or(&trying)),
+                (true, _) if self.sent_to.has(at) => self.fail(at, &silent),
+                (true, _) => {}
+            }
+        }
+        let rest = NodeSet::first(nodes.len()).without(self.votes.tally.voted());
+        for at in rest.iter() {
+            // It would have been asked if the others had sufficed; or there was no time.
+            match self.votes.tally.failed.len() > spare {
+                true => self.votes.tally.fail(at),
+                false => self.fail(at, &Arc::new(Cause::NotAsked)),
+            }
+        }
+    }
+
+    // ---- the verdict
+
+    /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not connected; "too few
+    /// answers" does, while there is time.
+    fn certain_verdict(&self, view: &View) -> Option<Verdict> {
+        let question = self.op.action.question();
+        let mut tally = self.votes.tally;
+        for node in self.absent(view).iter() {
+            if mutant(11) {
+                tally.refuse(node);
+            }
+            tally.fail(node);
+        }
+        match tally.verdict(question, view.nodes) {
+            Some(Verdict::Unavailable) if !self.is_expired() => self
                 .votes
-                .verdict(question, nodes)
+                .tally
+                .verdict(question, view.nodes)
                 .filter(|verdict| *verdict == Verdict::Unavailable),
             verdict => verdict,
         }
     }
 
-    /// Whether an answer is of no more use, while its own time is not over.
-    pub(crate) fn is_useless(&self, now: Instant) -> bool {
-        let own = self.begun.map(|_| self.until);
-        let before = |until: &Instant| own.is_none_or(|own| *until <= own);
-        self.op
-            .until
-            .filter(before)
-            .is_some_and(|until| until <= now)
+    /// The verdict, if it is certain and no more votes are waited for.
+    pub(crate) fn verdict(&self, view: &View, now: Instant) -> Option<Verdict> {
+        // While it waits for first connections nothing is certain: an error names every cause.
+        if !self.is_open() || self.schedule.begun.is_none() && !self.is_expired() {
+            return None;
+        }
+        let acquire = self.is_acquire();
+        let same_server = view.same_server && acquire && self.sent_to.is_empty();
+        let verdict = self.certain_verdict(view);
+        let verdict = verdict.or(same_server.then_some(Verdict::Unavailable))?;
+        // No node has granted it yet: those that answer as promptly as the others are waited for. Where
+        // several contend and none has a quorum, a contender that has a vote must learn of it, and try again.
+        let unsure = verdict == Verdict::No && self.votes.tally.granted.is_empty() && !mutant(21);
+        // An extension learns from all that answer promptly whether they hold it (rule R11b).
+        let until = self.waits_until(None);
+        let asks = self.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
+        let mut owing = self.owing().and(view.connected);
+        if asks {
+            // The others are asked again with the next one.
+            owing = owing.without(view.slow);
+        }
+        let waits = acquire && unsure || asks;
+        (!waits || !view.replies_flowing || owing.is_empty()).then_some(verdict)
+    }
+
+    /// Of an operation that no caller waits for, once it is written.
+    pub(crate) fn written(&self, view: &View) -> Verdict {
+        match self.sent_to.len() >= majority(view.nodes) {
+            true => Verdict::Yes,
+            false => Verdict::Unavailable,
+        }
+    }
+
+    /// The verdict of an acquire whose undo is written.
+    pub(crate) fn undone(&self, verdict: Verdict, view: &View) -> Verdict {
+        match mutant(10) && self.votes.tally.granted.len() >= majority(view.nodes) {
+            true => Verdict::Yes,
+            false => verdict,
+        }
+    }
+
+    /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
+    pub(crate) fn undo(&self) -> (NodeSet, Key) {
+        let mut undo = self.sent_to.without(self.votes.tally.refused);
+        if mutant(3) {
+            undo = self.votes.tally.granted;
+        }
+        let mut release = self.op.key.clone();
+        // A server that answered with an error does not have it, and may refuse the release, too.
+        release.asked = undo.without(self.votes.refused());
+        (undo, release)
     }
 
     /// Whether too few nodes answered only because of connections that turned out closed.
-    pub(crate) fn failed_by_closing(&self, nodes: usize) -> bool {
-        let spare = nodes - majority(nodes);
-        self.votes.failed.without(self.closed).len() <= spare
+    fn failed_by_closing(&self, nodes: usize) -> bool {
+        self.votes.tally.failed.without(self.votes.closed).len() <= spare(nodes)
+    }
+
+    /// It ends with this verdict.
+    pub(crate) fn answer(
+        &mut self,
+        verdict: Verdict,
+        passed: bool,
+        nodes: &[Node],
+        now: Instant,
+    ) -> Answer {
+        let outcome = match verdict {
+            Verdict::Yes => Outcome::Yes(self.sent_to),
+            Verdict::No => Outcome::No,
+            Verdict::Unavailable => Outcome::Unavailable {
+                errors: self
+                    .votes
+                    .errors(self.op.action.question(), self.sent_to, nodes),
+                closed: self.is_acquire() && self.failed_by_closing(nodes.len()),
+                useless: self.schedule.expiry == Expiry::Useless,
+            },
+        };
+        let votes = std::mem::take(&mut self.votes);
+        Answer {
+            outcome,
+            tally: votes.tally,
+            numbers: votes.numbers,
+            seen: votes.seen,
+            passed,
+            causes: votes.causes,
+            begun: self.schedule.begun.unwrap_or(now),
+        }
     }
 }

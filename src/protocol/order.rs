@@ -17,7 +17,7 @@ const SAME_LAG: Duration = Duration::from_micros(200);
 /// What is known of lags is halved so often: a node that was slow once is tried again.
 const HALF_LIFE: Duration = Duration::from_millis(250);
 
-pub(crate) struct Order {
+struct Order {
     nodes: Vec<usize>,
     /// How long each node takes to answer.
     lags: Vec<Duration>,
@@ -29,7 +29,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) fn new(nodes: usize, now: Instant) -> Order {
+    fn new(nodes: usize, now: Instant) -> Order {
         Order {
             nodes: (0..nodes).collect(),
             lags: vec![Duration::ZERO; nodes],
@@ -44,23 +44,19 @@ impl Order {
     }
 
     /// Nodes that did not answer while they were waited for, and have not since.
-    pub(crate) fn slow(&self) -> NodeSet {
+    fn slow(&self) -> NodeSet {
         self.in_vain
     }
 
     /// The nearest of these.
-    pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
+    fn nearest(&self, any_of: NodeSet) -> usize {
         let found = self.nodes.iter().copied().find(|node| any_of.has(*node));
         found.unwrap_or_default()
     }
 
     /// Which of these to read, and how long to wait for it. `age`: how long ago a node was asked for what
     /// it is to answer next; one that has had its time is only looked at.
-    pub(crate) fn reads(
-        &mut self,
-        any_of: NodeSet,
-        age: impl Fn(usize) -> Duration,
-    ) -> (usize, Duration) {
+    fn reads(&mut self, any_of: NodeSet, age: impl Fn(usize) -> Duration) -> (usize, Duration) {
         let fresh = any_of.without(self.in_vain);
         if fresh.is_empty() {
             self.turn += 1;
@@ -73,7 +69,7 @@ impl Order {
     }
 
     /// A node answered what it was asked a time `took` ago; the reader waited for that so long.
-    pub(crate) fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
+    fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
         self.in_vain.remove(node);
         // One that answered while others were waited for took at most as long as they did.
         let lag = self.lag(node);
@@ -84,7 +80,7 @@ impl Order {
 
     /// A node that was asked a time `age` ago was read, and there was nothing yet. One that is known to be
     /// far has twice its usual time.
-    pub(crate) fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
+    fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
         let lag = self.lag(node);
         if age >= 2 * lag {
             self.in_vain.add(node);
@@ -108,6 +104,85 @@ impl Order {
                 self.nodes.swap(at - 1, at);
             }
         }
+    }
+}
+
+/// The leader's reads.
+pub(crate) struct Reader {
+    order: Order,
+    /// When it began to wait for the node that it reads from.
+    since: Instant,
+    /// Since something was last sent, no read has been in vain.
+    replies_flowing: bool,
+}
+
+impl Reader {
+    pub(crate) fn new(nodes: usize, now: Instant) -> Reader {
+        Reader {
+            order: Order::new(nodes, now),
+            since: now,
+            replies_flowing: false,
+        }
+    }
+
+    /// Nodes that did not answer while they were waited for, and have not since.
+    pub(crate) fn slow(&self) -> NodeSet {
+        self.order.slow()
+    }
+
+    pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
+        self.order.nearest(any_of)
+    }
+
+    pub(crate) fn replies_flowing(&self) -> bool {
+        self.replies_flowing
+    }
+
+    pub(crate) fn sent(&mut self) {
+        self.replies_flowing = true;
+    }
+
+    /// Which node to read, and until when. `pending_since`: when a node was sent what it is to answer next.
+    pub(crate) fn reads(
+        &mut self,
+        any_of: NodeSet,
+        pending_since: impl Fn(usize) -> Option<Instant>,
+        now: Instant,
+    ) -> (usize, Instant) {
+        self.since = now;
+        let age = |node| {
+            let since = pending_since(node).unwrap_or(now);
+            now.saturating_duration_since(since)
+        };
+        let (node, wait) = self.order.reads(any_of, age);
+        (node, now + wait)
+    }
+
+    /// A read that does not wait.
+    pub(crate) fn probes(&mut self, now: Instant) {
+        self.since = now;
+    }
+
+    /// A node answered what it was sent then.
+    pub(crate) fn heard(&mut self, node: usize, sent: Instant, now: Instant) {
+        let waited = now.saturating_duration_since(self.since);
+        let took = now.saturating_duration_since(sent);
+        self.order.heard(node, took, waited, now);
+    }
+
+    /// A read found nothing. That is known of the moment when it began: the program may have slept since it ended.
+    pub(crate) fn found_nothing(&self) -> Instant {
+        self.since
+    }
+
+    /// A node that was sent something a time `age` ago has not answered yet.
+    pub(crate) fn in_vain(&mut self, node: usize, age: Duration, now: Instant) {
+        self.order.in_vain(node, age, now);
+    }
+
+    /// Replies no longer come promptly. Whether they did.
+    pub(crate) fn stopped_flowing(&mut self) -> bool {
+        std::mem::take(&mut self.replies_flowing)
     }
 }
 

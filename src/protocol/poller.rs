@@ -21,6 +21,7 @@ use crate::protocol::attempt::Rejection;
 use crate::protocol::mutant;
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, majority};
+use crate::protocol::random::Rng;
 use crate::protocol::subscriptions::Subscriptions;
 
 /// The maximum pause for a holder in this process to hand the lock over. After it the poller enqueues on the nodes.
@@ -40,24 +41,6 @@ const SHORTEST_POLL: Duration = Duration::from_millis(1);
 /// The first pause after a split vote, and after a notification that was wrong.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const MAX_DOUBLINGS: u32 = 7;
-
-/// A random generator, for pauses.
-#[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Rng {
-        Rng(seed | 1)
-    }
-
-    pub(crate) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        let part = u32::try_from(self.0 % 1024).unwrap_or(0);
-        min + max.saturating_sub(min) / 1024 * part
-    }
-}
 
 /// How the nodes are asked for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

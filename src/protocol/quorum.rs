@@ -66,6 +66,11 @@ pub(crate) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
+/// How many of them may fail.
+pub(crate) fn spare(nodes: usize) -> usize {
+    nodes - majority(nodes)
+}
+
 /// A lifetime that Redis can carry out: whole milliseconds, at most 100 years, and long enough
 /// that a validity is left once drift is taken off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +272,7 @@ impl Tally {
     /// every vote in, it is certain.
     pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
         let quorum = majority(nodes);
-        let spare = nodes - quorum;
+        let spare = spare(nodes);
         let (granted, refused) = (self.granted.len(), self.refused.len());
         let pending = nodes.saturating_sub(self.voted().len());
         if question == Question::Answer && pending > 0 {

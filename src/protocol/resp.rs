@@ -70,6 +70,59 @@ fn digits(out: &mut Vec<u8>, number: u64) {
     out.push(b'0' + (number % 10).to_le_bytes()[0]);
 }
 
+/// Cuts what is received into replies. None of their texts repeats the secret.
+#[derive(Default)]
+pub(crate) struct ReplyReader {
+    bytes: Vec<u8>,
+    /// Replies that end before this were returned.
+    read: usize,
+    secret: Secret,
+}
+
+impl ReplyReader {
+    pub(crate) fn new(secret: Secret) -> ReplyReader {
+        ReplyReader {
+            secret,
+            ..ReplyReader::default()
+        }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.read);
+        self.read = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next reply, once it is complete.
+    pub(crate) fn next(&mut self) -> Result<Option<Reply>, Cause> {
+        let parsed = parse(self.rest(), &self.secret)?;
+        Ok(parsed.map(|(reply, length)| {
+            self.read += length;
+            reply
+        }))
+    }
+
+    /// What was received beyond the last reply.
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.bytes.get(self.read..).unwrap_or_default()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    /// What the texts must not repeat.
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Drops a part of the rest, which its reader understands by itself.
+    #[cfg(feature = "cli")]
+    pub(crate) fn skip(&mut self, length: usize) {
+        self.read += length.min(self.rest().len());
+    }
+}
+
 /// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
 /// the `secret`.
 pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {

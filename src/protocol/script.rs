@@ -64,6 +64,26 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// Of a lock that no node was asked for yet.
+    pub(crate) fn new(resource: Arc<[u8]>, token: Token, label: Option<Label>) -> Key {
+        Key {
+            resource,
+            token,
+            label,
+            asked: NodeSet::EMPTY,
+        }
+    }
+
+    /// For what is not about one lock on the resource: the token is of none.
+    pub(crate) fn without_lock(resource: Arc<[u8]>) -> Key {
+        Key::new(resource, Token::from_bytes([0; 20]), None)
+    }
+
+    /// These nodes may have it.
+    pub(crate) fn asked_of(self, asked: NodeSet) -> Key {
+        Key { asked, ..self }
+    }
+
     /// Of the key on the nodes.
     fn value(&self) -> Cow<'_, [u8]> {
         let token = self.token.as_bytes();

@@ -15,17 +15,20 @@ use super::{
 use crate::clock::{self, Point};
 use crate::error::Cause;
 use crate::protocol::attempt::{Attempt, Rejection, Tried};
-use crate::protocol::core::{Confirm, Core, Event as CoreEvent, Next};
+use crate::protocol::confirm::Confirm;
+use crate::protocol::core::{Core, Next};
+use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::lease::{Extended, Extension, Lease};
-use crate::protocol::node::{Handshake, Link, NodeTask};
+use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::waiter::Failure;
+use crate::protocol::wire::Handshake;
 use crate::token::Token;
 
 /// So many resources are locked; the last one is for when all is quiet.
@@ -142,14 +145,17 @@ impl Client {
         let addresses = (0..nodes).map(|_| Arc::from("x"));
         let [longest, resolution] = [LONGEST, RESOLUTION].map(Duration::from_micros);
         let guard = guarded.then(|| Guard::with_resolution(longest, resolution));
-        let timeouts = [NODE_TIMEOUT, CONNECT_TIMEOUT].map(Duration::from_micros);
+        let timeouts = Timeouts {
+            node: node_timeout,
+            connect: Duration::from_micros(CONNECT_TIMEOUT),
+        };
         let threads = 1 + random.pick(if waits { 4 } else { 3 });
         Client {
             queues: WaitQueues::new(nodes, Some(channel), node_timeout, rng),
             here: [0; 16],
             listeners: Vec::new(),
             dead: false,
-            core: Core::new(addresses, timeouts.into(), guard, random.next(), base.mono),
+            core: Core::new(addresses, timeouts, guard, random.next(), base.mono),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
             attendants: vec![Worker::None; nodes],
@@ -238,7 +244,7 @@ impl Client {
         if self.dead {
             return None;
         }
-        self.core.unrest().or_else(|| self.running())
+        self.core.not_quiescent().or_else(|| self.running())
     }
 
     /// A thread of the driver that has not ended.
@@ -318,10 +324,10 @@ impl World {
             }
             client.confirmer = client.confirmer.map(|_| client.base.mono);
         }
-        for event in client.core.events.drain(..) {
+        for event in client.core.events.take() {
             match event {
                 (_, CoreEvent::Back(..), _) => self.counts.home += 1,
-                (_, CoreEvent::SitsOut(_), _) => self.counts.sat_out += 1,
+                (_, CoreEvent::Quarantined(_), _) => self.counts.sat_out += 1,
                 _ => {}
             }
         }

@@ -1,0 +1,71 @@
+//! The thread that confirms releases which no operation waits for.
+//!
+//! A connection whose other side is gone takes them, and a server that has forgotten the scripts does not carry them
+//! out. Mostly the next operation finds out; this is for a program that does nothing more.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::mutant;
+
+/// How long the thread stays after the last release: where locks are dropped again and again, one thread serves them
+/// all.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// What the thread should do.
+#[derive(Debug)]
+pub(crate) enum Confirm {
+    /// Lead, unless another thread does: that finds what has come.
+    Look,
+    /// Until then, or until the nodes are closed.
+    Wait { until: Instant },
+    /// Nothing is left to be confirmed: end.
+    End,
+}
+
+#[derive(Default)]
+pub(crate) struct Confirmation {
+    /// When a release was last submitted that no operation waits for.
+    released: Option<Instant>,
+    is_running: bool,
+}
+
+impl Confirmation {
+    pub(crate) fn released(&mut self, now: Instant) {
+        self.released = Some(now);
+    }
+
+    /// Whether a thread is to be started. `unconfirmed`: there are such releases.
+    pub(crate) fn starts(&mut self, unconfirmed: bool) -> bool {
+        let starts = unconfirmed && !self.is_running && !mutant(45);
+        self.is_running |= starts;
+        starts
+    }
+
+    /// There is no such thread: it could not be started, or a bug has ended it.
+    pub(crate) fn ended(&mut self) {
+        self.is_running = false;
+    }
+
+    /// What the thread should do. `oldest`: when the oldest release was written that is not confirmed. A node that has
+    /// not answered within its time, or whose connection is closed, gets a worker, which sends them again.
+    pub(crate) fn next(
+        &mut self,
+        oldest: Option<Instant>,
+        node_timeout: Duration,
+        closed: bool,
+        now: Instant,
+    ) -> Confirm {
+        let again = |at: &Instant| Some(*at) > self.released;
+        let oldest = oldest.filter(|at| !mutant(46) || !again(at));
+        let look = oldest.map(|at| at + node_timeout);
+        let until = look.or(self.released.map(|at| at + LINGER));
+        match until.filter(|_| !closed) {
+            Some(until) if now < until => Confirm::Wait { until },
+            Some(_) if oldest.is_some() => Confirm::Look,
+            _ => {
+                self.is_running = false;
+                Confirm::End
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What happens to the nodes, for the log and the observer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::Cause;
+use crate::protocol::notice::{Notice, Notices};
+use crate::protocol::script::{Action, Key, Vote};
+
+/// The maximum number of events that wait to be logged.
+const MAX_EVENTS: usize = 1000;
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Away(Arc<Cause>),
+    /// How many releases for it were dropped, and whether it is another server.
+    Back(u64, bool),
+    /// Its server may have forgotten locks.
+    Quarantined(Duration),
+    GivesNoVotes(Arc<Cause>),
+    VotesAgain(u64),
+    /// About a resource, and not about the node's votes.
+    Notice(Arc<[u8]>, Notice),
+}
+
+/// Events wait for a thread that has time to log them.
+#[derive(Default)]
+pub(crate) struct Events {
+    /// Each with its node, and when it happened.
+    queue: Vec<(usize, Event, Instant)>,
+    notices: Notices,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, node: usize, event: Event, now: Instant) {
+        if self.queue.len() < MAX_EVENTS {
+            self.queue.push((node, event, now));
+        }
+    }
+
+    /// A node has answered: what is to be logged once.
+    pub(crate) fn notice(
+        &mut self,
+        node: usize,
+        key: &Key,
+        action: &Action,
+        vote: &Vote,
+        now: Instant,
+    ) {
+        if let Some(notice) = self.notices.on(node, key, action, vote) {
+            self.push(node, Event::Notice(key.resource.clone(), notice), now);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<(usize, Event, Instant)> {
+        std::mem::take(&mut self.queue)
+    }
+}

@@ -1,0 +1,104 @@
+//! The operations under way.
+
+// OK because slots are only given up at the end, and whoever keeps an index asks `open` first.
+#![allow(clippy::indexing_slicing)]
+
+use std::ops::{Index, IndexMut};
+use std::time::Instant;
+
+use crate::protocol::mutant;
+use crate::protocol::operation::{Op, Operation, Phase};
+use crate::protocol::wire::OperationId;
+
+/// The number of slots that are kept for operations to come.
+const SLOTS: usize = 64;
+
+/// `W`: the caller that waits for an answer.
+pub(crate) struct Operations<W> {
+    slots: Vec<Operation<W>>,
+    submitted: u64,
+}
+
+impl<W> Operations<W> {
+    pub(crate) fn new() -> Operations<W> {
+        Operations {
+            slots: Vec::new(),
+            submitted: 0,
+        }
+    }
+
+    /// Its slot.
+    pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) -> usize {
+        self.submitted += 1;
+        let is_free = |operation: &Operation<W>| !operation.is_under_way();
+        let free = self.slots.iter().position(is_free);
+        let bytes = free.map(|slot| std::mem::take(&mut self.slots[slot].bytes));
+        let bytes = bytes.unwrap_or_default();
+        let operation = Operation::new(self.submitted, op, caller, bytes, now);
+        match free {
+            Some(slot) => {
+                self.slots[slot] = operation;
+                slot
+            }
+            None => {
+                self.slots.push(operation);
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// All slots, which may be free.
+    pub(crate) fn slots(&self) -> std::ops::Range<usize> {
+        0..self.slots.len()
+    }
+
+    /// After a crowd: all slots are looked at each time.
+    pub(crate) fn shrink(&mut self) {
+        let is_free = |last: &Operation<W>| !last.is_under_way();
+        while self.slots.len() > SLOTS && self.slots.last().is_some_and(is_free) {
+            self.slots.pop();
+        }
+    }
+
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = &Operation<W>> {
+        let operations = self.slots.iter();
+        operations.filter(|operation| operation.is_under_way())
+    }
+
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Operation<W>> {
+        self.slots.iter_mut()
+    }
+
+    /// Those for whose verdict a caller waits.
+    pub(crate) fn open_mut(&mut self) -> impl Iterator<Item = &mut Operation<W>> {
+        self.all_mut().filter(|operation| operation.is_open())
+    }
+
+    /// The slot of an operation that is still open to votes.
+    pub(crate) fn open(&self, id: OperationId) -> Option<usize> {
+        let operation = self.slots.get(id.slot)?;
+        let same = operation.number == id.number || mutant(5);
+        let open = operation.phase == Phase::Open || mutant(10);
+        (same && open).then_some(id.slot)
+    }
+
+    /// The caller that has waited longest for an answer.
+    pub(crate) fn longest_waiting(&self) -> Option<&W> {
+        let oldest = self.under_way().min_by_key(|operation| operation.number);
+        oldest?.caller.as_ref()
+    }
+}
+
+impl<W> Index<usize> for Operations<W> {
+    type Output = Operation<W>;
+
+    fn index(&self, slot: usize) -> &Operation<W> {
+        &self.slots[slot]
+    }
+}
+
+impl<W> IndexMut<usize> for Operations<W> {
+    fn index_mut(&mut self, slot: usize) -> &mut Operation<W> {
+        &mut self.slots[slot]
+    }
+}

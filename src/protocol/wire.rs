@@ -1,0 +1,268 @@
+//! One connection to a node: what was sent on it, and which replies are to come.
+//!
+//! It is made anew with each connection, so that severing one is dropping it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::error::Cause;
+use crate::protocol::mutant;
+use crate::protocol::resp::{Reply, ReplyReader};
+use crate::protocol::script::Key;
+use crate::secret::Secret;
+
+/// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
+/// meanwhile, it would take what is written, and no reply would come.
+const IDLE: Duration = Duration::from_millis(10);
+/// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new
+/// connection at most once in a turn. Half of that counts for a ping: a command that was cut off at the end of
+/// a turn makes the next one smaller. Over TLS it reads one record in a turn, and what is written at once is in
+/// as few records as hold it: of 16 KiB, but for the last.
+pub(super) const EVENT_LOOP_READ: usize = 16 * 1024 / 2;
+/// After this number of replies that no operation waits for, they are read and dropped. Until then they cost the node
+/// memory, and reading them would cost us system calls.
+const MAX_UNREAD_REPLIES: usize = 256;
+
+/// What a server reports when it is connected.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Handshake {
+    /// Unknown where `INFO` is forbidden.
+    pub(crate) run_id: Option<String>,
+    /// How long the server has been up, and when it reported that.
+    pub(crate) uptime: Option<(Duration, Instant)>,
+    /// The server reads one record of the connection in a turn, however short (TLS).
+    pub(crate) by_record: bool,
+    /// The server knows the scripts.
+    pub(crate) by_hash: bool,
+    /// The password that this connection was set up with: no text that comes over it repeats that. The next connection
+    /// may have another.
+    pub(crate) secret: Secret,
+}
+
+/// Which operation a reply belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OperationId {
+    pub(crate) slot: usize,
+    /// Tells it from other operations that used the same slot.
+    pub(crate) number: u64,
+}
+
+/// What a pending reply answers. Without an operation and a release it is a ping.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) operation: Option<OperationId>,
+    /// The lock that is released. The release is sent again if the connection closes.
+    pub(crate) release: Option<Key>,
+    /// No operation waits for it.
+    pub(crate) alone: bool,
+    /// A deferred release sent as a probe: if it succeeds, the rest is sent too.
+    pub(crate) retries: bool,
+}
+
+/// What is being sent to a node.
+pub(crate) struct Output<'a> {
+    pub(crate) bytes: &'a mut Vec<u8>,
+    /// Where in `bytes` it begins.
+    pub(crate) start: usize,
+    pub(crate) now: Instant,
+}
+
+struct Expected {
+    pending: Pending,
+    at: Instant,
+    /// The number of bytes that had been sent on this connection before.
+    from: usize,
+}
+
+/// Non-blocking reads, which find what has come, or that the connection was closed.
+#[derive(Default)]
+struct Probe {
+    /// When one last found nothing, and how many replies were pending then.
+    at: Option<Instant>,
+    pending: usize,
+    /// One is needed before anything is sent.
+    is_due: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Wire {
+    pub(crate) handshake: Handshake,
+    reader: ReplyReader,
+    /// The replies to come, in order.
+    expected: VecDeque<Expected>,
+    /// How many bytes were sent; over TLS a turn at least for each write.
+    sent: usize,
+    /// When something was last sent or received, or a probe found nothing.
+    active: Option<Instant>,
+    probe: Probe,
+    /// A node that gives no votes is pinged then.
+    ping_at: Option<Instant>,
+    /// Something other than the handshake and pings was answered.
+    useful: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(mut handshake: Handshake) -> Wire {
+        Wire {
+            reader: ReplyReader::new(std::mem::take(&mut handshake.secret)),
+            handshake,
+            ..Wire::default()
+        }
+    }
+
+    /// How many replies are to come.
+    pub(crate) fn pending(&self) -> usize {
+        self.expected.len()
+    }
+
+    /// When the command was sent whose reply comes next.
+    pub(crate) fn pending_since(&self) -> Option<Instant> {
+        Some(self.expected.front()?.at)
+    }
+
+    /// When the oldest release was written that may not have been carried out, and that no operation waits for.
+    pub(crate) fn unconfirmed(&self) -> Option<Instant> {
+        let release = |one: &&Expected| one.pending.release.is_some() && one.pending.alone;
+        Some(self.expected.iter().find(release)?.at)
+    }
+
+    // ---- sending
+
+    /// Notes that a reply will come to what is appended to `out` next.
+    pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {
+        // A record is read as a whole, or not at all.
+        let before = match self.handshake.by_record {
+            true => 0,
+            false => out.bytes.len() - out.start,
+        };
+        self.expected.push_back(Expected {
+            pending,
+            at: out.now,
+            from: self.sent.wrapping_add(before),
+        });
+    }
+
+    /// All that is being sent is in `out`.
+    pub(crate) fn sending(&mut self, out: &Output<'_>) {
+        let mut bytes = out.bytes.len() - out.start;
+        if self.handshake.by_record && bytes > 0 && !mutant(48) {
+            bytes = bytes.max(EVENT_LOOP_READ);
+        }
+        self.sent = self.sent.wrapping_add(bytes);
+        self.active = Some(out.now);
+    }
+
+    /// The bytes that the server may not have processed.
+    pub(crate) fn unprocessed(&self) -> usize {
+        let first = self.expected.front();
+        first.map_or(0, |first| self.sent.wrapping_sub(first.from))
+    }
+
+    pub(crate) fn into_pending(self) -> impl Iterator<Item = Pending> {
+        self.expected.into_iter().map(|one| one.pending)
+    }
+
+    // ---- receiving
+
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        self.reader.push(bytes);
+    }
+
+    /// The next reply, what it answers, and when that was sent. More replies than commands are an error: the next one
+    /// would be taken for another's.
+    pub(crate) fn next_reply(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<(Reply, Pending, Instant)>, Cause> {
+        if self.reader.is_empty() {
+            return Ok(None);
+        }
+        let reply = self.reader.next()?;
+        let more = reply.is_some() && !self.reader.is_empty();
+        if self.expected.len() < 1 + usize::from(more) {
+            return Err(Cause::Garbage("more than was asked for".into()));
+        }
+        let Some(reply) = reply else {
+            return Ok(None);
+        };
+        self.active = Some(now);
+        let expected = self.expected.pop_front();
+        Ok(expected.map(|one| (reply, one.pending, one.at)))
+    }
+
+    /// A command was answered.
+    pub(crate) fn set_useful(&mut self) {
+        self.useful = true;
+    }
+
+    pub(crate) fn is_useful(&self) -> bool {
+        self.useful
+    }
+
+    // ---- probes and pings
+
+    /// A probe found nothing.
+    pub(crate) fn probed(&mut self, now: Instant) {
+        self.active = Some(now);
+        self.probe = Probe {
+            at: Some(now),
+            pending: self.expected.len(),
+            is_due: false,
+        };
+    }
+
+    /// Another connection turned out closed: this one may be, too.
+    pub(crate) fn must_probe(&mut self) {
+        self.probe.is_due = true;
+    }
+
+    /// One is due, or replies have piled up, and enough were asked for since the last one (a far node has many pending
+    /// at any time).
+    pub(crate) fn wants_probe(&self) -> bool {
+        self.probe.is_due || self.expected.len() > self.probe.pending + MAX_UNREAD_REPLIES
+    }
+
+    /// Whether there was no probe since then.
+    pub(crate) fn is_unprobed(&self, since: Instant) -> bool {
+        self.probe.at < Some(since)
+    }
+
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        self.active.is_some_and(|active| now > active + IDLE)
+    }
+
+    pub(crate) fn ping_at(&self) -> Option<Instant> {
+        self.ping_at
+    }
+
+    pub(crate) fn set_ping_at(&mut self, at: Option<Instant>) {
+        self.ping_at = at;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn more_replies_than_commands_are_an_error() {
+        let now = clock::instant();
+        let surplus = |commands: usize, bytes: &[u8]| {
+            let mut wire = Wire::default();
+            let (bytes_out, start) = (&mut Vec::new(), 0);
+            let out = Output {
+                bytes: bytes_out,
+                start,
+                now,
+            };
+            (0..commands).for_each(|_| wire.expect(Pending::default(), &out));
+            wire.receive(bytes);
+            matches!(wire.next_reply(now), Err(Cause::Garbage(_)))
+        };
+        assert!(surplus(0, b"+OK\r\n") && surplus(0, b"+"));
+        assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
+        assert!(surplus(1, b"+OK\r\n+"));
+        assert!(!surplus(2, b"+OK\r\n+"));
+    }
+}
