@@ -368,12 +368,7 @@ impl Redlock {
         let resource = checked(resource.as_ref())?;
         // A validity too short for a ttl is not an error: such a lock is about to be lost.
         let ttl = Ttl::within(validity.max(Ttl::SHORTEST), self.options.restart_guard)?;
-        let key = Key {
-            resource,
-            token,
-            label: self.options.label.clone(),
-            asked: NodeSet::ALL,
-        };
+        let key = Key::new(resource, token, self.options.label.clone()).sent_to(NodeSet::ALL);
         let deadline = Deadline::new(now, validity);
         let mut lock = Lock::new(self.shared(), key, ttl, deadline, &self.options);
         lock.acquired(Duration::ZERO, 0);

@@ -461,19 +461,14 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+    use crate::protocol::quorum::{Deadline, Ttl};
     use crate::protocol::script::Key;
     use crate::token::Token;
 
     const S: Duration = Duration::from_secs(1);
 
     fn renewal() -> Arc<Renewal> {
-        let key = Key {
-            resource: Arc::from(&b"a"[..]),
-            token: Token::random().unwrap(),
-            label: None,
-            asked: NodeSet::EMPTY,
-        };
+        let key = Key::new(Arc::from(&b"a"[..]), Token::random().unwrap(), None);
         let (now, ttl) = (Point::now(), Ttl::new(60 * S).unwrap());
         let deadline = Deadline::new(now, ttl.validity());
         Arc::new(Renewal::new(

@@ -45,14 +45,7 @@ pub(crate) struct Release<'a> {
 
 impl Release<'_> {
     fn op(&self, notify: Notify) -> Op {
-        Op {
-            action: Action::Release(notify),
-            key: self.key.clone(),
-            since: None,
-            until: None,
-            only_write: self.only_write,
-            nodes: NodeSet::ALL,
-        }
+        Op::new(Action::Release(notify), self.key.clone()).only_write(self.only_write)
     }
 }
 
@@ -277,17 +270,6 @@ pub(crate) fn dequeue(
 ) {
     let turn = Turn::new(driver.nodes().node_timeout);
     // The answer is not read.
-    driver.run(Op {
-        action: Action::Dequeue(Arc::new(channel), turn, fair),
-        key: Key {
-            resource: resource.clone(),
-            token: Token::from_bytes([0; 20]),
-            label: None,
-            asked: NodeSet::EMPTY,
-        },
-        since: None,
-        until: None,
-        only_write: true,
-        nodes,
-    });
+    let op = Op::dequeue(resource.clone(), channel, turn, fair);
+    driver.run(op.only_write(true).to(nodes));
 }

@@ -11,7 +11,7 @@ use crate::error::Cause;
 use crate::net::peer::Peer;
 use crate::net::plain::Plain;
 use crate::net::tls::Tls;
-use crate::protocol::resp::{self, Reply};
+use crate::protocol::resp::{Reply, ReplyReader};
 use crate::protocol::scripts::SCRIPTS;
 use crate::protocol::server_error::Meaning;
 use crate::protocol::server_info::ServerInfo;
@@ -130,22 +130,22 @@ impl Connection {
         };
         // A server that is full, or that demands what we do not have, says so and hangs up.
         let mut said: Option<Cause> = None;
-        let (mut inbox, mut buffer) = (Vec::new(), Vec::new());
+        let mut reader = ReplyReader::new(handshake.secret.clone());
+        let mut buffer = Vec::new();
         let (mut answered, mut loaded) = (0, 0);
         while answered < commands.len() {
-            let Some((reply, length)) = resp::parse(&inbox, &handshake.secret)? else {
+            let Some(reply) = reader.next()? else {
                 match self.recv(&mut buffer, until, clock::instant()) {
                     Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
-                    Ok(bytes) => inbox.extend_from_slice(bytes),
+                    Ok(bytes) => reader.push(bytes),
                     Err(Cause::Closed(text)) => {
-                        let silent = answered == 0 && inbox.is_empty();
+                        let silent = answered == 0 && reader.is_empty();
                         return Err(said.unwrap_or_else(|| hung_up(text, silent, info)));
                     }
                     Err(cause) => return Err(cause),
                 }
                 continue;
             };
-            inbox.drain(..length);
             answered += 1;
             match reply {
                 Reply::Error(text) => {
@@ -169,7 +169,7 @@ impl Connection {
                 _ => {}
             }
         }
-        if !inbox.is_empty() {
+        if !reader.is_empty() {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
         handshake.by_hash = loaded == SCRIPTS.len();

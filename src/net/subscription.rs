@@ -7,16 +7,14 @@ use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::peer::Peer;
 use crate::protocol::queue;
-use crate::protocol::resp::{self, Reply};
-use crate::secret::Secret;
+use crate::protocol::resp::{self, Reply, ReplyReader};
 
 /// A node that has sent nothing for this time is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(1);
 
 pub(crate) struct Subscription {
     connection: Connection,
-    secret: Secret,
-    inbox: Vec<u8>,
+    reader: ReplyReader,
     buffer: Vec<u8>,
     /// The node was asked whether it is still there.
     pinged: bool,
@@ -36,13 +34,12 @@ impl Subscription {
         connection.send(&bytes, until, clock::instant())?;
         let mut subscription = Subscription {
             connection,
-            secret: handshake.secret,
-            inbox: Vec::new(),
+            reader: ReplyReader::new(handshake.secret),
             buffer: Vec::new(),
             pinged: false,
         };
         loop {
-            match subscription.reply()? {
+            match subscription.reader.next()? {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Some(_) => return Ok(subscription),
                 None if clock::instant() >= until => {
@@ -57,7 +54,7 @@ impl Subscription {
     pub(crate) fn receive(&mut self) -> Result<Option<Vec<u8>>, Cause> {
         let until = clock::instant() + QUIET;
         loop {
-            match self.reply()? {
+            match self.reader.next()? {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Some(reply) => {
                     self.pinged = false;
@@ -81,16 +78,8 @@ impl Subscription {
     fn read(&mut self, until: Instant) -> Result<(), Cause> {
         let now = clock::instant();
         let bytes = self.connection.recv(&mut self.buffer, until, now)?;
-        self.inbox.extend_from_slice(bytes);
+        self.reader.push(bytes);
         Ok(())
-    }
-
-    fn reply(&mut self) -> Result<Option<Reply>, Cause> {
-        let Some((reply, length)) = resp::parse(&self.inbox, &self.secret)? else {
-            return Ok(None);
-        };
-        self.inbox.drain(..length);
-        Ok(Some(reply))
     }
 }
 

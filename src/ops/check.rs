@@ -75,12 +75,8 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn check(&self, probe: impl AsRef<[u8]>) -> Result<Report, Error> {
-        let key = Key {
-            resource: checked(probe.as_ref())?,
-            token: Token::random()?,
-            label: None,
-            asked: NodeSet::ALL,
-        };
+        let key = Key::new(checked(probe.as_ref())?, Token::random()?, None);
+        let key = key.sent_to(NodeSet::ALL);
         let guard = self.options().restart_guard;
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (_, node_timeout) = self.timeouts();

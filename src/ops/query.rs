@@ -14,7 +14,7 @@ use crate::net::connection::{Connection, Purpose};
 use crate::net::peer::Peer;
 use crate::ops::abandoned::AbandonedThreads;
 use crate::protocol::quorum::NodeSet;
-use crate::protocol::resp::{self, Reply};
+use crate::protocol::resp::{Reply, ReplyReader};
 use crate::redlock::Redlock;
 use crate::secret::Secret;
 
@@ -23,8 +23,7 @@ const GRACE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Query {
     connection: Connection,
-    secret: Secret,
-    inbox: Vec<u8>,
+    reader: ReplyReader,
     buffer: Vec<u8>,
     /// For all answers, in all and in node timeouts.
     time: (Duration, u32),
@@ -43,8 +42,7 @@ impl Query {
         let (connection, handshake) = Connection::open(info, timeout, Purpose::Messages)?;
         Ok(Query {
             connection,
-            secret: handshake.secret,
-            inbox: Vec::new(),
+            reader: ReplyReader::new(handshake.secret),
             buffer: Vec::new(),
             time,
             until: clock::instant() + time.0,
@@ -54,7 +52,7 @@ impl Query {
 
     /// What no text of the node may repeat.
     pub(crate) fn secret(&self) -> &Secret {
-        &self.secret
+        self.reader.secret()
     }
 
     /// The address that it is connected to; unknown over Unix sockets.
@@ -75,7 +73,7 @@ impl Query {
         for reply in &mut replies {
             *reply = self.reply()?;
         }
-        match self.inbox.is_empty() {
+        match self.reader.is_empty() {
             true => Ok(replies),
             false => Err(Cause::Garbage("more than was asked for".into())),
         }
@@ -100,8 +98,7 @@ impl Query {
 
     fn reply(&mut self) -> Result<Reply, Cause> {
         loop {
-            if let Some((reply, length)) = resp::parse(&self.inbox, &self.secret)? {
-                self.inbox.drain(..length);
+            if let Some(reply) = self.reader.next()? {
                 return Ok(reply);
             }
             self.fill()?;
@@ -116,7 +113,7 @@ impl Query {
             return Err(Cause::NoAnswer(time, Limit::Node(timeouts)));
         }
         let bytes = self.connection.recv(&mut self.buffer, self.until, now)?;
-        self.inbox.extend_from_slice(bytes);
+        self.reader.push(bytes);
         Ok(())
     }
 }
@@ -124,11 +121,11 @@ impl Query {
 /// The bytes as they come, for replies of any size and form.
 impl io::Read for Query {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.inbox.is_empty() {
+        while self.reader.is_empty() {
             self.fill().map_err(|cause| self.io_error(cause))?;
         }
-        let read = io::Read::read(&mut self.inbox.as_slice(), buffer)?;
-        self.inbox.drain(..read);
+        let read = io::Read::read(&mut self.reader.rest(), buffer)?;
+        self.reader.skip(read);
         Ok(read)
     }
 }

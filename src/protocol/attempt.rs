@@ -9,7 +9,7 @@ use crate::label::Label;
 use crate::protocol::mutant;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::{LockInfo, QueueEntry};
-use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
 
@@ -27,7 +27,7 @@ pub(crate) struct Attempt {
     resource: Arc<[u8]>,
     ttl: Ttl,
     label: Option<Label>,
-    knock: Option<Arc<QueueEntry>>,
+    queue_entry: Option<Arc<QueueEntry>>,
     node_timeout: Duration,
     /// Since when it is wanted.
     since: Option<Instant>,
@@ -102,14 +102,14 @@ impl Attempt {
         resource: Arc<[u8]>,
         ttl: Ttl,
         label: Option<Label>,
-        knock: Option<Arc<QueueEntry>>,
+        queue_entry: Option<Arc<QueueEntry>>,
         node_timeout: Duration,
     ) -> Attempt {
         Attempt {
             resource,
             ttl,
             label,
-            knock,
+            queue_entry,
             node_timeout,
             since: None,
             begun: None,
@@ -137,22 +137,17 @@ impl Attempt {
         let valid = now.mono.checked_add(self.ttl.validity());
         let begun = self.begun.filter(|_| !mutant(22));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
-        Op {
-            action: match self.knock.clone() {
-                Some(knock) => Action::AcquireOrEnqueue(self.ttl, knock),
-                None => Action::Acquire(self.ttl),
-            },
-            key: Key {
-                resource: self.resource.clone(),
-                token,
-                label: self.label.clone(),
-                asked: NodeSet::EMPTY,
-            },
-            since: Some(*self.since.get_or_insert(now.mono)),
-            until: valid.into_iter().chain(all).min(),
-            only_write: false,
-            nodes: NodeSet::ALL,
-        }
+        let action = match self.queue_entry.clone() {
+            Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
+            None => Action::Acquire(self.ttl),
+        };
+        Op::new(action, self.key(token))
+            .since(*self.since.get_or_insert(now.mono))
+            .until(valid.into_iter().chain(all).min())
+    }
+
+    fn key(&self, token: Token) -> Key {
+        Key::new(self.resource.clone(), token, self.label.clone())
     }
 
     /// How long the current try has taken.
@@ -171,17 +166,11 @@ impl Attempt {
             seen: answer.seen,
         };
         match answer.outcome {
-            Outcome::Yes(asked) => {
-                let key = Key {
-                    resource: self.resource.clone(),
-                    token,
-                    label: self.label.clone(),
-                    asked: if mutant(19) {
-                        answer.tally.granted
-                    } else {
-                        asked
-                    },
-                };
+            Outcome::Yes(sent_to) => {
+                let key = self.key(token).sent_to(match mutant(19) {
+                    true => answer.tally.granted,
+                    false => sent_to,
+                });
                 let from = if mutant(12) { now } else { started };
                 let deadline = Deadline::new(from, self.ttl.validity());
                 if deadline.remaining(now).is_zero() {
@@ -191,7 +180,7 @@ impl Attempt {
             }
             // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told the same. Who
             // knocks sees what it is, and may be told meanwhile.
-            Outcome::No if rejection.granted == 0 || self.knock.is_some() => {
+            Outcome::No if rejection.granted == 0 || self.queue_entry.is_some() => {
                 Tried::Denied(rejection)
             }
             Outcome::No => {
@@ -230,14 +219,14 @@ impl Attempt {
 
     /// Whether this was its first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
-        self.splits == 0 && !self.closed && self.knock.is_none()
+        self.splits == 0 && !self.closed && self.queue_entry.is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::quorum::Tally;
+    use crate::protocol::quorum::{NodeSet, Tally};
 
     const MS: Duration = Duration::from_millis(1);
     const NODE_TIMEOUT: Duration = Duration::from_millis(50);

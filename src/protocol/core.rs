@@ -801,7 +801,7 @@ impl<W> Core<W> {
         if self.operations[slot].is_release() {
             // It is to be sent where it was not written, or where the connection it was written on has died.
             let Operation { op, sent_to, .. } = &self.operations[slot];
-            let nodes = NodeSet::first(self.nodes.len()).and(op.key.asked);
+            let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
             let (release, rest) = (op.key.clone(), nodes.without(*sent_to));
             for at in rest.iter() {
                 self.add_release(at, Some(release.clone()));

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use crate::error::NodeErrors;
 use crate::protocol::mutant;
 use crate::protocol::operation::{Answer, Op, Outcome};
-use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key};
 
 /// Where nodes differ, so far ahead at most is asked for: with a second of the restart guard's, and clocks that
@@ -46,14 +45,7 @@ impl Fencing {
 
     pub(crate) fn op(&mut self, key: Key, now: Instant, until: Option<Instant>) -> Op {
         self.sent = Some(now);
-        Op {
-            action: Action::Fence(self.at_least),
-            key,
-            since: None,
-            until,
-            only_write: false,
-            nodes: NodeSet::ALL,
-        }
+        Op::new(Action::Fence(self.at_least), key).until(until)
     }
 
     /// `over`: the lock's validity is, now (rule R22).
@@ -95,6 +87,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
+    use crate::protocol::quorum::NodeSet;
 
     fn answer(outcome: Outcome, numbers: Option<(u64, u64)>) -> Answer {
         Answer {
@@ -135,12 +128,7 @@ mod tests {
     #[test]
     fn where_numbers_differ_more_than_the_largest_is_asked_for() {
         let (mut fencing, now) = (Fencing::new(), clock::instant());
-        let key = Key {
-            resource: std::sync::Arc::from(&b"a"[..]),
-            token: crate::token::Token::from_bytes([0; 20]),
-            label: None,
-            asked: NodeSet::ALL,
-        };
+        let key = Key::without_lock(std::sync::Arc::from(&b"a"[..]));
         // So far that the time of day is not further at the end of another round; within a bound.
         for (took, expected) in [(0, 10), (3, 6_010), (200, 400_010), (4000, 500_010)] {
             fencing.op(key.clone(), now, None);

@@ -177,16 +177,9 @@ impl Lease {
     // ---- extensions
 
     pub(crate) fn extension(&self, ttl: Ttl, now: Point) -> (Extension, Op) {
-        let op = Op {
-            action: Action::Extend(ttl),
-            key: self.key.clone(),
-            since: None,
-            // The answers must be here before the old deadline (rule R10). If the new one were over first,
-            // the later of the two would still be the old one.
-            until: Some(self.expires(now)),
-            only_write: false,
-            nodes: NodeSet::ALL,
-        };
+        // The answers must be here before the old deadline (rule R10). If the new one were over first,
+        // the later of the two would still be the old one.
+        let op = Op::new(Action::Extend(ttl), self.key.clone()).until(Some(self.expires(now)));
         (Extension { ttl, started: now }, op)
     }
 
@@ -209,7 +202,7 @@ impl Lease {
                 }
                 let nodes = answer.tally.refused;
                 if !mutant(27) {
-                    self.key.asked = self.key.asked.or(nodes);
+                    self.key.sent_to = self.key.sent_to.or(nodes);
                 }
                 Extended::Yes((!nodes.is_empty()).then_some(Refill { ttl, nodes }))
             }
@@ -220,14 +213,10 @@ impl Lease {
     /// Brings the lock back to nodes that do not hold it, because they were restarted or connected late (rule R11b).
     /// Never a vote.
     pub(crate) fn repair(&self, Refill { ttl, nodes }: Refill, now: Point) -> Op {
-        Op {
-            action: Action::Repair(ttl),
-            key: self.key.clone(),
-            since: None,
-            until: Some(self.expires(now)),
-            only_write: true,
-            nodes,
-        }
+        Op::new(Action::Repair(ttl), self.key.clone())
+            .until(Some(self.expires(now)))
+            .only_write(true)
+            .to(nodes)
     }
 
     /// When the validity ends, by the monotonic clock.
@@ -246,7 +235,7 @@ impl Lease {
     pub(crate) fn keep(&mut self, max: Duration) {
         self.hold = Some(Hold { max, over: false });
         // A renewal may bring the lock to any node.
-        self.key.asked = NodeSet::ALL;
+        self.key.sent_to = NodeSet::ALL;
     }
 
     pub(crate) fn is_kept(&self) -> bool {
@@ -310,12 +299,8 @@ mod tests {
 
     /// Granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
     fn lease(start: Point) -> Lease {
-        let key = Key {
-            resource: Arc::from(&b"a"[..]),
-            token: Token::from_bytes([0; 20]),
-            label: None,
-            asked: NodeSet::first(2),
-        };
+        let key = Key::new(Arc::from(&b"a"[..]), Token::from_bytes([0; 20]), None);
+        let key = key.sent_to(NodeSet::first(2));
         let ttl = ttl(1000 * MS);
         Lease::new(key, ttl, Deadline::new(start, ttl.validity()))
     }
@@ -383,7 +368,7 @@ mod tests {
         let Extended::Yes(Some(repair)) = extended else {
             panic!("one node does not hold it");
         };
-        assert_eq!(lease.key.asked, NodeSet::first(3));
+        assert_eq!(lease.key.sent_to, NodeSet::first(3));
         let op = lease.repair(repair, now);
         assert_eq!(op.nodes.iter().collect::<Vec<_>>(), [2]);
         assert_eq!(op.until, Some(start.mono + 1978 * MS));
@@ -453,7 +438,7 @@ mod tests {
         let start = Point::now();
         let mut lease = lease(start);
         lease.keep(5000 * MS);
-        assert!(lease.is_kept() && lease.key.asked == NodeSet::ALL);
+        assert!(lease.is_kept() && lease.key.sent_to == NodeSet::ALL);
         let at = |time| later(start, time * MS);
         let (least, most): (Jitter, Jitter) = (|min, _| min, |_, max| max);
         let due = |due: Instant| (due - start.mono).as_millis();

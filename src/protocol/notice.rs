@@ -57,7 +57,7 @@ impl Notices {
             return self.foreign(node, resource, NotALock::OtherType);
         }
         // Where it cannot be, nothing is left of it.
-        let stays = action.is_release() && key.asked.has(node);
+        let stays = action.is_release() && key.sent_to.has(node);
         let new = stays && is_new(&mut self.refused, (node, code(text).to_owned()));
         new.then(|| Notice::NotReleased(cause.clone()))
     }
@@ -96,12 +96,7 @@ mod tests {
     }
 
     fn key(name: &str, asked: NodeSet) -> Key {
-        Key {
-            resource: name.as_bytes().into(),
-            token: Token::from_bytes([7; 20]),
-            label: None,
-            asked,
-        }
+        Key::new(name.as_bytes().into(), Token::from_bytes([7; 20]), None).sent_to(asked)
     }
 
     fn on(notices: &mut Notices, node: usize, name: &str, action: &Action, vote: &Vote) -> String {

@@ -646,7 +646,7 @@ impl<W> Operation<W> {
         }
         let mut release = self.op.key.clone();
         // A server that answered with an error does not have it, and may refuse the release, too.
-        release.asked = undo.without(self.votes.refused());
+        release.sent_to = undo.without(self.votes.refused());
         (undo, release)
     }
 

@@ -115,16 +115,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::protocol::quorum::NodeSet;
     use crate::token::Token;
 
     fn release(resource: &[u8]) -> Key {
-        Key {
-            resource: Arc::from(resource),
-            token: Token::from_bytes([7; 20]),
-            label: None,
-            asked: NodeSet::ALL,
-        }
+        Key::new(Arc::from(resource), Token::from_bytes([7; 20]), None)
     }
 
     fn sent(outbox: &mut Outbox) -> Vec<Vec<u8>> {

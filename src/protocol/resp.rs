@@ -117,7 +117,6 @@ impl ReplyReader {
     }
 
     /// Drops a part of the rest, which its reader understands by itself.
-    #[cfg(feature = "cli")]
     pub(crate) fn skip(&mut self, length: usize) {
         self.read += length.min(self.rest().len());
     }

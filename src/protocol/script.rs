@@ -58,9 +58,9 @@ pub(crate) struct Key {
     pub(crate) token: Token,
     /// What stands behind the token, on nodes that grant it.
     pub(crate) label: Option<Label>,
-    /// The nodes that were asked for it, and may have it: its release is due to no other, but for the undo of a
+    /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
     /// failed acquire.
-    pub(crate) asked: NodeSet,
+    pub(crate) sent_to: NodeSet,
 }
 
 impl Key {
@@ -70,7 +70,7 @@ impl Key {
             resource,
             token,
             label,
-            asked: NodeSet::EMPTY,
+            sent_to: NodeSet::EMPTY,
         }
     }
 
@@ -80,8 +80,8 @@ impl Key {
     }
 
     /// These nodes may have it.
-    pub(crate) fn asked_of(self, asked: NodeSet) -> Key {
-        Key { asked, ..self }
+    pub(crate) fn sent_to(self, sent_to: NodeSet) -> Key {
+        Key { sent_to, ..self }
     }
 
     /// Of the key on the nodes.
@@ -245,12 +245,8 @@ mod tests {
 
     #[test]
     fn commands_are_packed_as_the_redis_crate_packs_them() {
-        let key = Key {
-            resource: Arc::from(&b"a {b}\r\n\0\xff"[..]),
-            token: Token::from_bytes([7; 20]),
-            label: None,
-            asked: NodeSet::EMPTY,
-        };
+        let resource = Arc::from(&b"a {b}\r\n\0\xff"[..]);
+        let key = Key::new(resource, Token::from_bytes([7; 20]), None);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
         let knock = Arc::new(QueueEntry {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
-use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::scripts::LOOK;
 use crate::testing::store::Value;
@@ -44,12 +44,7 @@ impl Pair {
     pub(super) fn command(&mut self) -> Vec<u8> {
         let resource = self.one_of(&[b"a", b"a", b"a", b"b"]);
         let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
-        let key = Key {
-            resource: Arc::from(&resource[..]),
-            token: self.token_of(resource),
-            label,
-            asked: NodeSet::EMPTY,
-        };
+        let key = Key::new(Arc::from(&resource[..]), self.token_of(resource), label);
         let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
         let action = match self.random.below(100) {

@@ -1093,7 +1093,7 @@ impl World {
         // The first lock of a program lies on all nodes that are well, unless a quorum has granted it before
         // a slow one was asked.
         let well = self.faultless && !self.replies_flowing;
-        let asked = key.asked.and(NodeSet::first(all));
+        let asked = key.sent_to.and(NodeSet::first(all));
         self.check(!well || asked.len() == all, || {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
         });

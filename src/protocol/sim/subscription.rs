@@ -10,9 +10,6 @@ use super::waiting::turn;
 use super::{CONNECT_TIMEOUT, Event, MS, World, trace};
 use crate::protocol::operation::Op;
 use crate::protocol::queue::Channel;
-use crate::protocol::quorum::NodeSet;
-use crate::protocol::script::{Action, Key};
-use crate::token::Token;
 
 /// After this time without a message, the thread checks whether the subscription is still needed.
 const QUIET: u64 = 1000 * MS;
@@ -308,10 +305,8 @@ impl World {
         if !waited_for {
             self.counts.forwards += 1;
             if let Some(channel) = self.clients[c].queues.channel() {
-                let op = Op {
-                    nodes: std::iter::once(node).collect(),
-                    ..leave(resource, channel, false)
-                };
+                let nodes = std::iter::once(node).collect();
+                let op = leave(resource, channel, false).to(nodes);
                 self.submit(c, super::client::NOBODY, op);
                 self.clients[c].queues.notify_front(&[resource], node);
                 self.wake_all(c);
@@ -341,17 +336,6 @@ impl World {
 
 /// A process no longer waits for a resource.
 pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
-    Op {
-        action: Action::Dequeue(Arc::new(channel), turn(), fair),
-        key: Key {
-            resource: Arc::from(&[resource][..]),
-            token: Token::from_bytes([0; 20]),
-            label: None,
-            asked: NodeSet::EMPTY,
-        },
-        since: None,
-        until: None,
-        only_write: true,
-        nodes: NodeSet::ALL,
-    }
+    let resource = Arc::from(&[resource][..]);
+    Op::dequeue(resource, channel, turn(), fair).only_write(true)
 }

@@ -9,7 +9,7 @@ use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
 use crate::protocol::attempt::{Attempt, Rejection};
 use crate::protocol::operation::{Answer, Op};
 use crate::protocol::queue::Turn;
-use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::wait_queue::HandOff;
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
@@ -168,14 +168,7 @@ impl World {
             After::Nothing | After::Notify => tell,
             After::Serve => Notify::None,
         };
-        let op = Op {
-            action: Action::Release(tell),
-            key,
-            since: None,
-            until: None,
-            only_write: quiet,
-            nodes: NodeSet::ALL,
-        };
+        let op = Op::new(Action::Release(tell), key).only_write(quiet);
         self.clients[c].threads[thread].doing = Doing::Releases(token, quiet, after);
         // Both while the mutex is held: no thread leads in between.
         if let Some((who, next)) = next {
