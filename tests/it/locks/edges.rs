@@ -186,7 +186,7 @@ fn a_long_retry_delay_makes_no_wait_longer() {
     });
 }
 
-/// Where too few nodes answer nothing wakes anybody.
+/// Where too few nodes answer, nothing wakes a waiter.
 #[test]
 fn there_is_no_pause_after_the_last_attempt() {
     let mut servers = Server::several(3);
@@ -206,7 +206,7 @@ fn there_is_no_pause_after_the_last_attempt() {
 }
 
 #[test]
-fn no_attempt_starts_once_it_is_told_to_stop_however_long_it_takes_to_ask() {
+fn no_attempt_starts_once_the_closure_says_stop_however_long_it_takes() {
     with_nodes(|servers, redlock| {
         let _lock = take(redlock, "a");
         let before = sets(&servers[0]);
@@ -288,7 +288,7 @@ fn acquire_while_asks_before_each_attempt_and_during_pauses() {
 }
 
 #[test]
-fn acquire_while_waits_until_it_is_told_to_stop_and_no_option_ends_it_sooner() {
+fn acquire_while_waits_until_the_closure_says_stop_and_no_option_ends_it_sooner() {
     with_nodes(|servers, redlock| {
         let lock = take(redlock, "a");
         for wait in [Duration::ZERO, ms(1), NODE_TIMEOUT / 10] {
@@ -645,7 +645,7 @@ fn release_that_too_few_confirm_is_unavailable() {
     assert_eq!(failed, [0, 1]);
     servers[0].resume();
     servers[1].resume();
-    eventually("they are told as soon as they are back", || {
+    eventually("they get the releases as soon as they are back", || {
         servers.iter().all(|server| server.keys().is_empty())
     });
 }
@@ -727,7 +727,7 @@ fn with_lock_is_ok_when_only_the_release_cannot_be_confirmed() {
 }
 
 #[test]
-fn resume_goes_on_with_a_lock_and_believes_what_it_is_told() {
+fn resume_goes_on_with_a_lock_and_trusts_its_arguments() {
     with_nodes(|servers, redlock| {
         let other = redlock
             .clone()

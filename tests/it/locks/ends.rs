@@ -99,7 +99,7 @@ fn a_release_waits_for_no_first_connection() {
     }
 }
 
-/// The process that ends: holds a lock, waits to be told, and ends in its own way.
+/// The process that ends: holds a lock, reads a line that says how it ends, and ends in that way.
 fn ending() {
     let nodes = std::env::var("NODES").unwrap();
     let redlock = Redlock::new(nodes.split(',')).unwrap();
@@ -182,7 +182,7 @@ fn a_process_ends_in_time_in_every_fault() {
                 "all stopped" => servers.iter().for_each(Server::resume),
                 _ => {}
             }
-            // What was written is carried out, though nobody reads the answers. (A relay that heals finds its
+            // What was written is carried out, though the answers are not read. (A relay that heals finds its
             // client gone and closes both sides, perhaps before it has passed on what it read.)
             if fault != "refused" {
                 eventually(&format!("{case}: released"), || {
@@ -209,7 +209,7 @@ fn half_open_connections_heal() {
             all
         });
         let held = take(&redlock, "held");
-        // Or what is under way to some is forgotten, and whether it is held cannot be told without others.
+        // Or what is under way to some is forgotten, and whether it is held is not known without the others.
         eventually("it has arrived everywhere", || {
             servers.iter().all(|server| server.exists("held"))
         });
@@ -253,7 +253,7 @@ impl log::Log for Capture {
     fn flush(&self) {}
 }
 
-/// It cannot be told, and nobody waits for it.
+/// It cannot be notified, and closing does not wait for it.
 #[test]
 fn closing_does_not_wait_for_a_dead_node_that_is_due_a_release() {
     const TIMEOUT: Duration = Duration::from_secs(2);
@@ -322,7 +322,7 @@ fn a_node_that_goes_and_comes_back_is_said_so_once_each_time() {
             assert!(many.is_some_and(|many: u32| many < 300), "{lines:#?}");
             assert!(lines[1].contains("too many to be kept"), "{lines:#?}");
 
-            // A wrong password on a minority is no error, but it is said.
+            // A wrong password on a minority is no error, but it is logged.
             servers[2].command(&["CONFIG", "SET", "requirepass", "right"]);
             let mut urls = urls(&servers);
             urls[2] = urls[2].replace("://", "://:hunter2@");
@@ -350,7 +350,7 @@ fn surplus_answers_are_not_taken_for_others() {
     let relays = relays(&servers);
     let redlock = behind(&relays);
     take(&redlock, "warm").release().unwrap();
-    servers[0].command(&["SET", "taken", "by somebody else"]);
+    servers[0].command(&["SET", "taken", "by another program"]);
     relays[0].set(|policy| policy.down.replace = Some(b"+OK\r\n+OK\r\n".to_vec()));
     let causes = unavailable(redlock.try_acquire("a", TTL)).to_string();
     let expected = match over_tls() {
@@ -364,7 +364,7 @@ fn surplus_answers_are_not_taken_for_others() {
         redlock.acquire("b", TTL).is_ok()
     });
     assert!(redlock.try_acquire("taken", TTL).unwrap().is_none());
-    eventually("only what is somebody else's", || {
+    eventually("only another program's key", || {
         servers[0].keys() == ["taken"]
     });
 }

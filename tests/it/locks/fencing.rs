@@ -19,7 +19,7 @@ fn counter(server: &Server, resource: &str) -> Option<u64> {
     value.map(|value| value.parse().unwrap())
 }
 
-/// A number that was given out: when it was asked for and given, and to whom.
+/// A number that was given out: when it was asked for and given, and to which holder.
 struct Number {
     asked: Instant,
     given: Instant,
@@ -55,8 +55,8 @@ impl Given {
     }
 }
 
-/// Six clients take one lock, ask for numbers by `ask`, and give it up in all ways, while somebody deletes its
-/// key here and there.
+/// Six clients take one lock, ask for numbers by `ask`, and give it up in all ways, while its key
+/// is deleted here and there.
 fn sabotaged(servers: &[Server], ask: impl Fn(&Lock, u64) -> Option<u64> + Sync) -> (usize, usize) {
     let (given, over) = (Given::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn sabotaged(servers: &[Server], ask: impl Fn(&Lock, u64) -> Option<u64> + Sync)
 }
 
 #[test]
-fn numbers_are_distinct_and_grow_though_somebody_deletes_the_locks_keys() {
+fn numbers_are_distinct_and_grow_though_the_locks_keys_are_deleted() {
     std::thread::scope(|scope| {
         for nodes in [1, 3, 5] {
             scope.spawn(move || {
@@ -172,7 +172,7 @@ fn numbers_grow_over_every_way_that_a_lock_ends_or_goes_on() {
     drop(lock);
     let kept = take(&redlock, "a").keep_alive(10 * TTL).unwrap();
     grows("asked while kept alive", kept.fencing_token().unwrap());
-    // Of other resources others.
+    // Other resources have their own numbers.
     assert!(take(&redlock, "b").fencing_token().is_ok());
 }
 
@@ -190,7 +190,7 @@ fn a_number_is_asked_for_once_and_counted_in_a_key_that_lives_for_a_day() {
     };
     let before = calls();
     assert_eq!(lock.fencing_token().unwrap(), number);
-    assert_eq!(calls(), before, "nobody was asked");
+    assert_eq!(calls(), before, "no node was asked");
     assert_eq!(counter(&server, "a"), Some(number));
     let left = || redis::from_redis_value::<u64>(server.command(&["PTTL", "a:fence"])).unwrap();
     let day = 24 * 3600 * 1000;
@@ -202,7 +202,7 @@ fn a_number_is_asked_for_once_and_counted_in_a_key_that_lives_for_a_day() {
 }
 
 #[test]
-fn who_lost_the_lock_gets_no_number_and_raises_none() {
+fn a_holder_that_lost_the_lock_gets_no_number_and_raises_none() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     let lock = take(&redlock, "a");
@@ -385,7 +385,7 @@ fn hardly_any_number_takes_a_second_round() {
 }
 
 #[test]
-fn a_user_who_may_not_ask_for_the_time_gets_no_number() {
+fn a_user_that_may_not_ask_for_the_time_gets_no_number() {
     let server = Server::start();
     let user = "ACL SETUSER u on >pw ~* +@all -time";
     server.command(&user.split(' ').collect::<Vec<_>>());
@@ -451,7 +451,7 @@ fn numbers_grow_over_a_restart_with_old_data() {
 /// One holder is stopped past its end, and its node restarted empty: the next one's number is larger, and the
 /// late one gets none.
 #[test]
-fn who_takes_over_after_a_restart_has_a_larger_number() {
+fn the_next_holder_after_a_restart_has_a_larger_number() {
     let max_ttl = ms(2000);
     for nodes in [1, 3] {
         let mut servers = Server::several(nodes);

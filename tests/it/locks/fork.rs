@@ -32,7 +32,7 @@ fn assert_well(child: libc::pid_t, what: &str) {
     assert_eq!(status, 0, "{what}: the child ended with {status:#x}");
 }
 
-/// Who is not woken sleeps for so long.
+/// How long a waiter sleeps that is not woken.
 const POLL: Duration = Duration::from_secs(5);
 
 fn patient(servers: &[Server]) -> redlock_sync::Redlock {
@@ -182,7 +182,7 @@ fn assert_kept_inert(lock: &KeptLock) {
     assert_eq!((lock.remaining(), lock.hold_left()), (ms(0), ms(0)));
     assert!(matches!(lock.ensure(ms(0)), Err(Error::Lost)));
     assert!(lock.wait_lost(Duration::MAX));
-    lock.on_lost(|_| panic!("nobody watches here"));
+    lock.on_lost(|_| panic!("no thread watches it here"));
     assert!(!lock.resource().is_empty() && format!("{lock:?}").starts_with("KeptLock("));
 }
 
@@ -329,7 +329,7 @@ fn the_restart_guard_goes_on_in_a_child() {
     });
 }
 
-/// The child has lines of its own. What it inherits of the parent's wakes nobody, and nobody waits for it.
+/// The child has wait queues of its own. It neither wakes nor waits for the waiters that it inherits from its parent.
 #[test]
 fn parent_and_child_wait_for_the_same_lock() {
     in_own_process("parent_and_child_wait_for_the_same_lock", || {
@@ -374,7 +374,7 @@ fn parent_and_child_wait_for_the_same_lock() {
         let lock = take(&redlock, "a");
         std::thread::scope(|scope| {
             let waits = waiter(scope, take_turn);
-            eventually("each node is listened to", || ears() == 3);
+            eventually("each node has a subscription", || ears() == 3);
             let child = forked(|| {
                 // SAFETY: plain system call.
                 unsafe { libc::alarm(60) };
@@ -395,17 +395,17 @@ fn parent_and_child_wait_for_the_same_lock() {
             // SAFETY: the same.
             let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             assert_eq!(waited, child);
-            assert!(!listens, "somebody listens after ten seconds");
+            assert!(!listens, "there are subscriptions after ten seconds");
         });
     });
 }
 
-/// The child has knocked, and is served by one of its own threads: its name is in the queues still when it
-/// releases, and it cannot pass on what it would tell itself.
+/// The child is in the queues on the nodes, and gets the lock from one of its own threads. It is still in the queues when
+/// it releases, and must not notify itself: it could not pass that on.
 #[test]
-fn a_child_that_ends_with_its_release_tells_its_parent() {
+fn a_child_that_ends_with_its_release_notifies_its_parent() {
     in_own_process(
-        "a_child_that_ends_with_its_release_tells_its_parent",
+        "a_child_that_ends_with_its_release_notifies_its_parent",
         || {
             let servers = Server::several(3);
             let redlock = patient(&servers);

@@ -284,7 +284,7 @@ fn stop_gives_the_plain_lock_back_with_the_right_deadline() {
     });
     let lock = kept.stop();
     assert!(lock.remaining() <= remaining && lock.remaining() > remaining - ms(500));
-    eventually("nobody renews it any more", || !lock.is_valid());
+    eventually("it is no longer renewed", || !lock.is_valid());
     eventually("its key ends too", || {
         servers.iter().all(|server| !server.exists("a"))
     });
@@ -302,15 +302,15 @@ fn stop_gives_the_plain_lock_back_with_the_right_deadline() {
     assert!(matches!(lock.release(), Err(Error::Lost)));
 }
 
-/// What a server was told about each key that is called `k-…`, in order.
-struct Told {
-    /// Writes that create it. Those of scripts are told, too.
+/// The writes of a server's keys that are called `k-…`.
+struct Writes {
+    /// Writes that create it, also by scripts.
     sets: u32,
     renewals: u32,
 }
 
-/// Reads what MONITOR tells until `the end` is echoed.
-fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Told>> {
+/// Reads the lines of MONITOR until `the end` is echoed.
+fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Writes>> {
     let stream = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
     (&stream).write_all(b"MONITOR\r\n").unwrap();
     let mut lines = BufReader::new(stream).split(b'\n').map(Result::unwrap);
@@ -326,7 +326,7 @@ fn monitor(server: &Server) -> std::thread::JoinHandle<HashMap<String, Told>> {
                 continue;
             };
             let key = key.split('"').next().unwrap().to_owned();
-            let told = keys.entry(key).or_insert(Told {
+            let told = keys.entry(key).or_insert(Writes {
                 sets: 0,
                 renewals: 0,
             });
@@ -410,7 +410,7 @@ fn ending_a_kept_lock_never_waits_longer_than_a_step() {
         std::thread::sleep(ms(1100));
         let before = Instant::now();
         let lock = lock.stop();
-        assert!(before.elapsed() < NODE_TIMEOUT, "it waits for nobody");
+        assert!(before.elapsed() < NODE_TIMEOUT, "it does not wait");
         match way {
             "stop" => lock.leak(),
             "drop" => drop(lock),
@@ -457,7 +457,7 @@ fn times_of_any_size_work() {
 }
 
 #[test]
-fn a_slow_or_panicking_callback_delays_nobody() {
+fn a_slow_or_panicking_callback_delays_no_other_lock() {
     let servers = Server::several(1);
     let redlock = connected(&servers);
     let renewed = keep(&redlock, "renewed", Duration::from_secs(3));
@@ -479,7 +479,7 @@ fn a_slow_or_panicking_callback_delays_nobody() {
 #[test]
 fn one_thread_renews_ten_thousand_locks_in_time_and_ends_with_the_last() {
     if role().is_none() {
-        // In a process of its own, whose threads can be counted.
+        // In a process of its own, so that its threads can be counted.
         let name = "one_thread_renews_ten_thousand_locks_in_time_and_ends_with_the_last";
         assert!(another_process(name, "alone").status().unwrap().success());
         return;

@@ -63,7 +63,7 @@ fn a_lock_with_a_label_is_used_like_any_other() {
 
 /// Threads of one process and clients with labels, with others and without one.
 #[test]
-fn who_has_another_label_or_none_is_excluded_waits_and_is_told() {
+fn clients_with_another_label_or_none_are_excluded_wait_and_are_notified() {
     let servers = Server::several(3);
     let redlock = labelled(&servers, "one");
     let options = options().retry_delay(TTL, TTL);
@@ -99,7 +99,7 @@ fn who_has_another_label_or_none_is_excluded_waits_and_is_told() {
     nothing_is_left(&servers);
 }
 
-/// Who goes on with a lock need not know the label.
+/// A process that goes on with a lock need not know the label.
 #[test]
 fn a_token_is_enough_to_go_on_with_a_lock() {
     let servers = Server::several(3);
@@ -126,7 +126,7 @@ fn a_token_is_enough_to_go_on_with_a_lock() {
     }
 }
 
-/// Whoever may write a key can put there what turns the order of what an operator reads.
+/// Any client that may write a key can put text there that changes the order of what an operator reads.
 #[test]
 fn what_could_not_be_a_label_is_not_shown_as_one() {
     let servers = Server::several(1);
@@ -153,8 +153,8 @@ fn what_could_not_be_a_label_is_not_shown_as_one() {
     }
 }
 
-/// After a hand-over nodes may have one token with several labels. Who waits must not take that for a split vote, after
-/// which it would ask again and again.
+/// After `resume`, nodes may have one token with several labels. A waiter must not take that for a split vote, after
+/// which it would try again and again.
 #[test]
 fn a_holder_with_several_labels_is_one_holder() {
     let servers = Server::several(3);

@@ -163,7 +163,7 @@ fn a_lock_granted_to_a_frozen_process_is_too_slow_and_released_again() {
     // SAFETY: a plain system call on a child of ours that was not waited for.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
     std::thread::sleep(Duration::from_secs(3));
-    // The lock has ended by itself. Somebody else's must not be touched.
+    // The lock has ended by itself. Another holder's must not be touched.
     servers[0].command(&["SET", "a", "another's"]);
     // SAFETY: the same.
     unsafe { libc::kill(pid, libc::SIGCONT) };

@@ -1,4 +1,4 @@
-//! Fair locks: who has waited longest is next, across processes. Two `Redlock`s that were made apart from each
+//! Fair locks: the waiter that has waited longest is next, across processes. Two `Redlock`s that were made apart from each
 //! other are to each other what two processes are.
 
 use crate::support;
@@ -12,9 +12,9 @@ use support::processes::{Process, contend};
 use support::relay::Relay;
 use support::*;
 
-/// Whose turn it is has so long, with the node timeout of these tests.
+/// How long a lock is reserved, with the node timeout of these tests.
 const TURN: Duration = Duration::from_secs(1);
-/// Who is neither told nor looks whether a turn is over sleeps for so long.
+/// How long a waiter sleeps that is neither notified nor checks whether a turn is over.
 const POLL: Duration = Duration::from_secs(15);
 
 fn fair_options() -> Options {
@@ -26,7 +26,7 @@ fn fair(servers: &[Server]) -> Redlock {
     connected(servers).with_options(fair_options()).unwrap()
 }
 
-/// Where a node grants what most deny, nobody is in the queue there.
+/// A node that grants what most deny puts no waiter into its queue.
 fn in_queue_for(servers: &[Server], resource: &str, count: u64) {
     eventually("they are in the queue", || {
         let has_all = |server: &&Server| server.queued(resource) == count;
@@ -38,7 +38,7 @@ fn in_queue(servers: &[Server], count: u64) {
     in_queue_for(servers, "a", count);
 }
 
-/// So many processes can be told by each node.
+/// Waits until each node has this number of subscribed processes.
 fn listen(servers: &[Server], count: usize) {
     let channels = |server: &Server| {
         let channels = server.command(&["PUBSUB", "CHANNELS", "redlock:*"]);
@@ -59,7 +59,7 @@ fn nothing_is_left(servers: &[Server]) {
 // ---- order
 
 #[test]
-fn those_who_wait_get_the_lock_in_the_order_in_which_they_came() {
+fn waiters_get_the_lock_in_the_order_of_their_arrival() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
         let processes: Vec<Redlock> = (0..5).map(|_| fair(&servers)).collect();
@@ -112,7 +112,7 @@ fn threads_of_several_processes_come_in_one_order() {
             lock.release().unwrap();
         });
         let order = order.into_inner().unwrap();
-        // Who comes to the front of its process knocks only then.
+        // A waiter enqueues only when it comes to the front of its process.
         let late = |(place, i): (usize, &u64)| (place as u64).abs_diff(*i) > 1;
         assert!(
             !order.iter().enumerate().any(late),
@@ -123,7 +123,7 @@ fn threads_of_several_processes_come_in_one_order() {
 }
 
 #[test]
-fn among_eight_processes_nobody_overtakes_one_that_came_fifty_milliseconds_before() {
+fn among_eight_processes_no_waiter_overtakes_one_that_arrived_fifty_milliseconds_before() {
     for nodes in [1, 5] {
         // On a busy machine a process may stand still between its coming and its first command.
         let is_fair = (0..3).any(|_| {
@@ -146,7 +146,7 @@ fn among_eight_processes_nobody_overtakes_one_that_came_fifty_milliseconds_befor
 }
 
 #[test]
-fn who_takes_a_lock_again_at_once_comes_behind_those_who_wait() {
+fn a_holder_that_takes_a_lock_again_at_once_comes_behind_the_waiters() {
     let servers = Server::several(3);
     let [one, other] = [(); 2].map(|()| fair(&servers));
     let (over, count) = (AtomicBool::new(false), AtomicU32::new(0));
@@ -174,7 +174,7 @@ fn who_takes_a_lock_again_at_once_comes_behind_those_who_wait() {
     nothing_is_left(&servers);
 }
 
-// ---- those who do not take their turn
+// ---- waiters that do not take their turn
 
 /// How long another has to wait for the lock behind a process that was the first in the queue.
 fn behind(servers: &[Server], spoil: impl FnOnce(&mut Process)) -> Duration {
@@ -252,7 +252,7 @@ fn a_waiter_that_is_killed_when_it_is_its_turn_costs_no_more_than_one_that_hangs
 }
 
 #[test]
-fn who_gives_up_its_turn_passes_it_on() {
+fn a_waiter_that_gives_up_its_turn_passes_it_on() {
     let servers = Server::several(3);
     let [holder, leaver, next] = [(); 3].map(|()| fair(&servers));
     for round in 0..100 {
@@ -272,7 +272,7 @@ fn who_gives_up_its_turn_passes_it_on() {
                 Instant::now()
             });
             in_queue_for(&servers, name, 2);
-            // While it is told, or before, or after.
+            // While it is notified, or before, or after.
             let released = Instant::now();
             if round % 3 == 0 {
                 over.store(true, Ordering::Relaxed);
@@ -296,7 +296,7 @@ fn who_gives_up_its_turn_passes_it_on() {
 // ---- one attempt
 
 #[test]
-fn one_attempt_leaves_a_free_lock_to_whose_turn_it_is() {
+fn one_attempt_leaves_a_free_lock_to_the_waiter_for_which_it_is_reserved() {
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
         let dir = TempDir::new();
@@ -313,9 +313,9 @@ fn one_attempt_leaves_a_free_lock_to_whose_turn_it_is() {
         assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
         let busy = redlock.acquire_within("a", TTL, Duration::ZERO);
         assert!(matches!(busy, Err(Error::Busy)), "{busy:?}");
-        // Who is not fair does not ask whose turn it is.
+        // A client that is not fair ignores reservations.
         drop(take(&connected(&servers), "a"));
-        // Nor is it anybody's for ever.
+        // Nor is it reserved for ever.
         eventually("the turn is over", || {
             redlock.try_acquire("a", TTL).unwrap().is_some()
         });
@@ -336,7 +336,7 @@ fn one_attempt_in_a_process_that_waits_comes_behind_its_other_threads() {
         for _ in 0..10 {
             assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
         }
-        // They have not taken the other thread's place away.
+        // They have not removed the other thread from the queue.
         in_queue(&servers, 1);
         let released = Instant::now();
         lock.release().unwrap();
@@ -428,7 +428,7 @@ fn processes_that_reach_different_nodes_do_not_wait_for_each_other_for_ever() {
 }
 
 #[test]
-fn a_turn_that_never_ends_keeps_nobody_out_for_ever() {
+fn a_turn_that_never_ends_keeps_no_waiter_out_for_ever() {
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
         let options = fair_options().node_timeout(ms(100));
@@ -448,10 +448,10 @@ fn a_turn_that_never_ends_keeps_nobody_out_for_ever() {
 }
 
 #[test]
-fn a_foreign_value_in_the_place_of_the_turn_stays_as_it_is() {
+fn a_foreign_value_in_the_key_of_the_turn_stays_as_it_is() {
     let servers = Server::several(1);
     for command in [
-        &["SET", "a:wt", "somebody's lock"][..],
+        &["SET", "a:wt", "another program's lock"][..],
         &["RPUSH", "a:wt", "x", "y"],
     ] {
         let server = &servers[0];
@@ -475,7 +475,7 @@ fn a_foreign_value_in_the_place_of_the_turn_stays_as_it_is() {
     }
 }
 
-/// Connects as a user with few rights, who polls.
+/// Connects as a user with few rights, so that waiters poll.
 fn limited(server: &Server, rules: &[&str]) -> Redlock {
     let user = ["ACL", "SETUSER", "limited", "reset", "on", ">pw"];
     server.command(&[&user, rules].concat());
@@ -498,7 +498,7 @@ fn users_with_few_rights_take_the_lock_as_others_do() {
         let lock = take(&processes[0], "a");
         assert!(processes[1].try_acquire("a", TTL).unwrap().is_none());
         lock.release().unwrap();
-        // Nobody waits for the turn of one who cannot be told.
+        // The lock is not reserved for a waiter that cannot be notified.
         let started = Instant::now();
         std::thread::scope(|scope| {
             for redlock in &processes {
@@ -514,7 +514,7 @@ fn users_with_few_rights_take_the_lock_as_others_do() {
     }
 }
 
-/// It cannot put anybody into its queue either.
+/// It cannot put waiters into its queue either.
 #[test]
 fn a_node_that_refuses_writes_is_no_node_that_keeps_the_lock_for_others() {
     let servers = Server::several(1);
@@ -527,14 +527,14 @@ fn a_node_that_refuses_writes_is_no_node_that_keeps_the_lock_for_others() {
         next.join().unwrap().unwrap().release().unwrap();
     });
     let server = &servers[0];
-    server.command(&["ZADD", "a:w", "1", "redlock:somebody"]);
+    server.command(&["ZADD", "a:w", "1", "redlock:another"]);
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let nodes = unavailable(redlock.try_acquire("a", TTL));
     assert!(nodes.to_string().contains("READONLY"), "{nodes}");
 }
 
 #[test]
-fn who_has_little_time_is_told_all_the_same() {
+fn a_waiter_with_little_time_is_notified_all_the_same() {
     let servers = Server::several(1);
     let [holder, redlock] = [(); 2].map(|()| fair(&servers));
     let lock = take(&holder, "a");
@@ -549,7 +549,7 @@ fn who_has_little_time_is_told_all_the_same() {
 
 /// Nor does it keep the lock from others when it has had it.
 #[test]
-fn a_waiter_that_is_not_fair_goes_before_and_harms_nobody() {
+fn a_waiter_that_is_not_fair_goes_first_and_does_no_harm() {
     let servers = Server::several(3);
     let [holder, redlock] = [(); 2].map(|()| fair(&servers));
     let plain = connected(&servers);
@@ -591,7 +591,7 @@ fn a_reentrant_lock_is_fair_if_its_connections_are() {
     std::thread::scope(|scope| {
         let next = scope.spawn(|| other.acquire("a", TTL).unwrap());
         in_queue(&servers, 1);
-        // That one does not come first.
+        // The other one does not come first.
         locks.acquire("a", TTL).unwrap().release().unwrap();
         outer.release().unwrap();
         let late = scope.spawn(|| locks.acquire("a", TTL).unwrap().release().unwrap());

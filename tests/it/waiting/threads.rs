@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use redlock_sync::{Error, Lock, Options, Redlock};
 use support::*;
 
-/// Who is not woken sleeps for at least so long.
+/// The minimum sleep of a waiter that is not woken.
 const POLL: Duration = Duration::from_secs(5);
-/// Who is woken has the lock long before that.
+/// A waiter that is woken has the lock long before that.
 const PROMPT: Duration = Duration::from_secs(2);
 
 fn patient(servers: &[Server]) -> Redlock {
@@ -59,12 +59,12 @@ fn nothing_is_left(servers: &[Server]) {
     });
 }
 
-/// A run of hand-overs ends after 20 ms, so that other processes have their turn, and a busy machine may need longer for
-/// these. Then the next one here acquires with a script in place of a plain SET: one EVALSHA more (in which the SET is
-/// counted all the same). The time shows how often that may have been. There are several rounds, since the first in
-/// line may ask once more when it has begun to listen.
+/// Hand-offs in a row end after 20 ms, so that other processes get the lock, and a busy machine may need longer for
+/// them. Then the next waiter here acquires with a script in place of a plain SET: one EVALSHA more (in which the SET is
+/// counted all the same). The time shows how often that may have been. There are several rounds, since the waiter
+/// at the front may try once more when it is subscribed.
 #[test]
-fn a_hand_over_costs_one_set_and_one_release_on_each_node() {
+fn a_hand_off_costs_one_set_and_one_release_on_each_node() {
     const WAITERS: u64 = 12;
     const RUN: Duration = Duration::from_millis(20);
     for nodes in [1, 3] {
@@ -89,8 +89,8 @@ fn a_hand_over_costs_one_set_and_one_release_on_each_node() {
                         lock.release().unwrap();
                     });
                 }
-                // The first of them knocks once. From then on nobody asks anything.
-                eventually("it has knocked", || {
+                // The first of them enqueues once. From then on no thread sends a command.
+                eventually("it is in the queues", || {
                     servers.iter().all(|server| server.queued("a") == 1)
                 });
                 let before = calls();
@@ -112,7 +112,7 @@ fn a_hand_over_costs_one_set_and_one_release_on_each_node() {
             })
         };
         round();
-        // Nor does it matter that there was a line a moment ago.
+        // Nor does it matter that there was a queue a moment ago.
         let found = (0..10).map(|_| round()).find(|(expected, calls, took)| {
             println!("{nodes} nodes: expected {expected:?}, found {calls:?} in {took:?}");
             let ended = u64::try_from(took.as_millis() / RUN.as_millis()).unwrap();
@@ -125,9 +125,9 @@ fn a_hand_over_costs_one_set_and_one_release_on_each_node() {
 }
 
 #[test]
-fn a_line_does_not_poll() {
+fn a_wait_queue_does_not_poll() {
     let servers = Server::several(3);
-    // A lock that was asked for every 1 to 10 ms before there were lines.
+    // A lock that was asked for every 1 to 10 ms before there were wait queues.
     let redlock = connected(&servers);
     let lock = take(&redlock, "a");
     let sets = || servers.iter().map(|server| server.calls("set")).max();
@@ -185,7 +185,7 @@ fn another_process_gets_the_lock_within_two_runs_of_hand_overs() {
 }
 
 /// Moves the release to the moment at which the wait ends, and stays there.
-fn waits_end_in_hand_overs(trials: u32) {
+fn waits_end_in_hand_offs(trials: u32) {
     const WAIT: Duration = ms(2);
     const STEP: Duration = Duration::from_micros(50);
     for nodes in [1, 3] {
@@ -236,17 +236,17 @@ fn waits_end_in_hand_overs(trials: u32) {
 }
 
 #[test]
-fn who_gives_up_in_the_middle_of_a_hand_over_leaves_no_lock_behind() {
-    waits_end_in_hand_overs(600);
+fn a_waiter_that_gives_up_in_the_middle_of_a_hand_off_leaves_no_lock_behind() {
+    waits_end_in_hand_offs(600);
 }
 
 #[test]
 #[ignore = "a minute"]
-fn who_gives_up_in_the_middle_of_ten_thousand_hand_overs_leaves_no_lock_behind() {
-    waits_end_in_hand_overs(10_000);
+fn waiters_that_give_up_in_the_middle_of_ten_thousand_hand_offs_leave_no_lock_behind() {
+    waits_end_in_hand_offs(10_000);
 }
 
-/// When a thread leaves a line.
+/// When a thread leaves a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Leaves {
     Before,
@@ -255,7 +255,7 @@ enum Leaves {
 }
 
 #[test]
-fn whoever_cancels_or_panics_leaves_the_line_and_it_goes_on() {
+fn a_waiter_that_cancels_or_panics_leaves_the_queue_and_it_goes_on() {
     let servers = Server::several(3);
     let (redlock, other) = (patient(&servers), patient(&servers));
     for panics in [false, true] {
@@ -264,7 +264,7 @@ fn whoever_cancels_or_panics_leaves_the_line_and_it_goes_on() {
                 for holder in [&redlock, &other] {
                     let lock = take(holder, "a");
                     let case = format!("{panics} {is_front} {leaves:?}");
-                    leave_a_line(&redlock, lock, panics, is_front, leaves, &case);
+                    leave_a_queue(&redlock, lock, panics, is_front, leaves, &case);
                 }
             }
         }
@@ -272,7 +272,7 @@ fn whoever_cancels_or_panics_leaves_the_line_and_it_goes_on() {
     nothing_is_left(&servers);
 }
 
-fn leave_a_line(
+fn leave_a_queue(
     redlock: &Redlock,
     lock: Lock,
     panics: bool,
@@ -327,7 +327,7 @@ fn a_dropped_lock_is_handed_over_like_a_released_one() {
                     let lock = redlock.acquire("a", TTL).unwrap();
                     (lock, Instant::now())
                 });
-                // Also when the first has asked the nodes to tell.
+                // Also when the first is in the queues on the nodes.
                 std::thread::sleep(ms(20 * round));
                 let dropped = Instant::now();
                 drop(lock);
@@ -409,7 +409,7 @@ fn many_wait(threads: u64) {
     // One more for each node.
     assert!(most_files <= before.1 + servers.len());
     let ended = Instant::now();
-    eventually("nothing is left of those who waited", || state() == before);
+    eventually("nothing is left of the waiters", || state() == before);
     assert!(
         ended.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -432,7 +432,7 @@ fn ten_thousand_threads_wait_and_each_ends_in_time() {
 }
 
 #[test]
-fn a_single_attempt_never_waits_whoever_does() {
+fn a_single_attempt_never_waits_though_others_do() {
     let servers = Server::several(3);
     let (redlock, other) = (patient(&servers), patient(&servers));
     for holder in [&redlock, &other] {
@@ -457,15 +457,15 @@ fn a_single_attempt_never_waits_whoever_does() {
 
 /// A holder that takes long may look like one of another process: so there are several rounds.
 #[test]
-fn nobody_listens_for_the_sake_of_threads_of_the_same_process() {
-    let name = "nobody_listens_for_the_sake_of_threads_of_the_same_process";
+fn threads_of_the_same_process_need_no_subscriptions() {
+    let name = "threads_of_the_same_process_need_no_subscriptions";
     in_own_process(name, || {
         let servers = Server::several(3);
         let options = Options::new().node_timeout(NODE_TIMEOUT);
         let redlock = connected(&servers).with_options(options).unwrap();
         drop(take(&redlock, "a"));
         eventually("no thread is left of connecting", || attendants() == 0);
-        // That of the one who asks is new each time.
+        // The connection that reads this figure is new each time.
         let connections = || {
             let of = |server: &Server| server.info("stats", "total_connections_received");
             let made = |server| of(server).parse::<u64>().unwrap();
@@ -505,16 +505,16 @@ fn nobody_listens_for_the_sake_of_threads_of_the_same_process() {
         };
         let quiet = (0..10).any(|_| {
             let heard = round();
-            eventually("no ear is left", || ears() == 0);
+            eventually("no subscription is left", || ears() == 0);
             !heard
         });
-        assert!(quiet, "somebody listened in each round");
+        assert!(quiet, "there were subscriptions in each round");
     });
 }
 
 #[test]
-fn ears_end_soon_after_the_last_need() {
-    in_own_process("ears_end_soon_after_the_last_need", || {
+fn subscriptions_end_soon_after_the_last_need() {
+    in_own_process("subscriptions_end_soon_after_the_last_need", || {
         let servers = Server::several(3);
         let (redlock, other) = (connected(&servers), connected(&servers));
         let channels = || {
@@ -530,7 +530,7 @@ fn ears_end_soon_after_the_last_need() {
             let lock = take(&other, "a");
             std::thread::scope(|scope| {
                 let next = waiter(scope, || redlock.acquire_within("a", TTL, PROMPT));
-                eventually("each node is listened to", || {
+                eventually("each node has a subscription", || {
                     ears() == 3 && channels().len() == 3
                 });
                 if gives_up {
@@ -542,7 +542,7 @@ fn ears_end_soon_after_the_last_need() {
                 }
             });
             let last = Instant::now();
-            eventually("nobody listens any more", || {
+            eventually("no thread is subscribed any more", || {
                 ears() == 0 && channels().is_empty() && (threads(), open_files()) == before
             });
             assert!(last.elapsed() < Duration::from_secs(5));
@@ -555,9 +555,11 @@ fn ears_end_soon_after_the_last_need() {
         assert_eq!(ears(), 3);
         drop(redlock);
         lock.release().unwrap();
-        eventually_within(Duration::from_secs(5), "no ear is left", &mut || {
-            ears() == 0 && channels().is_empty()
-        });
+        eventually_within(
+            Duration::from_secs(5),
+            "no subscription is left",
+            &mut || ears() == 0 && channels().is_empty(),
+        );
         let connections = || servers.iter().map(Server::clients).collect::<Vec<_>>();
         assert_eq!(connections(), [1; 3]);
     });

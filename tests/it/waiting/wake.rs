@@ -1,4 +1,4 @@
-//! Processes that wait for the same lock: who releases wakes who is next. Two `Redlock`s that were made
+//! Processes that wait for the same lock: a release wakes the next waiter. Two `Redlock`s that were made
 //! apart from each other are to each other what two processes are.
 
 use crate::support;
@@ -12,9 +12,9 @@ use support::relay::Relay;
 use support::*;
 
 const S: Duration = Duration::from_secs(1);
-/// Who is not woken sleeps for at least so long.
+/// The minimum sleep of a waiter that is not woken.
 const POLL: Duration = Duration::from_secs(5);
-/// Who is woken has the lock long before that.
+/// A waiter that is woken has the lock long before that.
 const PROMPT: Duration = Duration::from_secs(2);
 
 fn patient<U: redlock_sync::IntoNode>(nodes: Vec<U>) -> Redlock {
@@ -35,7 +35,7 @@ fn take_turn(redlock: &Redlock) {
     redlock.acquire("a", TTL).unwrap().release().unwrap();
 }
 
-/// Where a node grants what most deny, nobody is in the queue there.
+/// A node that grants what most deny puts no waiter into its queue.
 fn in_queue(servers: &[Server], count: u64) {
     eventually("they are in the queue", || {
         let has_all = |server: &&Server| server.queued("a") == count;
@@ -49,7 +49,7 @@ fn nothing_is_left(servers: &[Server]) {
     });
 }
 
-/// Somebody waits for the lock in the queue, something is done, and the lock comes soon after.
+/// A process waits in the queue, something is done, and it has the lock soon after.
 fn is_woken(
     servers: &[Server],
     redlock: &Redlock,
@@ -104,10 +104,10 @@ fn worker() {
 #[test]
 fn each_of_eight_processes_is_woken_and_has_its_share() {
     for nodes in [1, 3] {
-        // On a busy machine a step takes longer than others have patience.
+        // On a busy machine a step takes longer than others wait.
         let is_cheap = (0..3).any(|_| {
             let servers = Server::several(nodes);
-            // Who is not woken sleeps for five seconds.
+            // A waiter that is not woken sleeps for five seconds.
             let part = "loop 5000000 1000 3000 release";
             let shares = contend(&servers, 8, part, Duration::from_secs(3));
             shares.print(&format!("{nodes} nodes"));
@@ -126,7 +126,7 @@ fn each_of_eight_processes_is_woken_and_has_its_share() {
     }
 }
 
-fn nobody_starves(processes: usize, time: Duration) {
+fn no_process_starves(processes: usize, time: Duration) {
     for nodes in [1, 3] {
         for end in ["drop", "release"] {
             let servers = Server::several(nodes);
@@ -144,14 +144,14 @@ fn nobody_starves(processes: usize, time: Duration) {
 }
 
 #[test]
-fn who_takes_a_lock_again_at_once_does_not_keep_others_out() {
-    nobody_starves(4, Duration::from_secs(3));
+fn a_holder_that_takes_a_lock_again_at_once_does_not_keep_others_out() {
+    no_process_starves(4, Duration::from_secs(3));
 }
 
 #[test]
 #[ignore = "forty seconds"]
-fn who_takes_a_lock_again_at_once_does_not_keep_seven_others_out() {
-    nobody_starves(8, Duration::from_secs(10));
+fn a_holder_that_takes_a_lock_again_at_once_does_not_keep_seven_others_out() {
+    no_process_starves(8, Duration::from_secs(10));
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_waiter_that_hangs_costs_the_others_one_poll() {
             assert!(released.elapsed() < POLL, "{:?}", released.elapsed());
             next
         });
-        // It was told, and nobody waits for it any more.
+        // It was notified, and no process waits for it any more.
         let lock = if told {
             next.release().unwrap();
             take(&holder, "a")
@@ -248,13 +248,13 @@ fn a_waiter_that_hangs_costs_the_others_one_poll() {
     nothing_is_left(&servers);
 }
 
-/// What it was told is for whoever waits, and nobody does any more.
+/// Its notification is for another waiter, since it waits no more itself.
 #[test]
-fn who_gives_up_when_the_lock_is_released_wakes_the_next_process() {
+fn a_waiter_that_gives_up_when_the_lock_is_released_wakes_the_next_process() {
     let servers = Server::several(3);
     let [redlock, other] = two(&servers);
-    // Whether it has asked the nodes to tell.
-    for knocks in [false, true] {
+    // Whether it is in the queues on the nodes.
+    for enqueued in [false, true] {
         // Whether a thread of its own process had the lock.
         for local in [true, false] {
             let third = &two(&servers)[0];
@@ -270,7 +270,7 @@ fn who_gives_up_when_the_lock_is_released_wakes_the_next_process() {
                 let leaver = waiter(scope, || {
                     redlock.acquire_while("a", TTL, || !over.load(Ordering::Relaxed))
                 });
-                if knocks {
+                if enqueued {
                     in_queue(&servers, 2);
                 }
                 over.store(true, Ordering::Relaxed);
@@ -279,7 +279,7 @@ fn who_gives_up_when_the_lock_is_released_wakes_the_next_process() {
                 let result = leaver.join().unwrap();
                 assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
                 let took = next.join().unwrap() - released;
-                assert!(took < PROMPT, "knocks {knocks}, local {local}: {took:?}");
+                assert!(took < PROMPT, "enqueued {enqueued}, local {local}: {took:?}");
             });
             nothing_is_left(&servers);
         }
@@ -287,22 +287,22 @@ fn who_gives_up_when_the_lock_is_released_wakes_the_next_process() {
 }
 
 /// A process that was in the queue and got the lock from one of its own threads still is; so the next to
-/// release tells it, though it may be another that waits by then.
+/// release notifies it, though by then it may be another process that waits.
 #[test]
-fn what_a_hand_over_leaves_in_the_queue_keeps_nobody_from_being_woken() {
+fn what_a_hand_off_leaves_in_the_queue_keeps_no_waiter_from_being_woken() {
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
         let [redlock, other] = two(&servers);
         for waits in 0..10 {
             let lock = redlock.acquire("a", TTL).unwrap();
-            let handed_over = std::thread::scope(|scope| {
+            let handed_off = std::thread::scope(|scope| {
                 let next = scope.spawn(|| redlock.acquire("a", TTL).unwrap());
                 in_queue(&servers, 1);
                 lock.release().unwrap();
                 next.join().unwrap()
             });
-            handed_over.release().unwrap();
-            // While that is told, or later.
+            handed_off.release().unwrap();
+            // While the notification is on its way, or later.
             std::thread::sleep(ms(waits / 2));
             let lock = other.acquire("a", TTL).unwrap();
             std::thread::scope(|scope| {
@@ -344,7 +344,9 @@ fn a_waiter_whose_subscriptions_end_is_woken_all_the_same() {
         for round in 0..6 {
             let lock = holder.acquire("a", TTL).unwrap();
             is_woken(&servers, &redlock, lock, "no subscriptions", |lock| {
-                eventually("each node is listened to", || channels(&servers) == nodes);
+                eventually("each node has a subscription", || {
+                    channels(&servers) == nodes
+                });
                 assert_eq!(end_subscriptions(&servers), nodes as i64);
                 // At once, or when they may be there again.
                 std::thread::sleep(ms(200 * round));
@@ -398,7 +400,7 @@ fn as_user(servers: &[Server], rules: &[&str]) -> Redlock {
 }
 
 /// By polling, every 10 ms at most; and what it says of itself is that of a lock.
-fn works_without_being_told(servers: &[Server], limited: &Redlock, what: &str) {
+fn works_without_notifications(servers: &[Server], limited: &Redlock, what: &str) {
     for other in [limited.clone(), connected(servers)] {
         for (holder, next) in [(limited, &other), (&other, limited)] {
             let lock = holder.acquire("a", TTL).unwrap();
@@ -425,7 +427,7 @@ fn works_without_being_told(servers: &[Server], limited: &Redlock, what: &str) {
 }
 
 #[test]
-fn users_who_may_not_subscribe_wait_by_polling() {
+fn users_that_may_not_subscribe_wait_by_polling() {
     let refusals: [&[&str]; 4] = [
         &["~*", "&*", "+@all", "-subscribe"],
         &["~*", "resetchannels", "+@all"],
@@ -447,13 +449,13 @@ fn users_who_may_not_subscribe_wait_by_polling() {
         for rules in refusals {
             let servers = Server::several(nodes);
             let limited = as_user(&servers, rules);
-            works_without_being_told(&servers, &limited, &format!("{rules:?}"));
+            works_without_notifications(&servers, &limited, &format!("{rules:?}"));
         }
     }
 }
 
 #[test]
-fn a_foreign_value_in_the_place_of_the_queue_stays_as_it_is() {
+fn a_foreign_value_in_the_key_of_the_queue_stays_as_it_is() {
     let servers = Server::several(3);
     let values: [&[&str]; 4] = [
         &["SET", "a:w", "foreign"],
@@ -473,7 +475,7 @@ fn a_foreign_value_in_the_place_of_the_queue_stays_as_it_is() {
             servers.iter().map(of).collect::<Vec<(_, i64)>>()
         };
         let before = state();
-        works_without_being_told(&servers, &redlock(&servers), &format!("{value:?}"));
+        works_without_notifications(&servers, &redlock(&servers), &format!("{value:?}"));
         for (before, after) in before.iter().zip(state()) {
             assert_eq!(before.0, after.0, "{value:?}");
             // Neither shorter nor longer than it was.
@@ -492,7 +494,7 @@ fn a_foreign_value_in_the_place_of_the_queue_stays_as_it_is() {
     }
 }
 
-/// The release of a client that tells nobody.
+/// The release of a client that does not notify.
 const RELEASE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
@@ -506,7 +508,7 @@ fn delete(server: &Server, token: &str) {
 }
 
 #[test]
-fn a_holder_that_tells_nobody_is_followed_by_who_polls() {
+fn a_holder_that_does_not_notify_is_followed_by_polling() {
     let servers = Server::several(3);
     let redlock = connected(&servers);
     for pause in [0, 50, 500] {
@@ -564,7 +566,7 @@ fn a_waiter_that_polls_has_its_share_beside_those_that_are_woken() {
 }
 
 #[test]
-fn nodes_that_fall_silent_while_somebody_waits_delay_nobody() {
+fn nodes_that_fall_silent_during_a_wait_delay_no_waiter() {
     for silent in 1..=2 {
         let servers = Server::several(5);
         let relays: Vec<Relay> = servers
@@ -596,7 +598,7 @@ fn nodes_that_fall_silent_while_somebody_waits_delay_nobody() {
 }
 
 #[test]
-fn a_node_that_is_restarted_while_somebody_waits_does_no_harm() {
+fn a_node_that_is_restarted_during_a_wait_does_no_harm() {
     let mut servers = Server::several(3);
     let [holder, redlock] = two(&servers);
     let lock = take(&holder, "a");
@@ -616,7 +618,7 @@ fn a_node_that_is_restarted_while_somebody_waits_does_no_harm() {
 }
 
 #[test]
-fn scripts_that_are_flushed_while_somebody_waits_are_sent_again() {
+fn scripts_that_are_flushed_during_a_wait_are_sent_again() {
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
         let [holder, redlock] = two(&servers);
@@ -631,7 +633,7 @@ fn scripts_that_are_flushed_while_somebody_waits_are_sent_again() {
                 flush();
                 lock.release().unwrap();
             });
-            // In the line too.
+            // In the queue of the process, too.
             let lock = holder.acquire("a", TTL).unwrap();
             let released = std::thread::scope(|scope| {
                 waiter(scope, || take_turn(&holder));
@@ -650,7 +652,7 @@ fn scripts_that_are_flushed_while_somebody_waits_are_sent_again() {
 }
 
 #[test]
-fn a_lock_that_is_flushed_is_found_free_by_who_waits() {
+fn a_lock_that_is_flushed_is_found_free_by_its_waiters() {
     let servers = Server::several(3);
     let (holder, redlock) = (connected(&servers), connected(&servers));
     let lock = take(&holder, "a");
@@ -691,9 +693,9 @@ fn the_entry_of_a_killed_waiter_ends_by_itself() {
     nothing_is_left(&servers);
 }
 
-/// Who is told while a lock goes on to be held must have its chance, however long that is.
+/// A waiter that is notified while a lock is taken again must have its chance, however long the lock is then held.
 #[test]
-fn who_drops_and_takes_a_lock_at_once_lets_others_in_also_after_long_holds() {
+fn a_holder_that_drops_and_takes_a_lock_at_once_lets_others_in_also_after_long_holds() {
     let servers = Server::several(3);
     let [first, other] = two(&servers);
     let stop = AtomicBool::new(false);
@@ -707,15 +709,15 @@ fn who_drops_and_takes_a_lock_at_once_lets_others_in_also_after_long_holds() {
             }
         });
         eventually("it is held", || servers[0].exists("a"));
-        // One release tells it in vain, and the next gives it a start.
+        // One release notifies it in vain, and the next gives it a head start.
         let lock = other.acquire_within("a", TTL, Duration::from_secs(20));
         lock.unwrap().release().unwrap();
     });
 }
 
-/// A message for a process in which nobody waits any more is passed on by each node once, not by each to all.
+/// A message for a process that no longer waits is passed on by each node once, not by each to all.
 #[test]
-fn a_message_that_nobody_needs_wakes_one_other_and_not_one_for_each_node() {
+fn a_message_for_no_waiter_wakes_one_other_and_not_one_for_each_node() {
     let servers = Server::several(5);
     let [redlock, _] = two(&servers);
     let others: Vec<Redlock> = (0..3).flat_map(|_| two(&servers)).collect();
