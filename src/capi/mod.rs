@@ -261,7 +261,7 @@ extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
         REDLOCK_BUSY => c"the lock is held by another",
         REDLOCK_LOST => c"the lock is no longer held",
         REDLOCK_TOO_SLOW => c"not enough of the lock's validity is left",
-        REDLOCK_UNAVAILABLE => c"too few nodes answered for a verdict",
+        REDLOCK_UNAVAILABLE => c"too few nodes answered",
         REDLOCK_EXTENSION_LIMIT => c"the limit of extensions is reached",
         REDLOCK_CANCELLED => c"told to stop waiting for the lock",
         REDLOCK_CONFIG => c"something passed in cannot work",

@@ -52,7 +52,12 @@ impl Connection {
         };
         let handshake = connection.set_up(info, login, purpose, (until, timeout));
         let handshake = handshake.map_err(|cause| match cause {
-            Cause::Garbage(text) => Cause::NotRedis(text),
+            Cause::Garbage(mut text) => {
+                if text.starts_with(TLS_ALERT) {
+                    text.push_str(SPEAKS_TLS);
+                }
+                Cause::NotRedis(text)
+            }
             cause => cause,
         })?;
         if purpose == Purpose::GuardedLocks && handshake.uptime.is_none() {
@@ -177,10 +182,14 @@ impl Connection {
     }
 }
 
+const SPEAKS_TLS: &str = " (does it speak TLS? write rediss://)";
+/// How an alert of TLS begins, as text.
+const TLS_ALERT: &str = "\"\\u{15}\\u{3}";
+
 /// A TLS server hangs up on a client that does not begin with a handshake, without a word.
 fn hung_up(mut text: String, silent: bool, info: &Peer) -> Cause {
     if silent && matches!(info.addr(), ConnectionAddr::Tcp(..)) {
-        text.push_str(" (does this port speak TLS? rediss://)");
+        text.push_str(SPEAKS_TLS);
     }
     Cause::Closed(text)
 }

@@ -7,7 +7,7 @@ use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
 use crate::ops::query::Query;
-use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Notify, Vote};
 use crate::protocol::server_info::ServerInfo;
@@ -30,7 +30,7 @@ impl Redlock {
     /// and measures how fast it answers and how far its clock is off. It changes nothing else. Choose a name that no
     /// other lock has, such as `"check:"` and the host's name. If ACL key patterns (`~locks:*`) restrict the user to
     /// some names, choose one of those, such as `"locks:check:"` and the host's name; otherwise no lock
-    /// can be tried, which is a warning. If the program dies during the check, the key is gone after a second. If
+    /// can be tried, which is a warning, and the nodes are not [fit](Report::is_fit). If the program dies during the check, the key is gone after a second. If
     /// `INFO` or `CONFIG` is forbidden, a finding says what could not be checked.
     ///
     /// It uses connections of its own, to all nodes in parallel. Each node has
@@ -175,16 +175,22 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
         action.pack(key, false, &mut bytes);
     }
     let replies = query.ask::<3>(&bytes)?;
+    // What is refused whatever the name is says more than that the name is refused.
+    let mut name = None;
     for ((what, action), reply) in steps.iter().zip(replies) {
         match action.vote(&key.token, reply) {
             Vote::Granted(_) => {}
             Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
+            Vote::Refused(_) if name.is_some() => {}
             Vote::Refused(_) => return Ok(Probe::Gone(what)),
+            Vote::Failed { cause, .. } if cause.concerns_name() => {
+                name.get_or_insert(Probe::Refused(what, cause));
+            }
             Vote::Failed { cause, .. } => return Ok(Probe::Refused(what, cause)),
             Vote::Sever(cause) => return Err(cause),
         }
     }
-    Ok(Probe::Passed)
+    Ok(name.unwrap_or(Probe::Passed))
 }
 
 /// Milliseconds that the node's clock is ahead of ours, as far as that can be told from here.
@@ -260,11 +266,20 @@ impl Report {
         self
     }
 
-    /// Whether there is no [fault](Severity::Fault). Nodes that give no votes, for whatever reason, are
-    /// faults if too few others are left for a majority.
+    /// Whether there is no [fault](Severity::Fault), and the nodes were [checked](Report::is_checked). Nodes that give no
+    /// votes, for whatever reason, are faults if too few others are left for a majority.
     pub fn is_fit(&self) -> bool {
         let mut findings = self.findings.iter();
-        findings.all(|finding| finding.severity() != Severity::Fault)
+        self.is_checked() && findings.all(|finding| finding.severity() != Severity::Fault)
+    }
+
+    /// Whether a lock was taken, extended and released on a majority of the nodes. Otherwise it is not known whether locks
+    /// can be taken: the nodes do not answer, or the user may not use the name of the `probe`, or another holder has
+    /// that lock. Then give [`check`](Redlock::check) another name.
+    pub fn is_checked(&self) -> bool {
+        let said = self.nodes.iter().filter_map(NodeFacts::said);
+        let passed = said.filter(|said| matches!(said.probe, Probe::Passed));
+        passed.count() >= majority(self.nodes.len())
     }
 
     /// All findings, the worst first.

@@ -311,7 +311,7 @@ impl<'a> Findings<'a> {
                 _ if self.is_explained(node) => {}
                 Probe::Passed => {}
                 Probe::Held => {
-                    let text = "somebody has the lock that was tried: try another name";
+                    let text = "another holder has the lock that was tried: try another name";
                     self.add(Severity::Note, node, "probe", text.into());
                 }
                 Probe::Refused(_, cause) if cause.concerns_name() => {

@@ -356,7 +356,7 @@ fn doctor_ends_with_1_for_a_fault_and_if_strict_for_a_warning() {
     assert_eq!(doctor(&servers, &["--strict"]), (0, true, vec![]));
     let (code, report) = json_of(&servers, &["doctor", "--json"]);
     assert_eq!(code, 0);
-    assert_eq!(keys(&report), ["findings", "fit", "nodes"]);
+    assert_eq!(keys(&report), ["checked", "findings", "fit", "nodes"]);
     for (i, node) in report["nodes"].as_array().unwrap().iter().enumerate() {
         let of_one = [
             "address",
@@ -378,7 +378,7 @@ fn doctor_ends_with_1_for_a_fault_and_if_strict_for_a_warning() {
             assert!(node[number].is_i64(), "{node}");
         }
     }
-    // Somebody has the lock that is tried.
+    // Another holder has the lock that is tried.
     everywhere(&servers[..1], &[b"SET", b"tried", b"x"]);
     let held = doctor(&servers, &["--probe", "tried"]);
     assert_eq!(held, (0, true, vec![finding("note", "probe", 0)]));
@@ -448,6 +448,42 @@ fn doctor_knows_the_longest_ttl_from_the_restart_guard() {
     eventually("it is old enough", || {
         doctor(&["--max-ttl", "1s"]) == (0, vec![forgets.clone()])
     });
+}
+
+/// The user of the README may use names with one prefix only.
+#[test]
+fn doctor_says_that_nothing_was_checked_where_no_lock_could_be_tried() {
+    let servers = good(3);
+    let user = "ACL SETUSER few on >secret resetkeys ~shop:* resetchannels -@all \
+        +set +get +del +pttl +pexpire +eval +time +info +config|get";
+    let user: Vec<&str> = user.split_whitespace().collect();
+    for server in &servers {
+        server.command(&user);
+    }
+    let nodes = nodes(&servers).replace("://", "://few:secret@");
+    let doctor = |more: &[&str]| run(&mut command(&nodes, &[&["doctor"], more].concat()));
+    let (code, out, _) = doctor(&[]);
+    let end = "The nodes could not be checked: give --probe NAME, the name of a lock that this user may take.\n";
+    assert!(code == 1 && out.ends_with(end), "{code}: {out}");
+    let (code, out, _) = doctor(&["--json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 1);
+    assert_eq!(
+        (&report["checked"], &report["fit"]),
+        (&json!(false), &json!(false))
+    );
+    let (code, out, _) = doctor(&["--probe", "shop:probe"]);
+    assert!(code == 0 && out.ends_with("are fit for locks.\n"), "{out}");
+}
+
+#[test]
+fn doctor_names_options_as_they_are_written_in_a_shell() {
+    let servers = Server::several(1);
+    for more in [&[][..], &["--json"], &["--max-ttl", "1h"]] {
+        let (_, out, _) = says(&servers, &[&["doctor"], more].concat());
+        assert!(out.contains("--restart-guard on all clients"), "{out}");
+        assert!(!out.contains("Options::"), "{out}");
+    }
 }
 
 #[test]

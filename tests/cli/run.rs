@@ -270,6 +270,15 @@ fn exit_codes_are_those_of_the_table() {
     assert_eq!(fleet.code(&["run", "x", "no-such-command"]), 127);
     assert_eq!(fleet.code(&["run", "x", "/"]), 126);
     assert_eq!(fleet.code(&["run", "x", plain.to_str().unwrap()]), 126);
+    for line in ["true && true", "true|true", "true;true"] {
+        let (status, _, err) = fleet.output(&["run", "x", line]);
+        assert_eq!(status.code(), Some(127));
+        assert!(
+            err.contains(&format!("cannot run {line:?}: "))
+                && err.contains("give a shell: sh -c '…'"),
+            "{err}"
+        );
+    }
     let missing_interpreter = dir.path().join("interpreter");
     std::fs::write(&missing_interpreter, "#!/no/such\n").unwrap();
     std::fs::set_permissions(&missing_interpreter, PermissionsExt::from_mode(0o755)).unwrap();
@@ -1533,7 +1542,7 @@ fn an_outage_while_it_waits_is_said_and_waited_out() {
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
     assert!(
-        line.contains("too few nodes") && line.contains("waiting goes on"),
+        line.contains("no majority: 0 of 3 answered") && line.contains("waiting goes on"),
         "{line}"
     );
     fleet.servers[0].restart();

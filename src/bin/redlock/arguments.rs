@@ -157,7 +157,7 @@ pub(crate) struct List {
 #[command(
     override_usage = "redlock doctor [OPTIONS]",
     allow_negative_numbers = true,
-    after_help = format!("{TIMES}\n\nExit code 1: a fault.")
+    after_help = format!("{TIMES}\n\nExit code 1: a fault, or no lock could be tried (--probe).")
 )]
 pub(crate) struct Doctor {
     /// For programs: one line of JSON

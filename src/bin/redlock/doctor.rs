@@ -73,14 +73,26 @@ fn to_text(report: &Report) -> String {
     text.push('\n');
     for finding in report.findings() {
         let (severity, code) = (finding.severity(), finding.code());
-        let what = printable(&finding.to_string());
+        let what = text_of(finding);
         text.push_str(&format!("{severity}: {code}: {what}\n"));
     }
-    text.push_str(match report.is_fit() {
-        true => "The nodes are fit for locks.\n",
-        false => "The nodes are not fit for locks.\n",
+    let has_fault = report
+        .findings()
+        .any(|finding| finding.severity() == Severity::Fault);
+    text.push_str(match (report.is_fit(), has_fault) {
+        (true, _) => "The nodes are fit for locks.\n",
+        (false, true) => "The nodes are not fit for locks.\n",
+        (false, false) => {
+            "The nodes could not be checked: give --probe NAME, the name of a lock that this user may take.\n"
+        }
     });
     text
+}
+
+/// With the names that options have in a shell.
+fn text_of(finding: &Finding) -> String {
+    let text = finding.to_string();
+    printable(&text.replace("Options::restart_guard", "--restart-guard"))
 }
 
 fn to_json(report: &Report) -> Value {
@@ -89,7 +101,7 @@ fn to_json(report: &Report) -> Value {
             "severity": finding.severity().to_string(),
             "code": finding.code(),
             "node": finding.node(),
-            "text": printable(&finding.to_string()),
+            "text": text_of(finding),
         })
     };
     let node = |(node, facts): (usize, &NodeFacts)| {
@@ -106,6 +118,7 @@ fn to_json(report: &Report) -> Value {
         })
     };
     json!({
+        "checked": report.is_checked(),
         "fit": report.is_fit(),
         "findings": report.findings().map(finding).collect::<Value>(),
         "nodes": report.nodes().enumerate().map(node).collect::<Value>(),

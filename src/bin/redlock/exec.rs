@@ -23,7 +23,12 @@ pub(crate) fn exec(command: &mut Command) -> u8 {
     flush();
     let error = command.exec();
     let program = command.get_program().to_string_lossy();
-    report(format_args!("cannot run {program:?}: {error}"));
+    let is_shells = program.contains([' ', '|', '&', ';', '<', '>', '$', '`', '*']);
+    let advice = match error.kind() {
+        ErrorKind::NotFound if is_shells => "; for a line of shell, give a shell: sh -c '…'",
+        _ => "",
+    };
+    report(format_args!("cannot run {program:?}: {error}{advice}"));
     match error.kind() {
         ErrorKind::NotFound => NOT_FOUND,
         _ => CANNOT_RUN,

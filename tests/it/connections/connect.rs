@@ -58,7 +58,7 @@ fn a_minority_that_is_down_is_named_and_the_lock_works() {
     assert_eq!(errors.retry_after(), None);
     let text = errors.to_string();
     let start = format!(
-        "answered by 2, 1 failed: node 1 (127.0.0.1:{}): cannot connect: ",
+        "2 of 3 answered; node 1 (127.0.0.1:{}): cannot connect: ",
         servers[1].port()
     );
     assert!(text.starts_with(&start), "{text}");

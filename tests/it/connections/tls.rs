@@ -546,10 +546,18 @@ fn a_port_that_does_not_speak_tls_is_named() {
     let url = format!("redis://127.0.0.1:{port}");
     let text = attempt(&url, Tls::new()).unwrap_err().to_string();
     assert!(
-        text.contains("(does this port speak TLS? rediss://)"),
+        text.contains("(does it speak TLS? write rediss://)"),
         "{text}"
     );
     drop(server);
+    // Another TLS server says so before it hangs up.
+    let alert = says(b"\x15\x03\x03\x00\x02\x02\x46", false);
+    let text = attempt(&alert.replace("rediss", "redis"), Tls::new());
+    let text = text.unwrap_err().to_string();
+    assert!(
+        text.contains("(does it speak TLS? write rediss://)"),
+        "{text}"
+    );
 }
 
 #[test]

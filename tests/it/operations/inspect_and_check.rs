@@ -449,18 +449,39 @@ fn what_refuses_locks_is_named() {
     let all = [0, 1, 2].map(|node| (Severity::Warning, Some(node), "probe"));
     assert_eq!(findings(&redlock), all);
     let report = redlock.check("probe").unwrap();
-    assert!(report.is_fit());
+    // No lock was tried, so it is not known whether any can be taken.
+    assert!(!report.is_checked() && !report.is_fit());
     let text = report.to_string();
     let words = "this user may not use the name \"probe\"";
     assert_eq!(text.matches(words).count(), 3, "{text}");
     let report = redlock.check("locks:probe").unwrap();
+    assert!(report.is_checked() && report.is_fit());
     assert!(!report.findings().any(|finding| finding.code() == "probe"));
+    // A missing right is one, whatever the name.
+    for server in &servers {
+        server.command(&["ACL", "SETUSER", "few", "-eval"]);
+    }
+    for name in ["probe", "locks:probe"] {
+        let report = redlock.check(name).unwrap();
+        let text = report.to_string();
+        assert!(
+            !report.is_fit() && text.matches("fault: probe: ").count() == 3,
+            "{text}"
+        );
+        assert!(text.contains("'eval'"), "{text}");
+    }
+    for server in &servers {
+        server.command(&["ACL", "SETUSER", "few", "+eval"]);
+    }
     let lock = redlock.acquire("locks:a", TTL).unwrap();
     lock.release().unwrap();
-    // The key that is tried is somebody's, or of another type.
+    // The key that is tried is another holder's, or of another type.
     let server = with(&[]);
     server.command(&["HSET", "probe", "a", "b"]);
     expect(Severity::Note, "probe", &server.url());
+    let alone = redlock_on(vec![server.url()]);
+    assert!(!alone.check("probe").unwrap().is_fit());
+    assert!(alone.check("other").unwrap().is_fit());
     // On a majority: nobody can lock.
     let servers: Vec<Server> = (0..3)
         .map(|_| with(&["--min-replicas-to-write", "1"]))

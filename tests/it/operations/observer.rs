@@ -72,9 +72,18 @@ fn in_words(event: &Event<'_>) -> String {
     }
 }
 
-fn kind(error: &Error) -> String {
-    let text = format!("{error:?}");
-    text.split(['(', ' ']).next().unwrap().to_owned()
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Config(_) => "Config",
+        Error::Busy => "Busy",
+        Error::Lost => "Lost",
+        Error::TooSlow => "TooSlow",
+        Error::Unavailable(_) => "Unavailable",
+        Error::ExtensionLimit(_) => "ExtensionLimit",
+        Error::Cancelled => "Cancelled",
+        Error::Random(_) => "Random",
+        _ => "?",
+    }
 }
 
 fn observed(servers: &[Server]) -> (Redlock, Told) {

@@ -26,7 +26,7 @@ fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
             all
         });
     };
-    let failed = |verdict: &str, failed: &[usize], errors: NodeErrors| {
+    let failed = |votes: &str, failed: &[usize], errors: NodeErrors| {
         let nodes: Vec<usize> = errors.iter().map(|(node, _)| node).collect();
         assert_eq!(nodes, failed, "{errors}");
         let cause = |node: usize| {
@@ -34,10 +34,7 @@ fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
             format!("node {node} (127.0.0.1:{port}): no answer within 500 ms (node_timeout)")
         };
         let causes: Vec<String> = nodes.into_iter().map(cause).collect();
-        let expected = format!(
-            "too few nodes answered for a verdict: {verdict}: {}",
-            causes.join("; ")
-        );
+        let expected = format!("no majority: {votes}; {}", causes.join("; "));
         assert_eq!(text(errors), expected);
     };
 
@@ -45,7 +42,11 @@ fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
     servers[0].command(&["SET", "a", "another's"]);
     servers[2..].iter().for_each(Server::stop);
     let errors = unavailable(redlock.try_acquire("a", TTL));
-    failed("granted by 1, denied by 1, 3 failed", &[2, 3, 4], errors);
+    failed(
+        "2 of 5 answered (granted by 1, denied by 1)",
+        &[2, 3, 4],
+        errors,
+    );
     again();
 
     let mut lock = take(&redlock, "b");
@@ -55,11 +56,23 @@ fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
     servers[0].command(&["DEL", "b"]);
     servers[3..].iter().for_each(Server::stop);
     let errors = unavailable(lock.extend(2 * TTL));
-    failed("held by 2, not held by 1, 2 failed", &[3, 4], errors);
+    failed(
+        "3 of 5 answered (held by 2, not held by 1)",
+        &[3, 4],
+        errors,
+    );
     let errors = unavailable(lock.fencing_token());
-    failed("held by 2, not held by 1, 2 failed", &[3, 4], errors);
+    failed(
+        "3 of 5 answered (held by 2, not held by 1)",
+        &[3, 4],
+        errors,
+    );
     let errors = unavailable(lock.release());
-    failed("held by 2, not held by 1, 2 failed", &[3, 4], errors);
+    failed(
+        "3 of 5 answered (held by 2, not held by 1)",
+        &[3, 4],
+        errors,
+    );
 }
 
 #[test]
@@ -68,8 +81,7 @@ fn where_too_few_are_there_to_ask_nobody_votes_and_that_is_said() {
     servers[..2].iter_mut().for_each(Server::kill);
     let redlock = redlock(&servers);
     let text = text(unavailable(redlock.try_acquire("a", TTL)));
-    let start = "too few nodes answered for a verdict: granted by 0, denied by 0, 2 failed, 1 not \
-                 waited for: node 0 (127.0.0.1:";
+    let start = "no majority: 0 of 3 answered (granted by 0, denied by 0), 1 not waited for; node 0 (127.0.0.1:";
     assert!(text.starts_with(start), "{text}");
 }
 
