@@ -279,7 +279,10 @@ fn a_waiter_that_gives_up_when_the_lock_is_released_wakes_the_next_process() {
                 let result = leaver.join().unwrap();
                 assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
                 let took = next.join().unwrap() - released;
-                assert!(took < PROMPT, "enqueued {enqueued}, local {local}: {took:?}");
+                assert!(
+                    took < PROMPT,
+                    "enqueued {enqueued}, local {local}: {took:?}"
+                );
             });
             nothing_is_left(&servers);
         }
