@@ -233,7 +233,7 @@ impl Acquirer<'_> {
             };
             let now = Point::now();
             report(self.resource, &answer, attempt.took(now));
-            let notified_elsewhere = answer.passed;
+            let notified_elsewhere = answer.notified_elsewhere;
             let lock = |key: Key, deadline: Deadline| {
                 let shared = self.shared.clone();
                 let mut lock = Lock::new(shared, key, self.ttl, deadline, self.options);

@@ -90,7 +90,7 @@ pub(crate) struct Answer {
     /// What nodes that refused it know of the lock.
     pub(crate) seen: Vec<LockInfo>,
     /// An earlier release of the same resource has notified another process, as was learnt only now.
-    pub(crate) passed: bool,
+    pub(crate) notified_elsewhere: bool,
     /// Why nodes failed.
     pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
@@ -109,7 +109,7 @@ impl Answer {
             tally: Tally::default(),
             numbers: None,
             seen: Vec::new(),
-            passed: false,
+            notified_elsewhere: false,
             causes: Vec::new(),
             begun: now,
         }
@@ -659,7 +659,7 @@ impl<W> Operation<W> {
     pub(crate) fn answer(
         &mut self,
         verdict: Verdict,
-        passed: bool,
+        notified_elsewhere: bool,
         nodes: &[Node],
         now: Instant,
     ) -> Answer {
@@ -680,7 +680,7 @@ impl<W> Operation<W> {
             tally: votes.tally,
             numbers: votes.numbers,
             seen: votes.seen,
-            passed,
+            notified_elsewhere,
             causes: votes.causes,
             begun: self.schedule.begun.unwrap_or(now),
         }

@@ -668,7 +668,7 @@ impl World {
             freed: None,
             alone: false,
             leaked: false,
-            passed: false,
+            notified_elsewhere: false,
         });
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
@@ -944,7 +944,7 @@ impl World {
         answer: Answer,
     ) {
         let now = self.clients[c].point(self.t);
-        self.trails[token].passed = answer.passed;
+        self.trails[token].notified_elsewhere = answer.notified_elsewhere;
         let (votes, quorum) = (answer.tally, self.quorum());
         let no = matches!(answer.outcome, Outcome::No);
         self.check(

@@ -135,7 +135,7 @@ struct Trail {
     /// Left to its ttl.
     leaked: bool,
     /// When it was acquired, another process had been told.
-    passed: bool,
+    notified_elsewhere: bool,
 }
 
 /// What a client believes to hold.

@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    fn passed(&mut self, c: usize, resource: u8) {
+    fn notified_elsewhere(&mut self, c: usize, resource: u8) {
         if self.waits {
             let now = self.now(c);
             let name = Arc::from(&[resource][..]);
@@ -142,8 +142,8 @@ impl World {
         let mut next = None;
         if self.waits {
             after = After::Notify;
-            if self.trails[token].passed {
-                self.passed(c, resource);
+            if self.trails[token].notified_elsewhere {
+                self.notified_elsewhere(c, resource);
             }
             if !self.clients[c].queues.is_idle() && !self.fair {
                 let handover = self.clients[c].queues.hand_off(&key.resource, now);
@@ -442,21 +442,24 @@ impl World {
                 let attempt = Attempt::new(name, request.ttl, None, entry, long);
                 self.try_to_acquire(c, thread, attempt, resource);
             }
-            WaiterAction::HandedOff(attempt) => {
-                let wait = self.clients[c].threads[thread].wait.as_mut();
-                let (token, mail) = wait.map_or((None, None), |wait| {
-                    wait.vain = true;
-                    (wait.served.take(), wait.mail.take())
-                });
-                let Some(token) = token else {
-                    return self.violated(format!("client {c}: no hand-off for {thread}"));
-                };
-                self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, token);
-                if let Some(answer) = mail {
-                    self.answered(c, thread, answer);
-                }
-            }
+            WaiterAction::HandedOff(attempt) => self.take_hand_off(c, thread, attempt, resource),
             WaiterAction::GiveUp(_) => self.go(c, thread),
+        }
+    }
+
+    /// Goes on with an attempt whose first try another thread has submitted.
+    fn take_hand_off(&mut self, c: usize, thread: usize, attempt: Attempt, resource: u8) {
+        let wait = self.clients[c].threads[thread].wait.as_mut();
+        let (token, mail) = wait.map_or((None, None), |wait| {
+            wait.vain = true;
+            (wait.served.take(), wait.mail.take())
+        });
+        let Some(token) = token else {
+            return self.violated(format!("client {c}: no hand-off for {thread}"));
+        };
+        self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, token);
+        if let Some(answer) = mail {
+            self.answered(c, thread, answer);
         }
     }
 
