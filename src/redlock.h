@@ -82,8 +82,8 @@ extern "C" {
  * Rules
  *
  * Threads. A redlock_t may be used from any number of threads at once; make one for the whole
- * program. A redlock_lock_t may be used from any thread, and from several at once. Whoever ends a
- * handle makes sure that no other thread is using it or will.
+ * program. A redlock_lock_t may be used from any thread, and from several at once. Before a thread
+ * ends a handle, make sure that no other thread is using it or will.
  *
  * Blocking. Only redlock_connect(), acquiring, extending, releasing, redlock_lock_keep_alive(),
  * redlock_lock_fencing_token(), redlock_lock_wait_lost() and redlock_free() may block; each says for how
@@ -133,7 +133,7 @@ const char *redlock_version_string(void);
  * ------------------------------------------------------------------------------------------- */
 
 #define REDLOCK_OK 0
-/* Somebody else held the lock for the whole time waited (or others tried for it as well, and nobody got
+/* Another holder had the lock for the whole time waited (or others tried for it as well, and none got
    a majority): come back later, or leave the work to them. */
 #define REDLOCK_BUSY 1
 /* This lock is no longer held: its validity is over, or a majority of the nodes said so. Stop what
@@ -148,7 +148,7 @@ const char *redlock_version_string(void);
 #define REDLOCK_UNAVAILABLE 4
 /* The bound on extensions is used up. The lock is valid until its deadline: finish. */
 #define REDLOCK_EXTENSION_LIMIT 5
-/* redlock_acquire_while() was told to stop. */
+/* redlock_acquire_while() was stopped by its callback. */
 #define REDLOCK_CANCELLED 6
 /* A value that was passed in cannot work, now or later: NULL, no nodes, a bad URL, a ttl out of range, one
    server given under two addresses, ... redlock_last_error() names the value and the limit. */
@@ -172,9 +172,9 @@ size_t redlock_last_error(char *buf, size_t cap);
    voting. It belongs to the last failure in this thread, like redlock_last_error(). 0: unknown. */
 uint64_t redlock_last_retry_after_ms(void);
 
-/* After UNAVAILABLE: 1 if so many nodes refuse for good (a wrong password, a right that is missing, no Redis
-   server) that no majority is left. Calling again is of no use before somebody changes the URLs or the
-   servers, and a call that waits returns at once: pause before you try again. It belongs to the last failure in
+/* After UNAVAILABLE: 1 if nodes refuse for good (a wrong password, a right that is missing, no Redis
+   server) and no majority is left. Calling again is of no use before the URLs or the
+   servers are changed, and a call that waits returns at once: pause before you try again. It belongs to the last failure in
    this thread, like redlock_last_error(). 0: that may pass. */
 int redlock_last_is_permanent(void);
 
@@ -215,7 +215,7 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    long. See the guide under "operations". 0: none, the default; 3 to 3153600000000. A new value means
    new connections. */
 #define REDLOCK_OPTION_RESTART_GUARD_MS 7
-/* Whether a lock goes to whoever has waited longest, across processes: 0, the default, or 1. Clients
+/* Whether a lock goes to the caller that has waited longest, across processes: 0, the default, or 1. Clients
    without the option go before those with it, so all that use the same resources should set the same
    value. A waiter that hangs costs the others its turn of four node timeouts (at least 250 ms, at most
    1 s), and a pause of at most the same length. Fair locks are slower; see the guide under "waiting". */
@@ -259,11 +259,11 @@ void redlock_free(redlock_t *redlock);
  * valid for at most 99 % of it less 2 ms (for clocks that differ), less what acquiring took.
  *
  * All of these fail with CONFIG and RANDOM at once. After any failure, what was granted has been undone
- * on all nodes that can be reached; the others are told when they are back. One attempt blocks for at
+ * on all nodes that can be reached; the others get it when they are back. One attempt blocks for at
  * most two node timeouts; the very first one for a connect timeout and a node timeout more.
  * ------------------------------------------------------------------------------------------- */
 
-/* One attempt. BUSY: somebody else holds the lock, or it is reserved for one that waits
+/* One attempt. BUSY: another holder has the lock, or it is reserved for one that waits
    (REDLOCK_OPTION_FAIR), or others tried for it as well and none of them got a majority. UNAVAILABLE,
    TOO_SLOW. */
 int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
@@ -271,7 +271,7 @@ int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resourc
 
 /* Waits for up to REDLOCK_OPTION_WAIT_MS while others hold the lock or too few nodes answer. Threads of
    this process are served in the order in which they came. Fails as the last attempt did: BUSY,
-   UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once if so many nodes
+   UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once if nodes
    refuse for good that no majority is left (a wrong password or none, NOPERM, no such database, a node of
    a Redis Cluster, something that is not a Redis server), since waiting cannot help then. */
 int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
@@ -338,7 +338,7 @@ uint32_t redlock_lock_extensions_left(const redlock_lock_t *lock);
 size_t redlock_lock_depth(const redlock_lock_t *lock);
 
 /* The token's REDLOCK_TOKEN_SIZE bytes (no string: no NUL is added), for redlock_resume(). Copies at
-   most cap of them and returns how many there are. Whoever knows the token can extend and release the
+   most cap of them and returns how many there are. With the token it is possible to extend and release the
    lock: never log it. */
 size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
 
@@ -346,7 +346,7 @@ size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);
    guide under "fencing". Not a secret. The first call asks the nodes. It blocks for at most two node
    timeouts, or longer while the nodes' numbers differ, but never past the end of the validity. Later calls
    return the same number and ask no node. *out is 0 on failure.
-   LOST: the validity is over, or so many nodes no longer hold the lock that no majority is left.
+   LOST: the validity is over, or nodes no longer hold the lock and no majority is left.
    UNAVAILABLE: too few nodes answered; try again. CONFIG: NULL. */
 int redlock_lock_fencing_token(const redlock_lock_t *lock, uint64_t *out);
 
@@ -374,7 +374,7 @@ int redlock_lock_extend(redlock_lock_t *lock, uint64_t ttl_ms);
    UNAVAILABLE: too few nodes confirmed; on the others the lock ends with its ttl. */
 int redlock_lock_release(redlock_lock_t *lock);
 
-/* Frees the handle (unless the lock is reentrant) without releasing the lock: nobody can take it until its
+/* Frees the handle (unless the lock is reentrant) without releasing the lock: it cannot be taken until its
    ttl ends. For a throttle ("at most once in 5 seconds"), and after handing the lock over. */
 void redlock_lock_leak(redlock_lock_t *lock);
 
@@ -411,7 +411,7 @@ int redlock_lock_wait_lost(const redlock_lock_t *lock, uint64_t timeout_ms);
 /* Why a lock that was kept alive was lost. */
 /* It is not lost, or not kept alive. */
 #define REDLOCK_REASON_NONE 0
-/* So many nodes no longer hold it that no majority is left: another holder has it, or somebody deleted it. */
+/* Nodes no longer hold it, and no majority is left: another holder has it, or it was deleted. */
 #define REDLOCK_REASON_TAKEN 1
 /* Its validity ended before a majority of the nodes had confirmed a renewal. */
 #define REDLOCK_REASON_EXPIRED 2
@@ -439,7 +439,7 @@ int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user
  * What the library logs
  *
  * Nothing is logged unless redlock_set_log() sets a callback. WARN is worth reading: a node is away or
- * back, a lock was found lost. A lock that somebody else holds is not a warning.
+ * back, a lock was found lost. A lock that another holder has is not a warning.
  * ------------------------------------------------------------------------------------------- */
 
 #define REDLOCK_LOG_ERROR 1

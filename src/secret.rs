@@ -30,7 +30,7 @@ impl Secret {
     /// A server's text up to where it repeats the secret: as it is, escaped, percent-encoded, or its beginning at the
     /// end of the text. What follows is not shown: it may repeat the secret in another form.
     ///
-    /// Redis' own words are always shown: with a password like "user" or "a", a gap in a text that everybody knows would
+    /// Redis' own words are always shown: with a password like "user" or "a", a gap in a well-known text would
     /// show the password.
     pub(crate) fn cut(&self, text: &str) -> String {
         let Some(secret) = &self.0 else {
@@ -237,7 +237,7 @@ mod tests {
 
     /// It reveals nothing of the password, and errors are distinguished by it.
     #[test]
-    fn what_redis_says_to_everybody_is_shown_whatever_the_password() {
+    fn what_redis_says_to_every_client_is_shown_whatever_the_password() {
         for text in all_own_words() {
             for password in text.split_whitespace().chain(["a", "e", text]) {
                 assert_eq!(secret(password).cut(text), text, "{password}");

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// So many bytes of a resource are shown.
+/// The maximum of bytes of a resource that are shown.
 const MOST: usize = 64;
 
 /// A resource as log lines show it: in quotes, escaped, and its beginning if it is long.

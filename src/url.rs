@@ -217,7 +217,7 @@ fn is_ipv6(authority: &str) -> bool {
     }
 }
 
-/// An IPv6 address without brackets and the port behind it, where that can be told.
+/// An IPv6 address without brackets and the port behind it, where the two can be distinguished.
 fn with_port(authority: &str) -> Option<(&str, &str)> {
     let (address, port) = authority.rsplit_once(':')?;
     let long = port.len() >= 4 && is_port(port) && port != "0000";
@@ -474,7 +474,7 @@ mod tests {
         let all = passwords.iter().chain(&more).chain(&odd);
         for password in all {
             for url in places.map(|place| place.replace("{}", password)) {
-                // Percent-encoded by who meant the password, and full width.
+                // Percent-encoded as a whole, and full width.
                 let encoded = url.replace(':', "%3A").replace('@', "%40");
                 for url in [
                     encoded.replace('/', "%2F").replace('?', "%3F"),

@@ -70,7 +70,7 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
         let end = clock::instant().checked_add(ms(timeout));
         loop {
             let left = end.map(|end| end.saturating_duration_since(clock::instant()));
-            // In slices, so that whoever changes the lock gets a turn.
+            // In slices, so that other threads can change the lock meanwhile.
             let slice = left.map_or(WAIT_SLICE, |left| left.min(WAIT_SLICE));
             let lost = match &*handle.read()? {
                 Held::Kept(lock) => lock.wait_lost(slice),

@@ -16,7 +16,7 @@ use crate::{Error, KeptLock, Lock, ReentrantLock, Token};
 pub(super) struct Handle {
     process: u32,
     resource: Box<[u8]>,
-    /// `None`: an entry of a reentrant lock, which nobody is to resume.
+    /// `None`: an entry of a reentrant lock, which cannot be resumed.
     token: Option<Token>,
     held: RwLock<Held>,
     pub(super) callbacks: Mutex<Vec<Arc<Callback>>>,
@@ -54,7 +54,7 @@ impl Handle {
         }
     }
 
-    /// Not in a forked child, where somebody who does not exist may hold `held`; not in a callback of
+    /// Not in a forked child, where a thread that does not exist may hold `held`; not in a callback of
     /// this lock, which may run inside a call that holds it. The lock is lost for both.
     fn check(&self) -> Result<(), Failure> {
         if self.process == std::process::id() && !self.is_calling_back() {
@@ -277,7 +277,7 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
 ///
 /// # Safety
 ///
-/// `lock` is NULL or a live handle that nobody else uses but its callbacks.
+/// `lock` is NULL or a live handle that only its callbacks use beside this call.
 unsafe fn end(
     lock: *mut Handle,
     can: impl FnOnce(&Held) -> Result<(), Failure>,

@@ -153,7 +153,7 @@ impl Logger {
         }
     }
 
-    /// Whether it was not replaced before whoever does that would wait for this call.
+    /// Whether this call was counted before the function was replaced, so that the replacing thread waits for it.
     fn begin(&self, sink: &Sink, process: u32) -> bool {
         sink.calls.begin(process);
         let begun = self.is(sink);
@@ -195,7 +195,7 @@ impl Logger {
         }
     }
 
-    /// Or that of whoever came later: several may come at once.
+    /// Or a later one: several threads may replace it at once.
     fn use_level_of(&self, mut sink: &'static Sink) {
         log::set_max_level(sink.max_level);
         while !self.is(sink)
@@ -321,7 +321,7 @@ mod tests {
         assert!(calls.any(1));
         calls.end(1);
         assert!(calls.any(1));
-        // A child: nobody is there. One call more, and the end of the one in which it was forked.
+        // A child: no call is running. One call more, and the end of the one in which it was forked.
         assert!(!calls.any(2));
         calls.begin(2);
         assert!(calls.any(2));

@@ -41,7 +41,7 @@ impl Redlock {
     /// | code | fault | warning | note |
     /// | --- | --- | --- | --- |
     /// | `reach`, `auth` | it cannot be asked, and [too few are left](Report::is_fit) | it cannot be asked | |
-    /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | somebody has that lock |
+    /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | another holder has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a cluster's node, a sentinel | | |
     /// | `eviction` | a policy that removes locks | keys were removed before the policy was corrected; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
@@ -171,7 +171,7 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     ];
     let mut bytes = Vec::new();
     for (_, action) in &steps {
-        // Not by a script's hash: nobody may have loaded it.
+        // Not by a script's hash: it may not have been loaded.
         action.pack(key, false, &mut bytes);
     }
     let replies = query.ask::<3>(&bytes)?;
@@ -193,7 +193,7 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     Ok(name.unwrap_or(Probe::Passed))
 }
 
-/// Milliseconds that the node's clock is ahead of ours, as far as that can be told from here.
+/// Milliseconds that the node's clock is ahead of ours, as far as that can be measured from here.
 fn clock_offset(query: &mut Query) -> Result<Option<i64>, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"TIME"]], None);

@@ -13,7 +13,7 @@ use crate::text::human;
 
 /// Clocks that differ by more are noticed.
 const CLOCK: i64 = 1000;
-/// A server that has not been up for so long was restarted lately.
+/// A server that has been up for less than this was restarted lately.
 const LATELY: Duration = Duration::from_secs(3600);
 
 /// How bad a [`Finding`] is. A worse severity is greater: `severity() >= Severity::Warning` selects warnings and faults.
@@ -109,7 +109,7 @@ pub(crate) enum Place {
 #[derive(Clone, Debug)]
 pub(crate) enum Probe {
     Passed,
-    /// Somebody has it.
+    /// Another holder has it.
     Held,
     /// What was refused, and how.
     Refused(&'static str, Cause),
@@ -152,7 +152,7 @@ pub(crate) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// How long the restart guard keeps a server from voting that has been up for so long.
+    /// How long the restart guard still keeps a server with this uptime from voting.
     fn votes_in(&self, uptime: Duration) -> Duration {
         let guard = self.guard.map(Guard::new);
         guard.map_or(Duration::ZERO, |guard| guard.left(uptime))
@@ -345,7 +345,7 @@ impl<'a> Findings<'a> {
         let count = self.nodes.len();
         match count {
             1 => {
-                let text = "one node: when it is away nobody gets a lock. 3 or 5 tolerate 1 or 2";
+                let text = "one node: when it is away no lock can be taken. 3 or 5 tolerate 1 or 2";
                 return self.add_for_all(Severity::Note, "count", text);
             }
             _ if count.is_multiple_of(2) => {

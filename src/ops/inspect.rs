@@ -14,10 +14,10 @@ use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::{Fingerprint, Token};
 
-const _: () = assert!(lock_value::LONGEST == 93, "LOOK asks for so much");
+const _: () = assert!(lock_value::LONGEST == 93, "LOOK asks for this length");
 
 impl Redlock {
-    /// Shows who holds a lock, node by node, at this moment: for people who investigate a problem. Do not decide by
+    /// Shows the holder of a lock, node by node, at this moment: for the investigation of problems. Do not decide by
     /// it whether to take a lock: call [`try_acquire`](Redlock::try_acquire) for that.
     ///
     /// It changes nothing, and uses connections of its own, which end with the call; each node has
@@ -172,7 +172,7 @@ pub enum NodeState {
     Failed(NodeErrors),
 }
 
-/// Who holds a lock, without the token that could release it. `Display` is the fingerprint, and the label if
+/// The holder of a lock, without the token that could release it. `Display` is the fingerprint, and the label if
 /// there is one.
 #[derive(Clone)]
 pub struct Holder {
@@ -312,7 +312,7 @@ mod tests {
         decide(&nodes.iter().collect::<Vec<_>>())
     }
 
-    /// All that `kinds` of answers can come to, for so many nodes.
+    /// All that `kinds` of answers can come to, for `count` nodes.
     fn all(kinds: &[NodeState], count: usize) -> Vec<Vec<NodeState>> {
         let mut all = vec![Vec::new()];
         for _ in 0..count {

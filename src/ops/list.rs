@@ -22,7 +22,7 @@ const TIMEOUTS: u32 = 4;
 const LOOKS: u32 = 3;
 
 impl Redlock {
-    /// Lists the locks on the nodes, and what is wrong with them: for people who look for leftovers, and for
+    /// Lists the locks on the nodes, and what is wrong with them: to find leftovers by hand, and for
     /// monitoring.
     ///
     /// Without a pattern: all keys whose values look like locks of this crate. With a pattern (a glob of Redis' `SCAN`,

@@ -4,7 +4,7 @@
 //!
 //! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
-//! - `inspect`: who holds a lock, node by node
+//! - `inspect`: the holder of a lock, node by node
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks

@@ -394,7 +394,7 @@ fn doctor_ends_with_1_for_a_fault_and_if_strict_for_a_warning() {
         "{out}"
     );
     assert!(out.ends_with("The nodes are fit for locks.\n"), "{out}");
-    // Of a node that cannot be asked nothing is known.
+    // Nothing is known about a node that cannot be asked.
     let (_, report) = json_of(&servers, &["doctor", "--json"]);
     assert_eq!(report["nodes"][1]["version"], Value::Null);
 
@@ -1003,7 +1003,7 @@ fn nodes_that_fail_are_named_and_a_quorum_decides() {
     assert_eq!(listed(&servers, &[]), (0, seen, vec![0]));
     servers[1].kill();
     let seen = locks(&["a 3 -", "left 1 -", "unknown 2 -"]);
-    // Where it could be on a majority, nobody says that it is not.
+    // Where it could be on a majority, it is not called a leftover.
     assert_eq!(listed(&servers, &[]), (0, seen, vec![0, 1]));
     let (code, out, err) = says(&servers, &["list"]);
     assert_eq!((code, out.lines().count()), (0, 4), "{out}");

@@ -429,7 +429,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
     let binary = file("binary", 0o600, b"\xff\n");
     let twice = file("twice", 0o600, format!("{url}\n{url}\n").as_bytes());
     let directory = dir.path().to_str().unwrap();
-    // The arguments, REDLOCK_NODES, REDLOCK_NODES_FILE; the exit code, and what is said.
+    // The arguments, REDLOCK_NODES, REDLOCK_NODES_FILE; the exit code, and the error.
     type Case<'a> = (&'a [&'a str], &'a str, &'a str, i32, &'a [&'a str]);
     let cases: &[Case<'_>] = &[
         (
@@ -500,7 +500,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
                 "write redis://host:port",
             ],
         ),
-        // What other programs take, or who encodes too much.
+        // What other programs take, and what is encoded too much.
         (
             &[],
             "redis://a:6379,password=hunter2=,ssl=True",
@@ -694,7 +694,7 @@ fn names_and_arguments_go_through_as_they_are() {
     assert!(said.contains(r"two\nlines \xff"), "{said}");
     let mut dashes = fleet.command(&["run", "--", "-name", "sh", "-c", "echo $REDLOCK_NAME"]);
     assert_eq!(dashes.output().unwrap().stdout, b"-name\n");
-    // Nothing else is told to COMMAND.
+    // COMMAND learns nothing else.
     let (_, out, _) = fleet.output(&["run", "x", "env"]);
     let ours: Vec<&str> = out
         .lines()
@@ -880,7 +880,7 @@ fn fair_ones_run_in_the_order_in_which_they_came() {
             go.display()
         );
         let mut first = fleet.start(&["run", "--fair", "x", "sh", "-c", &hold]);
-        // Who does not wait leaves the queue as it is.
+        // A caller that does not wait leaves the queue as it is.
         assert_eq!(fleet.code(&["run", "--fair", "-n", "x", "true"]), 75);
         let wait = |i: usize| {
             let script = format!("echo {i} >>{}", file.display());
@@ -1214,7 +1214,7 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
         stop(pid);
         signal(pid, Signal::SIGCONT);
         std::thread::sleep(ms(250));
-        assert!(!runs(command.id()), "nobody let it begin");
+        assert!(!runs(command.id()), "nothing let it begin");
         (command, to_gate, wrapper, guard)
     };
 
@@ -1259,7 +1259,7 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     assert!(guard.wait().unwrap().success());
     drop(gate);
 
-    // Nobody opens the gate any more.
+    // Nothing opens the gate any more.
     let (mut command, gate, _wrapper, mut guard) = start();
     drop(gate);
     assert_eq!(command.wait().unwrap().code(), Some(71));
@@ -1337,7 +1337,7 @@ fn without_an_answer_from_its_guard_nothing_begins() {
                     .split_whitespace()
                     .nth(1)
                     .and_then(|one| one.parse().ok());
-                // Stopped between fork and exec it would stop whoever started it, too.
+                // Stopped between fork and exec it would stop the process that started it, too.
                 let words = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 let is_guard = |pid: &i32| words(*pid).windows(7).any(|word| word == b"__guard");
                 if let Some(second) = second.filter(is_guard) {
@@ -1363,7 +1363,7 @@ fn without_an_answer_from_its_guard_nothing_begins() {
 
 // What is done to the nodes.
 
-/// Writes stand still for so many milliseconds; what is there can be seen.
+/// Writes stand still for this number of milliseconds; what is there can be seen.
 fn pause(servers: &[Server], ms: u64) {
     for server in servers {
         server.command(&["CLIENT", "PAUSE", &ms.to_string(), "WRITE"]);
@@ -1458,7 +1458,7 @@ fn a_wrapper_that_writes_into_a_full_pipe_is_in_time_and_ends() {
     pause(&fleet.servers[..2], 60_000);
     job.ends_protected(&fleet, "x");
     unpause(&fleet.servers);
-    eventually("it ends, though nobody reads", || {
+    eventually("it ends, though nothing reads", || {
         job.wrapper.try_wait().unwrap().is_some()
     });
     assert_eq!(job.wait().code(), Some(76));
@@ -1641,7 +1641,7 @@ fn signals_reach_the_command_once_and_its_answer_is_the_answer() {
     }
 }
 
-/// What a program handles that is told of its time or of a queue in this way, and what it dies by.
+/// What a program handles that learns of its time or of a queue in this way, and what it dies by.
 #[test]
 fn other_signals_reach_the_command_too() {
     let fleet = Fleet::new(3);
@@ -1800,7 +1800,7 @@ fn input_and_output_are_the_commands_alone() {
         "",
         "the end of its output is seen while it runs"
     );
-    eventually("nobody reads any more", || input.write_all(b"x").is_err());
+    eventually("nothing reads any more", || input.write_all(b"x").is_err());
     assert!(!is_zombie(job.command));
 }
 
@@ -1909,7 +1909,7 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     let mut job = fleet.start(&["run", "-k", "1s", "x", "sh", "-c", &script]);
     eventually("COMMAND has ended", || is_zombie(job.command));
     assert!(!members(job.group).is_empty(), "it has a grace");
-    // While the guard may kill the group, its number is nobody else's.
+    // While the guard may kill the group, its number is reused by no other process.
     job.guard();
     assert_eq!(stat(job.command).unwrap()[0], "Z");
     job.ends_protected(&fleet, "x");
@@ -1922,7 +1922,7 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     assert!(!is_zombie(away));
     signal(away, Signal::SIGKILL);
     fleet.nothing_is_left();
-    // Those that only wait to be waited for are nobody.
+    // Those that only wait to be waited for do not count.
     let start = Instant::now();
     assert_eq!(
         fleet.code(&["run", "x", "sh", "-c", "sleep 0 & sleep 0 & exit 4"]),

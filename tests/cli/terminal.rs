@@ -193,7 +193,7 @@ fn the_command_reads_from_the_terminal_and_a_script_reads_after_it() {
         terminal.expect("<word>");
         terminal.prompt();
         assert_eq!(terminal.code(), "4");
-        // Not interactive, so nobody gives the terminal but us.
+        // Not interactive, so only we give the terminal away.
         let script = "$r x sh -c \"read a; echo first=\\$a\"; read b; echo second=$b";
         terminal.line(&format!("{shell} -c '{script}'"));
         terminal.line("one");

@@ -1,4 +1,4 @@
-//! Nodes over TLS: the files that are given, and what is said without them.
+//! Nodes over TLS: the files that are given, and the errors without them.
 
 use crate::support;
 
@@ -51,7 +51,7 @@ impl Fleet {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// One that nobody else may read.
+    /// One that no other user may read.
     fn file(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         write(&path, text).unwrap();

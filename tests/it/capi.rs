@@ -508,7 +508,7 @@ fn end(kind: usize, handle: Handle, leak: bool) {
     if !handle.is_null() {
         ALIVE[kind].fetch_sub(1, Relaxed);
     }
-    // SAFETY: null, or taken out of its slot, so nobody else has it.
+    // SAFETY: null, or taken out of its slot, so no other thread has it.
     unsafe {
         match kind {
             CLIENT => redlock_free(handle),
@@ -551,7 +551,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
             &locks[pick(8)]
         };
         let number = NUMBERS[pick(12)];
-        // Nobody waits for long: the locks' holders are among the waiting.
+        // No thread waits for long: the locks' holders are among those that wait.
         let short = [0, 1, 5, 20][pick(4)];
         // Many, since some stay locked for a hundred years.
         let name = random.below(1 << 16).to_le_bytes();

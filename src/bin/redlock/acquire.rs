@@ -14,7 +14,7 @@ use crate::arguments::Job;
 use crate::plan::{ends_the_wait, handled};
 use crate::{End, failed, processes, report};
 
-/// How long one wait for the lock is, so that an outage is said while it lasts.
+/// How long one wait for the lock is, so that an outage is reported while it lasts.
 const SLICE: Duration = Duration::from_secs(10);
 
 /// The signals that are handled, as they come. What was to be ignored from the start (nohup) stays ignored.

@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Run(Run),
     /// Let something happen at most once in a time
     Throttle(Throttle),
-    /// Show who holds a lock, node by node
+    /// Show the holder of a lock, node by node
     Inspect(Inspect),
     /// Show the locks on the nodes, and what is wrong with them
     List(List),
@@ -79,7 +79,7 @@ pub(crate) struct Run {
     /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]
     #[arg(short = 'k', long, value_name = "TIME")]
     pub(crate) grace: Option<Time>,
-    /// Whoever has waited longest is next; to be said on all hosts
+    /// The host that has waited longest is next; to be given on all hosts
     #[arg(long)]
     pub(crate) fair: bool,
     /// Give COMMAND the lock's fencing token, in REDLOCK_FENCE
@@ -220,7 +220,7 @@ pub(crate) struct Votes {
 const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
 
 const PROBLEMS: &str = "Problems:\n  no-expiry    It has no ttl, so nothing ends it, and this program did not make it\n  \
-    minority     It lay on less than half of the nodes in three looks: somebody's leftover\n  \
+    minority     It lay on less than half of the nodes in three looks: a leftover\n  \
     long         It stays for longer than --older";
 
 fn exit_codes() -> String {

@@ -41,7 +41,7 @@ pub(crate) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     if wrapper.is_none() || wrapper != Some(getppid()) {
         return NO_PROCESS;
     }
-    // Nothing runs before the guard knows until when it may. Not a stop: anybody's SIGCONT would end that.
+    // Nothing runs before the guard knows until when it may. Not a stop: a SIGCONT of any process would end that.
     if { gate }.read_exact(&mut [0]).is_err() {
         return NO_PROCESS;
     }

@@ -38,7 +38,7 @@ pub(crate) fn give_up(
             true => kept.release(),
             false => leave(kept.stop(), rest),
         });
-        // Wakes who waits for signals.
+        // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
     };
     let thread = thread::Builder::new().name("redlock-end".into());

@@ -1,4 +1,4 @@
-//! `redlock inspect`: who holds a lock, node by node.
+//! `redlock inspect`: the holder of a lock, node by node.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     }
 }
 
-/// What is said of the lock, or by a node.
+/// The state of the lock, or what one node reports.
 struct Seen<'a> {
     word: &'static str,
     holder: Option<&'a Holder>,

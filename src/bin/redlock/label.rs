@@ -9,7 +9,7 @@ pub(crate) fn label() -> String {
     of(&host.to_string_lossy(), std::process::id())
 }
 
-/// Of the host's name so much as there is room for.
+/// The host's name as far as there is room, and the process.
 fn of(host: &str, process: u32) -> String {
     let process = format!(":{process}");
     let mut label = String::new();

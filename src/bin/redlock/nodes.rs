@@ -21,7 +21,7 @@ const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
 /// Sixty-four nodes need less.
 const LONGEST_FILE: usize = 1 << 20;
-/// How long who writes into a pipe may take, which asks a store of secrets, or is a person.
+/// How long the writer of a pipe may take: it may ask a store of secrets, or be a person.
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// The client, and the options that it has.
@@ -143,7 +143,7 @@ fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
         let info = node(url, format_args!("{place}"))?;
         match has_password(&info) {
             true => Err(format!(
-                "{place} has a password, which ps shows to everybody: put it into a file for --nodes-file, or \
+                "{place} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
                  into {VARIABLE}"
             )),
             false => Ok(info),
@@ -181,7 +181,7 @@ fn private(mode: u32, secret: &str) -> Result<(), String> {
     match mode & 0o004 {
         0 => Ok(()),
         _ => Err(format!(
-            "{secret}, and everybody may read the file (mode {:03o}): chmod o-r",
+            "{secret}, and every user may read the file (mode {:03o}): chmod o-r",
             mode & 0o777
         )),
     }
@@ -251,7 +251,7 @@ fn read(path: &Path, within: Duration) -> io::Result<(u32, Vec<u8>)> {
         match poll(&mut polled, wait) {
             Ok(0) => {
                 let text = format!(
-                    "not read to its end within {within:?}: is it a pipe that nobody closes?"
+                    "not read to its end within {within:?}: is it a pipe that is never closed?"
                 );
                 return Err(io::Error::new(ErrorKind::TimedOut, text));
             }
@@ -304,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_writes_or_closes_is_waited_for_within_its_time() {
+    fn a_pipe_that_is_not_written_or_closed_is_waited_for_within_its_time() {
         let path = fifo("silent");
         let begin = Instant::now();
-        let nobody = read(&path, SECOND / 2).unwrap_err();
+        let unopened = read(&path, SECOND / 2).unwrap_err();
         let writer = OpenOptions::new().read(true).write(true).open(&path);
         let open = read(&path, SECOND / 2).unwrap_err();
         assert!(begin.elapsed() > SECOND / 2 && begin.elapsed() < 6 * SECOND);
-        for error in [nobody, open] {
+        for error in [unopened, open] {
             let text = error.to_string();
             assert!(text.contains("500ms") && text.contains("pipe"), "{text}");
         }

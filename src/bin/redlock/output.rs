@@ -1,4 +1,4 @@
-//! Lines to standard error. A thread writes them, so that a reader who does not read delays nothing.
+//! Lines to standard error. A thread writes them, so that a reader that does not read delays nothing.
 
 use std::fmt;
 use std::io::{Write, stderr};
@@ -59,7 +59,7 @@ pub(crate) fn flush() {
 fn writer() -> Option<SyncSender<Line>> {
     let (writer, lines) = sync_channel(WAITING);
     let write = move || {
-        // A terminal that stops who writes in the background would stop us all.
+        // A terminal that stops writers in the background would stop the whole process.
         let mut blocked = SigSet::empty();
         blocked.add(Signal::SIGTTOU);
         let _ = blocked.thread_block();
@@ -95,7 +95,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// What the library logs, for so many `-v`.
+/// What the library logs, by the number of `-v`.
 pub(crate) fn log(verbose: u8) {
     let level = match verbose {
         0 => return,

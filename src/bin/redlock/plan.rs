@@ -10,11 +10,11 @@ use signal_hook::consts::{
 
 use crate::{End, TIMED_OUT};
 
-/// The wrapper kills COMMAND's group so long before the lease ends.
+/// How long before the lease ends the wrapper kills COMMAND's group.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
 /// The guard does, if the wrapper has not.
 pub(crate) const GUARD_MARGIN: Duration = Duration::from_millis(50);
-/// How far the guard's time may be off before it is told again: it still acts before the lease ends.
+/// How far the guard's time may be off before it is set again: it still acts before the lease ends.
 const GUARD_SLACK: Duration = Duration::from_millis(50);
 /// A wait on the monotonic clock does not see a suspend, so none is longer.
 const TICK: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub(crate) enum Why {
     LeftOver,
 }
 
-/// What is to be done to COMMAND's group. Always done before it is said.
+/// What is to be done to COMMAND's group. Always done before it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Nothing,
@@ -71,7 +71,7 @@ pub(crate) enum OnStop {
     StopToo {
         group: bool,
     },
-    /// Nobody could let us go on, so it goes on at once, as it would without us.
+    /// No process could let us go on, so it goes on at once, as it would without us.
     GoOn,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Plan {
     killed: Option<Duration>,
     /// Until when the guard leaves COMMAND alone.
     guarded: Option<Duration>,
-    /// The time before that had passed when it was told: it may have killed COMMAND, though the lock was renewed.
+    /// The time before that had passed when it was set: it may have killed COMMAND, though the lock was renewed.
     overslept: bool,
     looks: u32,
 }
@@ -164,7 +164,7 @@ impl Plan {
         Act::Kill(why)
     }
 
-    /// The time to tell the guard, if it must be told another one.
+    /// The time to give to the guard, if it needs another one.
     pub(crate) fn guard_until(&mut self, lease: Lease) -> Option<Duration> {
         let told = self.guarded?;
         let until = guard_time(lease);
@@ -183,7 +183,7 @@ impl Plan {
         until
     }
 
-    /// COMMAND was stopped. `orphaned`: nobody could let us go on if we stopped.
+    /// COMMAND was stopped. `orphaned`: no process could let us go on if we stopped.
     pub(crate) fn stopped(&mut self, signal: i32, terminal: Terminal, orphaned: bool) -> OnStop {
         self.state = State::Stopped;
         let then = match (terminal, signal) {
@@ -459,7 +459,7 @@ mod tests {
         let mut plan = running();
         plan.guard_until(after).unwrap();
         assert_eq!(plan.ended(kill, after), None);
-        // Later it is somebody else.
+        // Later it is another process.
         let mut plan = running();
         plan.guard_until(after).unwrap();
         plan.guard_until(renewed(140 * S)).unwrap();
@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(plan.guard_until(lease(110 * S, 20 * S + 50 * MS)), None);
         let renewed = plan.guard_until(lease(110 * S, 29 * S));
         assert_eq!(renewed, Some(139 * S - GUARD_MARGIN));
-        // Somebody set the clock, or it was lost.
+        // The clock was set, or it was lost.
         let lost = plan.guard_until(lease(111 * S, Duration::ZERO));
         assert_eq!(lost, Some(111 * S));
         assert!(GUARD_MARGIN < MARGIN && GUARD_SLACK <= GUARD_MARGIN);

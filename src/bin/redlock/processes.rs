@@ -48,7 +48,7 @@ pub(crate) fn is_alive(group: Pid) -> bool {
         .any(|(name, process)| !["Z", "X"].contains(&&*process.state) || threads(&name) > 1)
 }
 
-/// Whether nobody could let our group go on if it stopped: no shell in our session has started it. The kernel does
+/// Whether no process could let our group go on if it stopped: no shell in our session has started it. The kernel does
 /// not stop such a group at the terminal's stop key.
 pub(crate) fn is_orphaned() -> bool {
     let Some(ours) = look("self") else {

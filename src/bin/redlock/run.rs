@@ -98,7 +98,7 @@ struct Run<'a> {
     signals: &'a Receiver<i32>,
     /// An interrupt or quit came by way of us, not from the keyboard straight to COMMAND.
     handed_on_key: bool,
-    /// Signals did not reach COMMAND, and that was said.
+    /// Signals did not reach COMMAND, and that was reported.
     refused: bool,
     /// COMMAND never began, since the guard did not answer.
     unguarded: bool,
@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
         match armed {
             Ok(()) => {
                 self.terminal.offer();
-                // If there is nobody any more, that is seen where its end is.
+                // If the group is empty, that is seen where its end is.
                 let _ = gate.write_all(&[1]);
             }
             Err(_) => {
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// How we end, as [`Plan::ended`] says it. The lock, if nothing of COMMAND's group is left: else nobody may
+    /// How we end, as [`Plan::ended`] says it. The lock, if nothing of COMMAND's group is left: else no process may
     /// have it before its ttl is over.
     fn finish(mut self) -> (Option<End>, Option<KeptLock>) {
         let end = loop {
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
             match self.command_end() {
                 Ok(None) => {}
                 Ok(Some(end)) => break self.ended(end),
-                // Somebody else has waited for it.
+                // Another thread has waited for it.
                 Err(error) => break Some(no_process("COMMAND's end", &error)),
             }
             if self.plan.gives_up(self.lease()) {
@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
         (end, Some(self.kept))
     }
 
-    /// COMMAND's end, if it has ended. It stays a zombie, so that its number, and its group's, is nobody else's.
+    /// COMMAND's end, if it has ended. It stays a zombie, so that its number, and its group's, is reused by no other process.
     fn command_end(&self) -> Result<Option<End>, Errno> {
         let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::Pid(self.group), peek) {
@@ -377,7 +377,7 @@ impl<'a> Run<'a> {
                 self.terminal.offer();
                 self.send(Signal::SIGCONT);
             }
-            // Whoever lets us go on sends SIGCONT, which is handed on.
+            // SIGCONT lets us go on, and is handed on.
             OnStop::StopToo { group } => self.terminal.stop_too(group),
             OnStop::GoOn => {
                 self.send(Signal::SIGCONT);
@@ -441,7 +441,7 @@ impl<'a> Run<'a> {
         info!("the guard is gone");
     }
 
-    /// Process 1 waits for everybody's children.
+    /// Process 1 waits for the children of all processes.
     fn adopted(&mut self) {
         self.senders
             .retain_mut(|sender| matches!(sender.try_wait(), Ok(None)));
@@ -462,7 +462,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// They are COMMAND's alone: who is at the other end of a pipe learns when it closes them.
+/// They are COMMAND's alone: the other end of a pipe learns when it closes them.
 fn hand_over_input_and_output() {
     if let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);

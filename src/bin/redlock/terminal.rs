@@ -28,7 +28,7 @@ impl Terminal {
         Terminal {
             file: file.ok(),
             group,
-            // In a pipeline it belongs to who shows the result.
+            // In a pipeline it belongs to the process that shows the result.
             wanted: stdin().is_terminal() && stdout().is_terminal(),
         }
     }
@@ -69,7 +69,7 @@ impl Terminal {
         had
     }
 
-    /// Stops this process until somebody lets it go on; or its whole group, which the terminal's stop key would
+    /// Stops this process until it is let go on; or its whole group, which the terminal's stop key would
     /// have stopped, had COMMAND been in it.
     pub(crate) fn stop_too(&self, group: bool) {
         self.take_back();
@@ -80,7 +80,7 @@ impl Terminal {
         }
     }
 
-    /// COMMAND was ended from the keyboard, so whoever waits for us in our group (a script) is told, too, as if
+    /// COMMAND was ended from the keyboard, so a process of our group that waits for us (a script) is signalled, too, as if
     /// COMMAND had been in it. We are as well, and end next.
     pub(crate) fn pass_on_key(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(0), signal);

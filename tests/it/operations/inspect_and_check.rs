@@ -1,4 +1,4 @@
-//! What operators look at: who holds a lock, and whether the nodes are fit for locks.
+//! What operators look at: the holder of a lock, and whether the nodes are fit for locks.
 
 use crate::support;
 
@@ -64,7 +64,7 @@ fn every_state_of_a_lock_is_seen_with_any_nodes_down() {
                 |servers: &[Server], key: &str| servers.iter().all(|server| server.exists(key));
             eventually("on all", || all(&servers, "held"));
             for (i, server) in servers.iter().enumerate() {
-                // Each node another one's, of two; without a majority for anybody.
+                // Two holders in turn, neither of which has a majority.
                 let value = [if i % 2 == 0 { 1 } else { 2 }; 20];
                 if i != 2 && i != 4 {
                     server.command_bytes(&[b"SET", b"blocked", &value, b"PX", b"60000"]);
@@ -436,7 +436,7 @@ fn what_refuses_locks_is_named() {
         let url = server.url().replace("://", "://few:secret@");
         expect(Severity::Warning, "probe", &url);
     }
-    // Of the name alone.
+    // The name alone.
     let servers = good(3);
     let user = "ACL SETUSER few on >secret resetkeys ~locks:* resetchannels -@all \
         +set +get +del +pttl +pexpire +eval +time +info +config|get";
@@ -482,7 +482,7 @@ fn what_refuses_locks_is_named() {
     let alone = redlock_on(vec![server.url()]);
     assert!(!alone.check("probe").unwrap().is_fit());
     assert!(alone.check("other").unwrap().is_fit());
-    // On a majority: nobody can lock.
+    // On a majority: no lock can be taken.
     let servers: Vec<Server> = (0..3)
         .map(|_| with(&["--min-replicas-to-write", "1"]))
         .collect();
@@ -494,7 +494,7 @@ fn what_refuses_locks_is_named() {
 }
 
 #[test]
-fn nodes_that_fail_in_different_ways_are_unfit_as_soon_as_nobody_can_lock() {
+fn nodes_that_fail_in_different_ways_are_unfit_as_soon_as_no_lock_can_be_taken() {
     let mut servers = good(4);
     servers.push(with(&["--min-replicas-to-write", "1"]));
     let redlock = redlock_on(urls(&servers));
@@ -703,7 +703,7 @@ fn numbers_of_nodes_and_young_ones_are_named() {
     assert_eq!(findings(&redlock), [(Severity::Warning, None, "count")]);
     let redlock = redlock_on(urls(&servers[..1]));
     assert_eq!(findings(&redlock), [(Severity::Note, None, "count")]);
-    // With the guard nothing need be kept on disk, and who is young does not vote.
+    // With the guard nothing need be kept on disk, and a young node does not vote.
     let servers = Server::several(3);
     let guarded = options().restart_guard(Duration::from_secs(3600));
     let redlock = Redlock::new(urls(&servers)).unwrap();

@@ -203,7 +203,7 @@ fn an_observer_that_does_not_return_keeps_no_node_from_being_logged() {
         eventually("it is logged", || says(&away));
         assert!(told.lock().unwrap().is_empty());
         wakes.store(true, Ordering::SeqCst);
-        eventually("both are told", || {
+        eventually("both are logged", || {
             let told = told.lock().unwrap();
             told.contains(&1) && told.contains(&3)
         });
@@ -256,7 +256,7 @@ fn a_logger_that_uses_the_same_redlock_stops_nobody() {
     });
 }
 
-/// For ever, in whatever thread it is: only that one stands still.
+/// For ever, in whatever thread it is: only that thread stands still.
 #[test]
 fn a_logger_that_blocks_stops_nobody_else() {
     let name = "a_logger_that_blocks_stops_nobody_else";
@@ -267,7 +267,7 @@ fn a_logger_that_blocks_stops_nobody_else() {
         let mut servers = Server::several(3);
         let redlock = connected(&servers);
         let kept = keep(&redlock, "kept", ms(900), HOUR);
-        // What is lost is said by the thread that renews, or that watches, if anybody has it say so.
+        // A loss is logged by the thread that renews, or that watches, if anything is.
         let taken = keep(&redlock, "taken", ms(900), HOUR);
         taken.on_lost(|_| ());
         rule(|_, text| {
@@ -296,7 +296,7 @@ fn a_logger_that_blocks_stops_nobody_else() {
         assert!(taken.wait_lost(Duration::from_secs(20)));
         for _ in 0..2 {
             servers[0].kill();
-            eventually("somebody is blocked", || {
+            eventually("a thread is blocked", || {
                 BLOCKED.load(Ordering::Relaxed) > 0
             });
             servers[0].restart();
@@ -309,7 +309,7 @@ fn a_logger_that_blocks_stops_nobody_else() {
         assert!(!kept.wait_lost(ms(1800)));
         // And no more than one for each reason.
         assert!(BLOCKED.load(Ordering::Relaxed) <= 3);
-        // The users hold what they hold; nobody waits for them.
+        // The users hold what they hold; nothing waits for them.
         std::mem::forget((kept, taken, redlock));
     });
 }

@@ -15,7 +15,7 @@ use support::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What an observer was told, in words.
+/// The events that an observer received, in words.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -275,7 +275,7 @@ fn every_loss_is_told_once_and_before_the_end() {
     check("taken, extended", refused, &|| {
         assert!(matches!(taken().extend(TTL), Err(Error::Lost)));
     });
-    // What keeps it finds out, or its holder, whoever is first.
+    // What keeps it finds out, or its holder, whichever is first.
     let limit = &["acquired 1", "lost HoldLimit", "ended WasLost"];
     for ending in 0..4 {
         check("held for as long as it may be", limit, &|| {
@@ -290,21 +290,21 @@ fn every_loss_is_told_once_and_before_the_end() {
                 1 => assert!(kept.release().is_err()),
                 2 => kept.stop().leak(),
                 _ => {
-                    eventually("it is told", || told.has("lost HoldLimit"));
+                    eventually("it is reported", || told.has("lost HoldLimit"));
                     drop(kept);
                 }
             }
             // Where the other thread tells of the loss, it tells of the end, too.
-            eventually("the end is told", || told.has("ended WasLost"));
+            eventually("the end is reported", || told.has("ended WasLost"));
         });
     }
-    // Nobody asks, and nobody finds out before the end.
+    // Nothing asks, and nothing finds out before the end.
     check("kept, and dropped when it is over", limit, &|| {
         let lock = redlock.acquire("a", ms(600)).unwrap();
         let kept = lock.keep_alive(ms(600)).unwrap();
         eventually("the renewal finds out", || told.has("lost HoldLimit"));
         drop(kept);
-        eventually("the end is told", || told.has("ended WasLost"));
+        eventually("the end is reported", || told.has("ended WasLost"));
     });
 }
 
@@ -360,7 +360,7 @@ fn waits_attempts_and_times_are_those_of_the_lock() {
         lock.release().unwrap();
     });
     let mut facts = facts.lock().unwrap().split_off(1);
-    // The first one's end may be told before the second one has it, or after.
+    // The first one's end may be reported before the second one has it, or after.
     if facts[0].1 == 0 {
         facts.swap(0, 1);
     }
@@ -382,7 +382,7 @@ fn renewals_are_told_and_so_is_one_that_fails() {
     eventually("renewed", || told.has("extended by renewal"));
     servers[..2].iter().for_each(Server::stop);
     let failed = "not extended by renewal Unavailable";
-    eventually("it is told", || told.has(failed));
+    eventually("it is reported", || told.has(failed));
     servers[..2].iter().for_each(Server::resume);
     told.take();
     eventually("renewed again", || told.has("extended by renewal"));
@@ -428,7 +428,7 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_hears_of_none_be
     delete(&servers, "b");
     eventually("it is lost", || told.has("b lost Taken"));
     wakes.store(true, Ordering::SeqCst);
-    eventually("the others are told", || {
+    eventually("the others are reported", || {
         told.has("a extended by renewal") && told.has("c extended by renewal")
     });
     let [a, b, c] = locks;
@@ -445,8 +445,8 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_hears_of_none_be
     assert_eq!(behind, ["b lost Taken", "b ended WasLost"], "{told:?}");
 }
 
-/// The thread that keeps locks tells that one is lost, and takes its time; its holder does not wait for
-/// that, and its end is told behind it all the same.
+/// The thread that keeps locks reports that one is lost, and takes its time; its holder does not wait for
+/// that, and its end is reported behind it all the same.
 #[test]
 fn an_observer_that_sleeps_at_a_loss_holds_up_nobody_and_hears_of_the_end_behind_it() {
     let servers = Server::several(3);
@@ -482,7 +482,7 @@ fn an_observer_that_sleeps_at_a_loss_holds_up_nobody_and_hears_of_the_end_behind
     assert!(!other.wait_lost(Duration::from_secs(4)));
     assert!(!told.has("ended WasLost"));
     wakes.store(true, Ordering::SeqCst);
-    eventually("the end is told", || told.has("ended WasLost"));
+    eventually("the end is reported", || told.has("ended WasLost"));
     other.release().unwrap();
     let told = told.take();
     let position = |word: &str| told.iter().position(|one| one == word).unwrap();
@@ -592,7 +592,7 @@ fn acquired_less_ended_is_what_is_held_whatever_happens() {
             all.flatten().collect::<Vec<_>>()
         });
         let quiet = |count: i64| {
-            eventually("as many are held as were told", || {
+            eventually("as many are held as were reported", || {
                 held.load(Ordering::SeqCst) == count
             });
         };
@@ -623,7 +623,7 @@ fn misbehave(number: u32, own: &OnceLock<Redlock>) {
     }
 }
 
-/// Locks with names that nobody else uses, held and ended in all ways; and now and then one that all want. What
+/// Locks with names that no other thread uses, held and ended in all ways; and now and then one that all want. What
 /// it holds at the end.
 fn use_locks(redlock: &Redlock, user: u64, over: &AtomicBool) -> Vec<redlock_sync::Lock> {
     let mut random = Random(user * 2 + 1);
@@ -792,7 +792,7 @@ fn an_observer_that_locks_the_same_resource_cannot_deadlock() {
             }
         });
         servers[0].restart();
-        eventually("all was told", || {
+        eventually("all was reported", || {
             drop(redlock.acquire("b", TTL).unwrap());
             let told = told.lock().unwrap();
             let has = |start: &str| told.iter().any(|one| one.starts_with(start));
@@ -800,7 +800,7 @@ fn an_observer_that_locks_the_same_resource_cannot_deadlock() {
         });
         let told = told.lock().unwrap();
         let has = |what: &str| assert!(told.iter().any(|one| one == what), "{what}: {told:?}");
-        // While it is held nobody gets it, and when it has ended everybody can.
+        // While it is held no other thread gets it, and when it has ended any can.
         has("acquired 1 false");
         has("extended by hand false");
         has("extended by renewal false");
@@ -832,7 +832,7 @@ fn an_observer_may_drop_the_last_clone() {
             .with_options(options())
             .unwrap();
         let made = made.with_observer(observer);
-        // What is told before that is of no account.
+        // What is reported before that does not count.
         eventually("all nodes are connected and well", || {
             let lock = take(&made, "b");
             let all = servers.iter().all(|server| server.exists("b"));
@@ -848,7 +848,7 @@ fn an_observer_may_drop_the_last_clone() {
             }
             "lost" => {
                 let kept = lock.keep_alive(ms(600)).unwrap();
-                eventually("it is told", || fired.load(Ordering::SeqCst));
+                eventually("it is reported", || fired.load(Ordering::SeqCst));
                 drop(kept);
                 continue;
             }
@@ -863,7 +863,7 @@ fn an_observer_may_drop_the_last_clone() {
             _ => {}
         }
         drop(lock);
-        eventually("it is told", || fired.load(Ordering::SeqCst));
+        eventually("it is reported", || fired.load(Ordering::SeqCst));
         assert!(last.lock().unwrap().is_none());
         eventually("connections are closed", || {
             servers[1..].iter().all(|server| server.clients() == 0)
@@ -895,7 +895,7 @@ fn a_forked_child_is_silent_and_the_parent_is_told_as_before() {
                 drop((dropped, kept));
                 take(&redlock, "of the child").release().unwrap();
                 assert!(redlock.try_acquire("kept", TTL).unwrap().is_none());
-                // One of its own is told.
+                // One of its own is reported.
                 let own = Told::default();
                 let redlock = redlock.clone().with_observer(own.observer());
                 take(&redlock, "of the child").release().unwrap();
@@ -921,7 +921,7 @@ fn a_forked_child_is_silent_and_the_parent_is_told_as_before() {
     });
 }
 
-/// An event, and the name of the thread in which it was told.
+/// An event, and the name of the thread in which it was reported.
 type InThread = (String, Option<String>);
 
 #[test]
@@ -965,7 +965,7 @@ fn nodes_that_go_and_come_are_told_once_each_by_a_thread_of_their_own() {
     until("back 1");
     let lasted = *away.lock().unwrap();
     assert!((ms(500)..=went.elapsed()).contains(&lasted), "{lasted:?}");
-    // One that answers with errors gives no votes, either; and when it goes then, it has been told already.
+    // One that answers with errors gives no votes, either; and when it goes then, it has been reported already.
     told.lock().unwrap().clear();
     servers[1].command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     until("away 1");

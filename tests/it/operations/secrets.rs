@@ -53,7 +53,7 @@ fn of_a_server_that_repeats_tokens() -> Vec<String> {
     vec![text]
 }
 
-/// All that is said of them: errors, inspections and reports.
+/// All that is shown of them: errors, inspections and reports.
 fn of_servers_that_repeat_what_they_are_sent() -> Vec<String> {
     type Answer = fn(&fake::Words) -> Vec<u8>;
     let answers: [Answer; 9] = [
@@ -171,7 +171,7 @@ fn nothing_that_is_shown_or_logged_has_a_token_or_a_password() {
 
         shown.extend(of_servers_that_repeat_what_they_are_sent());
 
-        eventually("a node is said to be away", || {
+        eventually("a node is logged as away", || {
             let lines = LINES.lock().unwrap();
             lines.iter().any(|(_, line)| line.contains("is away"))
         });

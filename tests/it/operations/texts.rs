@@ -76,7 +76,7 @@ fn unavailable_says_how_the_votes_stood_and_names_only_the_nodes_that_failed() {
 }
 
 #[test]
-fn where_too_few_are_there_to_ask_nobody_votes_and_that_is_said() {
+fn where_too_few_are_there_to_ask_no_node_votes_and_that_is_shown() {
     let mut servers = Server::several(3);
     servers[..2].iter_mut().for_each(Server::kill);
     let redlock = redlock(&servers);
@@ -97,9 +97,9 @@ fn a_late_connection_names_connect_timeout() {
     assert!(cause.to_string().ends_with(expected), "{cause}");
 }
 
-/// Nobody accepts there, so the kernel drops what would be one connection more.
+/// Nothing accepts there, so the kernel drops what would be one connection more.
 #[test]
-fn a_connection_that_nobody_accepts_names_connect_timeout() {
+fn a_connection_that_is_not_accepted_names_connect_timeout() {
     let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     // SAFETY: plain system call on a socket of ours.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
