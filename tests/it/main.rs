@@ -61,6 +61,8 @@ mod operations {
 
 #[cfg(feature = "testing")]
 mod testing {
+    #[cfg(feature = "capi")]
+    mod c;
     mod node;
     mod verdicts;
 }
