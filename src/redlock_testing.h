@@ -54,7 +54,7 @@ size_t redlock_testing_url(const redlock_testing_t *node, char *buf, size_t cap)
 int redlock_testing_hold(redlock_testing_t *node, const void *resource, size_t len, const char *label,
                          uint64_t ttl_ms);
 
-/* Its holder releases the lock, whoever it is, and the first process that waits is notified. 1, or 0 if nobody held it. */
+/* The holder releases the lock, and the first process that waits is notified. 1, or 0 if it was free. */
 int redlock_testing_release(redlock_testing_t *node, const void *resource, size_t len);
 
 /* From now on each lock that is free when it is asked for is held by another process ... */
@@ -63,14 +63,14 @@ int redlock_testing_hold_all(redlock_testing_t *node);
 /* ... which now releases all that it holds, and takes no more. */
 void redlock_testing_release_all(redlock_testing_t *node);
 
-/* How long the node keeps the lock. 0: nobody holds it. */
+/* How long the node keeps the lock. 0: it is free. */
 uint64_t redlock_testing_held_ms(const redlock_testing_t *node, const void *resource, size_t len);
 
 /* The holder's token, to be compared with redlock_lock_token(). Copies at most cap bytes. REDLOCK_TOKEN_SIZE, or 0 if
-   nobody holds the lock. */
+   the lock is free. */
 size_t redlock_testing_token(const redlock_testing_t *node, const void *resource, size_t len, uint8_t *buf, size_t cap);
 
-/* The holder's label; empty if it has none, or nobody holds the lock. Copies as snprintf(). */
+/* The holder's label; empty if it has none, or the lock is free. Copies as snprintf(). */
 size_t redlock_testing_label(const redlock_testing_t *node, const void *resource, size_t len, char *buf, size_t cap);
 
 /* How many processes are in the queue for the lock. Each redlock_t counts as one. */

@@ -98,7 +98,7 @@ class Node:
         self._call("release_all")
 
     def held(self, name):
-        """How long the node keeps the lock. 0: nobody holds it."""
+        """How long the node keeps the lock. 0: it is free."""
         return self._call("held_ms", *_name(name)) / 1000
 
     def label(self, name):

@@ -63,6 +63,7 @@ mod operations {
 mod testing {
     #[cfg(feature = "capi")]
     mod c;
+    mod documents;
     mod node;
     mod verdicts;
 }

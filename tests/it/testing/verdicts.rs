@@ -90,7 +90,7 @@ impl World {
                 "resumed".into()
             }
             (9, count) => {
-                // The lock is somebody else's from now on, and is lost.
+                // Another process releases it, and it is lost.
                 let lock = &self.locks[which % count];
                 let name = lock.resource().to_vec();
                 let thief = redlock.resume(name, *lock.token(), TTL).unwrap();
@@ -178,7 +178,7 @@ impl Nodes {
         }
     }
 
-    /// Where a node grants what most deny, nobody is in the queue there.
+    /// Where a node grants what most deny, no waiter is in the queue there.
     fn has_queue_of(&self, count: u64) -> bool {
         let queued: Vec<u64> = match self {
             Nodes::Servers(servers) => servers.iter().map(|one| one.queued("turn")).collect(),
