@@ -11,6 +11,7 @@
 //! | [`tls`] | How do I reach nodes over TLS, with which certificates? |
 //! | [`shell`] | The command `redlock`, for cron, systemd and scripts |
 //! | [`c`] | C, C++, Python and other languages |
+//! | [`testing`] | How do I test my code without Redis? |
 //! | [`faq`] | Short answers |
 //! | [`performance`] | What does a lock cost, and how do I measure it? |
 //! | [`how_we_know`] | What has been simulated, searched, soaked and compared, and what has not? |
@@ -54,6 +55,10 @@ pub mod performance {}
 pub mod recipes {}
 #[doc = include_str!("guide/shell.md")]
 pub mod shell {}
+// Its code needs the feature.
+#[cfg(any(not(doctest), feature = "testing"))]
+#[doc = include_str!("guide/testing.md")]
+pub mod testing {}
 #[doc = include_str!("guide/tls.md")]
 pub mod tls {}
 #[doc = include_str!("guide/waiting.md")]

@@ -143,6 +143,7 @@
 //! - `tls`: [`rediss://`](guide::tls), with rustls.
 //! - `tls-rustls`: the same without a [crypto provider](guide::tls#the-crypto-provider), which the program then installs.
 //! - `capi`: the C interface, see [C and other languages](guide::c). Its manual is `src/redlock.h`.
+//! - `testing`: nodes for [unit tests](guide::testing), in the test's own process.
 //! - `cli`: the command [`redlock`](guide::shell). It brings `tls`, and adds nothing else to the library.
 //!
 //! # Log levels

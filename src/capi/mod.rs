@@ -1,6 +1,6 @@
 //! The C interface. Its manual is `redlock.h`; here stands only how it is done: errors and panics at the boundary in this
 //! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire`, what it has only while it is kept alive in `kept`, its
-//! callbacks in `callback`, log messages in `log`.
+//! callbacks in `callback`, log messages in `log`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -33,6 +33,10 @@ macro_rules! constants {
         const CONSTANTS: &[(&str, c_int)] = &[$((stringify!($name), $name)),*];
     };
 }
+
+// Behind the macro, which it uses.
+#[cfg(feature = "testing")]
+mod testing;
 
 constants! {
     REDLOCK_OK = 0;
@@ -222,6 +226,27 @@ unsafe fn copy(from: &[u8], buf: *mut u8, cap: usize) {
     }
 }
 
+/// Copies as `snprintf` does, and returns the length of the whole text.
+///
+/// # Safety
+///
+/// `buf` is NULL or has room for `cap` bytes.
+unsafe fn copy_text(text: &str, buf: *mut c_char, cap: usize) -> usize {
+    if let Some(room) = cap.checked_sub(1).filter(|_| !buf.is_null()) {
+        // A character is copied whole or not at all.
+        let fits = (0..=room.min(text.len())).rev();
+        let end = fits.into_iter().find(|end| text.is_char_boundary(*end));
+        let end = end.unwrap_or(0);
+        let buf = buf.cast::<u8>();
+        // SAFETY: the caller vouches for `cap` bytes, and `end` is less than that.
+        unsafe {
+            copy(text.as_bytes(), buf, end);
+            buf.add(end).write(0);
+        }
+    }
+    text.len()
+}
+
 // ---- version, codes, errors -------------------------------------------------------------------
 
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
@@ -292,22 +317,8 @@ extern "C" fn redlock_last_is_permanent() -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize {
-    let show = |last: &RefCell<String>| {
-        let text = last.borrow();
-        if let Some(room) = cap.checked_sub(1).filter(|_| !buf.is_null()) {
-            // A character is copied whole or not at all.
-            let fits = (0..=room.min(text.len())).rev();
-            let end = fits.into_iter().find(|end| text.is_char_boundary(*end));
-            let end = end.unwrap_or(0);
-            let buf = buf.cast::<u8>();
-            // SAFETY: the header demands room for `cap` bytes, and `end` is less than that.
-            unsafe {
-                copy(text.as_bytes(), buf, end);
-                buf.add(end).write(0);
-            }
-        }
-        text.len()
-    };
+    // SAFETY: the header demands room for `cap` bytes.
+    let show = |last: &RefCell<String>| unsafe { copy_text(&last.borrow(), buf, cap) };
     // No `status` here: it would replace the text.
     let text = catch_unwind(AssertUnwindSafe(|| LAST_ERROR.try_with(show)));
     text.ok().and_then(Result::ok).unwrap_or(0)

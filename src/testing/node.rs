@@ -119,7 +119,7 @@ impl Node {
 
     // ---- locks
 
-    /// Who holds a lock on this node. `None`: nobody does.
+    /// Who holds a lock on this node. `None`: it is free.
     pub fn holder(&self, resource: impl AsRef<[u8]>) -> Option<Held> {
         let state = self.state();
         state.server.holder(resource.as_ref(), state.time())
@@ -208,8 +208,7 @@ impl Node {
         Ok(())
     }
 
-    /// The holder releases the lock on this node, whoever it is, and the first process that waits is notified. False:
-    /// nobody held it.
+    /// The holder releases the lock on this node, and the first process that waits is notified. False: it was free.
     pub fn release(&self, resource: impl AsRef<[u8]>) -> bool {
         self.change(|state, replies| {
             let time = state.time();

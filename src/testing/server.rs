@@ -234,7 +234,7 @@ impl Server {
         self.started = time;
     }
 
-    /// Another process holds the lock from now on, whoever held it.
+    /// Another process holds the lock from now on, also if it was not free.
     pub(crate) fn hold(
         &mut self,
         name: &[u8],

@@ -23,7 +23,7 @@ const HEADER: &str = include_str!("../../src/redlock.h");
 // ---- building ---------------------------------------------------------------------------------
 
 /// Runs a tool of the machine, which must be there and must succeed.
-fn run(command: &mut Command, install: &str) -> Output {
+pub(crate) fn run(command: &mut Command, install: &str) -> Output {
     let tool = command.get_program().to_string_lossy().into_owned();
     let output = command.output().unwrap_or_else(|error| {
         panic!("cannot run {tool}: {error}. Install it (apt-get install {install})")
@@ -32,7 +32,7 @@ fn run(command: &mut Command, install: &str) -> Output {
     output
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!(
         "{}\n{}{}",
@@ -46,7 +46,7 @@ fn said(output: &Output) -> String {
 const RELEASE: &str = "REDLOCK_CAPI_RELEASE";
 
 /// The directory with both libraries, built once.
-fn libraries() -> &'static Path {
+pub(crate) fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -64,19 +64,20 @@ fn libraries() -> &'static Path {
         let mut features = vec!["capi"];
         features.extend(cfg!(feature = "cli").then_some("cli"));
         features.extend(cfg!(feature = "tls").then_some("tls"));
+        features.extend(cfg!(feature = "testing").then_some("testing"));
         run(cargo.args(["--features", &features.join(",")]), "cargo");
         target.join("debug")
     })
 }
 
 #[derive(Clone, Copy)]
-enum Language {
+pub(crate) enum Language {
     C99,
     Cpp17,
 }
 
 /// Compiles a C file of this repository against the static or the shared library.
-fn compile(source: &str, language: Language, shared: bool, flags: &[&str], to: &Path) {
+pub(crate) fn compile(source: &str, language: Language, shared: bool, flags: &[&str], to: &Path) {
     let (compiler, standard, package) = match language {
         Language::C99 => ("gcc", ["-x", "c", "-std=c99"], "gcc libc6-dev"),
         Language::Cpp17 => ("g++", ["-x", "c++", "-std=c++17"], "g++"),
@@ -210,10 +211,10 @@ fn valgrind_finds_nothing_and_would() {
 
 // ---- header and libraries ---------------------------------------------------------------------
 
-/// The functions that the header declares.
-fn declared() -> BTreeSet<String> {
+/// The functions that a header declares.
+pub(crate) fn declared(header: &str) -> BTreeSet<String> {
     let mut code = String::new();
-    for (i, part) in HEADER.split("/*").enumerate() {
+    for (i, part) in header.split("/*").enumerate() {
         code += if i == 0 {
             part
         } else {
@@ -228,7 +229,7 @@ fn declared() -> BTreeSet<String> {
     calls.collect()
 }
 
-fn exported(library: &str, flags: &[&str]) -> BTreeSet<String> {
+pub(crate) fn exported(library: &str, flags: &[&str]) -> BTreeSet<String> {
     let mut nm = Command::new("nm");
     nm.args(flags)
         .args(["--defined-only"])
@@ -241,8 +242,13 @@ fn exported(library: &str, flags: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn the_libraries_export_what_the_header_declares_and_the_shared_one_nothing_else() {
-    let declared = declared();
-    assert!(declared.len() >= 27, "{declared:?}");
+    let mut all_declared = declared(HEADER);
+    assert!(all_declared.len() >= 27, "{all_declared:?}");
+    // As a user builds them they have nothing for tests.
+    if cfg!(feature = "testing") && std::env::var_os(RELEASE).is_none() {
+        all_declared.extend(declared(include_str!("../../src/redlock_testing.h")));
+    }
+    let declared = all_declared;
     assert_eq!(declared, exported("libredlock_sync.so", &["-D"]));
     let all = exported("libredlock_sync.a", &["-g"]);
     let ours = all.into_iter().filter(|name| name.starts_with("redlock_"));
@@ -252,7 +258,7 @@ fn the_libraries_export_what_the_header_declares_and_the_shared_one_nothing_else
 #[test]
 fn every_function_and_constant_of_the_header_is_used_by_the_c_program() {
     let program = include_str!("../capi.c");
-    for name in declared() {
+    for name in declared(HEADER) {
         assert!(program.contains(&format!("{name}(")), "{name}");
     }
     let defines = HEADER

@@ -61,6 +61,9 @@ mod operations {
 
 #[cfg(feature = "testing")]
 mod testing {
+    #[cfg(feature = "capi")]
+    mod c;
+    mod documents;
     mod node;
     mod verdicts;
 }

@@ -16,6 +16,17 @@ fn shown_only<T: Debug>() {}
 fn error<T: StdError + Send + Sync + 'static>() {}
 fn cloned<T: Clone + Debug + Send + Sync>() {}
 
+#[cfg(feature = "testing")]
+#[test]
+fn every_item_for_tests_has_its_bounds() {
+    use redlock_sync::testing::{Held, Node, Requests};
+    sendable::<Node>();
+    shown_only::<Node>();
+    cloned::<Held>();
+    cloned::<Requests>();
+    assert_eq!(Requests::default(), Requests::default());
+}
+
 #[test]
 fn every_item_has_its_bounds() {
     cloned::<Redlock>();

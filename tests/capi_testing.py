@@ -1,0 +1,100 @@
+"""The module examples/capi/redlock_testing.py: how a program's unit tests use it.
+
+    capi_testing.py LIBRARY
+"""
+
+import sys
+import unittest
+
+from redlock import Busy, Config, Lost, Redlock, Unavailable
+from redlock_testing import REQUESTS, Node
+
+LIBRARY = sys.argv.pop()
+
+
+def nightly(locks, sent):
+    """The code under test."""
+    lock = locks.try_lock("nightly", ttl=60)
+    if lock is None:
+        return "left to another host"
+    with lock:
+        sent.append("report")
+        lock.extend(60)
+    return "done"
+
+
+class Nightly(unittest.TestCase):
+    def setUp(self):
+        self.nodes = [Node(LIBRARY) for _ in range(3)]
+        self.locks = Redlock([node.url for node in self.nodes], LIBRARY, node_timeout=0.5)
+        self.sent = []
+
+    def tearDown(self):
+        for node in self.nodes:
+            node.close()
+
+    def all(self, method, *arguments):
+        for node in self.nodes:
+            getattr(node, method)(*arguments)
+
+    def test_one_host_does_it(self):
+        self.assertEqual(nightly(self.locks, self.sent), "done")
+        self.assertEqual(self.sent, ["report"])
+        self.assertEqual(self.nodes[0].requests("acquire"), 1)
+        self.assertEqual(self.nodes[0].requests("extend"), 1)
+
+    def test_another_host_has_it(self):
+        self.all("hold", "nightly", "web-3:4711", 60)
+        self.assertEqual(self.nodes[0].label("nightly"), "web-3:4711")
+        self.assertTrue(30 < self.nodes[0].held("nightly") <= 60)
+        self.assertEqual(nightly(self.locks, self.sent), "left to another host")
+        self.all("advance", 61)
+        self.assertEqual(nightly(self.locks, self.sent), "done")
+
+    def test_it_is_lost_in_the_middle(self):
+        node, test = self.nodes[0], self
+
+        class Slow(list):
+            def append(self, _):
+                test.all("hold", "nightly")
+
+        with self.assertRaises(Lost):
+            nightly(self.locks, Slow())
+        self.assertEqual(node.waiting("nightly"), 0)
+        self.assertTrue(node.release("nightly"))
+        self.assertFalse(node.release("nightly"))
+
+    def test_the_nodes_are_away(self):
+        for fault in ("be_silent", "go_down"):
+            self.all(fault)
+            with self.assertRaises(Unavailable):
+                nightly(self.locks, self.sent)
+        self.all("recover")
+        self.all("refuse", "NOPERM this user has no permissions")
+        with self.assertRaises(Unavailable):
+            self.locks.lock("nightly", ttl=60, wait=10)
+        self.all("recover")
+        self.nodes[2].answer_late(5)
+        self.all("close_connections")
+        self.all("forget")
+        self.locks.lock("nightly", ttl=60, wait=20).release()
+
+    def test_all_locks_are_held(self):
+        self.all("hold_all")
+        with self.assertRaises(Busy):
+            self.locks.lock("any", ttl=60, wait=0.1)
+        self.all("release_all")
+        self.locks.lock("any", ttl=60, wait=10).release()
+
+    def test_values_that_cannot_work(self):
+        node = self.nodes[0]
+        for bad in (lambda: node.hold(""), lambda: node.hold("a", "a\nb"), lambda: node.requests("no")):
+            with self.assertRaises(Config):
+                bad()
+        self.assertTrue(all(node.requests(kind) >= 0 for kind in REQUESTS))
+        node.close()
+        with self.assertRaises(Config):
+            node.url
+
+
+unittest.main(argv=["capi_testing"], verbosity=0)
