@@ -26,6 +26,7 @@
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
+pub(crate) mod backoff;
 pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod event;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::protocol::backoff::Backoff;
 use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
 use crate::protocol::mutant;
 use crate::protocol::outbox::Outbox;
@@ -28,6 +29,7 @@ use crate::protocol::wire::{Handshake, Output, Pending, Wire};
 /// votes within one second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
+const MAX_DOUBLINGS: u32 = 3;
 /// The worker that reads from an unresponsive connection looks for releases to write twice in a node timeout, within
 /// these bounds.
 const SHORTEST_READ: Duration = Duration::from_millis(1);
@@ -119,13 +121,12 @@ enum NextConnection {
 }
 
 /// The tries to connect.
-#[derive(Default)]
 struct Reconnect {
     next: NextConnection,
     /// How many have ended.
     tries: u64,
     /// How many were of no use since an operation was last answered.
-    failed: u32,
+    failures: Backoff,
     /// When the last one began.
     began: Option<Instant>,
     /// When the next one begins; while a connection is drained, when that has failed.
@@ -136,10 +137,24 @@ struct Reconnect {
     tried_last: bool,
 }
 
+impl Default for Reconnect {
+    fn default() -> Reconnect {
+        Reconnect {
+            next: NextConnection::None,
+            tries: 0,
+            failures: Backoff::new(MAX_DOUBLINGS),
+            began: None,
+            at: None,
+            now: false,
+            tried_last: false,
+        }
+    }
+}
+
 impl Reconnect {
     /// The longest pause before the next one.
     fn pause(&self) -> Duration {
-        LAST_PAUSE.min(FIRST_PAUSE * 2_u32.pow(self.failed.min(9)))
+        LAST_PAUSE.min(self.failures.pause(FIRST_PAUSE))
     }
 
     fn begin(&mut self, now: Instant) -> NodeTask {
@@ -455,7 +470,7 @@ impl Node {
     /// The node has answered a command: its connection is of use.
     pub(crate) fn set_useful(&mut self) {
         self.wire.set_useful();
-        self.reconnect.failed = 0;
+        self.reconnect.failures.reset();
     }
 
     // ---- changes of the link
@@ -482,8 +497,10 @@ impl Node {
     /// a pause, as if it had not been connected.
     pub(crate) fn is_useless_again(&mut self, severed: &Wire) -> bool {
         let useless = !severed.is_useful();
-        self.reconnect.failed += u32::from(useless);
-        useless && self.reconnect.failed > 1
+        if useless {
+            self.reconnect.failures.failed();
+        }
+        useless && self.reconnect.failures.failures() > 1
     }
 
     /// When to connect again, after a random pause.
@@ -518,7 +535,7 @@ impl Node {
     /// A try to connect has ended without success.
     pub(crate) fn tried(&mut self, retry_at: Instant, closed: bool) {
         self.reconnect.ended();
-        self.reconnect.failed += 1;
+        self.reconnect.failures.failed();
         self.reconnect.at = Some(retry_at);
         self.reconnect.tried_last |= closed;
     }
