@@ -7,7 +7,7 @@ use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
 use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::{LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
@@ -129,12 +129,15 @@ impl Attempt {
 
     /// A try, with a fresh token.
     pub(crate) fn op(&mut self, token: Token, now: Point) -> Op {
-        let token = self.token.filter(|_| mutant(2)).unwrap_or(token);
+        let token = self
+            .token
+            .filter(|_| mutant(Mutant::ReuseToken))
+            .unwrap_or(token);
         self.token = Some(token);
         // Before anything is sent (rule R3).
         self.started = Some(now);
         let valid = now.mono.checked_add(self.ttl.validity());
-        let begun = self.begun.filter(|_| !mutant(22));
+        let begun = self.begun.filter(|_| !mutant(Mutant::RetryHasAllTime));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
         let action = match self.queue_entry.clone() {
             Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
@@ -166,11 +169,17 @@ impl Attempt {
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
-                let key = self.key(token).sent_to(match mutant(19) {
-                    true => answer.tally.granted,
-                    false => sent_to,
-                });
-                let from = if mutant(12) { now } else { started };
+                let key = self
+                    .key(token)
+                    .sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
+                        true => answer.tally.granted,
+                        false => sent_to,
+                    });
+                let from = if mutant(Mutant::DeadlineFromAnswer) {
+                    now
+                } else {
+                    started
+                };
                 let deadline = Deadline::new(from, self.ttl.validity());
                 if deadline.remaining(now).is_zero() {
                     return Tried::TooSlow(key, deadline);

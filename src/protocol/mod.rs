@@ -33,6 +33,7 @@ pub(crate) mod event;
 pub(crate) mod fence;
 pub(crate) mod guard;
 pub(crate) mod lease;
+pub(crate) mod mutants;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod operation;
@@ -55,14 +56,3 @@ pub(crate) mod subscriptions;
 pub(crate) mod wait_queue;
 pub(crate) mod waiter;
 pub(crate) mod wire;
-
-/// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
-#[cfg(test)]
-pub(crate) fn mutant(number: u32) -> bool {
-    sim::mutant(number)
-}
-
-#[cfg(not(test))]
-pub(crate) const fn mutant(_: u32) -> bool {
-    false
-}

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::error::Cause;
 use crate::protocol::backoff::Backoff;
 use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::outbox::Outbox;
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
@@ -210,7 +210,7 @@ impl Server {
         self.quarantine_reported &= !other;
         if let Some((uptime, at)) = handshake.uptime {
             let start = ServerStart { run_id, uptime, at };
-            let guard = self.guard.filter(|_| !mutant(24));
+            let guard = self.guard.filter(|_| !mutant(Mutant::VoteAfterRestart));
             let votes_from = guard.map_or(at, |guard| guard.votes_from(previous, &start));
             self.previous = Some(PreviousServer {
                 run_id: handshake.run_id.clone(),
@@ -550,7 +550,7 @@ impl Node {
     /// A new connection was made.
     pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
         self.reconnect.next = NextConnection::Made(handshake);
-        if self.link == Link::Disconnected || mutant(13) {
+        if self.link == Link::Disconnected || mutant(Mutant::TwoConnections) {
             self.link = Link::Draining;
         }
     }
@@ -728,7 +728,7 @@ impl Node {
 
     /// What the last connection left unfinished is done, and has been confirmed.
     fn is_drained(&self) -> bool {
-        let confirmed = self.wire.pending() == 0 || mutant(47);
+        let confirmed = self.wire.pending() == 0 || mutant(Mutant::ConnectedBeforeConfirmed);
         self.outbox.pings() == 0 && !self.has_releases() && confirmed
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::attempt::Rejection;
 use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, majority};
 use crate::protocol::random::Rng;
@@ -187,7 +187,9 @@ impl Poller {
         let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
         let longest = longest.max(LONGEST_POLL);
         // The waiter with the reservation may have ended.
-        let turn = self.turn.filter(|_| !mutant(40));
+        let turn = self
+            .turn
+            .filter(|_| !mutant(Mutant::SleepThroughReservation));
         turn.map_or(longest, Turn::duration)
     }
 
@@ -342,7 +344,7 @@ impl Poller {
         let Phase::Trying(began) = self.phase else {
             return;
         };
-        if mutant(30) {
+        if mutant(Mutant::ForgetNotification) {
             self.wakeup.notified = NodeSet::EMPTY;
         }
         let quorum = majority(subscriptions.nodes());
@@ -433,7 +435,7 @@ impl Poller {
         // Also during a try: the node may have found it not subscribed, and removed it from its queue.
         if let Phase::Sleeping(_) | Phase::Trying(_) = self.phase
             && self.is_enqueued()
-            && !mutant(38)
+            && !mutant(Mutant::NoWakeOnSubscribe)
         {
             let settled = self.wakeup.settle_until;
             let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
