@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
-use crate::protocol::mutant;
+use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::{LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
 
-/// The first pause after a split vote is drawn from a time at least this long.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 /// The pauses double. After so many it is not contenders that are met, but a holder that has the lock on
 /// some nodes only.
 const MAX_SPLITS: u32 = 8;
@@ -36,7 +35,7 @@ pub(crate) struct Attempt {
     /// Of the current try.
     token: Option<Token>,
     started: Option<Point>,
-    splits: u32,
+    splits: Backoff,
     closed: bool,
 }
 
@@ -115,7 +114,7 @@ impl Attempt {
             begun: None,
             token: None,
             started: None,
-            splits: 0,
+            splits: Backoff::new(MAX_SPLITS),
             closed: false,
         }
     }
@@ -130,12 +129,15 @@ impl Attempt {
 
     /// A try, with a fresh token.
     pub(crate) fn op(&mut self, token: Token, now: Point) -> Op {
-        let token = self.token.filter(|_| mutant(2)).unwrap_or(token);
+        let token = self
+            .token
+            .filter(|_| mutant(Mutant::ReuseToken))
+            .unwrap_or(token);
         self.token = Some(token);
         // Before anything is sent (rule R3).
         self.started = Some(now);
         let valid = now.mono.checked_add(self.ttl.validity());
-        let begun = self.begun.filter(|_| !mutant(22));
+        let begun = self.begun.filter(|_| !mutant(Mutant::RetryHasAllTime));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
         let action = match self.queue_entry.clone() {
             Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
@@ -167,11 +169,17 @@ impl Attempt {
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
-                let key = self.key(token).sent_to(match mutant(19) {
-                    true => answer.tally.granted,
-                    false => sent_to,
-                });
-                let from = if mutant(12) { now } else { started };
+                let key = self
+                    .key(token)
+                    .sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
+                        true => answer.tally.granted,
+                        false => sent_to,
+                    });
+                let from = if mutant(Mutant::DeadlineFromAnswer) {
+                    now
+                } else {
+                    started
+                };
                 let deadline = Deadline::new(from, self.ttl.validity());
                 if deadline.remaining(now).is_zero() {
                     return Tried::TooSlow(key, deadline);
@@ -186,12 +194,11 @@ impl Attempt {
             Outcome::No => {
                 let took = now.mono.saturating_duration_since(answer.begun);
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
-                if left.is_zero() || self.splits == MAX_SPLITS {
+                if left.is_zero() || self.splits.failures() == MAX_SPLITS {
                     return Tried::Denied(rejection);
                 }
-                self.splits += 1;
-                let grows = 1 << self.splits;
-                Tried::Again(left.min(took.max(SHORTEST_PAUSE).saturating_mul(grows)))
+                self.splits.failed();
+                Tried::Again(left.min(self.splits.pause(took.max(SHORTEST_PAUSE))))
             }
             Outcome::Unavailable { useless: true, .. }
                 if Deadline::new(started, self.ttl.validity())
@@ -219,7 +226,7 @@ impl Attempt {
 
     /// Whether this was its first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
-        self.splits == 0 && !self.closed && self.queue_entry.is_none()
+        self.splits.failures() == 0 && !self.closed && self.queue_entry.is_none()
     }
 }
 

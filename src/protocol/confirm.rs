@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 
 /// How long the thread stays after the last release: where locks are dropped again and again, one thread serves them
 /// all.
@@ -36,7 +36,7 @@ impl Confirmation {
 
     /// Whether a thread is to be started. `unconfirmed`: there are such releases.
     pub(crate) fn starts(&mut self, unconfirmed: bool) -> bool {
-        let starts = unconfirmed && !self.is_running && !mutant(45);
+        let starts = unconfirmed && !self.is_running && !mutant(Mutant::NeverConfirm);
         self.is_running |= starts;
         starts
     }
@@ -56,7 +56,7 @@ impl Confirmation {
         now: Instant,
     ) -> Confirm {
         let again = |at: &Instant| Some(*at) > self.released;
-        let oldest = oldest.filter(|at| !mutant(46) || !again(at));
+        let oldest = oldest.filter(|at| !mutant(Mutant::ConfirmOnce) || !again(at));
         let look = oldest.map(|at| at + node_timeout);
         let until = look.or(self.released.map(|at| at + LINGER));
         match until.filter(|_| !closed) {

@@ -18,7 +18,7 @@ use crate::error::{Cause, Limit, NodeErrors};
 use crate::protocol::confirm::{Confirm, Confirmation};
 use crate::protocol::event::{Event, Events};
 use crate::protocol::guard::Guard;
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, Node, NodeTask, Reported, Timeouts};
 use crate::protocol::operation::{Answer, Op, Operation, Phase, View, Voted};
 use crate::protocol::operations::Operations;
@@ -165,7 +165,8 @@ impl<W> Core<W> {
     fn cancel_repairs(&mut self, release: &Op, now: Instant) {
         for slot in self.operations.slots() {
             let operation = &self.operations[slot];
-            let same = operation.op.key.token == release.key.token && !mutant(25);
+            let same =
+                operation.op.key.token == release.key.token && !mutant(Mutant::RepairAfterRelease);
             if operation.is_under_way() && operation.is_repair() && same {
                 self.finish(slot, Verdict::Unavailable, now);
             }
@@ -188,7 +189,7 @@ impl<W> Core<W> {
             None => operation.submitted() + self.timeouts.connect,
         };
         let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();
-        let under_way = self.nodes.iter().any(first) && !mutant(14);
+        let under_way = self.nodes.iter().any(first) && !mutant(Mutant::IgnoreFirstConnections);
         if under_way && now < until {
             return Some(until);
         }
@@ -315,7 +316,7 @@ impl<W> Core<W> {
     /// writes its releases before it returns.
     fn is_written_off(&self, at: usize) -> bool {
         let mut acquires = self.operations.under_way().filter(|one| one.is_acquire());
-        !acquires.any(|one| one.sent_to.has(at) && !mutant(16))
+        !acquires.any(|one| one.sent_to.has(at) && !mutant(Mutant::LeaveBeforeUndo))
     }
 
     fn probe(&mut self, node: usize, now: Instant) -> Next {
@@ -413,7 +414,8 @@ impl<W> Core<W> {
         let mut out = Output { bytes, start, now };
         let node = &mut self.nodes[at];
         // Releases come first, or a lock that is free already would be denied.
-        let all = node.ping(&mut out) || mutant(7) || node.write_releases(&mut out);
+        let all =
+            node.ping(&mut out) || mutant(Mutant::ReleasesLast) || node.write_releases(&mut out);
         if all && node.is_connected() {
             self.reader.sent();
             let view = self.view();
@@ -421,7 +423,7 @@ impl<W> Core<W> {
             self.write_operations(at, false, &view, &mut out);
         }
         let node = &mut self.nodes[at];
-        if mutant(7) {
+        if mutant(Mutant::ReleasesLast) {
             node.write_releases(&mut out);
         }
         node.sending(&out);
@@ -523,7 +525,12 @@ impl<W> Core<W> {
             self.nodes[at].wire_mut().handshake.by_hash = false;
             match slot {
                 Some(slot) => self.operations[slot].sent_to.remove(at),
-                None => self.add_release(at, pending.release.filter(|_| !mutant(23))),
+                None => self.add_release(
+                    at,
+                    pending
+                        .release
+                        .filter(|_| !mutant(Mutant::DropUnloadedRelease)),
+                ),
             }
             return true;
         }
@@ -651,7 +658,12 @@ impl<W> Core<W> {
                 Some(slot) if self.operations[slot].is_open() => {
                     self.operations[slot].severed(at, &cause);
                 }
-                _ => self.add_release(at, pending.release.filter(|_| !mutant(6))),
+                _ => self.add_release(
+                    at,
+                    pending
+                        .release
+                        .filter(|_| !mutant(Mutant::DropReleaseWithConnection)),
+                ),
             }
         }
         self.undo_written(at);

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::NodeErrors;
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::script::{Action, Key};
 
@@ -52,9 +52,11 @@ impl Fencing {
     pub(crate) fn answered(&mut self, answer: Answer, now: Instant, over: bool) -> Fenced {
         match (answer.outcome, answer.numbers) {
             (Outcome::No, _) => Fenced::Lost,
-            _ if over && !mutant(29) => Fenced::Lost,
+            _ if over && !mutant(Mutant::FenceAfterDeadline) => Fenced::Lost,
             (Outcome::Unavailable { errors, .. }, _) => Fenced::Unavailable(errors),
-            (Outcome::Yes(_), Some((least, most))) if least == most || mutant(28) => {
+            (Outcome::Yes(_), Some((least, most)))
+                if least == most || mutant(Mutant::LargestFence) =>
+            {
                 Fenced::Token(most)
             }
             (Outcome::Yes(_), numbers) => {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Point;
 use crate::error::NodeErrors;
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::{Action, Key};
@@ -189,7 +189,7 @@ impl Lease {
         answer: Answer,
         now: Point,
     ) -> Extended {
-        let over = self.left(now).is_zero() && !mutant(18);
+        let over = self.left(now).is_zero() && !mutant(Mutant::ExtendAfterDeadline);
         match answer.outcome {
             Outcome::No => Extended::Lost(self.taken(now)),
             _ if over => Extended::Lost(self.taken(now)),
@@ -201,7 +201,7 @@ impl Lease {
                     self.granted = ttl;
                 }
                 let nodes = answer.tally.refused;
-                if !mutant(27) {
+                if !mutant(Mutant::NoReleaseOfRepairs) {
                     self.key.sent_to = self.key.sent_to.or(nodes);
                 }
                 Extended::Yes((!nodes.is_empty()).then_some(Refill { ttl, nodes }))

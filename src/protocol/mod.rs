@@ -1,20 +1,24 @@
 //! The protocol, pure: values that do no I/O and read no clock. Bytes, results and times come in as
-//! arguments; what to do next goes out. Whoever drives them is in `net`.
+//! arguments; what to do next goes out. `net` drives them.
 //!
 //! In reading order:
 //!
 //! - `quorum`: the rules; majority, validity, votes and verdicts
 //! - `resp`: commands and replies as bytes
 //! - `server_error`: what servers answer when they refuse, and what it means
-//! - `server_info`: what a server says of itself in INFO
+//! - `server_info`: what a server reports in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `script`: the commands of a lock
-//! - `queue`: who waits for a lock that another process holds, on the nodes
-//! - `node`: one node: its connection, what it has been asked and is due, what its worker does
+//! - `queue`: the processes that wait for a lock which another one holds, on the nodes
+//! - `backoff`, `random`: pauses
+//! - `wire`: one connection, and the replies that are to come
+//! - `outbox`: the releases that a node is still to be sent
 //! - `guard`: whether a server may have forgotten locks
+//! - `node`: one node, over all its connections, and what its worker does
 //! - `order`: which node is read first
-//! - `operation`: one operation under way
-//! - `notice`: what is logged once
+//! - `operation`: one operation on all nodes (`operations`: those under way)
+//! - `notice`: what is logged once (`event`: what is logged)
+//! - `confirm`: the releases that no operation waits for
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
 //! - `lease`: what the holder of a lock may believe
@@ -23,15 +27,18 @@
 //! - `poller`: what the one thread does that asks the nodes for a lock on behalf of its process
 //! - `waiter`: a thread that waits for a lock
 //! - `wait_queue`: the threads of a process that wait for a lock, and which of them is next
+//! - `mutants`: how each rule can be broken, for tests
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod attempt;
+pub(crate) mod backoff;
 pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod event;
 pub(crate) mod fence;
 pub(crate) mod guard;
 pub(crate) mod lease;
+pub(crate) mod mutants;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod operation;
@@ -54,14 +61,3 @@ pub(crate) mod subscriptions;
 pub(crate) mod wait_queue;
 pub(crate) mod waiter;
 pub(crate) mod wire;
-
-/// Whether a rule is broken on purpose, so that the simulation can show that it would notice.
-#[cfg(test)]
-pub(crate) fn mutant(number: u32) -> bool {
-    sim::mutant(number)
-}
-
-#[cfg(not(test))]
-pub(crate) const fn mutant(_: u32) -> bool {
-    false
-}

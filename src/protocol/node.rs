@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::protocol::backoff::Backoff;
 use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::outbox::Outbox;
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
@@ -28,6 +29,7 @@ use crate::protocol::wire::{Handshake, Output, Pending, Wire};
 /// votes within one second.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(700);
+const MAX_DOUBLINGS: u32 = 3;
 /// The worker that reads from an unresponsive connection looks for releases to write twice in a node timeout, within
 /// these bounds.
 const SHORTEST_READ: Duration = Duration::from_millis(1);
@@ -119,13 +121,12 @@ enum NextConnection {
 }
 
 /// The tries to connect.
-#[derive(Default)]
 struct Reconnect {
     next: NextConnection,
     /// How many have ended.
     tries: u64,
     /// How many were of no use since an operation was last answered.
-    failed: u32,
+    failures: Backoff,
     /// When the last one began.
     began: Option<Instant>,
     /// When the next one begins; while a connection is drained, when that has failed.
@@ -136,10 +137,24 @@ struct Reconnect {
     tried_last: bool,
 }
 
+impl Default for Reconnect {
+    fn default() -> Reconnect {
+        Reconnect {
+            next: NextConnection::None,
+            tries: 0,
+            failures: Backoff::new(MAX_DOUBLINGS),
+            began: None,
+            at: None,
+            now: false,
+            tried_last: false,
+        }
+    }
+}
+
 impl Reconnect {
     /// The longest pause before the next one.
     fn pause(&self) -> Duration {
-        LAST_PAUSE.min(FIRST_PAUSE * 2_u32.pow(self.failed.min(9)))
+        LAST_PAUSE.min(self.failures.pause(FIRST_PAUSE))
     }
 
     fn begin(&mut self, now: Instant) -> NodeTask {
@@ -195,7 +210,7 @@ impl Server {
         self.quarantine_reported &= !other;
         if let Some((uptime, at)) = handshake.uptime {
             let start = ServerStart { run_id, uptime, at };
-            let guard = self.guard.filter(|_| !mutant(24));
+            let guard = self.guard.filter(|_| !mutant(Mutant::VoteAfterRestart));
             let votes_from = guard.map_or(at, |guard| guard.votes_from(previous, &start));
             self.previous = Some(PreviousServer {
                 run_id: handshake.run_id.clone(),
@@ -455,7 +470,7 @@ impl Node {
     /// The node has answered a command: its connection is of use.
     pub(crate) fn set_useful(&mut self) {
         self.wire.set_useful();
-        self.reconnect.failed = 0;
+        self.reconnect.failures.reset();
     }
 
     // ---- changes of the link
@@ -482,8 +497,10 @@ impl Node {
     /// a pause, as if it had not been connected.
     pub(crate) fn is_useless_again(&mut self, severed: &Wire) -> bool {
         let useless = !severed.is_useful();
-        self.reconnect.failed += u32::from(useless);
-        useless && self.reconnect.failed > 1
+        if useless {
+            self.reconnect.failures.failed();
+        }
+        useless && self.reconnect.failures.failures() > 1
     }
 
     /// When to connect again, after a random pause.
@@ -518,7 +535,7 @@ impl Node {
     /// A try to connect has ended without success.
     pub(crate) fn tried(&mut self, retry_at: Instant, closed: bool) {
         self.reconnect.ended();
-        self.reconnect.failed += 1;
+        self.reconnect.failures.failed();
         self.reconnect.at = Some(retry_at);
         self.reconnect.tried_last |= closed;
     }
@@ -533,7 +550,7 @@ impl Node {
     /// A new connection was made.
     pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
         self.reconnect.next = NextConnection::Made(handshake);
-        if self.link == Link::Disconnected || mutant(13) {
+        if self.link == Link::Disconnected || mutant(Mutant::TwoConnections) {
             self.link = Link::Draining;
         }
     }
@@ -711,7 +728,7 @@ impl Node {
 
     /// What the last connection left unfinished is done, and has been confirmed.
     fn is_drained(&self) -> bool {
-        let confirmed = self.wire.pending() == 0 || mutant(47);
+        let confirmed = self.wire.pending() == 0 || mutant(Mutant::ConnectedBeforeConfirmed);
         self.outbox.pings() == 0 && !self.has_releases() && confirmed
     }
 }

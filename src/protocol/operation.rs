@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::protocol::guard::retry_after;
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
 use crate::protocol::queue::{Channel, LockInfo, Turn};
@@ -207,7 +207,9 @@ impl Votes {
         let errors =
             NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
         // By what they answered to this operation.
-        let is_final = |(_, cause): &&(usize, Arc<Cause>)| cause.is_final() || mutant(43);
+        let is_final = |(_, cause): &&(usize, Arc<Cause>)| {
+            cause.is_final() || mutant(Mutant::AnyFailureIsFinal)
+        };
         let refused = self.causes.iter().filter(is_final);
         let refused: NodeSet = refused.map(|(node, _)| *node).collect();
         match refused.and(self.tally.failed).len() > spare {
@@ -466,12 +468,16 @@ impl<W> Operation<W> {
         match vote {
             Vote::Granted(number) => {
                 self.votes.grant(node, number);
-                if mutant(9) {
+                if mutant(Mutant::VoteCountsTwice) {
                     self.votes.tally.grant(node + 1);
                 }
             }
-            Vote::Refused(_) if mutant(8) && !self.is_acquire() => self.votes.tally.grant(node),
-            Vote::Refused(_) if mutant(26) && self.is_extension() => self.votes.tally.grant(node),
+            Vote::Refused(_) if mutant(Mutant::GoneIsHeld) && !self.is_acquire() => {
+                self.votes.tally.grant(node)
+            }
+            Vote::Refused(_) if mutant(Mutant::RepairVotes) && self.is_extension() => {
+                self.votes.tally.grant(node)
+            }
             // It may have been carried out just before the first connection closed.
             Vote::Refused(_) if self.is_release() && self.retried.has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
@@ -504,7 +510,7 @@ impl<W> Operation<W> {
 
     /// The connection is finished on which it was sent to a node.
     pub(crate) fn severed(&mut self, node: usize, cause: &Arc<Cause>) {
-        if self.is_acquire() && !mutant(20) {
+        if self.is_acquire() && !mutant(Mutant::ResendAcquire) {
             return self.fail(node, cause);
         }
         self.sent_to.remove(node);
@@ -582,7 +588,7 @@ impl<W> Operation<W> {
         let question = self.op.action.question();
         let mut tally = self.votes.tally;
         for node in self.absent(view).iter() {
-            if mutant(11) {
+            if mutant(Mutant::NoWithoutQuorum) {
                 tally.refuse(node);
             }
             tally.fail(node);
@@ -609,7 +615,9 @@ impl<W> Operation<W> {
         let verdict = verdict.or(same_server.then_some(Verdict::Unavailable))?;
         // No node has granted it yet: those that answer as promptly as the others are waited for. Where
         // several contend and none has a quorum, a contender that has a vote must learn of it, and try again.
-        let unsure = verdict == Verdict::No && self.votes.tally.granted.is_empty() && !mutant(21);
+        let unsure = verdict == Verdict::No
+            && self.votes.tally.granted.is_empty()
+            && !mutant(Mutant::NoTooEarly);
         // An extension learns from all that answer promptly whether they hold it (rule R11b).
         let until = self.waits_until(None);
         let asks = self.is_extension() && verdict == Verdict::Yes && until > now + 2 * SLICE;
@@ -632,7 +640,8 @@ impl<W> Operation<W> {
 
     /// The verdict of an acquire whose undo is written.
     pub(crate) fn undone(&self, verdict: Verdict, view: &View) -> Verdict {
-        match mutant(10) && self.votes.tally.granted.len() >= majority(view.nodes) {
+        match mutant(Mutant::YesAfterUndo) && self.votes.tally.granted.len() >= majority(view.nodes)
+        {
             true => Verdict::Yes,
             false => verdict,
         }
@@ -641,7 +650,7 @@ impl<W> Operation<W> {
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
     pub(crate) fn undo(&self) -> (NodeSet, Key) {
         let mut undo = self.sent_to.without(self.votes.tally.refused);
-        if mutant(3) {
+        if mutant(Mutant::UndoOnlyGranted) {
             undo = self.votes.tally.granted;
         }
         let mut release = self.op.key.clone();

@@ -6,7 +6,7 @@
 use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Op, Operation, Phase};
 use crate::protocol::wire::OperationId;
 
@@ -77,8 +77,8 @@ impl<W> Operations<W> {
     /// The slot of an operation that is still open to votes.
     pub(crate) fn open(&self, id: OperationId) -> Option<usize> {
         let operation = self.slots.get(id.slot)?;
-        let same = operation.number == id.number || mutant(5);
-        let open = operation.phase == Phase::Open || mutant(10);
+        let same = operation.number == id.number || mutant(Mutant::ReplyToAnyOperation);
+        let open = operation.phase == Phase::Open || mutant(Mutant::YesAfterUndo);
         (same && open).then_some(id.slot)
     }
 

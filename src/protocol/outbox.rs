@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::script::Key;
 use crate::protocol::wire::EVENT_LOOP_READ;
 
@@ -63,7 +63,7 @@ impl Outbox {
 
     /// A server could not carry out a release now. It is tried again with a later operation.
     pub(crate) fn defer(&mut self, release: Key) {
-        if !mutant(1) {
+        if !mutant(Mutant::ForgetDeferred) {
             self.deferred.push(release);
         }
     }
@@ -86,7 +86,7 @@ impl Outbox {
 
     /// A connection was severed that may have left these bytes.
     pub(crate) fn add_unprocessed(&mut self, bytes: usize) {
-        if !mutant(4) {
+        if !mutant(Mutant::NoPings) {
             self.unprocessed = self.unprocessed.saturating_add(bytes);
         }
     }

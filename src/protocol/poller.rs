@@ -18,7 +18,8 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::attempt::Rejection;
-use crate::protocol::mutant;
+use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::{NodeSet, majority};
 use crate::protocol::random::Rng;
@@ -38,8 +39,7 @@ const POLL_GROWTH: u32 = 8;
 /// Longer pauses make no difference.
 const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
-/// The first pause after a split vote, and after a notification that was wrong.
-const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+/// Pauses double this number of times.
 const MAX_DOUBLINGS: u32 = 7;
 
 /// How the nodes are asked for a lock.
@@ -109,7 +109,7 @@ struct Eagerness {
     /// The current try follows a notification.
     following: bool,
     /// The number of notifications in a row that were wrong.
-    wrong: u32,
+    wrong: Backoff,
     /// The next one is not followed before then.
     not_before: Instant,
 }
@@ -119,7 +119,7 @@ struct Eagerness {
 struct Holder {
     hash: Option<u32>,
     /// The number of further tries in a row that found the same one.
-    repeated: u32,
+    repeated: Backoff,
 }
 
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ pub(crate) struct Poller {
     eagerness: Eagerness,
     holder: Holder,
     /// Split votes in a row.
-    splits: u32,
+    splits: Backoff,
 }
 
 impl Poller {
@@ -166,14 +166,14 @@ impl Poller {
             wakeup: NOT_WOKEN,
             eagerness: Eagerness {
                 following: false,
-                wrong: 0,
+                wrong: Backoff::new(MAX_DOUBLINGS),
                 not_before: now,
             },
             holder: Holder {
                 hash: None,
-                repeated: 0,
+                repeated: Backoff::new(MAX_DOUBLINGS),
             },
-            splits: 0,
+            splits: Backoff::new(MAX_DOUBLINGS),
         }
     }
 
@@ -187,7 +187,9 @@ impl Poller {
         let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
         let longest = longest.max(LONGEST_POLL);
         // The waiter with the reservation may have ended.
-        let turn = self.turn.filter(|_| !mutant(40));
+        let turn = self
+            .turn
+            .filter(|_| !mutant(Mutant::SleepThroughReservation));
         turn.map_or(longest, Turn::duration)
     }
 
@@ -270,7 +272,7 @@ impl Poller {
                     self.eagerness.following = !self.wakeup.notified.is_empty();
                     if self.eagerness.following {
                         // The contenders of the last split vote may have ended.
-                        self.splits = 0;
+                        self.splits.reset();
                     }
                     self.phase = Phase::Ready;
                 }
@@ -342,7 +344,7 @@ impl Poller {
         let Phase::Trying(began) = self.phase else {
             return;
         };
-        if mutant(30) {
+        if mutant(Mutant::ForgetNotification) {
             self.wakeup.notified = NodeSet::EMPTY;
         }
         let quorum = majority(subscriptions.nodes());
@@ -363,7 +365,7 @@ impl Poller {
         let sleep = if self.holder.hash.is_none() && !rejection.is_unknown() && !reserved {
             self.after_split(took, rng)
         } else {
-            self.splits = 0;
+            self.splits.reset();
             let poll = self.poll(rejection.is_queued(quorum), subscriptions, rng);
             let free = rejection.free_in(quorum);
             free.map_or(poll, |free| {
@@ -380,27 +382,28 @@ impl Poller {
     /// The holder that a try has found. If it follows a notification and finds the holder of before, that was wrong.
     fn met(&mut self, holder: Option<u32>, rng: &mut Rng, now: Instant) {
         let changed = holder != self.holder.hash;
-        self.holder = Holder {
-            hash: holder,
-            repeated: if changed { 0 } else { self.holder.repeated + 1 },
-        };
+        self.holder.hash = holder;
+        match changed {
+            true => self.holder.repeated.reset(),
+            false => self.holder.repeated.failed(),
+        }
         let eagerness = &mut self.eagerness;
-        eagerness.wrong = match eagerness.following && !changed {
-            true => eagerness.wrong + 1,
-            false => 0,
-        };
+        match eagerness.following && !changed {
+            true => eagerness.wrong.failed(),
+            false => eagerness.wrong.reset(),
+        }
         eagerness.following = false;
         eagerness.not_before = now;
-        if eagerness.wrong > 0 {
-            let most = SHORTEST_PAUSE.saturating_mul(doubled(eagerness.wrong));
+        if eagerness.wrong.failures() > 0 {
+            let most = eagerness.wrong.pause(SHORTEST_PAUSE);
             eagerness.not_before += rng.between((SHORTEST_PAUSE, most));
         }
     }
 
     /// Other contenders were met, and none has the lock: it may be free at any moment.
     fn after_split(&mut self, took: Duration, rng: &mut Rng) -> Duration {
-        self.splits += 1;
-        let most = took.saturating_mul(doubled(self.splits));
+        self.splits.failed();
+        let most = self.splits.pause(took);
         let most = most.min(self.retry_delay.1).max(SHORTEST_PAUSE);
         rng.between((took.min(most), most))
     }
@@ -409,7 +412,7 @@ impl Poller {
         let poll = rng.between(self.retry_delay).max(SHORTEST_POLL);
         // A waiter that may not be notified has to find out by itself soon.
         let poll = match subscriptions.suffice() && queued {
-            true => poll.saturating_mul(doubled(self.holder.repeated)),
+            true => self.holder.repeated.pause(poll),
             false => poll,
         };
         poll.min(self.longest_poll())
@@ -432,7 +435,7 @@ impl Poller {
         // Also during a try: the node may have found it not subscribed, and removed it from its queue.
         if let Phase::Sleeping(_) | Phase::Trying(_) = self.phase
             && self.is_enqueued()
-            && !mutant(38)
+            && !mutant(Mutant::NoWakeOnSubscribe)
         {
             let settled = self.wakeup.settle_until;
             let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
@@ -462,11 +465,6 @@ impl Poller {
             self.phase = Phase::Sleeping(now + rng.between(HEAD_START));
         }
     }
-}
-
-/// The factor after a number of doublings.
-fn doubled(times: u32) -> u32 {
-    1 << times.min(MAX_DOUBLINGS)
 }
 
 #[cfg(test)]

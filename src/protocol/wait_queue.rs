@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::label::Label;
 use crate::protocol::attempt::{Attempt, Rejection};
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::poller::{AcquireMode, Poller, PollerAction};
 use crate::protocol::queue::{self, Channel, QueueEntry};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
@@ -290,7 +290,7 @@ impl<W: Clone> WaitQueues<W> {
         rejection: &Rejection,
         now: Instant,
     ) {
-        if !mutant(37) {
+        if !mutant(Mutant::NoTryAfterHandOff) {
             self.return_to_queue(id, now);
         }
         let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
@@ -412,7 +412,7 @@ impl<W: Clone> WaitQueues<W> {
         let State::Front(poller) = &waiter.state else {
             return None;
         };
-        let must_notify = poller.must_notify() && !mutant(33);
+        let must_notify = poller.must_notify() && !mutant(Mutant::SwallowNotification);
         let fair = poller.is_fair();
         waiter.takes_no_hand_off = true;
         let resource = waiter.resource.clone();
@@ -526,7 +526,10 @@ impl<W: Clone> WaitQueues<W> {
             if let Some(queue) = self.queues.get_mut(resource) {
                 queue.hand_offs = None;
             }
-            let channel = self.subscriptions.channel().filter(|_| !mutant(44));
+            let channel = self
+                .subscriptions
+                .channel()
+                .filter(|_| !mutant(Mutant::NotifyOwnProcess));
             return HandOff::Notify(channel.map_or(Notify::First, Notify::FirstBut));
         };
         let (Some(queue), Some(waiter)) =

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::{Reply, ReplyReader};
 use crate::protocol::script::Key;
 use crate::secret::Secret;
@@ -145,7 +145,7 @@ impl Wire {
     /// All that is being sent is in `out`.
     pub(crate) fn sending(&mut self, out: &Output<'_>) {
         let mut bytes = out.bytes.len() - out.start;
-        if self.handshake.by_record && bytes > 0 && !mutant(48) {
+        if self.handshake.by_record && bytes > 0 && !mutant(Mutant::PingCountsManyWrites) {
             bytes = bytes.max(EVENT_LOOP_READ);
         }
         self.sent = self.sent.wrapping_add(bytes);

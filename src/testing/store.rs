@@ -6,7 +6,7 @@
 mod glob;
 mod scripts;
 
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{LOOK, SCRIPTS, Script};
 
 /// Publishes a message on a channel, and returns how many connections receive it.
@@ -154,7 +154,7 @@ impl Store {
         self.time = time;
         let now = time / 1000;
         self.entries.retain(|entry| {
-            let endless = mutant(39) && entry.name.ends_with(b":wt");
+            let endless = mutant(Mutant::EndlessReservation) && entry.name.ends_with(b":wt");
             endless || entry.last.is_none_or(|last| now <= last)
         });
     }
@@ -224,7 +224,7 @@ impl Store {
         self.known = [true; SCRIPTS.len()];
     }
 
-    /// A knock comes into the queue after its denial (mutant 32).
+    /// A knock comes into the queue after its denial (a mutant).
     pub(crate) fn join_late(&mut self, time: u64, args: &[&[u8]]) {
         self.set_time(time);
         let mut run = Run {
@@ -514,6 +514,10 @@ impl Run<'_> {
 
     fn publish(&mut self, channel: &[u8], message: &[u8]) -> i64 {
         let heard = (self.publish)(channel, message);
-        if mutant(34) { heard.max(1) } else { heard }
+        if mutant(Mutant::NotifyTheDead) {
+            heard.max(1)
+        } else {
+            heard
+        }
     }
 }

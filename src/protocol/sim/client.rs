@@ -10,7 +10,7 @@ use super::subscription::Listener;
 use super::waiting::{After, Wait};
 use super::{
     Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, TODAY,
-    Trail, World, mutant, trace,
+    Trail, World, trace,
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
@@ -21,6 +21,7 @@ use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::lease::{Extended, Extension, Lease};
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
@@ -540,7 +541,7 @@ impl World {
                 if let Some(old) = std::mem::replace(&mut self.clients[c].connections[node], fresh)
                 {
                     self.counts.replaced += 1;
-                    self.give_up(old, !mutant(17));
+                    self.give_up(old, !mutant(Mutant::CloseWithoutReset));
                 }
             }
             NodeTask::Send { .. } => {

@@ -14,8 +14,7 @@
 //!
 //! A server is a model of a real one (`testing::store`), with which the differential test in `net` compares it.
 //!
-//! *Mutants* show that the properties can fail: each breaks one rule, by a switch that exists only in
-//! tests, and must be found.
+//! *Mutants* (`mutants`) show that the properties can fail: each breaks one rule, and must be found.
 //!
 //! In some worlds threads *wait*: in the lines of their processes, and in the queues on the nodes, with
 //! subscriptions that open late and are cut. There, no lock is free for long while somebody waits for it. Where
@@ -28,7 +27,6 @@ mod subscription;
 mod tests;
 mod waiting;
 
-use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -38,14 +36,6 @@ use server::Server;
 use subscription::{Sound, Subscription};
 
 use crate::protocol::quorum::{NodeSet, majority};
-
-thread_local! {
-    static MUTANT: Cell<u32> = const { Cell::new(0) };
-}
-
-pub(crate) fn mutant(number: u32) -> bool {
-    MUTANT.get() == number
-}
 
 /// Times are in microseconds of a clock that nobody in the world can read.
 const MS: u64 = 1000;

@@ -1,6 +1,7 @@
 //! A virtual server: a store with a clock of its own, and moods.
 
-use super::{Event, MS, RESOLUTION, Random, TODAY, World, mutant, trace};
+use super::{Event, MS, RESOLUTION, Random, TODAY, World, trace};
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
@@ -382,7 +383,7 @@ impl World {
             return;
         };
         self.counts.knocks += 1;
-        if mutant(32) {
+        if mutant(Mutant::EnqueueAfterDenial) {
             let later = self.t + self.delay(node) + self.delay(node);
             let mut bytes = Vec::new();
             resp::pack(&mut bytes, &[args], None);

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::client::{Doing, RESOURCES, SERVED};
 use super::subscription::leave;
-use super::{MS, NODE_TIMEOUT, SLACK, World, mutant, trace};
+use super::{MS, NODE_TIMEOUT, SLACK, World, trace};
 use crate::protocol::attempt::{Attempt, Rejection};
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op};
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::Ttl;
@@ -191,7 +192,7 @@ impl World {
         self.counts.served += 1;
         self.in_turn(c, who, place, resource);
         let (mut token, mut id) = self.draw(c, resource);
-        if mutant(36) {
+        if mutant(Mutant::HandOffReusesToken) {
             let mut bytes = [0; 20];
             bytes[..8].copy_from_slice(&(old as u64).to_le_bytes());
             (token, id) = (Token::from_bytes(bytes), old);

@@ -2,7 +2,7 @@
 
 use super::{Answer, NOT_OURS, Refused, Result, Run, Value, number};
 use crate::lock_value;
-use crate::protocol::mutant;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
     Script,
@@ -138,7 +138,7 @@ impl Run<'_> {
             }
             let turn = turn_of(lock);
             if let Some(long) = option.and_then(number)
-                && !mutant(42)
+                && !mutant(Mutant::NoReservation)
             {
                 if self.reserved(&turn).is_some() {
                     let _ = self.del(&turn);
@@ -172,7 +172,7 @@ impl Run<'_> {
             if self.publish(&waiter, lock) == 0 {
                 continue;
             }
-            if (own || fair == b"1") && !mutant(42) {
+            if (own || fair == b"1") && !mutant(Mutant::NoReservation) {
                 let _ = self.set(&turn, &waiter, number(long), true);
             }
             return Ok(2);
@@ -191,7 +191,7 @@ impl Run<'_> {
             }
             return Ok(Answer::Okay);
         }
-        let queued = mutant(32) || self.join(args)?;
+        let queued = mutant(Mutant::EnqueueAfterDenial) || self.join(args)?;
         Ok(self.see(lock, queued))
     }
 
@@ -200,7 +200,7 @@ impl Run<'_> {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let free = self.value(lock).is_none();
-        let queued = mutant(32) && !free || self.join(args)?;
+        let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(args)?;
         if free {
             let owner = match queued {
                 true => self.owner(lock, me, args.get(7).and_then(|long| number(long))),
@@ -232,7 +232,7 @@ impl Run<'_> {
         let mut owner = me.to_vec();
         for _ in 0..99 {
             owner = self.first(&queue).unwrap_or_else(|| me.to_vec());
-            if owner == me || mutant(41) {
+            if owner == me || mutant(Mutant::JumpTheQueue) {
                 return me.to_vec();
             }
             let _ = self.zrem(&queue, &owner);

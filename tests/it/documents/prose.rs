@@ -390,12 +390,10 @@ fn the_guide_counts_what_the_lock_test_found() {
 
 #[test]
 fn the_guide_counts_the_mutants() {
-    let source = read("src/protocol/sim/tests.rs");
-    let table = source.split("const MUTANTS").nth(1).unwrap();
-    let table = table.split("];").next().unwrap();
-    // Each begins with its number.
-    let entries = table.split('(').skip(2).map(str::trim_start);
-    let mutants = entries.filter(|entry| entry.starts_with(|c: char| c.is_ascii_digit()));
+    let source = read("src/protocol/mutants.rs");
+    let table = source.split("\nmutants! {").nth(1).unwrap();
+    let table = table.split("\n}").next().unwrap();
+    let mutants = table.lines().filter(|line| line.contains(" = \""));
     let said = format!("There are {}.", mutants.count());
     assert!(read("src/guide/how_we_know.md").contains(&said), "{said}");
 }

@@ -1,0 +1,91 @@
+//! The mutants: rules that can be broken on purpose, to show that the simulation would notice. The switches exist only in
+//! tests.
+
+#[cfg(test)]
+use std::cell::Cell;
+
+macro_rules! mutants {
+    ($($(#[$doc:meta])* $name:ident = $breaks:literal,)+) => {
+        /// What breaks one rule.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(not(test), allow(dead_code))]
+        pub(crate) enum Mutant {
+            $($name,)+
+        }
+
+        /// All of them, and what each breaks.
+        #[cfg(test)]
+        pub(crate) const MUTANTS: &[(Mutant, &str)] = &[$((Mutant::$name, $breaks),)+];
+    };
+}
+
+mutants! {
+    ForgetDeferred = "a release that a server could not carry out at the time is dropped",
+    ReuseToken = "a token is used for two tries",
+    UndoOnlyGranted = "an acquire is undone only where it was granted",
+    NoPings = "no pings over a new connection",
+    ReplyToAnyOperation = "a reply counts for the operation that has the slot now",
+    DropReleaseWithConnection = "a release is dropped with its connection",
+    ReleasesLast = "releases are written behind the operations",
+    GoneIsHeld = "\"gone\" counts as held",
+    VoteCountsTwice = "a vote counts twice",
+    YesAfterUndo = "yes after the undo",
+    NoWithoutQuorum = "no with fewer than a quorum of answers",
+    DeadlineFromAnswer = "the deadline counts from the answer",
+    TwoConnections = "two connections to one node are used",
+    IgnoreFirstConnections = "first connections are not waited for",
+    LeaveBeforeUndo = "an unresponsive node is handed over before its undo is written",
+    CloseWithoutReset = "a dead connection is closed and not reset",
+    ExtendAfterDeadline = "an extension counts after the old deadline",
+    ReleaseOnlyGranted = "a lock is released only where it was granted",
+    ResendAcquire = "an acquire is sent again over a new connection",
+    DropUnloadedRelease = "a release whose script was not loaded is dropped",
+    VoteAfterRestart = "a restarted node votes at once",
+    RepairAfterRelease = "a repair is written behind the release",
+    RepairVotes = "a repair counts as a vote",
+    NoReleaseOfRepairs = "a lock is not released where it was repaired",
+    LargestFence = "the largest number of any quorum is a fencing token",
+    FenceAfterDeadline = "a fencing token is given out after the deadline",
+    RetryHasAllTime = "a second try has all the time of a first one",
+    NoTooEarly = "\"no\" before it is known whether any node granted it",
+    ForgetNotification = "a notification during a try is forgotten",
+    EnqueueAfterDenial = "a process enters the queue after its denial",
+    SwallowNotification = "a waiter that gives up does not pass its notification on",
+    NotifyTheDead = "dead processes are notified, and not skipped",
+    HandOffReusesToken = "a hand-off uses the token again",
+    NoTryAfterHandOff = "a waiter whose hand-off failed does not contend",
+    NoWakeOnSubscribe = "a subscription that is confirmed anew wakes no waiter",
+    EndlessReservation = "a reservation never ends",
+    SleepThroughReservation = "a reserved process may be gone, and the others sleep",
+    JumpTheQueue = "a process that enqueues goes before the first in the queue",
+    NotifyOwnProcess = "a release in a process without waiters notifies that process",
+    NoReservation = "a lock is not reserved for the process that a release has notified",
+    AnyFailureIsFinal = "a node that fails refuses for good",
+    NeverConfirm = "a release is not confirmed when nothing follows",
+    ConfirmOnce = "a release that is sent again is not confirmed",
+    ConnectedBeforeConfirmed = "a node is connected before its releases are confirmed",
+    // Found only where a server reads one write in a turn, as it does over TLS.
+    PingCountsManyWrites = "over TLS, a ping stands for many writes",
+}
+
+#[cfg(test)]
+thread_local! {
+    static BROKEN: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Breaks a rule in this thread, or none.
+#[cfg(test)]
+pub(crate) fn set_mutant(mutant: Option<Mutant>) {
+    BROKEN.set(mutant);
+}
+
+/// Whether this rule is broken.
+#[cfg(test)]
+pub(crate) fn mutant(mutant: Mutant) -> bool {
+    BROKEN.get() == Some(mutant)
+}
+
+#[cfg(not(test))]
+pub(crate) const fn mutant(_: Mutant) -> bool {
+    false
+}
