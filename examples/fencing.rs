@@ -1,4 +1,4 @@
-//! A holder that was stopped comes back late and writes: the store refuses it, because somebody else has been
+//! A holder that was stopped comes back late and writes: the store refuses it, because another holder has been
 //! there with a larger number. Without that comparison the other's deposit is lost.
 //!
 //! ```text
@@ -115,7 +115,7 @@ fn balance(account: &Connection) -> rusqlite::Result<i64> {
     )
 }
 
-/// False: somebody with a larger number has been there, so nothing was written.
+/// False: a holder with a larger number has been there, so nothing was written.
 fn deposit(account: &Connection, balance: i64, fence: u64, fenced: bool) -> rusqlite::Result<bool> {
     let fence = i64::try_from(fence).expect("numbers are below 2^53");
     let refuses = if fenced { " AND fence <= ?2" } else { "" };

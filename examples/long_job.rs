@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         if !sabotaged && started.elapsed() > 2 * TTL {
             println!("held for {:?}, twice its ttl of {TTL:?}", started.elapsed());
-            println!("now somebody deletes the lock on a majority of the nodes");
+            println!("now the lock is deleted on a majority of the nodes");
             delete_behind_its_back(&nodes)?;
             sabotaged = true;
         }

@@ -46,7 +46,7 @@ fn increment_under_lock(redlock: &Redlock, counter: &Path) -> Result<(), AnyErro
     })?
 }
 
-/// After so many increments this is done to private nodes.
+/// The number of increments after which this is done to private nodes.
 type Harm = (u32, &'static str, fn(&mut [Server]));
 
 const HARM: [Harm; 3] = [

@@ -16,7 +16,7 @@ fn main() -> Result<(), Error> {
     let (_private, nodes) = support::given_or_private(1);
 
     // One per program: clones, threads and locks share its connection. The node may take this long
-    // to answer before it counts as failed; 50 ms, if nothing is said.
+    // to answer before it counts as failed; 50 ms by default.
     let options = Options::new().node_timeout(Duration::from_millis(500));
     let redlock = Redlock::new(nodes)?.with_options(options)?;
 
@@ -25,9 +25,9 @@ fn main() -> Result<(), Error> {
     let mut lock = redlock.acquire("account:17", Duration::from_secs(10))?;
     println!("acquired, valid for {:?}", lock.remaining());
 
-    // Nobody else gets it meanwhile.
+    // No other client gets it meanwhile.
     let other = redlock.try_acquire("account:17", Duration::from_secs(10))?;
-    println!("somebody else asks for it: {other:?}");
+    println!("another client asks for it: {other:?}");
 
     // The work takes longer than thought.
     lock.extend(Duration::from_secs(30))?;

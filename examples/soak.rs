@@ -14,7 +14,7 @@
 //! | `--wrong-quorum` | each process asks nodes of its own, so that majorities need not meet |
 //! | `--lose-data` | nodes are also killed and restarted empty, which Redlock does not survive |
 //! | `--restart-guard` | all clients have the restart guard, with which it does |
-//! | `--fair` | who has waited longest is next |
+//! | `--fair` | the client that has waited longest is next |
 //!
 //! `--wrong-quorum`, and `--lose-data` by itself, show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
 //! 2 if it was called wrongly.
@@ -26,8 +26,8 @@
 //!
 //! **Checked**:
 //! - no two belief intervals on one resource overlap; what belief is stands in `soak/check.rs`;
-//! - no lock is said to be lost before its deadline;
-//! - no key without a ttl, or with a longer one than anybody asked for, on any node at any look;
+//! - no lock is reported lost before its deadline;
+//! - no key without a ttl, or with a longer one than any client asked for, on any node at any look;
 //! - while a majority of the nodes is healthy (for [`HEALING`] at least), each process makes progress;
 //! - once all is healed, neither failed attempts nor releases leave a key behind, and once everybody
 //!   has left, nothing at all is left;
@@ -65,7 +65,7 @@ const SITTING_OUT: Duration = Duration::from_secs(4);
 /// The longest time in which a process may acquire nothing while a majority is healthy: killed and leaking holders
 /// may have taken every resource for the longest ttl; the rest is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A thread that does nothing for so long hangs: an acquire waits for [`WAIT`], a lock is held for
+/// A thread that does nothing for this long hangs: an acquire waits for [`WAIT`], a lock is held for
 /// one and a half times the longest ttl, and a process may be stopped meanwhile.
 const HANG: Duration = Duration::from_secs(12);
 /// On healthy nodes an undo and a release are carried out within this time; most at once.
@@ -286,7 +286,7 @@ impl Node {
         }
     }
 
-    /// Whether it answers to those who do not come through the relay.
+    /// Whether it answers clients that do not come through the relay.
     fn answers(&self) -> bool {
         !matches!(
             self.ill,
@@ -299,7 +299,7 @@ impl Node {
         redis::from_redis_value(value).expect("a list of pairs")
     }
 
-    /// The keys without a ttl, and those with one that nobody asked for.
+    /// The keys without a ttl, and those with one that no client asked for.
     fn bad_keys(&self) -> Vec<String> {
         const SCRIPT: &str = "local bad = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
             local ttl, longest = redis.call('PTTL', key), tonumber(ARGV[1]) \
@@ -314,7 +314,7 @@ impl Node {
     }
 }
 
-/// The keys of locks and their values. (Beside them are queues of those who wait.)
+/// The keys of locks and their values. (Beside them are queues of waiters.)
 const KEYS: &str = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
     if string.sub(key, -2) ~= ':w' then \
     found[#found + 1] = key found[#found + 1] = redis.call('GET', key) or '' end end return found";
@@ -572,7 +572,7 @@ impl Soak {
         }
     }
 
-    /// With the restart guard mostly a minority sits out, or nobody would lock anything.
+    /// With the restart guard mostly a minority sits out, or nothing would be locked.
     fn may_restart(&mut self) -> bool {
         if !self.plan.restart_guard || self.random.below(60) == 0 {
             return true;
@@ -833,7 +833,7 @@ impl Soak {
         (healthy.iter().map(|(from, to)| *to - *from).sum(), longest)
     }
 
-    /// How many keys were left by those who should have taken them along.
+    /// How many keys were left by clients that should have deleted them.
     fn judge_sights(&mut self, findings: &Findings) -> usize {
         let mut orphans = 0;
         for ((node, key), sight) in &self.sights {

@@ -1,5 +1,5 @@
-//! What a pair of acquire and release costs: system calls and allocations, counted, so that nobody
-//! loses them by accident.
+//! What a pair of acquire and release costs: system calls and allocations, counted, so that they do
+//! not grow by accident.
 
 mod support;
 
@@ -18,7 +18,7 @@ const KINDS: [&str; 2] = ["released", "dropped"];
 struct Counting;
 
 thread_local! {
-    /// Of this thread: an idle lane is used directly by whoever comes.
+    /// Of this thread: idle connections are used directly by the calling thread.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -94,7 +94,7 @@ fn a_pair_allocates_once() {
         let servers = Server::several(count as usize);
         let redlock = warm(&urls(&servers), guarded);
         for kind in KINDS {
-            // Until what is pending at nodes that nobody waits for has found its room.
+            // Until what is pending at nodes that are not waited for has its buffers.
             let round = |_| {
                 let before = ALLOCATIONS.get();
                 pairs(&redlock, kind, 1000);
@@ -128,8 +128,8 @@ fn to_enter_again_allocates_nothing() {
 }
 
 /// One write for each node and one read for each that is waited for, in each of the two steps; the
-/// process id once in each; randomness once. The rest: now and then a look at nodes that nobody waits
-/// for.
+/// process id once in each; randomness once. The rest: now and then a look at nodes that are not
+/// waited for.
 #[test]
 fn a_pair_makes_no_more_system_calls_than_it_must() {
     for (count, kind, limit) in [
@@ -159,7 +159,7 @@ fn a_pair_makes_no_more_system_calls_than_it_must() {
     }
 }
 
-/// The number of system calls of a process that makes so many pairs.
+/// The number of system calls of a process that makes `pairs` pairs.
 fn traced(nodes: &[String], kind: &str, pairs: u64) -> u64 {
     let dir = support::TempDir::new();
     let summary = dir.path().join("summary");

@@ -1,6 +1,6 @@
 //! From hand to hand: 8 threads, or 8 processes, fair ones or not, want one key; each holds it for 1 ms and pauses for 3 ms.
 //!
-//! The gap is the time from the beginning of a release to the next acquisition, whoever's it is. Requests are
+//! The gap is the time from the beginning of a release to the next acquisition by any contender. Requests are
 //! reads of all servers, per acquisition. Shares: the acquisitions of the one that had most, and of the one
 //! that had fewest.
 

@@ -10,7 +10,7 @@
 //! - `[at, until]` for each look, cut off at the next look, which knows better;
 //! - cut off where the holder gives the lock up: `end`, read *before* `release` or `drop` is called;
 //! - not cut off where the lock is leaked, or where the process is killed before it wrote `end`:
-//!   nobody sends a release then, so nobody else may have the lock before its deadline.
+//!   no release is sent then, so no other client may have the lock before its deadline.
 //!
 //! The first look is made after the acquire returned. So each span lies within the time in which the
 //! library vouches for the lock: two that overlap are an error of the library, never of the
@@ -267,7 +267,7 @@ pub(crate) struct Sight {
     pub(crate) last: Duration,
 }
 
-/// Whether the key was still there so long after its lock was released, or though it belongs to no
+/// Whether the key was still there this long after its lock was released, or though it belongs to no
 /// lock at all: what a failed attempt has left behind.
 pub(crate) fn is_orphan(
     sight: &Sight,

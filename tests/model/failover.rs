@@ -1,5 +1,5 @@
 //! The failover guard (rules R38–R46), which is not built yet: one node, behind which several servers stand, with asynchronous
-//! replication. What promotes a replica, or who says which server is the master, is a *directory*: Sentinel, Cluster, DNS.
+//! replication. What promotes a replica, or says which server is the master, is a *directory*: Sentinel, Cluster, DNS.
 //!
 //! A server has a process (its run_id), a history (master_replid), a mark of its promotion (master_replid2) and of a flush
 //! (commandstats), one lock, and a *witness*: a key that a client has written there, with the identity of the server of that time
@@ -39,9 +39,9 @@ struct Failover {
     /// The quarantine, and what is added for an old master that goes on for a while.
     quarantine: u8,
     margin: u8,
-    /// The directory's word holds for so many ticks (rule R43); 0: it is not asked.
+    /// The directory's answer holds for this number of ticks (rule R43); 0: it is not asked.
     view: u8,
-    /// An old master accepts writes for so many ticks after a promotion (min-replicas, node timeout, Sentinel's repair).
+    /// An old master accepts writes for this number of ticks after a promotion (min-replicas, node timeout, Sentinel's repair).
     limit: u8,
     guard: bool,
     /// The identity is the run_id alone.
@@ -76,10 +76,10 @@ struct Failover {
     crashes: u8,
     promotions: u8,
     flushes: u8,
-    /// New histories without a loss: a first replica, or a backlog that is dropped, after so many ticks.
+    /// New histories without a loss: a first replica, or a backlog that is dropped, after this number of ticks.
     new_histories: u8,
     backlog_ttl: u8,
-    /// Servers report an uptime that is too large by so many ticks.
+    /// Servers report an uptime that is too large by this number of ticks.
     uptime_over: u8,
 }
 

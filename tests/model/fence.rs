@@ -45,14 +45,14 @@ struct Fence {
     /// A client that was paused in its call may return after its end (against rule R22).
     returns_late: bool,
     restarts: u8,
-    /// A restarted node gives no votes until the attempts of that time are over, and then for so many ticks more (rule R28).
+    /// A restarted node gives no votes until the attempts of that time are over, and then for this number of ticks more (rule R28).
     guard: bool,
     quarantine: u8,
     /// The time of day runs up to this; 0: counters do not look at it.
     time: u8,
-    /// Nodes' clocks differ by at most so many ticks.
+    /// Nodes' clocks differ by at most this number of ticks.
     skew: u8,
-    /// It goes in steps of so many ticks, and a tick is worth so many increments.
+    /// It goes in steps of this number of ticks; the second number is the increments that a tick is worth.
     step: u8,
     worth: u8,
     /// It is looked at only where there is no counter.
@@ -631,7 +631,7 @@ impl Fence {
         state.returned[0] = number;
     }
 
-    /// Above the numbers of those who acquired before it, below those of the others.
+    /// Above the numbers of those that acquired before it, below those of the others.
     fn is_in_order(&self, state: &State, at: usize, number: u8) -> bool {
         let order = state.attempts[at].order;
         (0..self.attempts)

@@ -1,4 +1,4 @@
-//! Locks beyond the mutex (rules R47–R49, R52), which are not built yet: who may hold at the same time.
+//! Locks beyond the mutex (rules R47–R49, R52), which are not built yet: which clients may hold at the same time.
 //!
 //! An attempt wants one of some slots (a permit of a semaphore), some names (a write lock is a lock of one name), or to read
 //! names. There is no time: what an attempt has set on a node lives as long as its holder believes in it, at least, so entries
@@ -15,7 +15,7 @@ const ATTEMPTS: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
-    /// Any one of so many slots.
+    /// Any one of this number of slots.
     Permit(u8),
     /// All of these names, for itself.
     Write(u8),
@@ -28,13 +28,13 @@ use Want::{Permit, Read, Write};
 struct Holders {
     nodes: usize,
     wanted: &'static [Want],
-    /// So many may hold at the same time, where no names say more.
+    /// The number of clients that may hold at the same time, where no names say more.
     most: usize,
     /// The first attempt is a claim, which the second one converts into a lock.
     claim: bool,
     /// A permit is q grants of the same slot (rule R47).
     same_slot: bool,
-    /// The wrong semaphore: nodes know no slots and count so many holders; 0: they know slots.
+    /// The wrong semaphore: nodes know no slots and count up to this number of holders; 0: they know slots.
     counts: usize,
     restarts: u8,
     guard: bool,
@@ -43,7 +43,7 @@ struct Holders {
     extends_same_slot: bool,
     /// An acquire may be delivered twice.
     doubled: bool,
-    /// What nobody owns, with nothing under way that ends it, is wrong.
+    /// What no client owns, with nothing under way that ends it, is wrong.
     no_orphans: bool,
     /// Claims are released where they were not converted (rule R52).
     releases_claim: bool,
@@ -569,7 +569,7 @@ impl World for Holders {
                 .any(|(entry, attempt)| orphan(entry, attempt))
         };
         (self.no_orphans && nodes.iter().any(any_orphan))
-            .then_some("an orphan: an entry that nobody owns, with no release under way")
+            .then_some("an orphan: an entry without an owner, with no release under way")
     }
 
     fn show(&self, state: &State) -> String {

@@ -1,6 +1,6 @@
 //! How several names are waited for (rule R52), which is not built yet: whether clients deadlock.
 //!
-//! One node (splits between nodes drop all claims, and add nothing). Who is denied waits for one name and holds nothing; or, at
+//! One node (splits between nodes drop all claims, and add nothing). A client that is denied waits for one name and holds nothing; or, at
 //! any time from then on, claims the names one by one and keeps what it has. A state in which nothing can happen before all are
 //! done is a deadlock.
 
@@ -18,7 +18,7 @@ struct Order {
     /// Clients may begin to claim one by one, and do so in the order of the names.
     one_by_one: bool,
     sorted: bool,
-    /// Who does not claim one by one keeps its claim while it waits for the next name.
+    /// A client that does not claim one by one keeps its claim while it waits for the next name.
     keeps_claim: bool,
 }
 

@@ -24,21 +24,21 @@ struct Queue {
     joins_if_denied: bool,
     /// A release also removes the releasing waiter from the queue.
     release_leaves: bool,
-    /// Who sleeps behind a split vote tries again by itself (rule R32).
+    /// A client that sleeps after a split vote tries again by itself (rule R32).
     retries_after_split: bool,
     /// A message that arrives during a try is kept (rule R31).
     keeps_message: bool,
     /// Messages of fewer than q nodes cause a try after a while (rule R34b).
     tries_after_grace: bool,
-    /// So many waiters give up, and pass a notification on (rule R34a).
+    /// The number of waiters that give up, and pass a notification on (rule R34a).
     give_ups: u8,
     passes_on: bool,
-    /// Who is notified and does not wait passes that on.
+    /// A process that is notified and does not wait passes that on.
     forwards: bool,
-    /// So many sleeping waiters are killed; a release passes over the dead (rule R34).
+    /// The number of sleeping waiters that are killed; a release passes over the dead (rule R34).
     kills: u8,
     skips_dead: bool,
-    /// So many messages are lost.
+    /// The number of messages that are lost.
     losses: u8,
 }
 
@@ -67,7 +67,7 @@ const JOIN_ONE: Queue = Queue {
     quorum: 1,
     ..JOIN
 };
-/// As it is built: only who is denied joins, and a release leaves the queue alone.
+/// As it is built: only a client that is denied joins, and a release leaves the queue alone.
 const KNOCK: Queue = Queue {
     joins_if_denied: true,
     release_leaves: false,
@@ -101,9 +101,9 @@ pub(crate) fn rows() -> Vec<Row> {
         row("W9", Broken(9, 163), "1 node, 2 waiters, one is killed asleep; the dead are notified (against R34)",
             Queue { kills: 1, skips_dead: false, ..JOIN_ONE }),
         row("W10", HoldsSoFar(700_000), "3 nodes, 2 waiters", JOIN),
-        row("W11", Broken(21, 87_490), "3 nodes, 2 waiters, who wait for messages of q nodes for ever (against R34b)",
+        row("W11", Broken(21, 87_490), "3 nodes, 2 waiters, which wait for messages of q nodes for ever (against R34b)",
             Queue { tries_after_grace: false, ..JOIN }),
-        row("W12", Broken(18, 122_474), "3 nodes, 3 waiters, free at the beginning; who sleeps after a split vote does not try again (against R32)",
+        row("W12", Broken(18, 122_474), "3 nodes, 3 waiters, free at the beginning; a client that sleeps after a split vote does not try again (against R32)",
             Queue { waiters: 3, retries_after_split: false, free_at_first: true, ..JOIN }),
         row("W13", HoldsSoFar(700_000), "3 nodes, 2 waiters, the first try does not join", Queue { first_try_plain: true, ..JOIN }),
         row("W14", HoldsSoFar(700_000), "3 nodes, 2 waiters, one gives up and passes on", Queue { give_ups: 1, ..JOIN }),
@@ -149,7 +149,7 @@ struct Node {
     try_: Bits,
     join: Bits,
     leave: Bits,
-    /// The queue (any order: the first is who comes first by its index), and messages under way.
+    /// The queue (any order: the first is the client with the lowest index), and messages under way.
     queue: Bits,
     message: Bits,
 }
@@ -377,7 +377,7 @@ impl Queue {
             steps.add(new, || format!("{} HOLDS the lock", name(at)));
             return;
         }
-        // Undone, which notifies nobody.
+        // Undone, which notifies no client.
         for of in (0..self.nodes).filter(|of| waiter.keys[*of] == own) {
             new.nodes[of].release.add(at + 1);
         }

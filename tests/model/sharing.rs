@@ -1,9 +1,9 @@
-//! Waiting for locks beyond the mutex (rules R50, R51), which is not built yet: who is notified, and whether readers overtake a
+//! Waiting for locks beyond the mutex (rules R50, R51), which is not built yet: which client is notified, and whether readers overtake a
 //! waiting writer.
 //!
 //! Scripts are one step each. There is no polling, and no timer but one: a *mark*, which a waiting writer leaves on nodes to keep
 //! later readers out, ends by itself when its writer does not wait any more, and those whom it kept out look again. So a state
-//! in which nothing can happen while somebody sleeps is a lost notification. A reader *overtakes* a writer if it came after the
+//! in which nothing can happen while a client sleeps is a lost notification. A reader *overtakes* a writer if it came after the
 //! writer's mark was on N - q + 1 nodes, and holds before it.
 
 use crate::bits::Bits;
@@ -31,18 +31,18 @@ struct Sharing {
     /// How often readers (and permits) ask, and how often writers.
     rounds: u8,
     writer_rounds: u8,
-    /// So many sleepers give up, or die.
+    /// The number of sleepers that give up, or die.
     give_ups: u8,
     deaths: u8,
-    /// So many readers may overtake a writer.
+    /// The number of readers that may overtake a writer.
     overtakes: u8,
     /// Waiting writers leave marks.
     marks: bool,
-    /// A mark keeps out only those who came later.
+    /// A mark keeps out only those that came later.
     marks_by_age: bool,
     /// A node that grants a writer forgets its mark, although the grant may be undone.
     grant_ends_mark: bool,
-    /// Who finds a node free, but marked, notifies the mark's writer, and forgets the mark of a dead one.
+    /// A client that finds a node free, but marked, notifies the mark's writer, and forgets the mark of a dead one.
     mark_notifies: bool,
     /// A reader that is granted notifies the readers that are next.
     readers_notify: bool,
@@ -92,7 +92,7 @@ pub(crate) fn rows() -> Vec<Row> {
     vec![
         row("C1", Holds(52_076), "1 node, 2 permits, 4 clients, one gives up, one dies",
             Sharing { give_ups: 1, deaths: 1, clients: &[Permit; 4], ..ONE }),
-        row("C2", Broken(16, 2_060), "1 node, 1 permit, 3 clients; who gives up passes nothing on (against R51)",
+        row("C2", Broken(16, 2_060), "1 node, 1 permit, 3 clients; a client that gives up passes nothing on (against R51)",
             Sharing { permits: 1, give_ups: 1, passes_on: false, clients: &[Permit; 3], ..ONE }),
         row("C3", Broken(20, 31_248), "1 node, 2 permits, 4 clients; a message during a try is forgotten (against R31)",
             Sharing { keeps_message: false, clients: &[Permit; 4], ..ONE }),
@@ -101,7 +101,7 @@ pub(crate) fn rows() -> Vec<Row> {
             Sharing { give_ups: 1, deaths: 1, clients: &[Reader, Writer], ..ONE }),
         row("C5", Holds(90_592), "1 node, 3 readers, a writer; readers do not notify readers (only slower)",
             Sharing { readers_notify: false, clients: &[Reader, Reader, Reader, Writer], ..ONE }),
-        row("C6", Broken(20, 142_997), "1 node, 2 readers, 2 writers; who gives up passes nothing on (against R51)",
+        row("C6", Broken(20, 142_997), "1 node, 2 readers, 2 writers; a client that gives up passes nothing on (against R51)",
             Sharing { give_ups: 1, passes_on: false, ..FOUR }),
         row("C7", Holds(294_490), "1 node, 2 readers again and again, a writer: none overtakes it (R50)",
             Sharing { nodes: 1, rounds: 3, ..READERS }),
@@ -118,15 +118,15 @@ pub(crate) fn rows() -> Vec<Row> {
         row("C13", HoldsSoFar(8_000_000), "1 node, a reader, 2 writers, 3 times each",
             Sharing { nodes: 1, rounds: 3, writer_rounds: 3, overtakes: 99, ..WRITERS }),
         row("C14", HoldsSoFar(20_000_000), "1 permit, 3 clients", Sharing { permits: 1, clients: &[Permit; 3], ..THREE }),
-        row("C15", Broken(21, 79_617), "1 node; a mark keeps out those before it in the queue, and nobody notifies its writer (against R51)",
+        row("C15", Broken(21, 79_617), "1 node; a mark keeps out those before it in the queue, and its writer is not notified (against R51)",
             Sharing { marks_by_age: false, mark_notifies: false, ..FOUR }),
-        row("C16", Holds(161_524), "the same; who finds the node free, but marked, notifies the writer", Sharing { marks_by_age: false, ..FOUR }),
-        row("C17", HoldsSoFar(8_000_000), "2 readers, a writer; ages differ, who finds it marked notifies",
+        row("C16", Holds(161_524), "the same; a client that finds the node free, but marked, notifies the writer", Sharing { marks_by_age: false, ..FOUR }),
+        row("C17", HoldsSoFar(8_000_000), "2 readers, a writer; ages differ, a client that finds it marked notifies",
             Sharing { marks_by_age: false, overtakes: 99, ..READERS }),
     ]
 }
 
-/// What a node shows to a client that it denies: who holds, as a set; or one of these.
+/// What a node shows to a client that it denies: the holders, as a set; or one of these.
 const GRANTED: u8 = 0;
 const SOME_READERS: u8 = 0xFF;
 const MARKED: u8 = 0xFE;
@@ -269,7 +269,7 @@ impl Sharing {
         self.try_(state, at);
     }
 
-    /// It is older than nobody any more.
+    /// It is no longer older than any other.
     fn forget(&self, state: &mut State, at: usize) {
         state
             .clients
@@ -412,16 +412,16 @@ impl Sharing {
             return;
         }
         let holders = state.nodes[of].holders;
-        let anybody = holders.is_empty() || permit && holders.len() < self.permits;
+        let any = holders.is_empty() || permit && holders.len() < self.permits;
         if permit || !self.readers_notify {
-            if anybody {
+            if any {
                 self.notify(state, of);
             } else {
                 self.notify_reader(state, of);
             }
         } else {
             self.notify_readers(state, of);
-            if anybody && state.nodes[of].message.is_empty() {
+            if any && state.nodes[of].message.is_empty() {
                 self.notify(state, of);
             }
         }
@@ -602,7 +602,7 @@ impl World for Sharing {
         {
             return None;
         }
-        // That clients may give up or die helps nobody.
+        // That clients may give up or die helps no client.
         let patient = Sharing {
             give_ups: 0,
             deaths: 0,
@@ -612,7 +612,7 @@ impl World for Sharing {
         patient.go_on(state, &mut steps);
         steps
             .is_empty()
-            .then_some("a lost notification: somebody sleeps, and nothing is under way")
+            .then_some("a lost notification: a client sleeps, and nothing is under way")
     }
 
     fn show(&self, state: &State) -> String {

@@ -6,7 +6,7 @@ use crate::explorer::{Found, Search, World, explore};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Holds(usize),
-    /// The shortest schedule that breaks it has so many steps. It is found after about so many states (how many depends on the
+    /// The shortest schedule that breaks it has this number of steps. It is found after about this number of states (how many depends on the
     /// order in which a world lists its steps).
     Broken(usize, usize),
     /// Nothing wrong among this many states; there are more.

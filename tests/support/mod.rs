@@ -374,7 +374,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// For this process, until it ends: so that nobody else starts a server on the port of one that was
+/// For this process, until it ends: so that no other process starts a server on the port of one that was
 /// killed and is to come back.
 fn reserve(port: u16) -> bool {
     use std::os::linux::net::SocketAddrExt;

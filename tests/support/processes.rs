@@ -68,7 +68,7 @@ pub fn worker() {
     let nodes: Vec<String> = nodes.split(',').map(str::to_owned).collect();
     let micros = |word: &str| Duration::from_micros(word.parse().unwrap());
     match word() {
-        // Holds the lock for a ttl of so many milliseconds, and does not end.
+        // Holds the lock for the given ttl in milliseconds, and does not end.
         "hold" => {
             let ttl = ms(word().parse().unwrap());
             let redlock = Redlock::new(nodes).unwrap().with_options(options());
@@ -140,8 +140,8 @@ pub struct Shares {
 }
 
 /// What a server was sent for locks. Each try sets the key, whether in a script or not. A release gets it; so does a
-/// knock that is denied, which alone adds to the queue. Who is granted a knock, or leaves, is taken out of the queue
-/// and gets whose turn it is; who leaves also asks whether the key exists.
+/// knock that is denied, which alone adds to the queue. A waiter that is granted the lock, or leaves, is taken out of the queue
+/// and reads the reservation; one that leaves also asks whether the key exists.
 pub fn requests(server: &Server) -> u64 {
     let [set, get, zadd, zrem, exists] =
         ["set", "get", "zadd", "zrem", "exists"].map(|command| server.calls(command));

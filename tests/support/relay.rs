@@ -17,7 +17,7 @@ pub struct Flow {
     pub trickle: Option<Duration>,
     /// Sent in place of each piece.
     pub replace: Option<Vec<u8>>,
-    /// After so many more bytes the connection is closed.
+    /// The number of bytes after which the connection is closed.
     pub cut_after: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ struct Connection {
     server: TcpStream,
     /// The client's side was cut off without a word; what the server was sent is still there.
     abandoned: AtomicBool,
-    /// Bytes vanish; nobody is told.
+    /// Bytes vanish without an error.
     forgotten: AtomicBool,
     closed: AtomicBool,
     /// Directions that have not ended.
@@ -139,7 +139,7 @@ impl Relay {
         self.shared.changed.notify_all();
     }
 
-    /// Half-open connections: bytes vanish from now on and neither side is told, as if a firewall
+    /// Half-open connections: bytes vanish from now on and neither side notices, as if a firewall
     /// had lost its memory.
     pub fn forget(&self) {
         for connection in &self.shared.state().connections {
@@ -148,7 +148,7 @@ impl Relay {
         self.shared.changed.notify_all();
     }
 
-    /// Nobody listens any more; connections are closed.
+    /// The port is closed, and so are connections.
     pub fn refuse(&self) {
         if self.shared.listening.swap(false, Ordering::Relaxed) {
             // Wake the accepting thread, which closes the listener, and wait until it is closed.

@@ -1,4 +1,4 @@
-//! `Redlock::connect`: the connections are made at the start, and who is not well is named.
+//! `Redlock::connect`: the connections are made at the start, and nodes that fail are named.
 
 use crate::support;
 

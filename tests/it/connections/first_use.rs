@@ -115,7 +115,7 @@ fn race(
     count
 }
 
-/// With no node to spare one vote for each of two contenders leaves nobody with a majority.
+/// With no node to spare one vote for each of two contenders leaves neither with a majority.
 #[test]
 fn of_contenders_that_start_together_one_gets_it() {
     for (nodes, dead) in [(3, 1), (5, 2)] {
@@ -147,12 +147,12 @@ fn of_programs_that_start_together_one_gets_it() {
     }
 }
 
-/// The same where they wait: who had a vote does not pause for long.
+/// With waiting, too: a contender that had a vote does not pause for long.
 #[test]
 fn of_contenders_that_wait_one_gets_it_at_once() {
     let mut servers = Server::several(3);
     let pause = Duration::from_secs(20);
-    // The others wait for so long, each time.
+    // The others wait for this long, each time.
     let wait = Duration::from_secs(1);
     let contenders = [(); 3].map(|()| {
         let options = options().retry_delay(pause, pause).wait(wait);
@@ -168,7 +168,7 @@ fn of_contenders_that_wait_one_gets_it_at_once() {
     }
 }
 
-/// A holder is told from contenders by not getting a single vote; and nobody gets one while all nodes
+/// A holder is told from contenders by not getting a single vote; and no contender gets one while all nodes
 /// have the key.
 #[test]
 fn who_meets_a_holder_is_told_at_once() {

@@ -1,4 +1,4 @@
-//! Connections: few, kept, renewed when the server closes them, closed when nobody needs them.
+//! Connections: few, kept, renewed when the server closes them, closed when they are no longer needed.
 
 use crate::support;
 
@@ -93,7 +93,7 @@ fn connections_that_servers_closed_while_idle_cost_no_operation() {
     });
 }
 
-/// Nobody uses the connections after that, so nothing but the drop itself can find out.
+/// The connections are not used after that, so only the drop itself can find out.
 #[test]
 fn a_lock_that_is_dropped_over_connections_closed_while_idle_is_released() {
     for last in [false, true] {
@@ -200,7 +200,7 @@ fn a_far_node_listed_first_does_not_decide() {
 }
 
 /// Of three nodes one is far and one is slow once. The quorum needs one of the two: the slow one, as
-/// soon as it is near again, though nobody reads from it any more.
+/// soon as it is near again, though it is no longer read from.
 #[test]
 fn a_near_node_that_was_slow_once_is_not_taken_for_far() {
     let servers = Server::several(3);
@@ -289,7 +289,7 @@ impl Gate {
             connections: Arc::default(),
         };
         let (mode, connections) = (gate.mode.clone(), gate.connections.clone());
-        // It reads what is said, so it is reached without TLS in any case, and reaches the server so.
+        // It reads the commands, so it is reached without TLS in any case, and reaches the server so.
         let socket = server.unix_url().replace("unix://", "");
         std::thread::spawn(move || {
             for client in listener.incoming() {

@@ -39,7 +39,7 @@ fn everywhere(redlock: &Redlock, nodes: &[(Server, u16)]) -> bool {
     votes
 }
 
-/// The connections for locks that it has. Who comes back has another number.
+/// The connections for locks that it has. A client that reconnects has another number.
 fn connections(server: &Server) -> Vec<String> {
     let list: String = redis::from_redis_value(server.command(&["CLIENT", "LIST"])).unwrap();
     let tcp = list
@@ -317,7 +317,7 @@ fn what_a_dead_connection_left_is_undone_however_many_records_it_is() {
     let nodes = three_tls_servers();
     let relay = Relay::to(nodes[0].1);
     let ports = [relay.port(), nodes[1].1, nodes[2].1];
-    // So many locks are acquired before the silence ends the connection that reading their records takes the server
+    // Enough locks are acquired before the silence ends the connection that reading their records takes the server
     // longer than connecting anew takes the client.
     let redlock = connected(ports, &nodes, options().node_timeout(60 * NODE_TIMEOUT));
     nodes[0].0.stop();

@@ -96,7 +96,7 @@ fn quickstart_does_no_harm_to_nodes_that_it_was_given() {
 #[test]
 fn single_instance_and_throttle_run_to_their_end() {
     let out = succeed(&mut example("single_instance"));
-    assert!(out.contains("somebody else asks for it: None"), "{out}");
+    assert!(out.contains("another client asks for it: None"), "{out}");
     assert!(out.ends_with("released\n"), "{out}");
 
     let out = succeed(&mut example("throttle"));

@@ -28,7 +28,7 @@ fn strike(server: &Server, fault: Fault) {
     }
 }
 
-/// Nobody knows that the connections are closed: something was heard of them a moment ago.
+/// It is not known that the connections are closed: something was received on them a moment ago.
 fn hold_and_strike(redlock: &Redlock, servers: &[Server], fault: Fault) {
     let mut lock = redlock.acquire("held", HOUR).unwrap();
     eventually("it is on all nodes", || {
@@ -104,7 +104,7 @@ fn a_lock_dropped_just_when_servers_are_restarted_is_gone_soon() {
     }
 }
 
-/// The same over connections that a load balancer has forgotten: nobody answers.
+/// The same over connections that a load balancer has forgotten: no answer comes.
 #[test]
 fn a_lock_dropped_over_connections_that_lead_nowhere_is_gone_soon() {
     let servers = Server::several(3);
@@ -181,7 +181,7 @@ fn ten_thousand_drops_share_a_thread_that_ends() {
     });
 }
 
-/// Whoever releases a lock learns whether a majority did.
+/// The caller of a release learns whether a majority did.
 #[test]
 fn a_lock_that_is_released_needs_no_thread() {
     in_own_process("a_lock_that_is_released_needs_no_thread", || {

@@ -60,7 +60,7 @@ fn nodes_that_no_thread_can_connect_are_named() {
             3,
             "{errors}"
         );
-        // Who looks is told the same.
+        // A look says the same.
         let inspection = redlock.inspect("a").unwrap();
         assert_eq!(inspection.state(), LockState::Unknown);
         let report = redlock.check("probe").unwrap();

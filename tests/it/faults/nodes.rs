@@ -113,7 +113,7 @@ fn a_minority_grant_is_gone_from_every_live_node_within_one_node_timeout() {
     }
 }
 
-/// Who waits for a lock, and so many nodes refuse that no majority is left: it goes on waiting.
+/// A thread that waits for a lock goes on waiting although too many nodes refuse for a majority.
 fn bad_nodes(make: impl Fn() -> (Server, String), expected: &str) {
     named(make, expected, false);
 }
@@ -320,7 +320,7 @@ fn a_release_that_a_server_cannot_carry_out_now_is_carried_out_later() {
     };
 
     let many: Vec<_> = (0..300).map(|i| take(&redlock, &format!("{i}"))).collect();
-    server.command(&["SET", "taken", "by somebody else"]);
+    server.command(&["SET", "taken", "by another program"]);
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     drop(many);
     refused(

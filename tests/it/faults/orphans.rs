@@ -66,7 +66,7 @@ fn giving_up_on_slow_connections_leaves_no_key() {
                 outcomes.push(format!("trial {trial}: taken"));
                 drop(lock);
             }
-            Ok(None) => panic!("trial {trial}: nobody else has it"),
+            Ok(None) => panic!("trial {trial}: the lock is free"),
             Err(error @ (Error::Unavailable(_) | Error::TooSlow)) => {
                 given_up += 1;
                 outcomes.push(format!("trial {trial}: {error}"));
@@ -342,7 +342,7 @@ fn an_attempt_that_fails_leaves_no_key_though_the_program_ends() {
             assert!(child.wait().unwrap().success());
             stopped.iter().for_each(Server::resume);
             for server in &servers {
-                // All that is under way has been read when it answers somebody who came later.
+                // All that is under way has been read when it answers a later client.
                 eventually("its clients are gone", || server.clients() == 0);
                 assert_eq!(
                     server.keys(),
@@ -402,7 +402,7 @@ fn a_lock_dropped_while_its_silent_node_is_connected_anew_leaves_no_key() {
     });
 }
 
-/// So many releases are kept for nodes that do not answer.
+/// The maximum number of releases kept for nodes that do not answer.
 #[test]
 fn ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released() {
     let name = "ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released";
@@ -426,7 +426,7 @@ fn ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released() 
     });
 }
 
-/// Nobody uses the connections after the drop, so nothing but that can find out.
+/// The connections are not used after the drop, so only the drop itself can find out.
 #[test]
 fn a_lock_dropped_over_connections_closed_shortly_before_is_released() {
     let servers = Server::several(3);
@@ -441,7 +441,7 @@ fn a_lock_dropped_over_connections_closed_shortly_before_is_released() {
         }
         std::thread::sleep(ms([20, 50, 300][round % 3]));
         drop(lock);
-        // What is due has a node timeout when nobody needs the connections any more.
+        // What is due has a node timeout once the connections are no longer needed.
         let redlock = (round % 2 == 0).then_some(redlock);
         eventually("it is released", || {
             servers.iter().all(|server| server.keys().is_empty())

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use redlock_sync::Redlock;
 use support::*;
 
-/// Longer than the test: a key that nobody releases is there at the end.
+/// Longer than the test: a key that is not released is there at the end.
 const HOUR: Duration = Duration::from_secs(3600);
 const HERE: &str = "10.9.0.1";
 const THERE: &str = "10.9.0.2";
-/// Belongs to nobody: what is sent to it is lost, and nobody says so.
+/// An address without a host: what is sent to it is lost, without an error.
 const NOBODY: &str = "02:00:00:00:00:99";
 
 fn ip(args: &str) -> Result<String, String> {

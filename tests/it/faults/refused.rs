@@ -1,4 +1,4 @@
-//! Nodes that refuse for good: nobody waits for them, and what nobody would hear of otherwise is logged, once.
+//! Nodes that refuse for good: no caller waits for them, and what no caller would learn is logged, once.
 
 use crate::support;
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 use redlock_sync::{Error, Options, Redlock};
 use support::*;
 
-/// So long a wait, that ended early, was not waited for.
+/// A wait of this length that ended early was cut short.
 const WAIT: std::time::Duration = std::time::Duration::from_secs(120);
 
 fn long_waits() -> Options {
@@ -93,7 +93,7 @@ fn all_who_wait_for_a_lock_learn_that_it_is_of_no_use() {
             }
         });
         lock.release().unwrap();
-        // And whoever comes when it is put right gets it.
+        // A caller that comes after the repair gets it.
         allow(&servers[..2], &["+@all"]);
         redlock.acquire("a", TTL).unwrap().release().unwrap();
     }
@@ -286,7 +286,7 @@ fn a_refused_release_that_nobody_reads_is_logged_once_for_each_node_and_cause() 
             }
             assert!(!line.contains("hunter2"), "{line}");
         }
-        // Another cause; and whoever closes reads what is left.
+        // Another cause; and closing reads what is left.
         allow(&servers[1..], &["+@all", "-get"]);
         drop(take(&redlock, "another cause"));
         drop(redlock);

@@ -114,7 +114,7 @@ fn a_node_of_the_majority_that_was_restarted_empty_makes_two_holders_only_withou
     });
 }
 
-/// Fresh servers: nobody knows what they forgot. The error says how long that is so.
+/// Fresh servers: what they forgot is unknown. The error says for how long.
 #[test]
 fn after_a_cold_start_of_all_nodes_nobody_locks_for_the_longest_ttl() {
     let servers = Server::several(3);
@@ -134,7 +134,7 @@ fn after_a_cold_start_of_all_nodes_nobody_locks_for_the_longest_ttl() {
     lock.release().unwrap();
 }
 
-/// A server that has kept the key is not believed either; but it is told of the release.
+/// A server that has kept the key is not believed either, but it is sent the release.
 #[test]
 fn a_restarted_node_with_its_data_gives_no_vote_and_is_sent_releases() {
     let args = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -198,7 +198,7 @@ fn a_minority_that_sits_out_is_neither_waited_for_nor_an_error() {
     let held = redlock.try_acquire("held", MAX_TTL).unwrap().unwrap();
     assert!(servers[..2].iter().all(|server| server.keys().is_empty()));
     drop(held);
-    // A drop wakes who attends to one that sits out.
+    // A drop wakes the worker of a node in quarantine.
     servers[0].command(&["SET", "b", "to be overwritten"]);
     let lock = redlock.resume(
         "b",
@@ -285,7 +285,7 @@ fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
 
 #[test]
 fn ttls_above_the_guard_s_are_refused_before_anything_is_asked() {
-    // Nobody is there.
+    // No server is there.
     let redlock = client(&[format!("redis://127.0.0.1:{}", free_port())], guarded());
     let long = MAX_TTL + ms(1);
     let expected = "the ttl is 3.001s, the restart guard is for 3s at most";
@@ -297,7 +297,7 @@ fn ttls_above_the_guard_s_are_refused_before_anything_is_asked() {
     let mut lock = redlock.resume("a", token, MAX_TTL).unwrap();
     assert_eq!(config(lock.extend(long)), expected);
     lock.leak();
-    // Before it is said that it is lost.
+    // Before the loss is reported.
     let mut lost = redlock.resume("a", token, Duration::ZERO).unwrap();
     assert_eq!(config(lost.extend(long)), expected);
     lost.leak();
@@ -409,7 +409,7 @@ fn each_restart_is_said_once_and_closing_waits_for_nobody_who_sits_out() {
     });
 }
 
-/// The time until enough nodes vote, whoever else is dead.
+/// The time until enough nodes vote, whichever others are dead.
 #[test]
 fn the_time_to_wait_is_that_of_the_node_that_makes_the_majority() {
     let mut servers = seasoned(3);
@@ -427,9 +427,9 @@ fn the_time_to_wait_is_that_of_the_node_that_makes_the_majority() {
     assert!(wait > S / 2 && wait <= MAX_TTL + 2 * S, "{wait:?}");
     std::thread::sleep(wait + S / 10);
     drop(redlock.acquire_within("a", MAX_TTL, S).unwrap());
-    // With two of them dead nobody can say.
+    // With two of them dead it is unknown.
     servers[2].kill();
-    eventually("nobody knows", || {
+    eventually("the time is unknown", || {
         unavailable(redlock.try_acquire("a", MAX_TTL))
             .retry_after()
             .is_none()

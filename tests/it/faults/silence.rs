@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redlock_sync::{Error, Redlock};
 use support::*;
 
-/// So long that nothing here is explained by waiting for it.
+/// Too long for anything here to be explained by waiting for it.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn patient(servers: &[Server]) -> Redlock {
@@ -91,7 +91,7 @@ fn loses_nothing(servers: &[Server], silent: &[usize], extends_first: bool) {
 }
 
 /// There is more to be written to it than its connection takes in, and now and then it wakes for a moment
-/// and answers. Who finds out that it is stuck holds up the others, for half a node timeout.
+/// and answers. The thread that finds out that it is stuck delays the others by half a node timeout.
 #[test]
 fn a_stuck_node_delays_nobody_while_it_is_away() {
     let servers = Server::several(3);

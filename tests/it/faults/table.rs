@@ -12,7 +12,7 @@ use redlock_sync::{Error, Lock, Options, Redlock};
 use support::relay::Relay;
 use support::*;
 
-/// With so many processes at once, half a second is not always enough for a healthy node.
+/// With this number of processes at once, half a second is not always enough for a healthy node.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Just over the timeout.
@@ -93,7 +93,7 @@ enum Effect {
     Votes,
     /// No vote.
     Fails,
-    /// "Somebody has it."
+    /// "Another client has it."
     Denies,
 }
 
@@ -107,7 +107,7 @@ enum Key {
 }
 
 const RESOURCE: &str = "the resource";
-/// Held by somebody else, on all nodes, always.
+/// Held by another client, on all nodes, always.
 const TAKEN: &str = "taken";
 /// All that is locked in a fault.
 const LOCKED: [&str; 13] = [
@@ -174,7 +174,7 @@ impl Fault {
                 "yes",
                 "--cluster-require-full-coverage",
                 "no",
-                // Nobody minds that the other cannot be reached.
+                // That the other cannot be reached makes no difference.
                 "--cluster-node-timeout",
                 "3600000",
             ],
@@ -241,7 +241,7 @@ impl Node {
     }
 
     fn occupy(&mut self) {
-        self.admin(&["SET", TAKEN, "by somebody else"]);
+        self.admin(&["SET", TAKEN, "by another program"]);
     }
 
     fn try_admin(&mut self, args: &[&str]) -> redis::RedisResult<redis::Value> {
@@ -648,7 +648,7 @@ impl World {
                 node.admin(&["DEL", RESOURCE]);
             }
             eventually(&format!("{name}: nothing left on node {i}"), || {
-                // That a node refused a release is seen by whoever uses the connections next.
+                // That a node refused a release is seen by the next use of the connections.
                 if case.fault.refuses_releases() {
                     let _ = take(redlock, "again").release();
                 }

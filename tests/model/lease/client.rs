@@ -105,7 +105,7 @@ impl Lease {
         });
     }
 
-    /// For the property: those who hold, or held a moment ago, have seen another one hold.
+    /// For the property: those that hold, or held a moment ago, have seen another one hold.
     fn tell_others(&self, state: &mut State, at: usize) {
         for (other, client) in state.clients[..self.clients].iter_mut().enumerate() {
             if other != at && client.phase == Phase::Holding {

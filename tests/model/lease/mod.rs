@@ -1,4 +1,4 @@
-//! Leases with time: who holds a lock until when (rules R1–R18).
+//! Leases with time: which client holds a lock until when (rules R1–R18).
 //!
 //! Nodes, clients, and a few attempts each. Time is counted in ticks; lifetimes, validities and uptimes are counters, so there are
 //! finitely many states. SET, extension, refill and release are messages of their own to each node: they arrive at any time, in
@@ -54,10 +54,10 @@ enum Refill {
 /// Which nodes are sent no release (rule R6).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Skip {
-    Nobody,
-    /// Who denied the acquire.
+    None,
+    /// Nodes that denied the acquire.
     Denied,
-    /// Who denied the acquire and was sent no refill since.
+    /// Nodes that denied the acquire and were sent no refill since.
     DeniedNotRefilled,
 }
 
@@ -89,9 +89,9 @@ pub(crate) struct Lease {
     ttl_others: u8,
     /// What a client takes off the ttl (rule R3).
     drift: u8,
-    /// A node expires keys too early by so many ticks: its clock is fast.
+    /// A node expires keys too early by this number of ticks: its clock is fast.
     node_fast: u8,
-    /// A client believes too long by so many ticks: its clock is slow.
+    /// A client believes too long by this number of ticks: its clock is slow.
     client_slow: u8,
     /// SET, extension, release of an attempt reach a node in this order (rule R7).
     ordered: bool,
@@ -102,7 +102,7 @@ pub(crate) struct Lease {
     /// The validity counts from the decision (against rule R3).
     counts_from_decision: bool,
     extension: Extension,
-    /// So many for each lock.
+    /// The maximum for each lock.
     extensions: u8,
     extension_ttl: u8,
     /// Only the first client extends.
@@ -129,7 +129,7 @@ pub(crate) struct Lease {
     unseen_loss: bool,
     /// A node votes from this uptime on (rule R15); 0: there is no guard.
     quarantine: u8,
-    /// Servers report an uptime that is too large by so many ticks.
+    /// Servers report an uptime that is too large by this number of ticks.
     uptime_over: u8,
     /// All nodes have just started.
     cold: bool,
@@ -153,7 +153,7 @@ pub(crate) struct Lease {
     /// Only nodes whose grant was seen are sent the release (against rule R6).
     releases_seen_only: bool,
     skip: Skip,
-    /// A key that nobody owns, with no release under way, is wrong.
+    /// A key without an owner, with no release under way, is wrong.
     no_orphans: bool,
     /// To extend a lock that had fewer than q keys, with none under way, is wrong.
     no_revival: bool,
@@ -213,7 +213,7 @@ const PLAIN: Lease = Lease {
     refill_seen_only: false,
     refill_all: false,
     releases_seen_only: false,
-    skip: Skip::Nobody,
+    skip: Skip::None,
     no_orphans: false,
     no_revival: false,
     overlap_ignored: false,
@@ -277,7 +277,7 @@ struct Client {
     extension_elapsed: u8,
     extending: bool,
     extensions: u8,
-    /// It believes for so long that it holds the lock.
+    /// For how long it believes that it holds the lock.
     belief: u8,
     /// Another client has held since it acquired; and so it was when it began to extend.
     other_held: bool,
@@ -550,7 +550,7 @@ impl World for Lease {
             );
         }
         let orphan = self.no_orphans && nodes.iter().any(|node| self.is_orphan(state, node));
-        orphan.then_some("an orphan: a key that nobody owns, with no release under way")
+        orphan.then_some("an orphan: a key without an owner, with no release under way")
     }
 
     fn show(&self, state: &State) -> String {

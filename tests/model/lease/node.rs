@@ -51,7 +51,7 @@ impl Lease {
         if granted {
             node.key = self.token(attempt);
             node.ttl = self.ttl_of(client) - self.node_fast;
-        } else if self.skip != Skip::Nobody && acquiring {
+        } else if self.skip != Skip::None && acquiring {
             node.denied.add(attempt);
         }
         let counts = granted && acquiring;
