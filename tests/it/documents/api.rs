@@ -13,6 +13,8 @@ use redlock_sync::{
 fn sendable<T: Send + Sync + 'static>() {}
 fn shown<T: Debug + Display>() {}
 fn shown_only<T: Debug>() {}
+#[cfg(feature = "testing")]
+fn unwinds<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
 fn error<T: StdError + Send + Sync + 'static>() {}
 fn cloned<T: Clone + Debug + Send + Sync>() {}
 
@@ -22,6 +24,7 @@ fn every_item_for_tests_has_its_bounds() {
     use redlock_sync::testing::{Held, Node, Requests};
     sendable::<Node>();
     shown_only::<Node>();
+    unwinds::<Node>();
     cloned::<Held>();
     cloned::<Requests>();
     assert_eq!(Requests::default(), Requests::default());
