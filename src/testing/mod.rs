@@ -41,38 +41,5 @@ pub(crate) mod store;
 
 mod node;
 
-use std::time::Duration;
-
 pub use node::Node;
-
-use crate::Token;
-
-/// Whose lock it is, as [`Node::holder`] finds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Held {
-    /// The holder's, to be compared with [`Lock::token`](crate::Lock::token).
-    pub token: Token,
-    /// What its holder gave it with [`Options::label`](crate::Options::label).
-    pub label: Option<String>,
-    /// How long the node keeps the lock, by the node's clock.
-    pub remaining: Duration,
-}
-
-/// How many commands a [`Node`] has received. Those that the library sends by itself count as well.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Requests {
-    /// For a lock, granted or not.
-    pub acquire: u64,
-    /// To extend a lock.
-    pub extend: u64,
-    /// To release one, and to undo an attempt.
-    pub release: u64,
-    /// For a fencing token.
-    pub fence: u64,
-    /// All others.
-    pub other: u64,
-    /// Connections that were made.
-    pub connections: u64,
-}
+pub use server::{Held, Requests};

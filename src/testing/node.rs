@@ -10,8 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use super::server::{Replies, Server};
-use super::{Held, Requests};
+use super::server::{Held, Replies, Requests, Server};
 use crate::clock::{self, Point};
 use crate::error::Error;
 use crate::label::Label;

@@ -1,9 +1,9 @@
 //! A server with connections, pure: bytes and times come in, bytes go out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::store::{Store, Value, parse};
-use super::{Held, Requests};
 use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::resp;
@@ -22,6 +22,36 @@ pub(crate) const STEP: u64 = 100_000;
 const UP: u64 = 100 * 86_400 * 1_000_000;
 /// The ttl of the locks that [`Server::hold_all`] makes, in milliseconds.
 const HELD: u64 = 86_400_000;
+
+/// Whose lock it is, as [`Node::holder`](crate::testing::Node::holder) finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// The holder's, to be compared with [`Lock::token`](crate::Lock::token).
+    pub token: Token,
+    /// What its holder gave it with [`Options::label`](crate::Options::label).
+    pub label: Option<String>,
+    /// How long the node keeps the lock, by the node's clock.
+    pub remaining: Duration,
+}
+
+/// How many commands a [`Node`](crate::testing::Node) has received. Those that the library sends by itself count as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Requests {
+    /// For a lock, granted or not.
+    pub acquire: u64,
+    /// To extend a lock.
+    pub extend: u64,
+    /// To release one, and to undo an attempt.
+    pub release: u64,
+    /// For a fencing token.
+    pub fence: u64,
+    /// All others.
+    pub other: u64,
+    /// Connections that were made.
+    pub connections: u64,
+}
 
 /// Times are in microseconds since 1970.
 pub(crate) struct Server {
