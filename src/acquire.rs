@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::clock::{self, Point};
 use crate::error::Error;
 use crate::lock::{Lock, Shared};
-use crate::net::driver::Waiter;
+use crate::net::leader::Waiter;
 use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::operation::{Answer, Outcome};

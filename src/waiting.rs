@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::clock::{self, Point};
 use crate::error::Cause;
-use crate::net::driver::{Driver, Waiter};
+use crate::net::driver::Driver;
+use crate::net::leader::Waiter;
 use crate::net::nodes::Nodes;
 use crate::net::subscription::Subscription;
 use crate::protocol::attempt::Attempt;

@@ -18,18 +18,17 @@
 //! | 8 | 0.93 (0.58) | 1.13 (1.05) |
 //! | 64 | 0.88 (0.66) | 0.99 (0.91) |
 
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::Thread;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::NodeErrors;
-use crate::net::nodes::{Leader, Nodes, State};
+use crate::net::leader::{Leader, Submitter, Waiter};
+use crate::net::nodes::{Nodes, State};
 use crate::protocol::confirm::Confirm;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
 use crate::shown::Shown;
-use crate::sync::lock;
 
 /// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
 /// thread is put to sleep and woken. With more it does not, and yielding only costs.
@@ -44,27 +43,6 @@ pub(crate) struct Driver {
     process: u32,
     nodes: Arc<Nodes>,
     yields: u32,
-}
-
-/// Whose an operation is.
-pub(crate) enum Submitter {
-    /// The thread's that leads since it was submitted.
-    Leader,
-    Waiter(Arc<Waiter>),
-}
-
-/// A thread that waits for an answer.
-pub(crate) struct Waiter {
-    thread: Thread,
-    turn: Mutex<Turn>,
-    /// What it waits for, for the log.
-    traced: Option<Arc<[u8]>>,
-}
-
-enum Turn {
-    Wait,
-    Lead(Box<Leader>),
-    Done(Answer),
 }
 
 impl Driver {
@@ -143,7 +121,7 @@ impl Driver {
         if let Some(leader) = state.idle.take() {
             state.core.submit(op, Submitter::Leader, now);
             submit_next(&mut state);
-            if std::mem::take(&mut state.crowded) {
+            if std::mem::take(&mut state.after_group) {
                 // Those who were answered last are about to come again: let them come along.
                 drop(state);
                 std::thread::yield_now();
@@ -165,7 +143,7 @@ impl Driver {
     /// The answer to what another thread has submitted for this one.
     pub(crate) fn run_handed_off(&self, waiter: &Arc<Waiter>) -> Answer {
         let answer = self.follow(waiter);
-        self.trace_votes(waiter.traced.as_deref(), &answer);
+        self.trace_votes(waiter.traced(), &answer);
         answer
     }
 
@@ -197,14 +175,14 @@ impl Driver {
         {
             let next = next.clone();
             if let Some(leader) = state.idle.take() {
-                next.tell(Turn::Lead(leader));
+                next.lead(leader);
             }
         }
         drop(state);
         let follow = |waiter| self.follow(waiter);
         let answers: Vec<Answer> = waiters.iter().map(follow).collect();
         for (waiter, answer) in waiters.iter().zip(&answers) {
-            self.trace_votes(waiter.traced.as_deref(), answer);
+            self.trace_votes(waiter.traced(), answer);
         }
         answers
     }
@@ -279,10 +257,8 @@ impl Driver {
                     leader: Some(leader),
                 };
                 state = lead.run(state, clock::instant(), |_| false);
-                let connections = lead
-                    .leader
-                    .as_mut()
-                    .map(|leader| leader.disconnect(&mut state));
+                let leader = lead.leader.as_mut();
+                let connections = leader.map(|leader| state.disconnect(leader));
                 lead.end(state);
                 return drop(connections);
             }
@@ -307,51 +283,6 @@ fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
     let who = Submitter::Waiter(waiter.clone());
     state.core.submit(op, who, clock::instant());
     waiter
-}
-
-impl Submitter {
-    pub(crate) fn tell(self, answer: Answer) {
-        if let Submitter::Waiter(waiter) = self {
-            waiter.tell(Turn::Done(answer));
-        }
-    }
-}
-
-impl Waiter {
-    /// This thread. `resource`: what it waits for, if that is to be logged.
-    pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Waiter> {
-        Arc::new(Waiter {
-            thread: std::thread::current(),
-            turn: Mutex::new(Turn::Wait),
-            traced: resource,
-        })
-    }
-
-    /// The answer, or the lead.
-    fn wait(&self, mut yields: u32) -> Result<Answer, Box<Leader>> {
-        loop {
-            let turn = std::mem::replace(&mut *lock(&self.turn), Turn::Wait);
-            match turn {
-                Turn::Done(answer) => return Ok(answer),
-                Turn::Lead(leader) => return Err(leader),
-                Turn::Wait if yields > 0 => {
-                    yields -= 1;
-                    std::thread::yield_now();
-                }
-                Turn::Wait => std::thread::park(),
-            }
-        }
-    }
-
-    /// Makes it look again what it should do.
-    pub(crate) fn wake(&self) {
-        self.thread.unpark();
-    }
-
-    fn tell(&self, turn: Turn) {
-        *lock(&self.turn) = turn;
-        self.thread.unpark();
-    }
 }
 
 /// Starts the thread that confirms releases. It ends when nothing is left to be confirmed.
@@ -443,7 +374,7 @@ impl<'a> Lead<'a> {
         let mut answers = Vec::new();
         if !leader.answers.is_empty() {
             answers.append(&mut leader.answers);
-            state.crowded = true;
+            state.after_group = true;
         }
         let next = match state.core.longest_waiting() {
             Some(Submitter::Waiter(next)) => Some((next.clone(), leader)),
@@ -456,10 +387,10 @@ impl<'a> Lead<'a> {
         let confirms = state.idle.is_some() && state.core.wants_confirmer();
         drop(state);
         if let Some((next, leader)) = next {
-            next.tell(Turn::Lead(leader));
+            next.lead(leader);
         }
-        for (who, answer) in answers {
-            who.tell(answer);
+        for (submitter, answer) in answers {
+            submitter.deliver(answer);
         }
         if confirms {
             start_confirmer(self.nodes);

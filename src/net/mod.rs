@@ -7,20 +7,24 @@
 //! - `peer`: a node, and how it is reached
 //! - `tls`: TLS over a TCP socket
 //! - `connection`: any of them, connected and set up
-//! - `subscription`: a connection over which a node tells of releases
+//! - `subscription`: a connection over which a node notifies this process of releases
+//! - `leader`: what the leading thread has, and the threads that wait for it
+//! - `report`: what the log and the observer are told of the nodes
 //! - `nodes`: the leader's loop and the workers
-//! - `driver`: who leads, and how the others wait
+//! - `driver`: which thread leads, and how the others wait
 //! - `differential`: a test of the simulation's model of a server against real ones
 
 pub(crate) mod connection;
 #[cfg(test)]
 mod differential;
 pub(crate) mod driver;
+pub(crate) mod leader;
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) mod no_tls;
 pub(crate) mod nodes;
 pub(crate) mod peer;
 pub(crate) mod plain;
+mod report;
 pub(crate) mod subscription;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;

@@ -12,23 +12,21 @@ use redis::ConnectionInfo;
 use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
-use crate::net::driver::Submitter;
+use crate::net::leader::{Leader, Submitter};
 use crate::net::peer::Peer;
+use crate::net::report;
 use crate::net::trust::Trust;
-use crate::observe::{self, Observer};
+use crate::observe::Observer;
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event;
 use crate::protocol::guard::Guard;
 use crate::protocol::node::{Link, NodeTask, Timeouts};
-use crate::protocol::notice::Notice;
 use crate::protocol::operation::Answer;
-use crate::protocol::queue::NotALock;
 use crate::protocol::quorum::NodeSet;
-use crate::shown::Shown;
 use crate::sync::{lock, wait_until};
-use crate::text::{address, human};
+use crate::text::address;
 use crate::tls::Tls;
 
 /// The nodes, as the leader and the workers share them.
@@ -50,34 +48,21 @@ pub(crate) struct Nodes {
 pub(crate) struct State {
     pub(crate) core: Core<Submitter>,
     /// Connections on their way between the leader and a worker.
-    parked: Vec<Option<Connection>>,
-    /// Connections that were made and are not their nodes' yet.
-    fresh: Vec<Option<Connection>>,
-    /// What the leader has; `None`: somebody leads.
+    handed_over: Vec<Option<Connection>>,
+    /// Connections that were made and that their workers have not adopted yet.
+    not_adopted: Vec<Option<Connection>>,
+    /// What the leader has; `None`: a thread leads.
     pub(crate) idle: Option<Box<Leader>>,
     /// The leader waits for news of the workers.
-    waits: bool,
+    leader_waits: bool,
     /// The last leader was answered together with others.
-    pub(crate) crowded: bool,
-    /// Somebody is logging what has happened.
-    logs: bool,
-    /// What has been logged and the observer has not been told.
-    untold: VecDeque<(usize, Event, Instant)>,
-    /// Since when nodes give no votes, as far as the observer knows. `None`: somebody is telling it more.
+    pub(crate) after_group: bool,
+    /// A thread is logging events.
+    is_logging: bool,
+    /// What has been logged and the observer has not been notified of.
+    unobserved: VecDeque<(usize, Event, Instant)>,
+    /// Since when nodes give no votes, as far as the observer knows. `None`: a thread is notifying it.
     outages: Option<Vec<Option<Instant>>>,
-}
-
-/// What the leader has.
-#[derive(Default)]
-pub(crate) struct Leader {
-    /// Those of the nodes that are here.
-    connections: Vec<Option<Connection>>,
-    out: Vec<u8>,
-    /// Which node gets `out` up to where.
-    parts: Vec<(usize, usize)>,
-    buffer: Vec<u8>,
-    /// To be delivered.
-    pub(crate) answers: Vec<(Submitter, Answer)>,
 }
 
 impl Nodes {
@@ -100,20 +85,17 @@ impl Nodes {
         let guard = options.restart_guard.map(Guard::new);
         let rng = getrandom::u64().unwrap_or(1);
         let none = || infos.iter().map(|_| None).collect();
-        let leader = Leader {
-            connections: none(),
-            ..Leader::default()
-        };
+        let leader = Leader::new(none());
         let core = Core::new(addresses, timeouts, guard, rng, clock::instant());
         let state = State {
             core,
-            parked: none(),
-            fresh: none(),
+            handed_over: none(),
+            not_adopted: none(),
             idle: Some(Box::new(leader)),
-            waits: false,
-            crowded: false,
-            logs: false,
-            untold: VecDeque::new(),
+            leader_waits: false,
+            after_group: false,
+            is_logging: false,
+            unobserved: VecDeque::new(),
             outages: Some(vec![None; infos.len()]),
         };
         let peer = |info| Peer::new(info, &trust, options.credentials.clone());
@@ -161,9 +143,9 @@ impl Nodes {
         wait_until(&self.changed, state, until)
     }
 
-    /// Somebody else has submitted something: the leader does not let it wait.
+    /// Another thread has submitted something: the leader does not let it wait.
     pub(crate) fn submitted(&self, state: &State) {
-        if state.waits {
+        if state.leader_waits {
             self.changed.notify_all();
         }
     }
@@ -174,111 +156,48 @@ impl Nodes {
         }
     }
 
-    /// Says what has happened. One thread at a time does, and nobody waits for it: somebody's logger may
-    /// take its time, or use these same nodes.
+    /// Logs events, and notifies the observer. One thread at a time does, and no thread waits for it: the program's logger
+    /// may take its time, or use these same nodes.
     pub(crate) fn log(&self) {
         let mut state = self.state();
-        if !state.logs {
-            state.logs = true;
+        if !state.is_logging {
+            state.is_logging = true;
             while !state.core.events.is_empty() {
                 let events = state.core.events.take();
                 drop(state);
                 for (node, event, _) in &events {
-                    self.say(*node, event);
+                    let guarded = self.purpose == Purpose::GuardedLocks;
+                    report::log(&self.name(*node), event, guarded);
                 }
                 state = self.state();
                 if !self.observer.is_none() {
-                    state.untold.extend(events);
+                    state.unobserved.extend(events);
                 }
             }
-            state.logs = false;
+            state.is_logging = false;
         }
         // An observer that does not return keeps nothing from being logged.
         let Some(mut outages) = state.outages.take() else {
             return;
         };
-        while let Some((node, event, at)) = state.untold.pop_front() {
+        while let Some((node, event, at)) = state.unobserved.pop_front() {
             drop(state);
-            if let Some(since) = outages.get_mut(node) {
-                self.tell(node, &event, since, at);
+            if let (Some(since), Some(peer)) = (outages.get_mut(node), self.peers.get(node)) {
+                let address = address(peer.addr());
+                report::notify(&self.observer, (node, &address), &event, since, at);
             }
             state = self.state();
         }
         state.outages = Some(outages);
     }
 
-    /// The same for a thread that has something to do: it may be about to return a lock, and an observer may
+    /// Logs events for a thread that has something to do: it may be about to return a lock, and an observer may
     /// want the same one.
     pub(crate) fn log_behind(self: &Arc<Nodes>) {
         if self.observer.is_none() {
             self.log();
         } else {
             self.log_elsewhere(&self.state());
-        }
-    }
-
-    /// Tells the observer that a node gives no votes, and that it does again.
-    fn tell(&self, node: usize, event: &Event, since: &mut Option<Instant>, at: Instant) {
-        let Some(info) = self.peers.get(node).filter(|_| !self.observer.is_none()) else {
-            return;
-        };
-        let address = address(info.addr());
-        let quarantine_left;
-        let cause = match event {
-            Event::Notice(..) => return,
-            Event::Back(..) | Event::VotesAgain(_) => None,
-            Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
-            Event::Quarantined(left) => {
-                quarantine_left = Cause::Quarantined(*left);
-                Some(&quarantine_left)
-            }
-        };
-        match (cause, *since) {
-            (Some(cause), None) => {
-                *since = Some(at);
-                self.observer.notify(|| observe::Event::NodeAway {
-                    node,
-                    address: &address,
-                    cause,
-                });
-            }
-            (None, Some(began)) => {
-                *since = None;
-                self.observer.notify(|| observe::Event::NodeBack {
-                    node,
-                    address: &address,
-                    away: at.saturating_duration_since(began),
-                });
-            }
-            // It is away for another reason now.
-            _ => {}
-        }
-    }
-
-    fn say(&self, node: usize, event: &Event) {
-        let node = self.name(node);
-        match event {
-            Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
-            Event::Back(forgotten, replaced) if *replaced && self.purpose == Purpose::Locks => {
-                say!(
-                    warn,
-                    "{node} is back: restarted or replaced, it may have forgotten locks (see \
-                 Options::restart_guard){}",
-                    but(*forgotten)
-                )
-            }
-            Event::Back(forgotten, _) => say!(warn, "{node} is back{}", but(*forgotten)),
-            Event::Quarantined(left) => say!(
-                warn,
-                "{node} gives no votes for {}: it was restarted or replaced and may have forgotten \
-                 locks",
-                human(*left)
-            ),
-            Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
-            Event::VotesAgain(forgotten) => {
-                say!(warn, "{node} gives votes again{}", but(*forgotten));
-            }
-            Event::Notice(resource, notice) => say_notice(&node, &Shown(resource), notice),
         }
     }
 
@@ -292,8 +211,8 @@ impl Nodes {
 
     // ---- the leader
 
-    /// Does what the core says. Returns when there is nothing to do, or, once `done` has said so (of the
-    /// answers, if there are any), as soon as it would have to wait, or to send for others.
+    /// Does what [`Core::next`] returns. `done` gets the answers, and returns whether the leader's own is among them: then
+    /// this returns as soon as it would have to wait, or to send for others. It also returns when there is nothing to do.
     pub(crate) fn lead<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
@@ -329,11 +248,11 @@ impl Nodes {
                 }
             }
             state = match next {
-                Next::StartWorker { node } => self.hand_over(leader, state, node),
+                Next::StartWorker { node } => self.start_worker(leader, state, node),
                 Next::Wait { until } => {
-                    state.waits = true;
+                    state.leader_waits = true;
                     state = self.wait(state, until);
-                    state.waits = false;
+                    state.leader_waits = false;
                     state
                 }
                 Next::Send { nodes, until } => self.send(leader, state, nodes, until, now),
@@ -360,7 +279,7 @@ impl Nodes {
             nodes.remove(node);
             state.core.output(node, &mut leader.out, now);
             leader.parts.push((node, leader.out.len()));
-            leader.connection(&mut state, node);
+            leader.take_over(node, &mut state.handed_over);
         }
         drop(state);
         let mut start = 0;
@@ -368,7 +287,10 @@ impl Nodes {
         for (node, end) in leader.parts.drain(..) {
             let bytes = leader.out.get(start..end).unwrap_or_default();
             let connection = leader.connections.get_mut(node).and_then(Option::as_mut);
-            let sent = connection.map_or_else(|| Err(gone()), |one| one.send(bytes, until, now));
+            let sent = connection.map_or_else(
+                || Err(missing_connection()),
+                |one| one.send(bytes, until, now),
+            );
             if let Err(cause) = sent {
                 failed.get_or_insert_with(Vec::new).push((node, cause));
             }
@@ -389,11 +311,11 @@ impl Nodes {
         until: Instant,
         now: Instant,
     ) -> MutexGuard<'a, State> {
-        leader.connection(&mut state, node);
+        leader.take_over(node, &mut state.handed_over);
         drop(state);
         let received = match leader.connections.get_mut(node) {
             Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
-            _ => Err(gone()),
+            _ => Err(missing_connection()),
         };
         let now = clock::instant();
         state = self.state();
@@ -402,7 +324,7 @@ impl Nodes {
     }
 
     /// Starts a node's worker, which gets the connection if it is still of use.
-    fn hand_over<'a>(
+    fn start_worker<'a>(
         self: &'a Arc<Nodes>,
         leader: &mut Leader,
         mut state: MutexGuard<'a, State>,
@@ -411,18 +333,19 @@ impl Nodes {
         let connection = leader.connections.get_mut(node).and_then(Option::take);
         if state.core.link(node) != Link::Unresponsive {
             connection.into_iter().for_each(Connection::reset);
-        } else if let Some(parked) = state.parked.get_mut(node) {
-            *parked = connection.or(parked.take());
+        } else if let Some(handed_over) = state.handed_over.get_mut(node) {
+            *handed_over = connection.or(handed_over.take());
         }
         let nodes = self.clone();
         let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
-        let started = thread.spawn(move || nodes.work(node)).map(drop);
+        let started = thread.spawn(move || Worker::new(&nodes, node).run());
+        let started = started.map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
         state.core.worker_started(node, started, clock::instant());
         state
     }
 
-    /// After a panic in mid-lead, which only a bug can be.
+    /// After a panic of the leader, which only a bug can be.
     pub(crate) fn recover(&self, leader: &mut Leader, state: &mut State) {
         let held = leader.connections.iter_mut().enumerate();
         let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
@@ -438,81 +361,16 @@ impl Nodes {
         tries
     }
 
-    /// Nobody needs the nodes any more.
+    /// The nodes are no longer needed.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.core.close(clock::instant());
         self.announce(&mut state);
     }
 
-    // ---- the workers
+    // ---- for the workers
 
-    /// The life of a worker: until its node is here, or nobody needs it any more.
-    fn work(self: &Arc<Nodes>, node: usize) {
-        let (mut out, mut buffer) = (Vec::new(), Vec::new());
-        let mut attendant = Worker {
-            nodes: self,
-            node,
-            leaves: false,
-        };
-        let mut state = self.state();
-        let mut connection = state.parked.get_mut(node).and_then(Option::take);
-        loop {
-            let now = clock::instant();
-            let task = state.core.task(node, now);
-            self.announce(&mut state);
-            match task {
-                NodeTask::Connect => {
-                    self.log_elsewhere(&state);
-                    drop(state);
-                    self.connect(node, connection.is_some());
-                    state = self.state();
-                }
-                NodeTask::Adopt => {
-                    let fresh = state.fresh.get_mut(node).and_then(Option::take);
-                    let old = std::mem::replace(&mut connection, fresh);
-                    old.into_iter().for_each(Connection::reset);
-                }
-                NodeTask::Send { until } => {
-                    out.clear();
-                    state.core.output(node, &mut out, now);
-                    drop(state);
-                    let connection = connection.as_mut().ok_or_else(gone);
-                    let sent = connection.and_then(|one| one.send(&out, until, now));
-                    state = self.state();
-                    state.core.written(node, sent, clock::instant());
-                }
-                NodeTask::Recv { until } => {
-                    drop(state);
-                    let connection = connection.as_mut().ok_or_else(gone);
-                    let received = connection.and_then(|one| one.recv(&mut buffer, until, now));
-                    let now = clock::instant();
-                    state = self.state();
-                    state.core.received(node, received, now);
-                }
-                NodeTask::Pause { until } => {
-                    self.log_elsewhere(&state);
-                    state = self.wait(state, until);
-                }
-                NodeTask::Reconnected
-                | NodeTask::GiveUp
-                | NodeTask::Quarantine
-                | NodeTask::Stop => break,
-            }
-        }
-        attendant.leaves = true;
-        let home = state.core.link(node) == Link::Connected;
-        if let Some(parked) = state.parked.get_mut(node).filter(|_| home) {
-            *parked = connection.take();
-        }
-        let fresh = state.fresh.get_mut(node).and_then(Option::take);
-        self.announce(&mut state);
-        drop(state);
-        drop(fresh);
-        self.log();
-    }
-
-    /// Connects to a node. Where a silent connection is to be listened to meanwhile, another thread does.
+    /// Connects to a node. `elsewhere`: another thread does, while the worker reads from an unresponsive connection.
     fn connect(self: &Arc<Nodes>, node: usize, elsewhere: bool) {
         let nodes = self.clone();
         let thread = std::thread::Builder::new().name(format!("redlock-connect-{node}"));
@@ -522,44 +380,161 @@ impl Nodes {
     }
 
     fn open(&self, node: usize) {
-        let info = self.peers.get(node).ok_or_else(gone);
+        let info = self.peers.get(node).ok_or_else(missing_connection);
         let opened =
             info.and_then(|info| Connection::open(info, self.connect_timeout, self.purpose));
-        let (mut fresh, handshake) = match opened {
+        let (mut connection, handshake) = match opened {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
         };
         let mut state = self.state();
         if state.core.connected(node, handshake, clock::instant())
-            && let Some(place) = state.fresh.get_mut(node)
+            && let Some(not_adopted) = state.not_adopted.get_mut(node)
         {
-            *place = fresh.take();
+            *not_adopted = connection.take();
         }
         self.announce(&mut state);
         drop(state);
     }
 
-    /// For a worker that has more to do: another thread logs, so that a slow logger does not keep it.
+    /// Another thread logs, so that a slow logger does not keep this one.
     fn log_elsewhere(self: &Arc<Nodes>, state: &State) {
-        if !state.core.events.is_empty() && !state.logs {
+        if !state.core.events.is_empty() && !state.is_logging {
             let nodes = self.clone();
             let thread = std::thread::Builder::new().name("redlock-log".into());
-            // Without a thread the next operation says it.
+            // Without a thread the next operation logs them.
             let _ = thread.spawn(move || nodes.log());
         }
     }
 }
 
-/// A worker at work. If it panics, which only a bug can be, its node gets another one.
+impl State {
+    /// Takes the connections of all nodes that are connected.
+    pub(super) fn disconnect(&mut self, leader: &mut Leader) -> Vec<Connection> {
+        for node in 0..leader.connections.len() {
+            if self.core.link(node) == Link::Connected {
+                leader.take_over(node, &mut self.handed_over);
+            }
+        }
+        let all = leader.connections.iter_mut();
+        all.filter_map(Option::take).collect()
+    }
+
+    fn take_not_adopted(&mut self, node: usize) -> Option<Connection> {
+        self.not_adopted.get_mut(node).and_then(Option::take)
+    }
+}
+
+/// A worker: it serves a node until that is connected, or no longer needed. If it panics, which only a bug can be, its
+/// node gets another one.
 struct Worker<'a> {
-    nodes: &'a Nodes,
+    nodes: &'a Arc<Nodes>,
     node: usize,
-    leaves: bool,
+    connection: Option<Connection>,
+    out: Vec<u8>,
+    buffer: Vec<u8>,
+    has_ended: bool,
+}
+
+impl<'a> Worker<'a> {
+    fn new(nodes: &'a Arc<Nodes>, node: usize) -> Worker<'a> {
+        Worker {
+            nodes,
+            node,
+            connection: None,
+            out: Vec::new(),
+            buffer: Vec::new(),
+            has_ended: false,
+        }
+    }
+
+    fn run(mut self) {
+        let (nodes, node) = (self.nodes, self.node);
+        let mut state = nodes.state();
+        self.connection = state.handed_over.get_mut(node).and_then(Option::take);
+        state = self.serve(state);
+        self.has_ended = true;
+        let connected = state.core.link(node) == Link::Connected;
+        if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
+            *handed_over = self.connection.take();
+        }
+        let not_adopted = state.take_not_adopted(node);
+        nodes.announce(&mut state);
+        drop(state);
+        drop(not_adopted);
+        nodes.log();
+    }
+
+    /// Does what [`Core::task`] returns.
+    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (nodes, node) = (self.nodes, self.node);
+        loop {
+            let now = clock::instant();
+            let task = state.core.task(node, now);
+            nodes.announce(&mut state);
+            state = match task {
+                NodeTask::Connect => {
+                    nodes.log_elsewhere(&state);
+                    drop(state);
+                    nodes.connect(node, self.connection.is_some());
+                    nodes.state()
+                }
+                NodeTask::Adopt => {
+                    let new = state.take_not_adopted(node);
+                    let old = std::mem::replace(&mut self.connection, new);
+                    old.into_iter().for_each(Connection::reset);
+                    state
+                }
+                NodeTask::Send { until } => self.send(state, until, now),
+                NodeTask::Recv { until } => self.recv(state, until, now),
+                NodeTask::Pause { until } => {
+                    nodes.log_elsewhere(&state);
+                    nodes.wait(state, until)
+                }
+                NodeTask::Reconnected
+                | NodeTask::GiveUp
+                | NodeTask::Quarantine
+                | NodeTask::Stop => return state,
+            };
+        }
+    }
+
+    fn send(
+        &mut self,
+        mut state: MutexGuard<'a, State>,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        self.out.clear();
+        state.core.output(self.node, &mut self.out, now);
+        drop(state);
+        let connection = self.connection.as_mut().ok_or_else(missing_connection);
+        let sent = connection.and_then(|connection| connection.send(&self.out, until, now));
+        state = self.nodes.state();
+        state.core.written(self.node, sent, clock::instant());
+        state
+    }
+
+    fn recv(
+        &mut self,
+        mut state: MutexGuard<'a, State>,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        drop(state);
+        let connection = self.connection.as_mut().ok_or_else(missing_connection);
+        let buffer = &mut self.buffer;
+        let received = connection.and_then(|connection| connection.recv(buffer, until, now));
+        let now = clock::instant();
+        state = self.nodes.state();
+        state.core.received(self.node, received, now);
+        state
+    }
 }
 
 impl Drop for Worker<'_> {
     fn drop(&mut self) {
-        if !self.leaves {
+        if !self.has_ended {
             let mut state = self.nodes.state();
             state.core.deserted(self.node, clock::instant());
             self.nodes.announce(&mut state);
@@ -567,75 +542,7 @@ impl Drop for Worker<'_> {
     }
 }
 
-impl Leader {
-    /// Fetches the connection of a node that has come home, or could not be handed over.
-    fn connection(&mut self, state: &mut State, node: usize) {
-        if let (Some(connection), Some(parked)) =
-            (self.connections.get_mut(node), state.parked.get_mut(node))
-            && connection.is_none()
-        {
-            *connection = parked.take();
-        }
-    }
-
-    /// Takes the connections of all nodes that are here.
-    pub(crate) fn disconnect(&mut self, state: &mut State) -> Vec<Connection> {
-        for node in 0..self.connections.len() {
-            if state.core.link(node) == Link::Connected {
-                self.connection(state, node);
-            }
-        }
-        let all = self.connections.iter_mut();
-        all.filter_map(Option::take).collect()
-    }
-
-    /// Wakes those whose answers have come.
-    pub(crate) fn deliver(&mut self) {
-        for (who, answer) in self.answers.drain(..) {
-            who.tell(answer);
-        }
-    }
-}
-
-fn say_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
-    match notice {
-        Notice::NotReleased(cause) => {
-            let needs = match cause.meaning().concerns_rights() {
-                true => {
-                    "; who releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
-                }
-                false => "",
-            };
-            say!(
-                warn,
-                "{node} refuses to release {resource}: {}; the lock ends there with its ttl{needs}",
-                cause.without_advice()
-            );
-        }
-        Notice::NoLock(NotALock::OtherType) => say!(
-            warn,
-            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until somebody \
-             deletes it (give locks a prefix that no other data has)"
-        ),
-        Notice::NoLock(NotALock::NoTtl) => say!(
-            warn,
-            "{node}: {resource} is no lock, it has no ttl; it counts as taken until somebody deletes it (give \
-             locks a prefix that no other data has)"
-        ),
-    }
-}
-
-/// What else is to be said of a node that is well again.
-fn but(forgotten: u64) -> String {
-    if forgotten == 0 {
-        return String::new();
-    }
-    format!(
-        "; {forgotten} releases were too many to be kept for it: those locks end there with their ttls"
-    )
-}
-
 /// The connection that should be here is not, since the nodes were closed.
-fn gone() -> Cause {
+fn missing_connection() -> Cause {
     Cause::Closed("by this side".into())
 }

@@ -1,0 +1,122 @@
+//! What the leading thread has, and the threads that wait for it.
+
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+
+use crate::net::connection::Connection;
+use crate::protocol::operation::Answer;
+use crate::sync::lock;
+
+/// What the leader has.
+#[derive(Default)]
+pub(crate) struct Leader {
+    /// The connections of the nodes that are connected.
+    pub(super) connections: Vec<Option<Connection>>,
+    pub(super) out: Vec<u8>,
+    /// Which node gets `out` up to where.
+    pub(super) parts: Vec<(usize, usize)>,
+    pub(super) buffer: Vec<u8>,
+    /// To be delivered.
+    pub(super) answers: Vec<(Submitter, Answer)>,
+}
+
+impl Leader {
+    pub(super) fn new(connections: Vec<Option<Connection>>) -> Leader {
+        Leader {
+            connections,
+            ..Leader::default()
+        }
+    }
+
+    /// Takes the connection of a node that is connected again, if its worker has handed it over.
+    pub(super) fn take_over(&mut self, node: usize, handed_over: &mut [Option<Connection>]) {
+        if let (Some(connection), Some(handed_over)) =
+            (self.connections.get_mut(node), handed_over.get_mut(node))
+            && connection.is_none()
+        {
+            *connection = handed_over.take();
+        }
+    }
+
+    /// Wakes the threads whose answers have come.
+    pub(super) fn deliver(&mut self) {
+        for (submitter, answer) in self.answers.drain(..) {
+            submitter.deliver(answer);
+        }
+    }
+}
+
+/// The thread that waits for an operation.
+pub(crate) enum Submitter {
+    /// The thread that has led since it was submitted.
+    Leader,
+    Waiter(Arc<Waiter>),
+}
+
+impl Submitter {
+    pub(super) fn deliver(self, answer: Answer) {
+        if let Submitter::Waiter(waiter) = self {
+            waiter.set(Turn::Answered(answer));
+        }
+    }
+}
+
+/// A thread that waits for an answer.
+pub(crate) struct Waiter {
+    thread: Thread,
+    turn: Mutex<Turn>,
+    /// The resource of its operation, if its votes are logged.
+    traced: Option<Arc<[u8]>>,
+}
+
+enum Turn {
+    Waiting,
+    Leads(Box<Leader>),
+    Answered(Answer),
+}
+
+impl Waiter {
+    /// This thread. `resource`: of its operation, if its votes are logged.
+    pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Waiter> {
+        Arc::new(Waiter {
+            thread: std::thread::current(),
+            turn: Mutex::new(Turn::Waiting),
+            traced: resource,
+        })
+    }
+
+    pub(super) fn traced(&self) -> Option<&[u8]> {
+        self.traced.as_deref()
+    }
+
+    /// The answer, or the lead.
+    pub(super) fn wait(&self, mut yields: u32) -> Result<Answer, Box<Leader>> {
+        loop {
+            let turn = std::mem::replace(&mut *lock(&self.turn), Turn::Waiting);
+            match turn {
+                Turn::Answered(answer) => return Ok(answer),
+                Turn::Leads(leader) => return Err(leader),
+                Turn::Waiting if yields > 0 => {
+                    yields -= 1;
+                    std::thread::yield_now();
+                }
+                Turn::Waiting => std::thread::park(),
+            }
+        }
+    }
+
+    /// Makes it check what it should do.
+    pub(crate) fn wake(&self) {
+        self.thread.unpark();
+    }
+
+    /// Makes it the leader.
+    pub(super) fn lead(&self, leader: Box<Leader>) {
+        self.set(Turn::Leads(leader));
+    }
+
+    fn set(&self, turn: Turn) {
+        *lock(&self.turn) = turn;
+        self.thread.unpark();
+    }
+}

@@ -1,0 +1,114 @@
+//! What the log and the observer are told of the nodes.
+
+use std::time::Instant;
+
+use crate::error::Cause;
+use crate::observe::{self, Observer};
+use crate::protocol::event::Event;
+use crate::protocol::notice::Notice;
+use crate::protocol::queue::NotALock;
+use crate::shown::Shown;
+use crate::text::human;
+
+/// Logs an event. `guarded`: a server that may have forgotten locks gives no votes.
+pub(super) fn log(node: &str, event: &Event, guarded: bool) {
+    match event {
+        Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
+        Event::Back(dropped, true) if !guarded => say!(
+            warn,
+            "{node} is back: restarted or replaced, it may have forgotten locks (see \
+             Options::restart_guard){}",
+            dropped_suffix(*dropped)
+        ),
+        Event::Back(dropped, _) => say!(warn, "{node} is back{}", dropped_suffix(*dropped)),
+        Event::Quarantined(left) => say!(
+            warn,
+            "{node} gives no votes for {}: it was restarted or replaced and may have forgotten locks",
+            human(*left)
+        ),
+        Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
+        Event::VotesAgain(dropped) => {
+            say!(warn, "{node} gives votes again{}", dropped_suffix(*dropped));
+        }
+        Event::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
+    }
+}
+
+/// Notifies the observer when a node begins to give no votes, and when it gives votes again. `since`: since when it has
+/// given none, as far as the observer knows.
+pub(super) fn notify(
+    observer: &Observer,
+    (node, address): (usize, &str),
+    event: &Event,
+    since: &mut Option<Instant>,
+    at: Instant,
+) {
+    let quarantined;
+    let cause = match event {
+        Event::Notice(..) => return,
+        Event::Back(..) | Event::VotesAgain(_) => None,
+        Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
+        Event::Quarantined(left) => {
+            quarantined = Cause::Quarantined(*left);
+            Some(&quarantined)
+        }
+    };
+    match (cause, *since) {
+        (Some(cause), None) => {
+            *since = Some(at);
+            observer.notify(|| observe::Event::NodeAway {
+                node,
+                address,
+                cause,
+            });
+        }
+        (None, Some(began)) => {
+            *since = None;
+            observer.notify(|| observe::Event::NodeBack {
+                node,
+                address,
+                away: at.saturating_duration_since(began),
+            });
+        }
+        // It is away for another reason now.
+        _ => {}
+    }
+}
+
+fn log_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
+    match notice {
+        Notice::NotReleased(cause) => {
+            let needs = match cause.meaning().concerns_rights() {
+                true => {
+                    "; who releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
+                }
+                false => "",
+            };
+            say!(
+                warn,
+                "{node} refuses to release {resource}: {}; the lock ends there with its ttl{needs}",
+                cause.without_advice()
+            );
+        }
+        Notice::NoLock(NotALock::OtherType) => say!(
+            warn,
+            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until somebody \
+             deletes it (give locks a prefix that no other data has)"
+        ),
+        Notice::NoLock(NotALock::NoTtl) => say!(
+            warn,
+            "{node}: {resource} is no lock, it has no ttl; it counts as taken until somebody deletes it (give \
+             locks a prefix that no other data has)"
+        ),
+    }
+}
+
+/// What else is logged of a node that is well again.
+fn dropped_suffix(dropped: u64) -> String {
+    if dropped == 0 {
+        return String::new();
+    }
+    format!(
+        "; {dropped} releases were too many to be kept for it: those locks end there with their ttls"
+    )
+}
