@@ -434,12 +434,12 @@ impl World {
         client.confirmer = match (confirm, &client.leader) {
             (Confirm::End, _) => None,
             (Confirm::Wait { until }, _) => Some(until),
-            (Confirm::Look, Leader::None) => {
+            (Confirm::Probe, Leader::None) => {
                 client.leader = Leader::Runs;
                 self.counts.looks += 1;
                 Some(now)
             }
-            (Confirm::Look, _) => Some(now + Duration::from_millis(1)),
+            (Confirm::Probe, _) => Some(now + Duration::from_millis(1)),
         };
         true
     }

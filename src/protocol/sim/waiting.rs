@@ -540,7 +540,12 @@ impl World {
     /// After a denial: it waits in the queues, if it is subscribed to all nodes.
     fn is_queued(&mut self, c: usize, thread: usize, rejection: &Rejection) {
         let all = self.servers.len();
-        let queued = rejection.seen.iter().filter(|seen| seen.queued).count() == all;
+        let queued = rejection
+            .lock_infos
+            .iter()
+            .filter(|info| info.queued)
+            .count()
+            == all;
         let hears = self.is_subscribed_to_all(c);
         let t = self.t;
         if let Some(wait) = &mut self.clients[c].threads[thread].wait {
