@@ -18,7 +18,7 @@ use crate::protocol::server_info::ServerInfo;
 use crate::protocol::wire::Handshake;
 use crate::secret::Secret;
 
-/// So much is read at once.
+/// The maximum that is read at once.
 const BUFFER: usize = 16 * 1024;
 
 /// What a connection is for.
@@ -27,7 +27,7 @@ pub(crate) enum Purpose {
     Locks,
     /// With the restart guard.
     GuardedLocks,
-    /// To be told of releases, or to ask something else. It needs neither INFO nor scripts.
+    /// For notifications, or other questions. It needs neither INFO nor scripts.
     Messages,
 }
 
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Whom it leads to; unknown over Unix sockets.
+    /// The address of the other side; unknown over Unix sockets.
     pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
         self.socket().peer_ip()
     }
@@ -133,8 +133,8 @@ impl Connection {
             secret: Secret::of(login.as_ref().map(|login| &*login.password)),
             ..Handshake::default()
         };
-        // A server that is full, or that demands what we do not have, says so and hangs up.
-        let mut said: Option<Cause> = None;
+        // A server that is full, or that demands what we do not have, answers that and hangs up.
+        let mut refused: Option<Cause> = None;
         let mut reader = ReplyReader::new(handshake.secret.clone());
         let mut buffer = Vec::new();
         let (mut answered, mut loaded) = (0, 0);
@@ -145,7 +145,7 @@ impl Connection {
                     Ok(bytes) => reader.push(bytes),
                     Err(Cause::Closed(text)) => {
                         let silent = answered == 0 && reader.is_empty();
-                        return Err(said.unwrap_or_else(|| hung_up(text, silent, info)));
+                        return Err(refused.unwrap_or_else(|| hung_up(text, silent, info)));
                     }
                     Err(cause) => return Err(cause),
                 }
@@ -160,7 +160,7 @@ impl Connection {
                     if answered <= needed || meaning.is_not_now() || meaning == Meaning::NoLogin {
                         return Err(cause);
                     }
-                    said.get_or_insert(cause);
+                    refused.get_or_insert(cause);
                 }
                 Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                     loaded += 1

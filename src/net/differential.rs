@@ -27,7 +27,7 @@ use crate::clock;
 use crate::protocol::queue::Channel;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, LOOK, RELEASE,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, INSPECT, RELEASE,
     RELEASE_AND_NOTIFY, SCRIPTS, Script,
 };
 use crate::protocol::sha1::sha1;
@@ -460,16 +460,16 @@ impl Pair {
     fn remember(&mut self, args: &[&[u8]], time: u64, said: &[u8]) {
         let mut line = format!("{}.{:03} ms", time / 1000 % 100_000, time % 1000);
         for (at, arg) in args.iter().enumerate() {
-            let script = SCRIPTS.iter().chain([&LOOK]);
+            let script = SCRIPTS.iter().chain([&INSPECT]);
             let known = [
-                "TELL",
+                "RELEASE_AND_NOTIFY",
                 "RELEASE",
                 "EXTEND",
                 "FENCE",
-                "KNOCK",
-                "LEAVE",
-                "WAIT_IN_TURN",
-                "LOOK",
+                "ACQUIRE_OR_ENQUEUE",
+                "DEQUEUE",
+                "ACQUIRE_IN_ORDER",
+                "INSPECT",
             ];
             let mut named = script.zip(known);
             let name = named.find(|(script, _)| [script.text, script.hash].contains(arg));
@@ -543,7 +543,7 @@ fn differential_finds_mutated_scripts() {
         (DEQUEUE, "try('ZREM', queue, me)", ""),
         (ACQUIRE_OR_ENQUEUE, "try('PEXPIRE', queue, ARGV[6])", ""),
         (ACQUIRE_IN_ORDER, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
-        (LOOK, "if left == -2 then", "if left == -1 then"),
+        (INSPECT, "if left == -2 then", "if left == -1 then"),
     ];
     let mut missed = Vec::new();
     for (script, from, to) in mutants {

@@ -1,14 +1,14 @@
 //! One connection to each node, for all threads.
 //!
-//! Whoever finds nobody leading leads: it carries out its own operation, and on the way what others
+//! A thread that finds no leader leads: it carries out its own operation, and on the way what others
 //! submit, with one write and one read for each node. When its own is done it hands the connections to
-//! the one who has waited longest. Everybody whose operation is under way is waiting for it, so there is
-//! always someone to lead.
+//! the thread that has waited longest. Each operation under way has a thread that waits for it, so there is
+//! always one to lead.
 //!
 //! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
 //! many threads there are. The driver knows nothing of validity, of retries, or of held locks.
 //!
-//! Why one connection per node. Pairs of acquire and release per second with two lanes (and with four), as ratios to
+//! Why one connection per node. Pairs of acquire and release per second with two connections per node (and with four), as ratios to
 //! one connection per node, 5 nodes, 2 cores:
 //!
 //! | threads | loopback | 1 ms of round trip |
@@ -30,11 +30,11 @@ use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
 use crate::shown::Shown;
 
-/// A thread that waits yields so often before it sleeps: with few nodes an answer comes sooner than a
+/// How often a thread that waits yields before it sleeps: with few nodes an answer comes sooner than a
 /// thread is put to sleep and woken. With more it does not, and yielding only costs.
 const YIELDS: u32 = 32;
 const FEW_NODES: usize = 3;
-/// When to look again whether somebody still leads.
+/// When to check again whether a thread still leads.
 const SOON: Duration = Duration::from_millis(1);
 
 pub(crate) struct Driver {
@@ -72,7 +72,7 @@ impl Driver {
         answer
     }
 
-    /// The same, and right behind it in the same write what another thread waits for.
+    /// Carries out `op`, and right behind it in the same write what another thread waits for.
     pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, Some((next, waiter)));
@@ -80,10 +80,10 @@ impl Driver {
         answer
     }
 
-    /// Connects all nodes that are not connected, and asks whether they answer. Those that do not, if any, where a
-    /// majority does; otherwise why not.
+    /// Connects all nodes that are not connected, and pings them. Returns the nodes that do not answer, if a majority does;
+    /// otherwise why not.
     ///
-    /// Each node has `connect_timeout`. What follows takes some node timeouts at most.
+    /// Each node has `connect_timeout`. What follows takes a few node timeouts at most.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
         let (began, all) = (clock::instant(), self.nodes.peers().len());
         let until = began + self.nodes.connect_timeout;
@@ -95,7 +95,7 @@ impl Driver {
         while !state.core.has_tried(&before) && clock::instant() < until {
             state = self.nodes.wait(state, until);
         }
-        // Who has come meanwhile is asked now.
+        // Nodes that were connected meanwhile are asked now.
         let come = state.core.connected_nodes().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
             drop(state);
@@ -122,7 +122,7 @@ impl Driver {
             state.core.submit(op, Submitter::Leader, now);
             submit_next(&mut state);
             if std::mem::take(&mut state.after_group) {
-                // Those who were answered last are about to come again: let them come along.
+                // The threads that were answered last are about to submit again: let them come along.
                 drop(state);
                 std::thread::yield_now();
                 state = self.nodes.state();
@@ -156,7 +156,7 @@ impl Driver {
         self.collect(&waiters)
     }
 
-    /// Has an operation carried out. Whoever submits it [collects](Driver::collect) the answer, since it may
+    /// Has an operation carried out. The thread that submits it [collects](Driver::collect) the answer, since it may
     /// be made to lead.
     pub(crate) fn submit(&self, op: Op) -> Arc<Waiter> {
         let mut state = self.nodes.state();
@@ -168,7 +168,7 @@ impl Driver {
     /// The answers to what was submitted in this order.
     pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
         let mut state = self.nodes.state();
-        // If nobody leads, somebody whose operation is still under way does. (Who has been answered meanwhile
+        // If no thread leads, one whose operation is still under way does. (One that was answered meanwhile
         // would lead for nothing.)
         if state.idle.is_some()
             && let Some(Submitter::Waiter(next)) = state.core.longest_waiting()
@@ -195,7 +195,7 @@ impl Driver {
         }
     }
 
-    /// Says which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
+    /// Logs which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
     /// its time, or use these same nodes.
     fn trace_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
         if log::max_level() < log::LevelFilter::Trace {
@@ -244,8 +244,8 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// Nobody needs it any more, and the program may end right after this. What was sent, and releases
-    /// that are due, have one node timeout.
+    /// It is no longer needed, and the program may end right after this. What was sent, and releases
+    /// that are still to be sent, have one node timeout.
     pub(crate) fn close(&self) {
         let until = clock::instant() + self.nodes.node_timeout;
         self.nodes.close();
@@ -262,7 +262,7 @@ impl Driver {
                 lead.end(state);
                 return drop(connections);
             }
-            // A renewal that nobody needs any more is under way.
+            // A renewal that is no longer needed is under way.
             if clock::instant() > until {
                 return;
             }
@@ -271,8 +271,8 @@ impl Driver {
     }
 }
 
-/// Of which lock it is, if its votes are to be logged. (Only then: threads count together who has the name, which
-/// costs each of them time.)
+/// The resource of an operation, if its votes are to be logged. (Only then: threads share the count of references to the
+/// name, which costs each of them time.)
 fn traced(op: &Op) -> Option<Arc<[u8]>> {
     let traces = log::max_level() >= log::LevelFilter::Trace;
     traces.then(|| op.key.resource.clone())
@@ -309,7 +309,7 @@ impl Confirmer {
             let now = clock::instant();
             state = match state.core.confirm(now) {
                 Confirm::Wait { until } => nodes.wait(state, until),
-                Confirm::Look => Confirmer::look(&nodes, state, now),
+                Confirm::Probe => Confirmer::probe(&nodes, state, now),
                 Confirm::End => {
                     self.ended = true;
                     return;
@@ -318,13 +318,13 @@ impl Confirmer {
         }
     }
 
-    fn look<'a>(
+    fn probe<'a>(
         nodes: &'a Arc<Nodes>,
         mut state: MutexGuard<'a, State>,
         now: Instant,
     ) -> MutexGuard<'a, State> {
         let Some(leader) = state.idle.take() else {
-            // The leader looks, too.
+            // The leader probes, too.
             nodes.submitted(&state);
             return nodes.wait(state, now + SOON);
         };
@@ -347,7 +347,7 @@ impl Drop for Confirmer {
     }
 }
 
-/// The time in which a thread leads. However it ends, somebody else leads after it.
+/// The time in which a thread leads. However it ends, another thread can lead after it.
 struct Lead<'a> {
     nodes: &'a Arc<Nodes>,
     leader: Option<Box<Leader>>,
@@ -366,7 +366,7 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Hands the lead to the one who has waited longest.
+    /// Hands the lead to the thread that has waited longest.
     fn end(&mut self, mut state: MutexGuard<'_, State>) {
         let Some(mut leader) = self.leader.take() else {
             return;

@@ -9,7 +9,7 @@
 //! - `connection`: any of them, connected and set up
 //! - `subscription`: a connection over which a node notifies this process of releases
 //! - `leader`: what the leading thread has, and the threads that wait for it
-//! - `report`: what the log and the observer are told of the nodes
+//! - `report`: what is logged of the nodes, and what the observer is notified of
 //! - `nodes`: the leader's loop and the workers
 //! - `driver`: which thread leads, and how the others wait
 //! - `differential`: a test of the simulation's model of a server against real ones

@@ -1,4 +1,4 @@
-//! The leader's loop and the workers: they do what the core says, with sockets and threads.
+//! The leader's loop and the workers: they do what the core returns, with sockets and threads.
 //!
 //! The core stands under one mutex, which is never held while anything is sent, received, connected,
 //! waited for or logged.

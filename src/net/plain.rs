@@ -16,12 +16,12 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::clock;
 use crate::error::{Cause, Limit};
 
-/// The shortest time that a socket waits. The kernel counts in ticks of some milliseconds anyway.
+/// The shortest time that a socket waits. The kernel counts in ticks of a few milliseconds anyway.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
 /// So that a connection over a NAT or a firewall is not forgotten while a lock is held.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Look at what has come without taking it, and without waiting.
+/// Peeks at what has come without taking it, and without waiting.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const PEEK: Option<i32> = Some(0x02 | 0x40);
 #[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
@@ -77,7 +77,7 @@ impl Plain {
         let mut rest = until.saturating_duration_since(now).max(SHORTEST);
         let asked = rest;
         while !bytes.is_empty() {
-            if unfit(self.write_timeout, rest) {
+            if needs_reset(self.write_timeout, rest) {
                 self.stream
                     .set_write_timeout(Some(rest))
                     .map_err(|error| Cause::io(&error))?;
@@ -131,7 +131,7 @@ impl Plain {
 
     fn read_for(&mut self, rest: Duration, buffer: &mut [u8]) -> std::io::Result<usize> {
         let rest = rest.max(SHORTEST);
-        if unfit(self.read_timeout, rest) {
+        if needs_reset(self.read_timeout, rest) {
             self.stream.set_read_timeout(Some(rest))?;
             self.read_timeout = rest;
         }
@@ -163,7 +163,7 @@ impl Plain {
     }
 
     /// Ends the connection so that nothing of what the kernel still holds is delivered any more: a
-    /// command that comes later than what was said of it over the next connection would do harm (rule R8).
+    /// command that comes later than its undo over the next connection would do harm (rule R8).
     pub(crate) fn reset(self) {
         // Where this fails the connection is closed in the usual way.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
@@ -171,13 +171,13 @@ impl Plain {
 }
 
 /// Whether a socket's timeout must be set anew for `rest`. Setting it is a system call, so one that is at
-/// most a sixteenth too long stays, or too short by half: whoever waits in vain looks at the clock, and
+/// most a sixteenth too long stays, or too short by half: a read in vain checks the clock, and
 /// waits again.
-fn unfit(current: Duration, rest: Duration) -> bool {
+fn needs_reset(current: Duration, rest: Duration) -> bool {
     current > rest + rest / 16 || current < rest / 2
 }
 
-/// The kernel says `WouldBlock` for its own timeouts.
+/// The kernel returns `WouldBlock` for its own timeouts.
 fn timed_out(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
@@ -198,7 +198,7 @@ fn connect_tcp(
         let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
         let share = until.saturating_duration_since(clock::instant()) / left;
         match TcpStream::connect_timeout(address, share.max(SHORTEST)) {
-            // Loopback quirk: a port that nobody listens on can connect to itself.
+            // Loopback quirk: a port without a listener can connect to itself.
             Ok(stream) if stream.local_addr().is_ok_and(|local| local == *address) => {
                 last = "connection refused".into();
             }

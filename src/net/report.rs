@@ -1,4 +1,4 @@
-//! What the log and the observer are told of the nodes.
+//! What is logged of the nodes, and what the observer is notified of.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! TLS over a plain socket: bytes within a point in time.
 //!
-//! rustls does no input and output of its own. So the bounds of time, looks without waiting, signals and resets are
+//! rustls does no input and output of its own. So the bounds of time, reads without waiting, signals and resets are
 //! those of the plain socket.
 
 use std::io::{ErrorKind, Read, Write};
@@ -140,7 +140,7 @@ impl Tls {
         Ok(!self.is_used_up())
     }
 
-    /// The session takes some of what was read.
+    /// The session takes a part of what was read.
     fn take(&mut self) -> Result<(), Cause> {
         let (from, to) = self.rest;
         let mut rest = self.raw.get(from..to).unwrap_or_default();
@@ -229,7 +229,7 @@ mod tests {
             self.stream.write_all(&bytes).unwrap();
         }
 
-        /// Reads so many bytes.
+        /// Reads this number of bytes.
         fn hear(&mut self, count: usize) -> std::io::Result<Vec<u8>> {
             let mut heard = vec![0; count];
             let mut stream = rustls::Stream::new(&mut self.session, &mut self.stream);
@@ -421,7 +421,7 @@ mod tests {
         let old = |suite: &SupportedCipherSuite| matches!(suite, SupportedCipherSuite::Tls12(_));
         let (mut tls, mut server) = pair(Some(short_lived(old)));
         assert!(pings(&mut tls, &mut server) < 1000);
-        // As a server does whose client has said that it sends no more.
+        // As a server does whose client has announced that it sends no more.
         drop(server);
         let end = recv(&mut tls, SECOND).unwrap_err();
         assert!(matches!(end, Cause::Closed(_)), "{end}");

@@ -9,12 +9,12 @@ use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::quorum::majority;
 use crate::protocol::resp::{self, Reply};
-use crate::protocol::scripts::LOOK;
+use crate::protocol::scripts::INSPECT;
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::{Fingerprint, Token};
 
-const _: () = assert!(lock_value::LONGEST == 93, "LOOK asks for this length");
+const _: () = assert!(lock_value::LONGEST == 93, "INSPECT asks for this length");
 
 impl Redlock {
     /// Shows the holder of a lock, node by node, at this moment: for the investigation of problems. Do not decide by
@@ -49,7 +49,11 @@ impl Redlock {
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let resource = checked(resource.as_ref())?;
         let mut look = Vec::new();
-        resp::pack(&mut look, &[&[b"EVAL", LOOK.text, b"1", &resource]], None);
+        resp::pack(
+            &mut look,
+            &[&[b"EVAL", INSPECT.text, b"1", &resource]],
+            None,
+        );
         let answers = self.query(1, move |query| {
             let [reply] = query.ask(&look)?;
             seen(reply)

@@ -14,13 +14,13 @@ use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
 
-/// The pauses double. After so many it is not contenders that are met, but a holder that has the lock on
-/// some nodes only.
+/// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and
+/// not contenders.
 const MAX_SPLITS: u32 = 8;
 
 /// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
-/// token of its own (rule R2), within one node timeout and some hundred round trips; and one more where
-/// connections turned out closed. A knock is one try: the [contender](super::poller) sees to the rest.
+/// token of its own (rule R2), within one node timeout and a few hundred round trips; and one more where
+/// connections turned out closed. An attempt that enqueues is one try: the [poller](super::poller) does the rest.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
@@ -32,7 +32,7 @@ pub(crate) struct Attempt {
     since: Option<Instant>,
     /// When the first try was sent.
     begun: Option<Instant>,
-    /// Of the current try.
+    /// The token of the current try.
     token: Option<Token>,
     started: Option<Point>,
     splits: Backoff,
@@ -53,42 +53,50 @@ pub(crate) enum Tried {
     Again(Duration),
 }
 
-/// What those who denied it say of the lock.
+/// What the nodes that denied the lock know of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rejection {
-    /// Of the nodes that were knocked at.
-    pub(crate) seen: Vec<LockInfo>,
-    /// So many others had granted it, and it was undone there.
+    /// From the nodes whose queues were entered.
+    pub(crate) lock_infos: Vec<LockInfo>,
+    /// The number of other nodes that had granted it. It was undone there.
     pub(crate) granted: usize,
 }
 
 impl Rejection {
-    /// Who has it on so many nodes.
+    /// The process that holds it on a quorum.
     pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
-        let known = || self.seen.iter().filter_map(|seen| seen.holder);
+        let known = || self.lock_infos.iter().filter_map(|info| info.holder);
         known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
     }
 
-    /// Nobody says who has it: the nodes were not asked, or do not permit it; or it is kept for others who wait.
+    /// No node knows a holder: the nodes were not asked, or do not permit it; or the lock is reserved for another waiter.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.granted == 0 && self.seen.iter().all(|seen| seen.holder.is_none())
+        self.granted == 0 && self.lock_infos.iter().all(|info| info.holder.is_none())
     }
 
-    /// So many nodes would have granted it, but for those who wait and come first.
+    /// A quorum would have granted it, but for waiters that come first.
     pub(crate) fn is_reserved(&self, quorum: usize) -> bool {
-        let kept = self.seen.iter().filter(|seen| seen.is_reserved()).count();
+        let kept = self
+            .lock_infos
+            .iter()
+            .filter(|info| info.is_reserved())
+            .count();
         kept > 0 && kept + self.granted >= quorum
     }
 
-    /// Whether so many nodes will tell, or have granted it.
+    /// Whether a quorum will notify this process, or has granted it.
     pub(crate) fn is_queued(&self, quorum: usize) -> bool {
-        let queued = self.seen.iter().filter(|seen| seen.queued).count();
+        let queued = self.lock_infos.iter().filter(|info| info.queued).count();
         queued + self.granted >= quorum
     }
 
-    /// When so many nodes are free, if nobody does anything before.
+    /// When a quorum is free, if nothing happens before.
     pub(crate) fn free_in(&self, quorum: usize) -> Option<Duration> {
-        let mut left: Vec<Duration> = self.seen.iter().filter_map(|seen| seen.left).collect();
+        let mut left: Vec<Duration> = self
+            .lock_infos
+            .iter()
+            .filter_map(|info| info.left)
+            .collect();
         left.sort_unstable();
         let needed = quorum.saturating_sub(self.granted).checked_sub(1);
         needed.map_or(Some(Duration::ZERO), |needed| left.get(needed).copied())
@@ -96,7 +104,7 @@ impl Rejection {
 }
 
 impl Attempt {
-    /// With `knock` the nodes tell this process when the lock is free.
+    /// With a `queue_entry` the nodes notify this process when the lock is free.
     pub(crate) fn new(
         resource: Arc<[u8]>,
         ttl: Ttl,
@@ -165,7 +173,7 @@ impl Attempt {
         };
         let rejection = Rejection {
             granted: answer.tally.granted.len(),
-            seen: answer.seen,
+            lock_infos: answer.lock_infos,
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
@@ -186,8 +194,8 @@ impl Attempt {
                 }
                 Tried::Granted(key, deadline)
             }
-            // Nobody granted it: somebody has it. Otherwise others may be trying just now, and be told the same. Who
-            // knocks sees what it is, and may be told meanwhile.
+            // No node granted it: there is a holder. Otherwise other contenders may have met the same split. An attempt that
+            // enqueues knows which it is, and the process may be notified meanwhile.
             Outcome::No if rejection.granted == 0 || self.queue_entry.is_some() => {
                 Tried::Denied(rejection)
             }

@@ -15,7 +15,7 @@ const LINGER: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) enum Confirm {
     /// Lead, unless another thread does: that finds what has come.
-    Look,
+    Probe,
     /// Until then, or until the nodes are closed.
     Wait { until: Instant },
     /// Nothing is left to be confirmed: end.
@@ -57,11 +57,11 @@ impl Confirmation {
     ) -> Confirm {
         let again = |at: &Instant| Some(*at) > self.released;
         let oldest = oldest.filter(|at| !mutant(Mutant::ConfirmOnce) || !again(at));
-        let look = oldest.map(|at| at + node_timeout);
-        let until = look.or(self.released.map(|at| at + LINGER));
+        let probe_at = oldest.map(|at| at + node_timeout);
+        let until = probe_at.or(self.released.map(|at| at + LINGER));
         match until.filter(|_| !closed) {
             Some(until) if now < until => Confirm::Wait { until },
-            Some(_) if oldest.is_some() => Confirm::Look,
+            Some(_) if oldest.is_some() => Confirm::Probe,
             _ => {
                 self.is_running = false;
                 Confirm::End

@@ -74,7 +74,7 @@ pub(crate) struct Core<W> {
     notified_elsewhere: VecDeque<Arc<[u8]>>,
     pub(crate) answers: Vec<(W, Answer)>,
     pub(crate) events: Events,
-    /// Threads that wait for news should look.
+    /// Threads that wait for news are to be woken.
     pub(crate) news: bool,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Core<W> {
 struct Wants {
     /// Nodes that something is to be sent to.
     send: NodeSet,
-    /// Nodes whose votes are waited for.
+    /// Nodes that callers wait for.
     owing: NodeSet,
     /// Nodes that are not connected, and without which there are too few.
     lacking: NodeSet,
@@ -356,7 +356,7 @@ impl<W> Core<W> {
         }
     }
 
-    /// Nodes whose votes are waited for are connected at once.
+    /// Nodes that callers wait for are connected at once.
     fn reconnect_now(&mut self, nodes: NodeSet) {
         for at in nodes.and(self.which(Node::has_worker)).iter() {
             self.news |= self.nodes[at].reconnect_now();
@@ -729,7 +729,7 @@ impl<W> Core<W> {
         self.judge_all(now);
     }
 
-    /// Time is over for some operations.
+    /// The time of one or more operations is over.
     fn expire(&mut self, now: Instant) {
         let connected = self.connected_nodes();
         let mut silent = NodeSet::EMPTY;
@@ -995,7 +995,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// One node, which nobody has connected yet.
+    /// One node, which was not connected yet.
     struct World {
         core: Core<u8>,
         now: Instant,
@@ -1059,7 +1059,7 @@ mod tests {
             }
         }
 
-        /// What is due is sent, and this comes back.
+        /// The output is sent, and answered by this.
         fn answers(&mut self, reply: &[u8]) {
             let next = self.next();
             assert!(matches!(next, Next::Send { .. }), "{next:?}");
@@ -1090,7 +1090,7 @@ mod tests {
         world.answers(b"-NOAUTH Authentication required.\r\n");
         let (text, for_good) = world.failure().unwrap();
         assert!(text.contains("NOAUTH") && !for_good, "{text}");
-        // What a new one is told is for good.
+        // A refusal of the new one is final.
         world.now += 1000 * MS;
         world.acquire();
         world.begin_to_connect();
@@ -1129,7 +1129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acquire_of_no_more_use_names_what_is_known_and_blames_nobody() {
+    fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
         let failure = |world: &mut World, passes| {
             world.now += passes;
             world.next();
@@ -1137,7 +1137,7 @@ mod tests {
                 Outcome::Unavailable {
                     errors, useless, ..
                 } => (errors.iter().count(), useless, errors.to_string()),
-                _ => panic!("nobody has answered"),
+                _ => panic!("there are answers"),
             }
         };
         // While it still connects.
@@ -1186,7 +1186,7 @@ mod tests {
 
     /// It was never there.
     #[test]
-    fn nothing_is_said_of_the_undo_of_an_acquire_that_a_server_refused() {
+    fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
         let mut world = World::new();
         world.acquire();
         world.begin_to_connect();

@@ -1,12 +1,12 @@
 //! Whether a server may have forgotten locks that are still held (rules R14–R18).
 //!
-//! A node that was restarted without its data grants what somebody holds. So it gives no vote until every lock
+//! A node that was restarted without its data grants locks that are held. So it gives no vote until every lock
 //! that it may have granted has ended: for the longest ttl that any client uses, counted from the start of
 //! its server. The Redlock specification calls that a delayed restart; here the client sees to it.
 
 use std::time::{Duration, Instant};
 
-/// `uptime_in_seconds` may be so much too large.
+/// `uptime_in_seconds` may be too large by this.
 const RESOLUTION: Duration = Duration::from_secs(1);
 
 /// How long a server that was started gives no votes.
@@ -16,7 +16,7 @@ pub(crate) struct Guard {
     resolution: Duration,
 }
 
-/// What a server says of itself, and when that was heard.
+/// What a server reports, and when that was received.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerStart<'a> {
     /// Unknown where `INFO` is forbidden.
@@ -29,7 +29,7 @@ pub(crate) struct ServerStart<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousServer {
     pub(crate) run_id: Option<String>,
-    /// When it last said anything.
+    /// When its last reply was received.
     pub(crate) heard: Instant,
     pub(crate) votes_from: Instant,
 }
@@ -62,23 +62,23 @@ impl Guard {
     pub(crate) fn votes_from(
         self,
         known: Option<&PreviousServer>,
-        told: &ServerStart<'_>,
+        start: &ServerStart<'_>,
     ) -> Instant {
-        let by_uptime = later(told.at, self.left(told.uptime));
+        let by_uptime = later(start.at, self.left(start.uptime));
         match known {
             None => by_uptime,
-            Some(known) if known.is_other(told.run_id) => {
-                let unheard = told.at.saturating_duration_since(known.heard);
-                // It was up already when the one before was last heard: a replacement. Until now the one
+            Some(known) if known.is_other(start.run_id) => {
+                let unheard = start.at.saturating_duration_since(known.heard);
+                // It was up already when the last reply of the one before was received: a replacement. Until now the one
                 // before may have granted locks.
-                let since = if told.uptime > unheard {
-                    told.at
+                let since = if start.uptime > unheard {
+                    start.at
                 } else {
                     known.heard
                 };
                 later(since, self.wait).max(by_uptime)
             }
-            // Connected anew: its uptime alone would not tell what it was before.
+            // Connected anew: its uptime alone does not show what it was before.
             Some(known) => known.votes_from.max(by_uptime),
         }
     }
@@ -92,7 +92,7 @@ impl Guard {
     }
 }
 
-/// 100 years may be more than the clock can tell: then never.
+/// 100 years may be more than the clock can show: then never.
 fn later(at: Instant, time: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(3600 * 24 * 365);
     at.checked_add(time)
@@ -119,27 +119,27 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
 
-    /// For all fractions of a second at which a server may start and be asked: who votes has been up for long
+    /// For all fractions of a second at which a server may start and be asked: a server that votes has been up for long
     /// enough, and waits no longer than two seconds more.
     #[test]
     fn a_server_votes_when_it_has_been_up_for_long_enough() {
         let zero = crate::clock::instant();
         for wait in 1..=5 {
             let guard = Guard::new(wait * S);
-            for start in (0..1000).step_by(50) {
+            for begin in (0..1000).step_by(50) {
                 for age in (0..8000).step_by(50) {
-                    let (start, at) = (zero + start * MS, zero + (start + age) * MS);
+                    let (begun, at) = (zero + begin * MS, zero + (begin + age) * MS);
                     // As Redis computes it: from whole seconds of the time of day.
                     let whole = |at: Instant| (at - zero).as_secs();
-                    let uptime = S * u32::try_from(whole(at) - whole(start)).unwrap();
-                    let told = ServerStart {
+                    let uptime = S * u32::try_from(whole(at) - whole(begun)).unwrap();
+                    let start = ServerStart {
                         run_id: Some("a"),
                         uptime,
                         at,
                     };
-                    let from = guard.votes_from(None, &told);
-                    assert!(from >= at && from >= start + wait * S);
-                    assert!(from <= at.max(start + (wait + 2) * S));
+                    let from = guard.votes_from(None, &start);
+                    assert!(from >= at && from >= begun + wait * S);
+                    assert!(from <= at.max(begun + (wait + 2) * S));
                 }
             }
         }
@@ -154,12 +154,12 @@ mod tests {
             votes_from: zero + 13 * S,
         };
         let from = |run_id, uptime| {
-            let told = ServerStart {
+            let start = ServerStart {
                 run_id,
                 uptime,
                 at: zero + 11 * S,
             };
-            guard.votes_from(Some(&known), &told)
+            guard.votes_from(Some(&known), &start)
         };
         let long = 1000 * S;
         assert_eq!(from(Some("a"), long), zero + 13 * S, "the same server");
@@ -172,18 +172,18 @@ mod tests {
         };
         let late = guard.votes_from(Some(&known), &later);
         assert_eq!(late, zero + 110 * S, "started after the other was heard");
-        assert_eq!(from(None, long), zero + 13 * S, "nobody knows");
+        assert_eq!(from(None, long), zero + 13 * S, "unknown");
     }
 
     #[test]
     fn short_and_long_ttls_do_no_harm() {
         let at = crate::clock::instant();
-        let told = |uptime| ServerStart {
+        let start = |uptime| ServerStart {
             run_id: None,
             uptime,
             at,
         };
-        let from = |max_ttl, uptime| Guard::new(max_ttl).votes_from(None, &told(uptime));
+        let from = |max_ttl, uptime| Guard::new(max_ttl).votes_from(None, &start(uptime));
         assert_eq!(from(3 * MS, Duration::ZERO), at + 2 * S);
         assert_eq!(from(3 * MS, Duration::MAX), at);
         let century = 100 * 365 * 24 * 3600 * S;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_for_how_long() {
+    fn an_error_shows_for_how_long_too_few_nodes_vote() {
         let [a, b, c] = [3 * S, S, 2 * S];
         // Three of five nodes sit out: the first that comes back makes a majority.
         assert_eq!(retry_after(vec![a, b, c], 3, 2), Some(b));

@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_loss_has_the_reason_that_came_first_and_is_new_once() {
         let start = Point::now();
-        // Whether it is kept, its bound on renewals, when a renewal was due, when it is looked at, and the reason.
+        // Whether it is kept, its bound on renewals, when a renewal was due, the time of the check, and the reason.
         let table = [
             (None, None, 988, LostReason::Expired),
             (Some(5000), Some(500), 988, LostReason::Expired),

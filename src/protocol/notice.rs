@@ -1,7 +1,7 @@
 //! What is logged once: servers that refuse releases, and what stands in the place of a lock and is none.
 //!
-//! Nobody else would hear of either: a dropped lock waits for no answer, and who is denied is told that somebody
-//! has the lock.
+//! Nothing else would show either: a dropped lock waits for no answer, and a caller that is denied gets no other reason
+//! than that the lock is held.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -11,8 +11,8 @@ use crate::protocol::queue::NotALock;
 use crate::protocol::script::{Action, Key, Vote};
 use crate::protocol::server_error::{Meaning, code};
 
-/// So many of each kind are logged, and then no more: that is enough to read, and they are remembered.
-const MOST: usize = 100;
+/// The maximum number of each kind that is logged: enough to read, and they are remembered.
+const MAX_NOTICES: usize = 100;
 
 /// What is to be logged.
 #[derive(Clone, Debug)]
@@ -25,14 +25,14 @@ pub(crate) enum Notice {
 /// What has been.
 #[derive(Default)]
 pub(crate) struct Notices {
-    /// By node and the error's code: what else it says may differ from lock to lock.
+    /// By node and the error's code: the rest of its text may differ from lock to lock.
     refused: Vec<(usize, String)>,
     /// By node and a hash of the resource.
     foreign: Vec<(usize, u64)>,
 }
 
 impl Notices {
-    /// What is to be said of a node's answer, if it was not said before.
+    /// What is to be logged of a node's answer, if it was not logged before.
     pub(crate) fn on(
         &mut self,
         node: usize,
@@ -71,7 +71,7 @@ impl Notices {
 }
 
 fn is_new<T: PartialEq>(known: &mut Vec<T>, one: T) -> bool {
-    let new = known.len() < MOST && !known.contains(&one);
+    let new = known.len() < MAX_NOTICES && !known.contains(&one);
     if new {
         known.push(one);
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_release_is_said_once_for_each_node_and_code() {
+    fn a_refused_release_is_logged_once_for_each_node_and_code() {
         let mut notices = Notices::default();
         let noperm = failed("NOPERM no 'eval'", false);
         let refused = "NotReleased(Refused(\"NOPERM no 'eval'\"))";
@@ -122,7 +122,7 @@ mod tests {
             let moved = failed(&format!("MOVED {slot} 127.0.0.1:6381"), false);
             assert_ne!(on(&mut notices, 0, "a", &RELEASE, &moved).is_empty(), said);
         }
-        // It is sent again; or whoever asked is told.
+        // It is sent again; or its caller gets the error.
         assert_eq!(
             on(&mut notices, 2, "a", &RELEASE, &failed("BUSY", true)),
             ""
@@ -132,9 +132,9 @@ mod tests {
         assert_eq!(on(&mut notices, 2, "a", &RELEASE, &Vote::Granted(1)), "");
     }
 
-    /// And keeps nothing else from being said.
+    /// And keeps nothing else from being logged.
     #[test]
-    fn nothing_is_said_of_a_release_where_the_lock_cannot_be() {
+    fn nothing_is_logged_of_a_release_where_the_lock_cannot_be() {
         let mut notices = Notices::default();
         let noperm = failed("NOPERM no 'eval'", false);
         let undo = key("a", [1, 2].into_iter().collect());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lock_is_said_once_for_each_node_and_resource() {
+    fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
         let mut notices = Notices::default();
         let (list, extend) = (
             failed("WRONGTYPE Operation against a key", false),
@@ -177,7 +177,7 @@ mod tests {
             on(&mut notices, 1, "c", &RELEASE, &endless),
             "NoLock(NoTtl)"
         );
-        // A lock; one that is kept for another; what may not be looked at.
+        // A lock; one that is reserved; one that may not be read.
         let time = Some(Duration::ZERO);
         for vote in [
             seen(false, time, Some(7)),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_said_and_remembered() {
+    fn what_is_logged_and_remembered_has_a_bound() {
         let mut notices = Notices::default();
         let said = |notices: &mut Notices, i: usize| {
             let text = format!("E{i} x");
@@ -204,9 +204,16 @@ mod tests {
             let foreign = on(notices, 0, &text, &RELEASE, &list);
             (!refused.is_empty(), !foreign.is_empty())
         };
-        for i in 0..10 * MOST {
-            assert_eq!(said(&mut notices, i), (i < MOST, i < MOST), "{i}");
+        for i in 0..10 * MAX_NOTICES {
+            assert_eq!(
+                said(&mut notices, i),
+                (i < MAX_NOTICES, i < MAX_NOTICES),
+                "{i}"
+            );
         }
-        assert_eq!((notices.refused.len(), notices.foreign.len()), (MOST, MOST));
+        assert_eq!(
+            (notices.refused.len(), notices.foreign.len()),
+            (MAX_NOTICES, MAX_NOTICES)
+        );
     }
 }

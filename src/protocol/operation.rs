@@ -88,7 +88,7 @@ pub(crate) struct Answer {
     /// The smallest and the largest number that was granted: of a fencing token, or what releases return.
     pub(crate) numbers: Option<(u64, u64)>,
     /// What nodes that refused it know of the lock.
-    pub(crate) seen: Vec<LockInfo>,
+    pub(crate) lock_infos: Vec<LockInfo>,
     /// An earlier release of the same resource has notified another process, as was learnt only now.
     pub(crate) notified_elsewhere: bool,
     /// Why nodes failed.
@@ -108,7 +108,7 @@ impl Answer {
             },
             tally: Tally::default(),
             numbers: None,
-            seen: Vec::new(),
+            lock_infos: Vec::new(),
             notified_elsewhere: false,
             causes: Vec::new(),
             begun: now,
@@ -150,7 +150,7 @@ pub(crate) struct Votes {
     pub(crate) tally: Tally,
     /// The smallest and the largest number that was granted.
     numbers: Option<(u64, u64)>,
-    seen: Vec<LockInfo>,
+    lock_infos: Vec<LockInfo>,
     causes: Vec<(usize, Arc<Cause>)>,
     /// Nodes that failed because their connection was closed.
     closed: NodeSet,
@@ -272,7 +272,7 @@ pub(crate) enum Voted {
 
 /// `W`: the caller that waits for the answer.
 pub(crate) struct Operation<W> {
-    /// Tells it from others that had the same slot.
+    /// Distinguishes it from others that had the same slot.
     pub(crate) number: u64,
     pub(crate) op: Op,
     pub(crate) caller: Option<W>,
@@ -426,7 +426,7 @@ impl<W> Operation<W> {
         }
         let new = view.connected.without(self.sent_to).and(self.op.nodes);
         if self.is_release() || self.op.only_write {
-            // A release also where it has failed already: it is due there.
+            // A release is also sent where it has failed already.
             return new;
         }
         let new = new.without(self.votes.tally.voted());
@@ -482,9 +482,9 @@ impl<W> Operation<W> {
             Vote::Refused(_) if self.is_release() && self.retried.has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
             }
-            Vote::Refused(seen) => {
+            Vote::Refused(info) => {
                 self.votes.tally.refuse(node);
-                self.votes.seen.extend(seen);
+                self.votes.lock_infos.extend(info);
             }
             Vote::Failed { cause, .. } => {
                 let cause = Arc::new(cause);
@@ -525,8 +525,7 @@ impl<W> Operation<W> {
     /// A node cannot be connected: if the operation was not sent there, it need not wait for it. `began`: when the try to
     /// connect began.
     pub(crate) fn unreachable(&mut self, node: usize, cause: &Arc<Cause>, began: Option<Instant>) {
-        // What a server refuses for good may have been put right before this was wanted: the next try, which
-        // is made at once, will tell.
+        // A final refusal may have been put right before this was wanted. The next try, which begins at once, shows that.
         let stale = cause.is_final() && began < Some(self.since());
         if !self.sent_to.has(node) && !stale {
             self.fail(node, cause);
@@ -630,7 +629,7 @@ impl<W> Operation<W> {
         (!waits || !view.replies_flowing || owing.is_empty()).then_some(verdict)
     }
 
-    /// Of an operation that no caller waits for, once it is written.
+    /// The verdict on an operation that no caller waits for, once it is written.
     pub(crate) fn written(&self, view: &View) -> Verdict {
         match self.sent_to.len() >= majority(view.nodes) {
             true => Verdict::Yes,
@@ -688,7 +687,7 @@ impl<W> Operation<W> {
             outcome,
             tally: votes.tally,
             numbers: votes.numbers,
-            seen: votes.seen,
+            lock_infos: votes.lock_infos,
             notified_elsewhere,
             causes: votes.causes,
             begun: self.schedule.begun.unwrap_or(now),

@@ -1,6 +1,6 @@
 //! The operations under way.
 
-// OK because slots are only given up at the end, and whoever keeps an index asks `open` first.
+// OK because free slots are given up only at the end, and an index that was kept is checked by `open` first.
 #![allow(clippy::indexing_slicing)]
 
 use std::ops::{Index, IndexMut};
@@ -52,7 +52,7 @@ impl<W> Operations<W> {
         0..self.slots.len()
     }
 
-    /// After a crowd: all slots are looked at each time.
+    /// Gives up free slots after many operations at a time: each survey goes through all slots.
     pub(crate) fn shrink(&mut self) {
         let is_free = |last: &Operation<W>| !last.is_under_way();
         while self.slots.len() > SLOTS && self.slots.last().is_some_and(is_free) {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::quorum::NodeSet;
 
-/// A node is waited for so long at a time: about a tick of the kernel's clock, which is as short as a
+/// How long a node is waited for at a time: about a tick of the kernel's clock, which is as short as a
 /// socket can wait.
 pub(crate) const SLICE: Duration = Duration::from_millis(4);
 /// A node is read before one that is listed earlier only if it answers this much faster: order that
 /// changes costs system calls.
 const SAME_LAG: Duration = Duration::from_micros(200);
-/// What is known of lags is halved so often: a node that was slow once is tried again.
+/// The interval at which known lags are halved: a node that was slow once is tried again.
 const HALF_LIFE: Duration = Duration::from_millis(250);
 
 struct Order {
@@ -55,7 +55,7 @@ impl Order {
     }
 
     /// Which of these to read, and how long to wait for it. `age`: how long ago a node was asked for what
-    /// it is to answer next; one that has had its time is only looked at.
+    /// it is to answer next; one that has had its time is only probed.
     fn reads(&mut self, any_of: NodeSet, age: impl Fn(usize) -> Duration) -> (usize, Duration) {
         let fresh = any_of.without(self.in_vain);
         if fresh.is_empty() {
@@ -68,7 +68,7 @@ impl Order {
         (node, if had_time { Duration::ZERO } else { SLICE })
     }
 
-    /// A node answered what it was asked a time `took` ago; the reader waited for that so long.
+    /// A node answered what it was asked a time `took` ago, of which the reader `waited` for it.
     fn heard(&mut self, node: usize, took: Duration, waited: Duration, now: Instant) {
         self.in_vain.remove(node);
         // One that answered while others were waited for took at most as long as they did.

@@ -533,7 +533,10 @@ mod tests {
                 ..LockInfo::default()
             };
             let seen = vec![one; self.subscriptions.nodes()];
-            let rejection = Rejection { seen, granted: 0 };
+            let rejection = Rejection {
+                lock_infos: seen,
+                granted: 0,
+            };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller.denied(&rejection, subscriptions, rng, self.now);
         }
@@ -632,7 +635,10 @@ mod tests {
         for (seen, holder) in seen.iter_mut().zip(1..) {
             seen.holder = Some(holder);
         }
-        let rejection = Rejection { seen, granted: 0 };
+        let rejection = Rejection {
+            lock_infos: seen,
+            granted: 0,
+        };
         world.now += MS;
         let (subscriptions, rng) = (&world.subscriptions, &mut world.rng);
         world
@@ -708,7 +714,7 @@ mod tests {
                 ..LockInfo::default()
             };
             let rejection = Rejection {
-                seen: vec![one; kept],
+                lock_infos: vec![one; kept],
                 granted,
             };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);

@@ -22,31 +22,31 @@
 //!   delivered later.
 //! - R9  Yes at the q-th vote; unavailable when more than N − q nodes failed; no when a quorum of votes
 //!   is impossible and q nodes have answered.
-//! - R10 An extension counts if q nodes say "held" before the old deadline.
+//! - R10 An extension counts if q nodes answer "held" before the old deadline.
 //! - R11 A node where the key is gone gives no vote, and an extension creates no key.
 //! - R11b Refill: once an extension has its quorum, and before the release begins, the acquire's SET may
 //!   follow it to nodes that answered "not held". Its reply is no vote, and REL goes there, too.
 //! - R12 An extension never shortens.
-//! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes say "not
+//! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes answer "not
 //!   held": then the lock is lost at once.
 //! - R14 With a restart guard no ttl is larger than its `max_ttl`, on any client.
 //! - R15 A server votes from receipt of its INFO + (max(max_ttl, 1 s) + 1 s − `uptime_in_seconds`) on.
 //! - R16 Until then it gives no vote of any kind; it is sent REL.
-//! - R17 Another server at an address votes no earlier than max_ttl after the one before was last heard.
-//! - R18 Where too few nodes may vote, the error says for how long.
+//! - R17 Another server at an address votes no earlier than max_ttl after the last reply of the one before.
+//! - R18 Where too few nodes may vote, the error shows for how long.
 //! - R20 A node counts only while it holds the lock: max(its counter + 1, what is asked for, the time of day).
 //! - R21 A fencing token is the number that a quorum gave alike; otherwise 1 + the largest is asked for.
 //! - R22 The first and the last step of asking for one is "now < deadline".
 //! - R28 A lost counter goes on above all that was given out: its node votes later than 0.1 s, the lead that
 //!   was asked for, and what clocks differ by.
-//! - R30 Before the try after which a process sleeps, it listens to N − q + 1 nodes, or has tried to; when it hears
-//!   another one it tries again.
-//! - R31 What is told during a try causes another try.
-//! - R32 Who was granted any vote but no quorum has met other contenders, not a holder: undone, and tried
+//! - R30 Before the try after which a process sleeps, it is subscribed to N − q + 1 nodes, or has tried to; when
+//!   another subscription is confirmed it tries again.
+//! - R31 A notification during a try causes another try.
+//! - R32 A try that was granted any vote but no quorum has met other contenders, not a holder: undone, and tried
 //!   again with a new token after a random pause of a few round trips that grows.
 //! - R33 Each sleep ends when the waiter's time is over, when q nodes are free by their ttls, or with the poll.
-//! - R34 A release tells one waiter by name, and passes over those who are dead; an undo tells nobody. Who is
-//!   denied joins the queue in the same script; who gives up, or is told and does not wait, passes on.
+//! - R34 A release notifies one waiter by name, and passes over dead ones; an undo notifies none. A process that is
+//!   denied enters the queue in the same script; one that gives up, or is notified and does not wait, passes that on.
 //! - R35 One thread of a process asks for a lock. The queue decides no grant.
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ use std::time::Duration;
 use crate::clock::Point;
 use crate::config_error::ConfigError;
 
-/// More nodes than anybody runs; votes are kept in the bits of a `u64`.
+/// More nodes than any deployment has; votes are kept in the bits of a `u64`.
 pub(crate) const MAX_NODES: usize = 64;
 
 /// Redis adds the ttl to the time of day in 64 bits of milliseconds. 100 years is far from that
@@ -156,7 +156,7 @@ pub(crate) enum Question {
     Acquire,
     /// Do I still have it (extend, release)? A refusal means "not held here".
     Held,
-    /// Are you there? Nobody refuses, and every answer is of interest.
+    /// Are you there? No node refuses, and every answer is of interest.
     Answer,
 }
 
@@ -164,7 +164,7 @@ pub(crate) enum Question {
 pub(crate) enum Verdict {
     /// A quorum granted, extended or deleted it.
     Yes,
-    /// Acquire: denied. Held: so many nodes no longer hold it that no quorum can.
+    /// Acquire: denied. Held: too many nodes no longer hold it for a quorum.
     No,
     /// Too few answers for a verdict.
     Unavailable,
@@ -454,7 +454,7 @@ mod tests {
                                 }
                                 let late = end.verdict(question, nodes);
                                 // Too few answers stays an honest "I do not know", even where a
-                                // later answer would have told.
+                                // later answer would have shown.
                                 let unknown = Some(Verdict::Unavailable);
                                 if now != unknown && late != unknown {
                                     assert_eq!(late, now, "{case}");

@@ -195,7 +195,7 @@ fn element(
     Ok(Some((reply, end)))
 }
 
-/// What came is no Redis answer; how it begins tells people what it is.
+/// What came is no Redis answer; its beginning shows people what it is.
 fn garbage(bytes: &[u8], secret: &Secret) -> Cause {
     // Before it is cut off, where what is left of a password could not be recognised.
     let start = bytes.get(..bytes.len().min(MAX_AROUND)).unwrap_or_default();

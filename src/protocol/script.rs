@@ -24,28 +24,28 @@ const COUNTER: &[u8] = b":fence";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Acquire(Ttl),
-    /// Acquire, or be told when the lock is free.
+    /// Acquire, or enter the queue, to be notified when the lock is free.
     AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
     Extend(Ttl),
     Release(Notify),
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
     Repair(Ttl),
-    /// A number of at least so much (rule R20).
+    /// A number of at least this (rule R20).
     Fence(u64),
-    /// Be told no more. The next one has so long, if it was this one's turn, or this one is fair.
+    /// Leave the queue. The next waiter gets this reservation, if the lock was reserved for this process, or it is fair.
     Dequeue(Arc<Channel>, Turn, bool),
     /// Answer: this changes nothing.
     Ping,
 }
 
-/// Whether a release tells the first of those that wait in other processes.
+/// Whether a release notifies the first waiter in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notify {
     First,
-    /// But not this process, in which nobody waits: if its name is left in the queue, and it ends now, nobody
-    /// would learn that the lock is free.
+    /// But not this process, which does not wait: if its name is left in the queue, and it ends now, no waiter
+    /// would be notified that the lock is free.
     FirstBut(Channel),
-    /// And for so long the lock is kept for that one.
+    /// And reserve the lock for that waiter.
     FirstAndReserve(Turn),
     /// The lock was never held, or goes to a thread of this process.
     None,
@@ -64,7 +64,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Of a lock that no node was asked for yet.
+    /// A lock that no node was asked for yet.
     pub(crate) fn new(resource: Arc<[u8]>, token: Token, label: Option<Label>) -> Key {
         Key {
             resource,
@@ -84,7 +84,7 @@ impl Key {
         Key { sent_to, ..self }
     }
 
-    /// Of the key on the nodes.
+    /// The value of the key on the nodes.
     fn value(&self) -> Cow<'_, [u8]> {
         let token = self.token.as_bytes();
         match &self.label {
@@ -137,12 +137,12 @@ impl Action {
                 let counter = [resource, COUNTER].concat();
                 call(FENCE, b"2", &[&counter, token], Some(*at_least));
             }
-            Action::AcquireOrEnqueue(ttl, knock) => {
-                let (value, more) = (key.value(), knock.arguments());
+            Action::AcquireOrEnqueue(ttl, entry) => {
+                let (value, more) = (key.value(), entry.arguments());
                 let ttl = ttl.millis().to_string();
                 let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
                 let args = [&*value, ttl.as_bytes(), channel, arrived, waited, lease];
-                match knock.turn {
+                match entry.turn {
                     Some(turn) => call(ACQUIRE_IN_ORDER, b"1", &args, Some(turn.millis())),
                     None => call(ACQUIRE_OR_ENQUEUE, b"1", &args, None),
                 }
@@ -159,7 +159,7 @@ impl Action {
         }
     }
 
-    /// What a node's reply to this action says, for the lock with this token.
+    /// What a node's reply to this action means, for the lock with this token.
     pub(crate) fn vote(&self, token: &Token, reply: Reply) -> Vote {
         let reply = match reply {
             Reply::Error(text) => Reply::Error(Secret::of_token(token).cut(&text)),
@@ -172,11 +172,13 @@ impl Action {
             ) => Vote::Granted(0),
             (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(None),
             (Action::Extend(_), Reply::Int(1)) => Vote::Granted(0),
-            (Action::Release(_), Reply::Int(told @ 1..=2)) => Vote::Granted(told.unsigned_abs()),
+            (Action::Release(_), Reply::Int(number @ 1..=2)) => {
+                Vote::Granted(number.unsigned_abs())
+            }
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
             (Action::Dequeue(..), Reply::Int(_)) => Vote::Granted(0),
             (Action::Ping, Reply::Other) => Vote::Granted(0),
-            // A user who may not ask that may take locks all the same.
+            // A user without the right to PING may take locks all the same.
             (Action::Ping, Reply::Error(text)) if Meaning::of(&text) == Meaning::NotPermitted => {
                 Vote::Granted(0)
             }
@@ -192,7 +194,7 @@ impl Action {
                 later: Meaning::of(&text).is_not_now(),
             },
             (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
-                Some(seen) => Vote::Refused(Some(seen)),
+                Some(info) => Vote::Refused(Some(info)),
                 None => Vote::Sever(Cause::Garbage(other.kind().into())),
             },
             (_, other) => Vote::Sever(Cause::Garbage(other.kind().into())),
@@ -200,13 +202,13 @@ impl Action {
     }
 }
 
-/// A release has told another process that waits.
+/// A release has notified a waiter in another process.
 pub(crate) const NOTIFIED: u64 = 2;
 
 pub(crate) enum Vote {
-    /// With the number that a fencing token may become, or what a release says: [`NOTIFIED`] or not.
+    /// With the number that a fencing token may become, or what a release returns: [`NOTIFIED`] or not.
     Granted(u64),
-    /// With what a knock has seen.
+    /// With what a node knows of the lock, if the process has entered its queue.
     Refused(Option<LockInfo>),
     /// The server answered with an error; it may well do `later` what it refused.
     Failed { cause: Cause, later: bool },
@@ -249,7 +251,7 @@ mod tests {
         let key = Key::new(resource, Token::from_bytes([7; 20]), None);
         let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
         let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
-        let knock = Arc::new(QueueEntry {
+        let entry = Arc::new(QueueEntry {
             channel: Channel::new([0x5A; 16]),
             arrived: 1_700_000_000_123,
             waited: 17,
@@ -259,7 +261,7 @@ mod tests {
         let turn = Turn::new(Duration::from_millis(100));
         let in_turn = Arc::new(QueueEntry {
             turn: Some(turn),
-            ..*knock
+            ..*entry
         });
         let mut set = redis::cmd("SET");
         set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
@@ -276,16 +278,16 @@ mod tests {
             call.arg(2).arg(resource).arg(counter).arg(token).arg(17);
             call
         };
-        let leave = |by_hash| {
+        let dequeue = |by_hash| {
             let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
             call.arg(if by_hash { DEQUEUE.hash } else { DEQUEUE.text });
-            call.arg(1).arg(resource).arg(knock.channel.name());
+            call.arg(1).arg(resource).arg(entry.channel.name());
             call.arg(1).arg(400);
             call
         };
-        let knocks = |by_script, by_hash| {
+        let enqueue = |by_script, by_hash| {
             let mut call = script(by_script, by_hash);
-            call.arg(30_000).arg(knock.channel.name());
+            call.arg(30_000).arg(entry.channel.name());
             call.arg(1_700_000_000_123_u64).arg(17).arg(8000);
             call
         };
@@ -298,9 +300,9 @@ mod tests {
                     script(RELEASE_AND_NOTIFY, by_hash),
                 ),
                 (
-                    Action::Release(Notify::FirstBut(knock.channel)),
+                    Action::Release(Notify::FirstBut(entry.channel)),
                     script(RELEASE_AND_NOTIFY, by_hash)
-                        .arg(knock.channel.name())
+                        .arg(entry.channel.name())
                         .clone(),
                 ),
                 (
@@ -308,16 +310,16 @@ mod tests {
                     script(RELEASE_AND_NOTIFY, by_hash).arg(400).clone(),
                 ),
                 (
-                    Action::AcquireOrEnqueue(ttl, knock.clone()),
-                    knocks(ACQUIRE_OR_ENQUEUE, by_hash),
+                    Action::AcquireOrEnqueue(ttl, entry.clone()),
+                    enqueue(ACQUIRE_OR_ENQUEUE, by_hash),
                 ),
                 (
                     Action::AcquireOrEnqueue(ttl, in_turn.clone()),
-                    knocks(ACQUIRE_IN_ORDER, by_hash).arg(400).clone(),
+                    enqueue(ACQUIRE_IN_ORDER, by_hash).arg(400).clone(),
                 ),
                 (
-                    Action::Dequeue(Arc::new(knock.channel), turn, true),
-                    leave(by_hash),
+                    Action::Dequeue(Arc::new(entry.channel), turn, true),
+                    dequeue(by_hash),
                 ),
                 (
                     Action::Extend(ttl),
@@ -342,7 +344,7 @@ mod tests {
         for action in [
             Action::Acquire(ttl),
             Action::Repair(ttl),
-            Action::AcquireOrEnqueue(ttl, knock),
+            Action::AcquireOrEnqueue(ttl, entry),
             Action::AcquireOrEnqueue(ttl, in_turn),
         ] {
             let bytes = packed(&action, &labelled);

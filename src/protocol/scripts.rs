@@ -29,10 +29,11 @@ macro_rules! script {
 pub(crate) const RELEASE: Script = script!("release");
 pub(crate) const EXTEND: Script = script!("extend");
 pub(crate) const FENCE: Script = script!("fence");
-pub(crate) const RELEASE_AND_NOTIFY: Script = script!("tell");
-pub(crate) const DEQUEUE: Script = script!("leave");
-pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "take", "join", "see");
-pub(crate) const ACQUIRE_IN_ORDER: Script = script!("queue", "join", "take_in_turn", "see");
+pub(crate) const RELEASE_AND_NOTIFY: Script = script!("release_and_notify");
+pub(crate) const DEQUEUE: Script = script!("dequeue");
+pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "acquire", "enqueue", "lock_info");
+pub(crate) const ACQUIRE_IN_ORDER: Script =
+    script!("queue", "enqueue", "acquire_in_order", "lock_info");
 
 /// Those that are loaded.
 pub(crate) const SCRIPTS: [Script; 7] = [
@@ -46,7 +47,7 @@ pub(crate) const SCRIPTS: [Script; 7] = [
 ];
 
 /// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
-pub(crate) const LOOK: Script = script!("look");
+pub(crate) const INSPECT: Script = script!("inspect");
 
 /// The lines of `source` without indentation, comments and blank lines: as many bytes as fit, and how many there are.
 // The compiler runs it: an index out of bounds does not compile.
@@ -81,7 +82,7 @@ mod tests {
         let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
         let text = b"if a - b then\nc('--')\nend\n";
         assert_eq!(strip::<26>(source), (*text, text.len()));
-        for script in SCRIPTS.iter().chain([&LOOK]) {
+        for script in SCRIPTS.iter().chain([&INSPECT]) {
             let text = str::from_utf8(script.text).unwrap();
             let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
             assert!(text.lines().all(line), "{text}");

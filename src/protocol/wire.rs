@@ -43,7 +43,7 @@ pub(crate) struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationId {
     pub(crate) slot: usize,
-    /// Tells it from other operations that used the same slot.
+    /// Distinguishes it from other operations that used the same slot.
     pub(crate) number: u64,
 }
 

@@ -7,7 +7,7 @@ mod glob;
 mod scripts;
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::scripts::{LOOK, SCRIPTS, Script};
+use crate::protocol::scripts::{INSPECT, SCRIPTS, Script};
 
 /// Publishes a message on a channel, and returns how many connections receive it.
 pub(crate) type Publish<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> i64;
@@ -310,7 +310,7 @@ impl Run<'_> {
         let [command, text, _, keys_and_args @ ..] = args else {
             return Err(NOT_OURS);
         };
-        if *text == LOOK.text
+        if *text == INSPECT.text
             && let [lock] = keys_and_args
         {
             return self.look(lock);

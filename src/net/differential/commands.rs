@@ -8,7 +8,7 @@ use crate::label::Label;
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::scripts::LOOK;
+use crate::protocol::scripts::INSPECT;
 use crate::testing::store::Value;
 use crate::token::Token;
 
@@ -64,7 +64,7 @@ impl Pair {
             95 => Action::Ping,
             96 => return packed(&[b"PTTL", resource]),
             97 => return packed(&[b"GETRANGE", resource, b"0", b"92"]),
-            _ => return packed(&[b"EVAL", LOOK.text, b"1", resource]),
+            _ => return packed(&[b"EVAL", INSPECT.text, b"1", resource]),
         };
         let mut bytes = Vec::new();
         action.pack(&key, self.random.chance(70), &mut bytes);

@@ -1,7 +1,7 @@
--- Acquire, or join the queue: two scripts, each made of four parts.
+-- Acquire, or enter the queue: two scripts, each made of four parts.
 --
---   KNOCK         queue, take, join, see                Acquire, or join the queue.
---   WAIT_IN_TURN  queue, join, take_in_turn, see        Join the queue, and acquire only in turn (fair locks).
+--   ACQUIRE_OR_ENQUEUE  queue, acquire, enqueue, lock_info            Acquire, or enter the queue.
+--   ACQUIRE_IN_ORDER    queue, enqueue, acquire_in_order, lock_info   Enter the queue, and acquire only in order (fair).
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its value: the token (20 bytes), and perhaps a label
@@ -10,9 +10,9 @@
 -- ARGV[4]  when the waiter arrived, by its wall clock, in ms since 1970
 -- ARGV[5]  how long it has waited, in ms
 -- ARGV[6]  how long the queue is kept, in ms
--- ARGV[7]  WAIT_IN_TURN only: for how many ms the lock is reserved for a waiter that is notified
+-- ARGV[7]  ACQUIRE_IN_ORDER only: for how many ms the lock is reserved for a waiter that is notified
 --
--- Returns OK if the lock has been acquired. Otherwise three words (see, take_in_turn): for how many ms it is held or
+-- Returns OK if the lock has been acquired. Otherwise three words (lock_info, acquire_in_order): for how many ms it is held or
 -- reserved, its holder, and whether the waiter is in the queue (w).
 --
 -- The queue <lock>:w is a sorted set of channels; the reservation <lock>:wt holds the channel that was notified last.

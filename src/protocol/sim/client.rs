@@ -10,7 +10,7 @@ use super::subscription::Listener;
 use super::waiting::{After, Wait};
 use super::{
     Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, TODAY,
-    Trail, World, trace,
+    TokenHistory, World, trace,
 };
 use crate::clock::{self, Point};
 use crate::error::Cause;
@@ -32,20 +32,20 @@ use crate::protocol::waiter::Failure;
 use crate::protocol::wire::Handshake;
 use crate::token::Token;
 
-/// So many resources are locked; the last one is for when all is quiet.
+/// The number of resources that are locked. The other one is for when all is quiet.
 pub(super) const RESOURCES: u8 = 2;
 const PROBED: u8 = 9;
-/// Whose operation it is that no thread waits for.
-pub(super) const NOBODY: usize = usize::MAX;
+/// In the place of a thread, where none waits for the operation.
+pub(super) const NO_THREAD: usize = usize::MAX;
 /// From here on: the threads for which others have submitted something.
-pub(super) const SERVED: usize = 1000;
+pub(super) const HANDED_OFF: usize = 1000;
 
 pub(super) struct Client {
     core: Core<usize>,
     /// The connections of the leader or the worker, by node, and those that were just made.
     connections: Vec<Option<usize>>,
     fresh: Vec<Option<usize>>,
-    attendants: Vec<Worker>,
+    workers: Vec<Worker>,
     leader: Leader,
     /// The thread that confirms releases, and until when it waits.
     confirmer: Option<Instant>,
@@ -60,13 +60,13 @@ pub(super) struct Client {
     pub(super) listeners: Vec<Listener>,
     /// It was killed.
     pub(super) dead: bool,
-    /// Its clocks: they gain so many parts in ten thousand; one of them stands still while it is
+    /// Its clocks: their rate in parts of ten thousand; one of them stands still while it is
     /// suspended.
     base: Point,
     rate: u64,
     suspended: u64,
     stands_until: u64,
-    /// When it will look at everything again.
+    /// When it is woken next.
     wake_at: u64,
 }
 
@@ -108,12 +108,12 @@ pub(super) enum Doing {
     Extends(Held, Extension),
     /// Asks for a fencing token, since then.
     Fences(Held, Fencing, u64),
-    /// Which token; whether nobody reads the answer; and what follows.
+    /// Which token; whether it is only written; and what follows.
     Releases(usize, bool, After),
-    /// In a line: looks what to do, then; or sleeps until then.
+    /// In a queue: decides what to do then; or sleeps until then.
     Stands(u64),
     Parks(u64),
-    /// Gives up its place in a line: then, or when the nodes were told.
+    /// Leaves the queue: then, or when the nodes have answered.
     Leaves(Option<u64>),
     Stopped,
 }
@@ -159,7 +159,7 @@ impl Client {
             core: Core::new(addresses, timeouts, guard, random.next(), base.mono),
             connections: vec![None; nodes],
             fresh: vec![None; nodes],
-            attendants: vec![Worker::None; nodes],
+            workers: vec![Worker::None; nodes],
             leader: Leader::None,
             confirmer: None,
             gone_by: 0,
@@ -216,7 +216,7 @@ impl Client {
         self.stands_until > t
     }
 
-    /// All its threads have stood still at some time.
+    /// All its threads have stood still at one time or another.
     pub(super) fn has_hung(&self) -> bool {
         self.stands_until > 0
     }
@@ -224,7 +224,7 @@ impl Client {
     /// It is killed.
     pub(super) fn die(&mut self) {
         self.dead = true;
-        self.attendants.fill(Worker::None);
+        self.workers.fill(Worker::None);
         self.leader = Leader::None;
         self.confirmer = None;
         self.listeners.clear();
@@ -241,7 +241,7 @@ impl Client {
     }
 
     /// What is not as it is when all is quiet.
-    pub(super) fn unrest(&self) -> Option<String> {
+    pub(super) fn not_quiescent(&self) -> Option<String> {
         if self.dead {
             return None;
         }
@@ -250,11 +250,11 @@ impl Client {
 
     /// A thread of the driver that has not ended.
     pub(super) fn running(&self) -> Option<String> {
-        let has_worker = self.attendants.iter().any(|one| *one != Worker::None);
+        let has_worker = self.workers.iter().any(|one| *one != Worker::None);
         let leads = !matches!(self.leader, Leader::None | Leader::Runs);
-        let has_worker = has_worker.then(|| "an attendant is left".to_owned());
-        let confirms = self.confirmer.map(|_| "somebody still confirms".to_owned());
-        let leads = leads.then(|| "somebody still leads".to_owned());
+        let has_worker = has_worker.then(|| "a worker is left".to_owned());
+        let confirms = self.confirmer.map(|_| "a thread still confirms".to_owned());
+        let leads = leads.then(|| "a thread still leads".to_owned());
         has_worker.or(leads).or(confirms)
     }
 }
@@ -311,13 +311,13 @@ impl World {
         false
     }
 
-    /// What has changed is announced to those who pause, and what happened is counted.
+    /// Wakes the workers that pause when there is news, and counts what happened.
     fn announce(&mut self, c: usize) {
         let client = &mut self.clients[c];
         if std::mem::take(&mut client.core.news) {
-            for attendant in &mut client.attendants {
-                if let Worker::Pauses(_) = attendant {
-                    *attendant = Worker::Runs;
+            for worker in &mut client.workers {
+                if let Worker::Pauses(_) = worker {
+                    *worker = Worker::Runs;
                 }
             }
             if let Leader::Waits(_) = client.leader {
@@ -327,8 +327,8 @@ impl World {
         }
         for event in client.core.events.take() {
             match event {
-                (_, CoreEvent::Back(..), _) => self.counts.home += 1,
-                (_, CoreEvent::Quarantined(_), _) => self.counts.sat_out += 1,
+                (_, CoreEvent::Back(..), _) => self.counts.reconnected += 1,
+                (_, CoreEvent::Quarantined(_), _) => self.counts.quarantined += 1,
                 _ => {}
             }
         }
@@ -349,7 +349,7 @@ impl World {
             }
             Leader::Writes(ref mut parts, ref mut at) => {
                 if let Some((node, bytes)) = parts.pop_front() {
-                    if !self.faultless && self.random.chance(10) {
+                    if !self.conditions.faultless && self.random.chance(10) {
                         *at = self.t + self.random.below(3 * MS);
                     }
                     self.write(c, node, &bytes);
@@ -367,7 +367,7 @@ impl World {
                     if !self.has_come(c, until) {
                         return false;
                     }
-                    if !self.faultless && !self.quiet && self.random.chance(1) {
+                    if !self.conditions.faultless && !self.quiet && self.random.chance(1) {
                         // Between the read and what follows.
                         let until = self.t + self.random.below(80 * MS);
                         self.clients[c].freeze(until);
@@ -390,11 +390,11 @@ impl World {
         match next {
             Next::StartWorker { node } => {
                 let silent = self.clients[c].core.link(node) == Link::Unresponsive;
-                self.counts.silent += u64::from(silent);
+                self.counts.unresponsive += u64::from(silent);
                 if !silent && let Some(old) = self.clients[c].connections[node].take() {
                     self.give_up(old, true);
                 }
-                self.clients[c].attendants[node] = Worker::Runs;
+                self.clients[c].workers[node] = Worker::Runs;
                 self.clients[c].core.worker_started(node, Ok(()), now);
             }
             Next::Send { nodes, .. } => {
@@ -434,12 +434,12 @@ impl World {
         client.confirmer = match (confirm, &client.leader) {
             (Confirm::End, _) => None,
             (Confirm::Wait { until }, _) => Some(until),
-            (Confirm::Look, Leader::None) => {
+            (Confirm::Probe, Leader::None) => {
                 client.leader = Leader::Runs;
-                self.counts.looks += 1;
+                self.counts.confirm_probes += 1;
                 Some(now)
             }
-            (Confirm::Look, _) => Some(now + Duration::from_millis(1)),
+            (Confirm::Probe, _) => Some(now + Duration::from_millis(1)),
         };
         true
     }
@@ -481,11 +481,11 @@ impl World {
                 self,
                 "    client {c} writes to {node} over {connection}: set {set} {token}"
             );
-            let trail = &mut self.trails[token];
+            let history = &mut self.tokens[token];
             let sent = if set {
-                &mut trail.set_sent
+                &mut history.set_sent
             } else {
-                &mut trail.rel_sent
+                &mut history.rel_sent
             };
             sent[node] = Some(connection);
         });
@@ -498,7 +498,7 @@ impl World {
     // ---- workers
 
     fn work(&mut self, c: usize, node: usize) -> bool {
-        match self.clients[c].attendants[node] {
+        match self.clients[c].workers[node] {
             Worker::None | Worker::Connects => return false,
             Worker::Runs => {}
             Worker::Pauses(until) => {
@@ -515,16 +515,16 @@ impl World {
             }
         }
         let now = self.now(c);
-        self.clients[c].attendants[node] = Worker::Runs;
+        self.clients[c].workers[node] = Worker::Runs;
         let task = self.clients[c].core.task(node, now);
-        trace!(self, "client {c} attends to {node}: {task:?}");
+        trace!(self, "client {c} serves {node}: {task:?}");
         match task {
             NodeTask::Connect => {
                 if self.clients[c].connections[node].is_none() {
-                    self.clients[c].attendants[node] = Worker::Connects;
+                    self.clients[c].workers[node] = Worker::Connects;
                 }
                 let refused = self.servers[node].refuses_connections(self.t);
-                let luck = self.faultless || self.quiet || !self.random.chance(10);
+                let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
                 let at = self.t + self.delay(node) + self.delay(node);
                 let well = !refused && luck;
                 self.at(
@@ -550,10 +550,10 @@ impl World {
                 self.write(c, node, &bytes);
                 self.clients[c].core.written(node, Ok(()), now);
             }
-            NodeTask::Recv { until } => self.clients[c].attendants[node] = Worker::Recv(until),
-            NodeTask::Pause { until } => self.clients[c].attendants[node] = Worker::Pauses(until),
+            NodeTask::Recv { until } => self.clients[c].workers[node] = Worker::Recv(until),
+            NodeTask::Pause { until } => self.clients[c].workers[node] = Worker::Pauses(until),
             NodeTask::Reconnected | NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => {
-                self.clients[c].attendants[node] = Worker::None;
+                self.clients[c].workers[node] = Worker::None;
                 if let Some(fresh) = self.clients[c].fresh[node].take() {
                     self.give_up(fresh, false);
                 }
@@ -601,14 +601,14 @@ impl World {
                 by_hash,
                 run_id: Some(format!("{node}-{}", self.servers[node].run())),
                 uptime: Some((Duration::from_micros(uptime), self.now(c))),
-                by_record: self.by_record,
+                by_record: self.conditions.by_record,
                 ..Handshake::default()
             })
         } else {
             Err(Cause::Connect("refused".into()))
         };
         let now = self.now(c);
-        let released = self.forsaken && self.clients[c].gone_by > self.t;
+        let released = self.conditions.forsaken && self.clients[c].gone_by > self.t;
         if released && well && self.clients[c].unlucky > 0 {
             self.clients[c].unlucky -= 1;
             let at = self.t + self.random.below(400);
@@ -619,8 +619,8 @@ impl World {
         } else if let Some(fresh) = fresh {
             self.give_up(fresh, false);
         }
-        if let Worker::Connects = self.clients[c].attendants[node] {
-            self.clients[c].attendants[node] = Worker::Runs;
+        if let Worker::Connects = self.clients[c].workers[node] {
+            self.clients[c].workers[node] = Worker::Runs;
         }
         self.announce(c);
         self.pump(c);
@@ -628,7 +628,7 @@ impl World {
 
     // ---- threads
 
-    /// Submits an operation, and another one right behind it before anybody leads.
+    /// Submits an operation, before any thread leads.
     pub(super) fn add(&mut self, c: usize, thread: usize, op: Op) {
         trace!(self, "client {c} thread {thread}: {:?}", op.action);
         let now = self.now(c);
@@ -650,9 +650,9 @@ impl World {
     }
 
     pub(super) fn draw(&mut self, c: usize, resource: u8) -> (Token, usize) {
-        let id = self.trails.len();
+        let id = self.tokens.len();
         self.order += 1;
-        self.trails.push(Trail {
+        self.tokens.push(TokenHistory {
             client: c,
             resource,
             set_sent: [None; 5],
@@ -724,8 +724,8 @@ impl World {
             Doing::Holds(held, _) => self.use_lock(c, thread, held),
             _ => {
                 self.clients[c].threads[thread].acts += 1;
-                let most = match self.waits {
-                    true if self.sluggish => 20,
+                let most = match self.conditions.waits {
+                    true if self.conditions.sluggish => 20,
                     true => 5,
                     false => 4,
                 };
@@ -733,14 +733,14 @@ impl World {
                     return false;
                 }
                 let mut resource = u8::try_from(self.random.below(u64::from(RESOURCES))).unwrap();
-                if self.sluggish || self.waits && self.random.chance(60) {
-                    // So that there are lines.
+                if self.conditions.sluggish || self.conditions.waits && self.random.chance(60) {
+                    // So that there are queues.
                     resource = 0;
                 }
                 let ttl = self.ttl(60);
                 // Others may overtake fair ones.
-                let fair = self.fair && self.orderly;
-                if self.waits && (self.random.chance(80) || fair) {
+                let fair = self.conditions.fair && self.conditions.orderly;
+                if self.conditions.waits && (self.random.chance(80) || fair) {
                     self.wait(c, thread, resource, ttl);
                 } else {
                     self.acquire(c, thread, resource, ttl);
@@ -752,7 +752,7 @@ impl World {
 
     /// How long a thread has a lock before it does something.
     fn hold(&mut self) -> u64 {
-        let long = if self.sluggish || self.waits && self.random.chance(50) {
+        let long = if self.conditions.sluggish || self.conditions.waits && self.random.chance(50) {
             3
         } else {
             40
@@ -762,7 +762,7 @@ impl World {
 
     /// How long a thread wants nothing.
     pub(super) fn rest(&mut self) -> u64 {
-        let long = if self.lazy && self.random.chance(40) {
+        let long = if self.conditions.lazy && self.random.chance(40) {
             2200
         } else {
             20
@@ -770,21 +770,21 @@ impl World {
         let pause = self.random.below(long * MS);
         // Several begin at once.
         let beat = 80 * MS;
-        if self.sluggish {
+        if self.conditions.sluggish {
             beat - self.t % beat
         } else {
             pause
         }
     }
 
-    /// A long one, in so many cases of a hundred.
+    /// A long one, in this many cases of a hundred.
     fn ttl(&mut self, long: u64) -> Ttl {
-        let ms = match !self.guarded && self.random.chance(long) {
-            _ if self.replies_flowing => 60_000,
-            // Whoever waits for a lock that was left to its ttl should get it.
-            true if self.waits => 2_000,
+        let ms = match !self.conditions.guarded && self.random.chance(long) {
+            _ if self.conditions.prompt => 60_000,
+            // A waiter for a lock that was left to its ttl should get it.
+            true if self.conditions.waits => 2_000,
             true => 60_000,
-            false if self.guarded => 20 + self.random.below(LONGEST / MS - 19),
+            false if self.conditions.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
         };
         Ttl::new(Duration::from_millis(ms)).unwrap()
@@ -804,17 +804,17 @@ impl World {
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
             let (extension, op) = held.lease.extension(ttl, now);
-            self.trails[held.token].extended = NodeSet::EMPTY;
+            self.tokens[held.token].extended = NodeSet::EMPTY;
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
-        if choice != 5 || self.replies_flowing {
+        if choice != 5 || self.conditions.prompt {
             return self.release(c, thread, held);
         }
-        self.ends(c, self.trails[held.token].resource);
+        self.ends(c, self.tokens[held.token].resource);
         // From here on it believes in nothing.
         self.beliefs.retain(|belief| belief.token != held.token);
-        self.trails[held.token].leaked = true;
+        self.tokens[held.token].leaked = true;
         self.clients[c].threads[thread].doing = Doing::Idle(self.t);
     }
 
@@ -838,7 +838,7 @@ impl World {
         self.check(!held.lease.left(now).is_zero(), || {
             format!("client {c}: {number} was given out after the deadline")
         });
-        let resource = self.trails[held.token].resource;
+        let resource = self.tokens[held.token].resource;
         let wrong = self.fences.iter().find(|(of, token, other, at)| {
             *of == resource
                 && *token != held.token
@@ -856,23 +856,23 @@ impl World {
         let now = self.clients[c].point(self.t);
         let valid = !held.lease.left(now).is_zero();
         self.beliefs.retain(|belief| belief.token != held.token);
-        if self.forsaken {
+        if self.conditions.forsaken {
             self.clients[c].gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].gone_by, Event::Gone(held.token));
         }
-        let only_write = self.random.chance(40) || !valid || self.forsaken;
-        self.ends(c, self.trails[held.token].resource);
+        let only_write = self.random.chance(40) || !valid || self.conditions.forsaken;
+        self.ends(c, self.tokens[held.token].resource);
         self.give_back(c, thread, held.lease.key, held.token, only_write);
     }
 
     // ---- answers
 
     pub(super) fn answered(&mut self, c: usize, thread: usize, answer: Answer) {
-        if thread == NOBODY {
+        if thread == NO_THREAD {
             return;
         }
-        if thread >= SERVED {
-            return self.served(c, thread - SERVED, answer);
+        if thread >= HANDED_OFF {
+            return self.served(c, thread - HANDED_OFF, answer);
         }
         let idle = Doing::Stopped;
         let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
@@ -901,7 +901,7 @@ impl World {
             Doing::Releases(token, only_write, after) => {
                 self.in_time(c, thread, NODE_TIMEOUT);
                 self.released(c, token, only_write, &answer.outcome);
-                let resource = self.trails[token].resource;
+                let resource = self.tokens[token].resource;
                 self.after_release(c, resource, after, answer.has_notified());
                 if self.clients[c].threads[thread].wait.is_some() {
                     let rejection = Rejection::default();
@@ -945,7 +945,7 @@ impl World {
         answer: Answer,
     ) {
         let now = self.clients[c].point(self.t);
-        self.trails[token].notified_elsewhere = answer.notified_elsewhere;
+        self.tokens[token].notified_elsewhere = answer.notified_elsewhere;
         let (votes, quorum) = (answer.tally, self.quorum());
         let no = matches!(answer.outcome, Outcome::No);
         self.check(
@@ -955,8 +955,8 @@ impl World {
         if !matches!(answer.outcome, Outcome::Yes(_)) {
             self.undone(c, token, no);
         }
-        let soon =
-            !self.sluggish && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
+        let soon = !self.conditions.sluggish
+            && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
         let tried = attempt.answered(answer, now);
         let next = match tried {
             Tried::Granted(key, deadline) => {
@@ -978,20 +978,21 @@ impl World {
             Tried::Denied(_) | Tried::Unavailable(_) | Tried::Expired => {
                 if let Tried::Denied(_) = tried {
                     self.counts.denied += 1;
-                    // Who has a vote has met another contender, and tries again for a time.
-                    let voted = self.trails[token].granted;
-                    let first = self.faultless && soon && attempt.is_first();
+                    // A contender that has a vote has met another one, and tries again for a time.
+                    let voted = self.tokens[token].granted;
+                    let first = self.conditions.faultless && soon && attempt.is_first();
                     self.check(!first || voted.is_empty(), || {
                         format!("client {c}: {token} is denied, but {voted:?} granted it")
                     });
                 } else {
                     self.counts.unavailable += 1;
-                    self.check(!self.faultless || self.clients[c].has_hung(), || {
-                        format!("client {c}: too few answers, and nothing is wrong")
-                    });
+                    self.check(
+                        !self.conditions.faultless || self.clients[c].has_hung(),
+                        || format!("client {c}: too few answers, and nothing is wrong"),
+                    );
                 }
                 self.is_hopeless(c, token, &tried);
-                // Nobody else wants it.
+                // There are no other contenders.
                 self.probes_failed += u32::from(resource >= PROBED);
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 if self.clients[c].threads[thread].wait.is_some() {
@@ -1019,29 +1020,29 @@ impl World {
         self.clients[c].threads[thread].doing = next;
     }
 
-    /// A release says what the nodes have said.
+    /// A release returns what the nodes have answered.
     fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let (told, gone) = (self.trails[token].rel, self.trails[token].not_held);
+        let (told, gone) = (self.tokens[token].rel, self.tokens[token].not_held);
         let right = match outcome {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
             Outcome::No => gone.len() > all - quorum,
-            Outcome::Unavailable { .. } => !self.faultless || self.clients[c].has_hung(),
+            Outcome::Unavailable { .. } => !self.conditions.faultless || self.clients[c].has_hung(),
         };
         self.check(right, || {
             format!("client {c}: the release of {token} met {told:?}, of which {gone:?} had none")
         });
     }
 
-    /// Nobody gives up for good but because of so many servers that no quorum is left.
+    /// An acquire fails for good only if servers refuse that leave no quorum.
     fn is_hopeless(&mut self, c: usize, token: usize, tried: &Tried) {
         let Tried::Unavailable(errors) = tried else {
             return;
         };
-        let forbidden = self.trails[token].forbidden;
+        let forbidden = self.tokens[token].forbidden;
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
-        self.counts.hopeless += u64::from(hopeless);
+        self.counts.permanent += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
         self.check(named > spare, || {
             format!("client {c}: {token} failed, and only {named} nodes are named: {errors}")
@@ -1054,19 +1055,19 @@ impl World {
     /// A try that failed: its releases are written, behind its acquires.
     fn undone(&mut self, c: usize, token: usize, no: bool) {
         self.order += 1;
-        self.trails[token].freed = Some(self.order);
-        let (quorum, trail) = (self.quorum(), &self.trails[token]);
-        let answered = trail.granted.or(trail.denied).len();
+        self.tokens[token].freed = Some(self.order);
+        let (quorum, history) = (self.quorum(), &self.tokens[token]);
+        let answered = history.granted.or(history.denied).len();
         let mut wrong = None;
         if no && answered < quorum {
             wrong = Some(format!("no, but {answered} nodes have answered"));
         }
         for node in 0..self.servers.len() {
-            let Some(sent) = trail.set_sent[node] else {
+            let Some(sent) = history.set_sent[node] else {
                 continue;
             };
-            let behind = trail.rel_sent[node] == Some(sent) || !self.connections[sent].is_open();
-            if !behind && !trail.denied.has(node) {
+            let behind = history.rel_sent[node] == Some(sent) || !self.connections[sent].is_open();
+            if !behind && !history.denied.has(node) {
                 wrong = Some(format!("the undo of {token} is not written to node {node}"));
             }
         }
@@ -1077,13 +1078,13 @@ impl World {
 
     fn granted(&mut self, c: usize, thread: usize, token: usize, key: &Key, deadline: Deadline) {
         self.counts.granted += 1;
-        let resource = self.trails[token].resource;
+        let resource = self.tokens[token].resource;
         if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
             *excused = false;
         }
         trace!(self, "client {c} thread {thread} holds {token}");
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let granted = self.trails[token].granted.len();
+        let granted = self.tokens[token].granted.len();
         self.check(granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
@@ -1093,7 +1094,7 @@ impl World {
         });
         // The first lock of a program lies on all nodes that are well, unless a quorum has granted it before
         // a slow one was asked.
-        let well = self.faultless && !self.replies_flowing;
+        let well = self.conditions.faultless && !self.conditions.prompt;
         let asked = key.sent_to.and(NodeSet::first(all));
         self.check(!well || asked.len() == all, || {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
@@ -1106,12 +1107,12 @@ impl World {
         });
     }
 
-    /// Nobody else believes in a lock on the same resource.
+    /// No other client believes to hold a lock on the same resource.
     fn alone(&mut self, c: usize, token: usize) {
-        let resource = self.trails[token].resource;
+        let resource = self.tokens[token].resource;
         let other = self.beliefs.iter().find(|belief| {
             let now = self.clients[belief.client].point(self.t);
-            let same = self.trails[belief.token].resource == resource;
+            let same = self.tokens[belief.token].resource == resource;
             same && belief.token != token && !belief.deadline.remaining(now).is_zero()
         });
         if let Some(other) = other.filter(|_| !self.lossy) {
@@ -1134,8 +1135,8 @@ impl World {
         let now = self.clients[c].point(self.t);
         let (quorum, all) = (self.quorum(), self.servers.len());
         let (yes, no) = (
-            self.trails[held.token].extended,
-            self.trails[held.token].not_held,
+            self.tokens[held.token].extended,
+            self.tokens[held.token].not_held,
         );
         let valid = !held.lease.left(now).is_zero();
         match held.lease.extended(extension, answer, now) {
@@ -1156,10 +1157,10 @@ impl World {
                 // As a kept lock is: its holder does not wait for this.
                 if let Some(repair) = repair {
                     self.counts.repairs += 1;
-                    let refilled = &mut self.trails[token].refilled;
+                    let refilled = &mut self.tokens[token].refilled;
                     *refilled = refilled.or(repair.nodes);
                     let op = held.lease.repair(repair, now);
-                    self.submit(c, NOBODY, op);
+                    self.submit(c, NO_THREAD, op);
                     if self.random.chance(30) {
                         return self.release(c, thread, held);
                     }
@@ -1182,7 +1183,7 @@ impl World {
 
     /// All servers will close a client's connections, or forget the scripts, about when it releases its lock.
     fn forsake_about(&mut self, c: usize, until: u64) {
-        if !self.forsaken {
+        if !self.conditions.forsaken {
             return;
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
@@ -1197,7 +1198,7 @@ impl World {
 
     /// A lock that was released is on no node, though nothing followed.
     pub(super) fn is_gone(&mut self, token: usize) {
-        let gone_by = self.clients[self.trails[token].client].gone_by;
+        let gone_by = self.clients[self.tokens[token].client].gone_by;
         if gone_by > self.t {
             return self.at(gone_by, Event::Gone(token));
         }
@@ -1239,7 +1240,7 @@ impl World {
         self.at(self.t, Event::Wake(c));
     }
 
-    /// One thread that has nothing to do takes and releases a lock that nobody else wants.
+    /// One thread that has nothing to do takes and releases a lock without contention.
     pub(super) fn probe(&mut self, c: usize) {
         if self.clients[c].dead {
             return;
@@ -1255,7 +1256,7 @@ impl World {
         self.pump(c);
     }
 
-    /// Nobody needs a client any more.
+    /// A client is closed.
     pub(super) fn close_client(&mut self, c: usize) {
         if self.clients[c].dead {
             return;

@@ -16,8 +16,8 @@
 //!
 //! *Mutants* (`mutants`) show that the properties can fail: each breaks one rule, and must be found.
 //!
-//! In some worlds threads *wait*: in the lines of their processes, and in the queues on the nodes, with
-//! subscriptions that open late and are cut. There, no lock is free for long while somebody waits for it. Where
+//! In some worlds threads *wait*: in the queues of their processes, and in those on the nodes, with
+//! subscriptions that open late and are cut. There, no lock is free for long while a thread waits for it. Where
 //! nothing else goes wrong, that is a few milliseconds; the polls are much longer.
 
 mod client;
@@ -33,15 +33,15 @@ use std::collections::BinaryHeap;
 use client::{Client, RESOURCES};
 use network::Connection;
 use server::Server;
-use subscription::{Sound, Subscription};
+use subscription::{Subscription, SubscriptionEvent};
 
 use crate::protocol::quorum::{NodeSet, majority};
 
-/// Times are in microseconds of a clock that nobody in the world can read.
+/// Times are in microseconds of a clock that no part of the world can read.
 const MS: u64 = 1000;
 const NODE_TIMEOUT: u64 = 50 * MS;
 const CONNECT_TIMEOUT: u64 = 500 * MS;
-/// With the restart guard: the longest ttl, and how finely servers tell how long they have been up. Both
+/// With the restart guard: the longest ttl, and the resolution in which servers report how long they have been up. Both
 /// are shorter than in this world, so that restarts fit in.
 const LONGEST: u64 = 100 * MS;
 const RESOLUTION: u64 = 10 * MS;
@@ -89,8 +89,8 @@ enum Event {
     },
     Wake(usize),
     /// On a subscription.
-    Subscription(usize, Sound),
-    /// A knock comes into the queue after its denial.
+    Subscription(usize, SubscriptionEvent),
+    /// A process enters the queue after its denial.
     Late(usize),
     Fault,
     /// Servers close a client's connections, and forget the scripts.
@@ -100,13 +100,13 @@ enum Event {
 }
 
 /// What became of a token, on each node.
-struct Trail {
+struct TokenHistory {
     client: usize,
     resource: u8,
     /// Over which connection its acquire and its release were sent.
     set_sent: [Option<usize>; 5],
     rel_sent: [Option<usize>; 5],
-    /// Where the server carried them out, and what it said.
+    /// Where the server carried them out, and what it answered.
     set: NodeSet,
     rel: NodeSet,
     granted: NodeSet,
@@ -120,11 +120,11 @@ struct Trail {
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
     freed: Option<u64>,
-    /// Nobody of its process waited for the lock then, nor has since.
+    /// No thread of its process waited for the lock then, nor has since.
     alone: bool,
     /// Left to its ttl.
     leaked: bool,
-    /// When it was acquired, another process had been told.
+    /// When it was acquired, another process had been notified.
     notified_elsewhere: bool,
 }
 
@@ -147,27 +147,55 @@ pub(super) struct Counts {
     too_slow: u64,
     extended: u64,
     lost: u64,
-    home: u64,
-    silent: u64,
+    reconnected: u64,
+    unresponsive: u64,
     replaced: u64,
     pings: u64,
     refused: u64,
     repairs: u64,
-    sat_out: u64,
+    quarantined: u64,
     fenced: u64,
-    knocks: u64,
-    kept: u64,
+    enqueued: u64,
+    reserved: u64,
     in_order: u64,
-    told: u64,
+    notified: u64,
     forwards: u64,
-    served: u64,
+    handed_off: u64,
     waited: u64,
     gave_up: u64,
-    hopeless: u64,
+    permanent: u64,
     killed: u64,
-    looks: u64,
-    /// The longest time for which a lock was free, and somebody waited for it, where all is prompt.
+    confirm_probes: u64,
+    /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
     slept: u64,
+}
+
+/// What may happen in a world.
+#[allow(clippy::struct_excessive_bools)]
+struct Conditions {
+    /// Threads wait for locks.
+    waits: bool,
+    /// Polls are so rare that a waiter which is woken only by its poll is noticed. Nothing goes wrong but that waiters
+    /// are killed, and that subscriptions are cut.
+    prompt: bool,
+    /// Waiters are fair.
+    fair: bool,
+    /// No process is killed, and no subscription cut.
+    orderly: bool,
+    /// Everything takes its time there, so that contenders give up before one of them has the lock.
+    sluggish: bool,
+    /// Threads pause for longer than subscriptions are kept.
+    lazy: bool,
+    /// Locks on other resources make one seem held that is not.
+    collides: bool,
+    /// Nothing ever goes wrong here.
+    faultless: bool,
+    /// All clients have the restart guard.
+    guarded: bool,
+    /// All connections are over TLS: a server reads one write of each in a turn.
+    by_record: bool,
+    /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
+    forsaken: bool,
 }
 
 pub(super) struct World {
@@ -178,46 +206,24 @@ pub(super) struct World {
     servers: Vec<Server>,
     connections: Vec<Connection>,
     clients: Vec<Client>,
-    trails: Vec<Trail>,
+    tokens: Vec<TokenHistory>,
     beliefs: Vec<Belief>,
     /// The fencing tokens that were given out: resource, token, number, and when.
     fences: Vec<(u8, usize, u64, u64)>,
     subscriptions: Vec<Subscription>,
-    /// Knocks that come into the queue after their denials, and to which node.
+    /// Commands whose processes enter the queue after their denials, and their nodes.
     late: Vec<(usize, Vec<u8>)>,
-    /// Since when a resource has been free, and somebody waits for it; and who was told is dead.
+    /// Since when a resource has been free, and a thread waits for it; and whether the process that was notified is dead.
     idle: [Option<u64>; RESOURCES as usize],
     excused: [bool; RESOURCES as usize],
-    /// Threads wait for locks.
-    waits: bool,
-    /// Polls are so long that nobody who waits for a poll goes unnoticed. Nothing goes wrong but that waiters
-    /// are killed, and that subscriptions are cut.
-    replies_flowing: bool,
-    /// Those who wait are fair.
-    fair: bool,
-    /// Nobody is killed, and no subscription cut.
-    orderly: bool,
-    /// Everything takes its time there, so that contenders give up before one of them has the lock.
-    sluggish: bool,
-    /// Threads pause for so long that nobody is listened to any more.
-    lazy: bool,
-    /// Locks on other resources make one seem held that is not.
-    collides: bool,
-    /// Nothing ever goes wrong here.
-    faultless: bool,
-    /// All clients have the restart guard.
-    guarded: bool,
-    /// All connections are over TLS: a server reads one write of each in a turn.
-    by_record: bool,
+    conditions: Conditions,
     /// A server has forgotten keys.
     lossy: bool,
     /// A server has forgotten counters.
     uncounted: bool,
-    /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
-    forsaken: bool,
     /// All is well from now on.
     quiet: bool,
-    /// Locks that nobody else wants, and how many of them could not be had.
+    /// Locks without contention, and how many of them could not be acquired.
     probes: u32,
     probes_failed: u32,
     wrong: Option<String>,
@@ -236,25 +242,25 @@ impl Counts {
         self.too_slow += other.too_slow;
         self.extended += other.extended;
         self.lost += other.lost;
-        self.home += other.home;
-        self.silent += other.silent;
+        self.reconnected += other.reconnected;
+        self.unresponsive += other.unresponsive;
         self.replaced += other.replaced;
         self.pings += other.pings;
         self.refused += other.refused;
         self.repairs += other.repairs;
-        self.sat_out += other.sat_out;
+        self.quarantined += other.quarantined;
         self.fenced += other.fenced;
-        self.knocks += other.knocks;
-        self.kept += other.kept;
+        self.enqueued += other.enqueued;
+        self.reserved += other.reserved;
         self.in_order += other.in_order;
-        self.told += other.told;
+        self.notified += other.notified;
         self.forwards += other.forwards;
-        self.served += other.served;
+        self.handed_off += other.handed_off;
         self.waited += other.waited;
         self.gave_up += other.gave_up;
-        self.hopeless += other.hopeless;
+        self.permanent += other.permanent;
         self.killed += other.killed;
-        self.looks += other.looks;
+        self.confirm_probes += other.confirm_probes;
         self.slept = self.slept.max(other.slept);
     }
 }
@@ -268,24 +274,42 @@ macro_rules! trace {
 }
 use trace;
 
+impl Conditions {
+    fn draw(random: &mut Random) -> Conditions {
+        let waits = random.chance(35);
+        let prompt = waits && random.chance(45);
+        let sluggish = prompt && random.chance(12);
+        let lazy = waits && random.chance(4);
+        let fair = waits && random.chance(35);
+        let orderly = random.chance(70);
+        let collides = waits && !prompt && random.chance(30);
+        let faultless = prompt || random.chance(5);
+        let guarded = random.chance(30) && !prompt;
+        let forsaken = !waits && random.chance(15);
+        Conditions {
+            waits,
+            prompt,
+            fair,
+            orderly,
+            sluggish,
+            lazy,
+            collides,
+            faultless: faultless && !forsaken,
+            guarded,
+            by_record: random.chance(30),
+            forsaken,
+        }
+    }
+}
+
 impl World {
     fn new(seed: u64, traced: bool) -> World {
         let mut random = Random(seed);
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
-        let waits = random.chance(35);
-        let replies_flowing = waits && random.chance(45);
-        let sluggish = replies_flowing && random.chance(12);
-        let lazy = waits && random.chance(4);
-        let fair = waits && random.chance(35);
-        let orderly = random.chance(70);
-        let collides = waits && !replies_flowing && random.chance(30);
-        let faultless = replies_flowing || random.chance(5);
-        let guarded = random.chance(30) && !replies_flowing;
-        let forsaken = !waits && random.chance(15);
-        let clients = if forsaken { 1 } else { clients };
-        let faultless = faultless && !forsaken;
-        let by_record = random.chance(30);
+        let conditions = Conditions::draw(&mut random);
+        let clients = if conditions.forsaken { 1 } else { clients };
+        let (guarded, waits) = (conditions.guarded, conditions.waits);
         let mut world = World {
             t: 0,
             order: 0,
@@ -298,26 +322,16 @@ impl World {
                 .collect(),
             random,
             connections: Vec::new(),
-            trails: Vec::new(),
+            tokens: Vec::new(),
             beliefs: Vec::new(),
             fences: Vec::new(),
             subscriptions: Vec::new(),
             late: Vec::new(),
             idle: [None; RESOURCES as usize],
             excused: [false; RESOURCES as usize],
-            waits,
-            replies_flowing,
-            fair,
-            orderly,
-            sluggish,
-            lazy,
-            collides,
-            faultless,
-            guarded,
-            by_record,
+            conditions,
             lossy: false,
             uncounted: false,
-            forsaken,
             quiet: false,
             probes: 0,
             probes_failed: 0,
@@ -325,7 +339,7 @@ impl World {
             counts: Counts::default(),
             traced,
         };
-        if sluggish {
+        if world.conditions.sluggish {
             // They meet on the nodes.
             let threads = world.clients.iter_mut().map(|client| &mut client.threads);
             threads.for_each(|threads| threads.truncate(1));
@@ -334,7 +348,13 @@ impl World {
             let at = world.random.below(10 * MS);
             world.at(at, Event::Wake(client));
         }
-        if (!faultless || replies_flowing) && !forsaken {
+        let Conditions {
+            faultless,
+            prompt,
+            forsaken,
+            ..
+        } = world.conditions;
+        if (!faultless || prompt) && !forsaken {
             let at = world.random.below(20 * MS);
             world.at(at, Event::Fault);
         }
@@ -362,11 +382,11 @@ impl World {
 
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
-        if self.forsaken {
+        if self.conditions.forsaken {
             return self.run_forsaken();
         }
-        let long = if self.guarded { 500 } else { 200 };
-        let long = match (self.lazy, self.sluggish) {
+        let long = if self.conditions.guarded { 500 } else { 200 };
+        let long = match (self.conditions.lazy, self.conditions.sluggish) {
             (true, _) => 4000,
             (_, true) => 2000,
             _ => long,
@@ -380,10 +400,14 @@ impl World {
         for server in &mut self.servers {
             server.calm();
         }
-        // Attendants pause for up to 0.7 s; what was refused is tried again with later operations.
+        // Workers pause for up to 0.7 s; what was deferred is tried again with later operations.
         let mut left = None;
-        // Whoever waits may poll; subscriptions end some time after the last need.
-        let (rounds, long) = if self.waits { (14, 3000) } else { (8, 1000) };
+        // Waiters may poll; subscriptions end a time after the last need.
+        let (rounds, long) = if self.conditions.waits {
+            (14, 3000)
+        } else {
+            (8, 1000)
+        };
         for _ in 0..rounds {
             (self.probes, self.probes_failed) = (0, 0);
             for client in 0..self.clients.len() {
@@ -416,7 +440,7 @@ impl World {
         }
     }
 
-    /// Everybody goes.
+    /// All clients are closed.
     fn close(&mut self) {
         for client in 0..self.clients.len() {
             self.close_client(client);
@@ -432,19 +456,20 @@ impl World {
         for (node, server) in self.servers.iter().enumerate() {
             for (resource, token) in server.locks(self.t) {
                 let held = self.beliefs.iter().any(|belief| belief.token == token);
-                if !held && !self.trails[token].leaked {
+                if !held && !self.tokens[token].leaked {
                     return Some(format!("node {node}: {resource} is left behind by {token}"));
                 }
             }
         }
         if self.probes_failed > 0 || self.probes == 0 {
             let (failed, all) = (self.probes_failed, self.probes);
-            return Some(format!("{failed} of {all} locks cannot be had"));
+            return Some(format!("{failed} of {all} locks cannot be acquired"));
         }
-        let unrest =
-            |(at, client): (usize, &Client)| Some(format!("client {at}: {}", client.unrest()?));
-        let unrest = self.clients.iter().enumerate().find_map(unrest);
-        unrest.or_else(|| self.still_waits())
+        let not_quiescent = |(at, client): (usize, &Client)| {
+            Some(format!("client {at}: {}", client.not_quiescent()?))
+        };
+        let not_quiescent = self.clients.iter().enumerate().find_map(not_quiescent);
+        not_quiescent.or_else(|| self.still_waits())
     }
 
     fn until(&mut self, end: u64) {
@@ -481,10 +506,10 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
-        if self.replies_flowing {
+        if self.conditions.prompt {
             match self.random.below(6) {
                 // Among fair ones the order counts, but for those that hang.
-                _ if self.fair && self.orderly => {
+                _ if self.conditions.fair && self.conditions.orderly => {
                     let hangs = self.random.chance(30);
                     let until = self.t + 1500 * MS;
                     if hangs {
@@ -492,7 +517,7 @@ impl World {
                         self.clients[client].freeze(until);
                     }
                 }
-                0 if !self.sluggish => self.kill(client),
+                0 if !self.conditions.sluggish => self.kill(client),
                 1..3 => self.cut_some_subscription(),
                 _ => {}
             }
@@ -501,7 +526,9 @@ impl World {
         }
         let longest = if self.random.chance(20) { 300 } else { 80 };
         let long = self.random.below(longest) * MS;
-        let what = self.random.below(if self.waits { 16 } else { 13 });
+        let what = self
+            .random
+            .below(if self.conditions.waits { 16 } else { 13 });
         trace!(
             self,
             "fault {what}: node {node}, client {client}, {long} us"
@@ -522,8 +549,8 @@ impl World {
                 let loses = self.random.chance(30);
                 if loses {
                     let (keys, counters) = self.servers[node].forget(self.t);
-                    self.lossy |= keys && !self.guarded;
-                    self.uncounted |= counters && !self.guarded;
+                    self.lossy |= keys && !self.conditions.guarded;
+                    self.uncounted |= counters && !self.conditions.guarded;
                 }
                 self.servers[node].refuse_connections(until);
                 self.restart(node);

@@ -10,7 +10,7 @@ pub(super) struct Connection {
     pub(super) node: usize,
     /// Bytes on their way to the server.
     up: VecDeque<Vec<u8>>,
-    /// Of a command whose rest is to come.
+    /// The beginning of a command whose rest is to come.
     pub(super) read: Vec<u8>,
     /// Bytes on their way to the client, and those that it can read.
     down: VecDeque<Vec<u8>>,
@@ -98,11 +98,11 @@ impl World {
         let slow = self.servers[node].is_slow(self.t);
         match self.random.below(20) {
             _ if slow => 20 * MS + self.random.below(60 * MS),
-            _ if self.sluggish => 9 * MS + self.random.below(2 * MS),
+            _ if self.conditions.sluggish => 9 * MS + self.random.below(2 * MS),
             // A message may come before the answer to what was asked before.
-            0 | 1 if self.replies_flowing => self.random.below(2 * MS),
-            0 if !self.faultless && !self.quiet => self.random.below(60 * MS),
-            1..4 if !self.faultless && !self.quiet => self.random.below(5 * MS),
+            0 | 1 if self.conditions.prompt => self.random.below(2 * MS),
+            0 if !self.conditions.faultless && !self.quiet => self.random.below(60 * MS),
+            1..4 if !self.conditions.faultless && !self.quiet => self.random.below(5 * MS),
             _ => 20 + self.random.below(100),
         }
     }
@@ -116,7 +116,7 @@ impl World {
             };
         }
         // Part of a record is nothing to a server.
-        let cut = match self.random.chance(15) && !self.by_record {
+        let cut = match self.random.chance(15) && !self.conditions.by_record {
             true => self.random.pick(bytes.len().max(1)),
             false => bytes.len(),
         };
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Something on the way, or the server, ends a connection: some of what was under way is in the
+    /// Something on the way, or the server, ends a connection: a part of what was under way is in the
     /// server's socket, and will be read; the rest is gone.
     pub(super) fn cut(&mut self, connection: usize) {
         self.end(connection, End::Dead);

@@ -15,13 +15,13 @@ const STEP: u64 = 10 * MS;
 
 pub(super) struct Server {
     store: Store,
-    /// Its time of day is so much ahead of the slowest server's.
+    /// How far its time of day is ahead of the slowest server's.
     ahead: u64,
-    /// Its clock gains so many parts in ten thousand.
+    /// The rate of its clock, in parts of ten thousand.
     rate: u64,
     paused_until: u64,
     refuses_connections_until: u64,
-    /// Or does not permit it, so long.
+    /// Or does not permit it, until then.
     out_of_memory_until: u64,
     forbids: bool,
     refuses_writes_until: u64,
@@ -33,10 +33,10 @@ pub(super) struct Server {
 
 /// What a command asks of which token.
 enum Command {
-    /// Whether it knocks.
+    /// Whether it enters the queue.
     Set(usize, bool),
     Extend(usize),
-    /// Whether it tells.
+    /// Whether it notifies.
     Release(usize, bool),
     Fence(usize),
     Leave,
@@ -67,7 +67,7 @@ impl Server {
         TODAY + self.ahead + t * self.rate / 10_000
     }
 
-    /// The locks that it has, and whose they are.
+    /// The locks that it has, and their tokens.
     pub(super) fn locks(&self, t: u64) -> impl Iterator<Item = (u8, usize)> {
         let keys = self.store.keys(self.time(t));
         keys.filter_map(|(name, value, _)| match (name, value) {
@@ -125,7 +125,7 @@ impl Server {
         self.run
     }
 
-    /// How long it says that it has been up: the first ones for long; too long by less than the resolution.
+    /// How long it reports that it has been up: the first ones for long; too long by less than the resolution.
     pub(super) fn uptime(&self, t: u64, random: &mut Random) -> u64 {
         let age = if self.run == 0 { 1000 * MS } else { 0 };
         let up = age + (t - self.started) * self.rate / 10_000;
@@ -169,13 +169,13 @@ impl Server {
     }
 }
 
-/// Of a value, or an argument.
+/// The token in a value, or an argument.
 fn token(arg: &[u8]) -> usize {
     let id = u64::from_le_bytes(arg[..8].try_into().unwrap());
     usize::try_from(id).unwrap()
 }
 
-/// Of a name: "redlock:", and the same two digits sixteen times.
+/// The process in a channel's name: "redlock:", and the same two digits sixteen times.
 fn channel(name: &[u8]) -> usize {
     let digits = str::from_utf8(&name[8..10]).unwrap();
     usize::from_str_radix(digits, 16).unwrap()
@@ -204,7 +204,7 @@ impl Command {
     }
 }
 
-/// The commands in `bytes`, which are whole: what of which token is said.
+/// The commands in `bytes`, which are whole: whether each sets or releases which token.
 pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
     while let Some((args, length)) = parse(bytes) {
         bytes = &bytes[length..];
@@ -231,7 +231,7 @@ impl World {
             let reply = self.command(node, connection, &args);
             replies.extend_from_slice(&reply);
         }
-        if pinged && self.by_record {
+        if pinged && self.conditions.by_record {
             // However many pings are in one record.
             self.read_leftovers(node, self.connections[connection].client);
         }
@@ -246,7 +246,7 @@ impl World {
             self.counts.refused += 1;
             if let Command::Set(token, _) = command {
                 // There is nothing to undo.
-                self.trails[token].set_sent[node] = None;
+                self.tokens[token].set_sent[node] = None;
             }
             return self.ask(node, args, None);
         }
@@ -254,18 +254,18 @@ impl World {
             Command::Ping => {
                 self.counts.pings += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.
-                if !self.by_record {
+                if !self.conditions.by_record {
                     self.read_leftovers(node, self.connections[connection].client);
                 }
                 self.ask(node, args, None)
             }
-            Command::Set(token, knocks) => self.set(node, token, knocks, args),
-            Command::Release(token, tells) => self.release_on(node, token, tells, args),
+            Command::Set(token, enqueues) => self.set(node, token, enqueues, args),
+            Command::Release(token, notifies) => self.release_on(node, token, notifies, args),
             Command::Extend(token) | Command::Fence(token) => {
                 let reply = self.ask(node, args, None);
                 match &*reply {
-                    b":0\r\n" => self.trails[token].not_held.add(node),
-                    b":1\r\n" => self.trails[token].extended.add(node),
+                    b":0\r\n" => self.tokens[token].not_held.add(node),
+                    b":1\r\n" => self.tokens[token].extended.add(node),
                     _ => {}
                 }
                 reply
@@ -288,7 +288,7 @@ impl World {
             let heard = self.publish(node, channel, resource);
             self.check(!heard || own != Some(channel), || {
                 format!(
-                    "client {channel} tells itself that {resource} is free, and nobody waits there"
+                    "client {channel} notifies itself that {resource} is free, and no thread waits there"
                 )
             });
             i64::from(heard)
@@ -297,9 +297,9 @@ impl World {
         reply
     }
 
-    fn release_on(&mut self, node: usize, token: usize, tells: bool, args: &[&[u8]]) -> Vec<u8> {
-        let trail = &self.trails[token];
-        let own = (trail.alone && tells).then_some(trail.client);
+    fn release_on(&mut self, node: usize, token: usize, notifies: bool, args: &[&[u8]]) -> Vec<u8> {
+        let history = &self.tokens[token];
+        let own = (history.alone && notifies).then_some(history.client);
         let reply = self.ask(node, args, own);
         trace!(
             self,
@@ -308,13 +308,13 @@ impl World {
         );
         match &*reply {
             b":0\r\n" => {
-                self.trails[token].rel.add(node);
-                self.trails[token].not_held.add(node);
+                self.tokens[token].rel.add(node);
+                self.tokens[token].not_held.add(node);
             }
             b":1\r\n" | b":2\r\n" => {
-                self.trails[token].rel.add(node);
+                self.tokens[token].rel.add(node);
                 // What a killed process has undone may be free later than others ask.
-                let late = !tells && self.clients[self.trails[token].client].dead;
+                let late = !notifies && self.clients[self.tokens[token].client].dead;
                 if let Some(excused) = self.excused.get_mut(usize::from(args[3][0])) {
                     *excused |= late;
                 }
@@ -324,7 +324,7 @@ impl World {
         reply
     }
 
-    /// A knock comes into the queue after its denial.
+    /// A process enters the queue after its denial.
     pub(super) fn join_late(&mut self, at: usize) {
         let (node, bytes) = &self.late[at];
         let server = &mut self.servers[*node];
@@ -333,8 +333,8 @@ impl World {
         server.store.join_late(time, &args);
     }
 
-    fn set(&mut self, node: usize, token: usize, knocks: bool, args: &[&[u8]]) -> Vec<u8> {
-        let resource = args[if knocks { 3 } else { 1 }][0];
+    fn set(&mut self, node: usize, token: usize, enqueues: bool, args: &[&[u8]]) -> Vec<u8> {
+        let resource = args[if enqueues { 3 } else { 1 }][0];
         let mut locks = self.servers[node].locks(self.t);
         let holder = locks.find(|lock| lock.0 == resource).map(|lock| lock.1);
         drop(locks);
@@ -342,19 +342,19 @@ impl World {
             self,
             "    node {node}: set {resource} {token}, held by {holder:?}"
         );
-        let trail = &self.trails[token];
-        let again = trail.set.has(node) && !trail.refilled.has(node);
-        let late = trail.rel.has(node);
-        self.trails[token].set.add(node);
+        let history = &self.tokens[token];
+        let again = history.set.has(node) && !history.refilled.has(node);
+        let late = history.rel.has(node);
+        self.tokens[token].set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {
             format!("{token} is set after its release on node {node}")
         });
         let reply = self.ask(node, args, None);
         match reply[0] {
-            b'+' => self.trails[token].granted.add(node),
-            b'$' => self.denied(node, token, holder, knocks.then_some(args)),
-            _ if reply.starts_with(b"-NOPERM") => self.trails[token].forbidden.add(node),
+            b'+' => self.tokens[token].granted.add(node),
+            b'$' => self.denied(node, token, holder, enqueues.then_some(args)),
+            _ if reply.starts_with(b"-NOPERM") => self.tokens[token].forbidden.add(node),
             _ => {}
         }
         reply
@@ -365,24 +365,24 @@ impl World {
         node: usize,
         token: usize,
         holder: Option<usize>,
-        knock: Option<&[&[u8]]>,
+        enqueue: Option<&[&[u8]]>,
     ) {
-        self.trails[token].denied.add(node);
+        self.tokens[token].denied.add(node);
         let Some(holder) = holder else {
-            self.counts.kept += 1;
+            self.counts.reserved += 1;
             return;
         };
-        let (mine, other) = (&self.trails[token], &self.trails[holder]);
+        let (mine, other) = (&self.tokens[token], &self.tokens[holder]);
         let freed = mine.client == other.client && other.freed.is_some_and(|at| at < mine.drawn);
         // What it could not carry out waits.
         let refused = self.counts.refused > 0;
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });
-        let Some(args) = knock else {
+        let Some(args) = enqueue else {
             return;
         };
-        self.counts.knocks += 1;
+        self.counts.enqueued += 1;
         if mutant(Mutant::EnqueueAfterDenial) {
             let later = self.t + self.delay(node) + self.delay(node);
             let mut bytes = Vec::new();
@@ -408,7 +408,7 @@ impl World {
             if dead.is_dead() && dead.node == node && dead.client == client {
                 while let Some(bytes) = self.connections[other].next_up() {
                     self.execute(other, &bytes);
-                    if self.by_record {
+                    if self.conditions.by_record {
                         break;
                     }
                 }

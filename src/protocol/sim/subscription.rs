@@ -32,7 +32,7 @@ pub(super) struct Subscription {
 
 /// What happens to a subscription.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Sound {
+pub(super) enum SubscriptionEvent {
     /// The server has read that it is wanted.
     Subscribes,
     /// The client reads that it has.
@@ -89,24 +89,27 @@ impl World {
             let subscription = &mut self.subscriptions[at];
             subscription.at = subscription.at.max(later).max(subscription.held);
             let later = subscription.at;
-            self.at(later, Event::Subscription(at, Sound::Message(resource)));
+            self.at(
+                later,
+                Event::Subscription(at, SubscriptionEvent::Message(resource)),
+            );
         }
         if !subscriptions.is_empty() {
-            self.counts.told += 1;
+            self.counts.notified += 1;
         }
         !subscriptions.is_empty()
     }
 
-    pub(super) fn sound(&mut self, at: usize, sound: Sound) {
+    pub(super) fn sound(&mut self, at: usize, sound: SubscriptionEvent) {
         let node = self.subscriptions[at].node;
         let paused = self.servers[node].is_paused(self.t);
         let held = Some(self.subscriptions[at].held).filter(|held| *held > self.t);
         let later = self.t + self.delay(node);
         let subscription = &mut self.subscriptions[at];
         match sound {
-            Sound::Ends => subscription.subscribed = false,
-            Sound::Breaks => (subscription.cut, subscription.broken) = (true, true),
-            Sound::Message(resource) if subscription.cut => {
+            SubscriptionEvent::Ends => subscription.subscribed = false,
+            SubscriptionEvent::Breaks => (subscription.cut, subscription.broken) = (true, true),
+            SubscriptionEvent::Message(resource) if subscription.cut => {
                 // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
                 // have passed the message on, and cannot.
                 let client = subscription.client;
@@ -114,16 +117,21 @@ impl World {
                 return;
             }
             _ if subscription.cut => return,
-            Sound::Subscribes => match paused.or(held) {
-                Some(later) => return self.at(later, Event::Subscription(at, Sound::Subscribes)),
+            SubscriptionEvent::Subscribes => match paused.or(held) {
+                Some(later) => {
+                    return self.at(
+                        later,
+                        Event::Subscription(at, SubscriptionEvent::Subscribes),
+                    );
+                }
                 None => {
                     subscription.subscribed = true;
                     subscription.at = later;
-                    return self.at(later, Event::Subscription(at, Sound::Confirms));
+                    return self.at(later, Event::Subscription(at, SubscriptionEvent::Confirms));
                 }
             },
-            Sound::Confirms => subscription.confirmed = true,
-            Sound::Message(resource) => subscription.inbox.push_back(resource),
+            SubscriptionEvent::Confirms => subscription.confirmed = true,
+            SubscriptionEvent::Message(resource) => subscription.inbox.push_back(resource),
         }
         let client = subscription.client;
         self.pump(client);
@@ -152,7 +160,7 @@ impl World {
         trace!(self, "subscription {at} is cut");
         self.subscriptions[at].cut = true;
         self.subscriptions[at].subscribed &= !gone;
-        for sound in [Sound::Ends, Sound::Breaks] {
+        for sound in [SubscriptionEvent::Ends, SubscriptionEvent::Breaks] {
             let later = if self.random.chance(50) {
                 self.random.below(400 * MS)
             } else {
@@ -264,7 +272,7 @@ impl World {
     }
 
     fn open(&mut self, c: usize, node: usize) -> State {
-        let luck = self.faultless || self.quiet || !self.random.chance(10);
+        let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
         let well = luck && !self.servers[node].refuses_connections(self.t);
         let subscription = self.subscriptions.len();
         self.subscriptions.push(Subscription {
@@ -280,9 +288,9 @@ impl World {
         });
         let later = self.t + self.delay(node) + self.delay(node) + self.delay(node);
         let sound = if well {
-            Sound::Subscribes
+            SubscriptionEvent::Subscribes
         } else {
-            Sound::Breaks
+            SubscriptionEvent::Breaks
         };
         self.at(later, Event::Subscription(subscription, sound));
         State::Connecting(subscription, self.t + CONNECT_TIMEOUT)
@@ -291,7 +299,10 @@ impl World {
     fn close_subscription(&mut self, subscription: usize) {
         self.subscriptions[subscription].cut = true;
         let later = self.t + self.delay(self.subscriptions[subscription].node);
-        self.at(later, Event::Subscription(subscription, Sound::Ends));
+        self.at(
+            later,
+            Event::Subscription(subscription, SubscriptionEvent::Ends),
+        );
     }
 
     fn hear(&mut self, c: usize, node: usize, resource: u8) {
@@ -307,7 +318,7 @@ impl World {
             if let Some(channel) = self.clients[c].queues.channel() {
                 let nodes = std::iter::once(node).collect();
                 let op = leave(resource, channel, false).to(nodes);
-                self.submit(c, super::client::NOBODY, op);
+                self.submit(c, super::client::NO_THREAD, op);
                 self.clients[c].queues.notify_front(&[resource], node);
                 self.wake_all(c);
             }

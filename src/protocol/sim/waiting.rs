@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::{Doing, RESOURCES, SERVED};
+use super::client::{Doing, HANDED_OFF, RESOURCES};
 use super::subscription::leave;
 use super::{MS, NODE_TIMEOUT, SLACK, World, trace};
 use crate::protocol::attempt::{Attempt, Rejection};
@@ -80,20 +80,20 @@ impl World {
     /// How long a thread takes until it runs.
     pub(super) fn lag(&mut self) -> u64 {
         match self.random.below(20) {
-            0 if !self.faultless => self.random.below(20 * MS),
+            0 if !self.conditions.faultless => self.random.below(20 * MS),
             0..8 => self.random.below(200),
             _ => 0,
         }
     }
 
     fn is_connected(&mut self, c: usize, resource: u8) -> bool {
-        let collides = self.collides && self.random.chance(20);
+        let collides = self.conditions.collides && self.random.chance(20);
         self.clients[c].here[usize::from(resource)] > 0 || collides
     }
 
     /// A thread has a lock from now on.
     pub(super) fn holds(&mut self, c: usize, thread: usize, resource: u8) {
-        if !self.waits {
+        if !self.conditions.waits {
             return;
         }
         self.clients[c].here[usize::from(resource)] += 1;
@@ -108,13 +108,13 @@ impl World {
     }
 
     pub(super) fn ends(&mut self, c: usize, resource: u8) {
-        if self.waits {
+        if self.conditions.waits {
             self.clients[c].here[usize::from(resource)] -= 1;
         }
     }
 
     fn notified_elsewhere(&mut self, c: usize, resource: u8) {
-        if self.waits {
+        if self.conditions.waits {
             let now = self.now(c);
             let name = Arc::from(&[resource][..]);
             self.clients[c].queues.notified_elsewhere(&name, now);
@@ -133,20 +133,21 @@ impl World {
         quiet: bool,
     ) {
         self.begin(c, thread);
-        let resource = self.trails[token].resource;
+        let resource = self.tokens[token].resource;
         self.order += 1;
-        self.trails[token].freed = Some(self.order);
-        self.trails[token].alone = self.waits && !self.fair && !self.waits_for(c, resource);
+        self.tokens[token].freed = Some(self.order);
+        self.tokens[token].alone =
+            self.conditions.waits && !self.conditions.fair && !self.waits_for(c, resource);
         let now = self.now(c);
         let mut after = After::Nothing;
         let mut tell = Notify::First;
         let mut next = None;
-        if self.waits {
+        if self.conditions.waits {
             after = After::Notify;
-            if self.trails[token].notified_elsewhere {
+            if self.tokens[token].notified_elsewhere {
                 self.notified_elsewhere(c, resource);
             }
-            if !self.clients[c].queues.is_idle() && !self.fair {
+            if !self.clients[c].queues.is_idle() && !self.conditions.fair {
                 let handover = self.clients[c].queues.hand_off(&key.resource, now);
                 trace!(self, "client {c} thread {thread}: {handover:?}");
                 match handover {
@@ -165,7 +166,9 @@ impl World {
             }
         }
         let tell = match after {
-            After::Nothing | After::Notify if self.fair => Notify::FirstAndReserve(turn()),
+            After::Nothing | After::Notify if self.conditions.fair => {
+                Notify::FirstAndReserve(turn())
+            }
             After::Nothing | After::Notify => tell,
             After::Serve => Notify::None,
         };
@@ -174,7 +177,7 @@ impl World {
         // Both while the mutex is held: no thread leads in between.
         if let Some((who, next)) = next {
             self.add(c, thread, op);
-            return self.submit(c, SERVED + who, next);
+            return self.submit(c, HANDED_OFF + who, next);
         }
         self.submit(c, thread, op);
     }
@@ -189,7 +192,7 @@ impl World {
         resource: u8,
         old: usize,
     ) -> (usize, Op) {
-        self.counts.served += 1;
+        self.counts.handed_off += 1;
         self.in_turn(c, who, place, resource);
         let (mut token, mut id) = self.draw(c, resource);
         if mutant(Mutant::HandOffReusesToken) {
@@ -268,10 +271,10 @@ impl World {
     pub(super) fn wait(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         let now = self.now(c);
         let long = match self.random.below(10) {
-            0 if self.fair => Some(0),
+            0 if self.conditions.fair => Some(0),
             0..3 => Some(self.random.below(50 * MS)),
             3..6 => Some(self.random.below(2000 * MS)),
-            6 if !self.replies_flowing => None,
+            6 if !self.conditions.prompt => None,
             _ => Some(20_000 * MS),
         };
         let asks = self.random.chance(20);
@@ -281,8 +284,8 @@ impl World {
             _ => u64::MAX,
         };
         let delays = [(5, 20), (1, 200), (100, 200)][self.random.pick(3)];
-        let (min, max) = match self.replies_flowing {
-            true if self.sluggish => (4000, 8000),
+        let (min, max) = match self.conditions.prompt {
+            true if self.conditions.sluggish => (4000, 8000),
             true => (300, 1000),
             false => delays,
         };
@@ -293,10 +296,11 @@ impl World {
             must_ask: asks,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
             // Some are not fair.
-            turn: (self.fair && (self.replies_flowing || !self.random.chance(20))).then(turn),
+            turn: (self.conditions.fair && (self.conditions.prompt || !self.random.chance(20)))
+                .then(turn),
         };
         let queues = &mut self.clients[c].queues;
-        let joins = self.fair || !queues.is_idle() && queues.has_queue(&[resource], now);
+        let joins = self.conditions.fair || !queues.is_idle() && queues.has_queue(&[resource], now);
         let was_here = !joins && self.is_connected(c, resource);
         self.clients[c].threads[thread].wait = Some(Wait {
             resource,
@@ -330,9 +334,10 @@ impl World {
             .join(&name, thread, wait.request.clone(), tried, now);
         wait.place = Some(place);
         // An earlier release may be written after it has enqueued.
-        let before = |trail: &&mut super::Trail| trail.client == c && trail.resource == name[0];
-        let before = self.trails.iter_mut().filter(before);
-        before.for_each(|trail| trail.alone = false);
+        let before =
+            |history: &&mut super::TokenHistory| history.client == c && history.resource == name[0];
+        let before = self.tokens.iter_mut().filter(before);
+        before.for_each(|history| history.alone = false);
         trace!(
             self,
             "client {c} thread {thread} waits for {} as {place}", name[0]
@@ -420,7 +425,7 @@ impl World {
                 if request.must_ask {
                     until = until.min(self.t + ASK);
                 }
-                if !self.replies_flowing && self.random.chance(5) {
+                if !self.conditions.prompt && self.random.chance(5) {
                     // A sleep may end for no reason.
                     until = until.min(self.t + self.random.below(5 * MS));
                 }
@@ -434,7 +439,7 @@ impl World {
                     let first = !std::mem::replace(&mut wait.tried, true);
                     first || now.mono < wait.soon
                 });
-                self.check(!over || owed && self.fair, || {
+                self.check(!over || owed && self.conditions.fair, || {
                     format!("client {c}: thread {thread} tries after its time")
                 });
                 self.begin(c, thread);
@@ -540,7 +545,12 @@ impl World {
     /// After a denial: it waits in the queues, if it is subscribed to all nodes.
     fn is_queued(&mut self, c: usize, thread: usize, rejection: &Rejection) {
         let all = self.servers.len();
-        let queued = rejection.seen.iter().filter(|seen| seen.queued).count() == all;
+        let queued = rejection
+            .lock_infos
+            .iter()
+            .filter(|info| info.queued)
+            .count()
+            == all;
         let hears = self.is_subscribed_to_all(c);
         let t = self.t;
         if let Some(wait) = &mut self.clients[c].threads[thread].wait {
@@ -557,8 +567,9 @@ impl World {
         let Some(wait) = &self.clients[c].threads[thread].wait else {
             return;
         };
-        let orderly = self.replies_flowing && self.orderly && !self.sluggish;
-        if !self.fair || !orderly || self.clients[c].has_hung() {
+        let orderly =
+            self.conditions.prompt && self.conditions.orderly && !self.conditions.sluggish;
+        if !self.conditions.fair || !orderly || self.clients[c].has_hung() {
             return;
         }
         let (resource, came) = (wait.resource, self.came(c, wait));
@@ -596,7 +607,7 @@ impl World {
 
     /// Whether any thread of a client that is alive does something about a resource, but sleep.
     fn is_at_work(&self, resource: u8) -> bool {
-        let of = |token: usize| self.trails[token].resource;
+        let of = |token: usize| self.tokens[token].resource;
         let clients = self.clients.iter().filter(|client| !client.dead);
         let mut threads = clients.flat_map(|client| &client.threads);
         threads.any(|thread| match &thread.doing {
@@ -623,7 +634,7 @@ impl World {
 
     /// The time within which all waiters find out by themselves that a lock is free. `None`: there are none.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
-        let replies_flowing = self.replies_flowing;
+        let replies_flowing = self.conditions.prompt;
         let well = |client: &&super::Client| !(client.dead || replies_flowing && client.has_hung());
         let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
@@ -640,19 +651,21 @@ impl World {
 
     /// A lock with waiters is not free for long.
     pub(super) fn watch(&mut self) {
-        if !self.waits || !self.replies_flowing && !self.quiet {
+        if !self.conditions.waits || !self.conditions.prompt && !self.quiet {
             return;
         }
         for resource in 0..RESOURCES {
             let at = usize::from(resource);
             // A waiter that hangs costs the fair ones a turn.
             let stands = |client: &super::Client| {
-                !client.dead && client.stands(self.t) && !(self.fair && self.replies_flowing)
+                !client.dead
+                    && client.stands(self.t)
+                    && !(self.conditions.fair && self.conditions.prompt)
             };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
-            let excused = self.excused[at] && !self.fair;
-            let told = !self.replies_flowing || self.all_subscribed() && !excused;
+            let excused = self.excused[at] && !self.conditions.fair;
+            let told = !self.conditions.prompt || self.all_subscribed() && !excused;
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
@@ -662,13 +675,13 @@ impl World {
                 continue;
             };
             let since = *self.idle[at].get_or_insert(self.t);
-            let most = match self.replies_flowing {
-                true if self.sluggish => SLUGGISH,
-                true if !self.fair => PROMPT,
+            let most = match self.conditions.prompt {
+                true if self.conditions.sluggish => SLUGGISH,
+                true if !self.conditions.fair => PROMPT,
                 _ => poll,
             };
             let time = self.t - since;
-            if self.replies_flowing && !self.sluggish {
+            if self.conditions.prompt && !self.conditions.sluggish {
                 self.counts.slept = self.counts.slept.max(time);
             }
             self.check(time <= most, || {
@@ -707,13 +720,13 @@ impl World {
         self.counts.killed += 1;
         self.clients[c].die();
         self.beliefs.retain(|belief| belief.client != c);
-        let left = |trail: &&mut super::Trail| trail.client == c;
-        self.trails
+        let left = |history: &&mut super::TokenHistory| history.client == c;
+        self.tokens
             .iter_mut()
             .filter(left)
-            .for_each(|trail| trail.leaked = true);
+            .for_each(|history| history.leaked = true);
         self.cut_all(|connection| connection.client == c);
-        let gone = self.replies_flowing || self.random.chance(50);
+        let gone = self.conditions.prompt || self.random.chance(50);
         self.cut_subscriptions(gone, |client, _| client == c);
         // If the client was notified, another one finds the lock free by the next release or by its poll.
         for resource in 0..RESOURCES {

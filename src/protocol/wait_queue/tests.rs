@@ -354,7 +354,7 @@ fn a_fair_waiter_tries_once_however_short_its_wait_is_and_again_after_a_split_vo
     world.pass(MS);
     world.enqueues_in_order(waiter);
     let split = Rejection {
-        seen: Vec::new(),
+        lock_infos: Vec::new(),
         granted: 1,
     };
     world.denied(waiter, &split);

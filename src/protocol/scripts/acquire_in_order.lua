@@ -1,7 +1,7 @@
--- WAIT_IN_TURN: acquire, if the lock is reserved for this waiter, or is not reserved and this waiter is the first that
+-- ACQUIRE_IN_ORDER: acquire, if the lock is reserved for this waiter, or is not reserved and this waiter is the first that
 -- listens. Otherwise the lock is reserved: the answer is for how long. A waiter that gets a reservation is notified.
 --
--- If the queue cannot be used, or nobody can be notified, every waiter may acquire. A foreign value in the place of the
+-- If the queue cannot be used, or no waiter can be notified, every waiter may acquire. A foreign value in the place of the
 -- reservation is neither believed nor touched: it may be another lock.
 
 if try('GET', lock) == false then

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the token
--- ARGV[2]  optional. A number: the lock is reserved for the notified waiter for so many ms (fair locks).
+-- ARGV[2]  optional. A number of ms: the lock is reserved for the notified waiter for this time (fair locks).
 --          A channel: that waiter is not notified.
 --
 -- Returns 0 if the token does not hold the lock, 1 if the lock has been deleted, 2 if a waiter has been notified, too.

@@ -1,4 +1,4 @@
--- Join the queue, or keep the place in it. Waiters are ordered by arrival: by their own clocks, so that all nodes agree;
+-- Enter the queue, or keep the place in it. Waiters are ordered by arrival: by their own clocks, so that all nodes agree;
 -- but by the node's clock if the two differ by more than half a second.
 
 local score, t = tonumber(ARGV[4]), try('TIME')

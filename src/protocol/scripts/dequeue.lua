@@ -4,7 +4,7 @@
 -- ARGV[1]  the channel of the waiter that leaves
 -- ARGV[2]  1 if that waiter is fair
 -- ARGV[3]  for how many ms the lock is reserved for the notified waiter, if it was reserved for the one that leaves, or
---          if that one is fair
+--          if the waiter that leaves is fair
 --
 -- Returns 2 if a waiter has been notified, 1 if none listens, 0 if there is nothing to pass on.
 

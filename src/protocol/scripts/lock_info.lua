@@ -1,4 +1,4 @@
--- Not acquired: the lock's remaining ttl, and six digits of the SHA-1 of its token, which tell one holder from the next.
+-- Not acquired: the lock's remaining ttl, and six digits of the SHA-1 of its token, which distinguish one holder from the next.
 -- A key that is no lock: -1 if it has no ttl, "-2 -" if it has another type. "-1 -" if this user may not ask.
 
 local value, left = try('GET', lock), try('PTTL', lock)

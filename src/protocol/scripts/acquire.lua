@@ -1,4 +1,4 @@
--- KNOCK: acquire. The lock may have been reserved for this waiter, if its last holder was fair.
+-- ACQUIRE_OR_ENQUEUE: acquire. The lock may have been reserved for this waiter, if its last holder was fair.
 
 if redis.call('SET', lock, ARGV[1], 'NX', 'PX', ARGV[2]) then
   try('ZREM', queue, me)
