@@ -208,7 +208,7 @@ fn hung_up(mut text: String, silent: bool, info: &Peer) -> Cause {
 /// How a connection is set up.
 struct SetUp {
     commands: Vec<Cmd>,
-    /// So many of them, the first ones, must not be refused, but for HELLO.
+    /// How many of them, from the first on, must not be refused. (HELLO may be.)
     needed: usize,
     /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it.
     hello: Option<usize>,
