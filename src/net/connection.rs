@@ -1,4 +1,4 @@
-//! A connection to a node, connected and set up: AUTH, SELECT, the client's name, INFO, the scripts.
+//! A connection to a node, connected and set up: AUTH, SELECT, HELLO, the client's name, INFO, the scripts.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::net::tls::Tls;
 use crate::protocol::resp::{Reply, ReplyReader};
 use crate::protocol::scripts::SCRIPTS;
 use crate::protocol::server_error::Meaning;
-use crate::protocol::server_info::ServerInfo;
+use crate::protocol::server_info::{Role, ServerInfo};
 use crate::protocol::wire::Handshake;
 use crate::secret::Secret;
 
@@ -99,7 +99,7 @@ impl Connection {
 
     /// The address of the other side; unknown over Unix sockets.
     pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
-        self.socket().peer_ip()
+        Some(self.socket().peer()?.ip())
     }
 
     /// Ends it also where forked children have copies.
@@ -122,7 +122,11 @@ impl Connection {
         purpose: Purpose,
         (until, timeout): (Instant, Duration),
     ) -> Result<Handshake, Cause> {
-        let (commands, needed) = commands(info.redis_settings(), login.as_ref(), purpose);
+        let SetUp {
+            commands,
+            needed,
+            hello,
+        } = set_up(info.redis_settings(), login.as_ref(), purpose);
         let mut bytes = Vec::new();
         for command in &commands {
             command.write_packed_command(&mut bytes);
@@ -157,11 +161,18 @@ impl Connection {
                     let cause = info.refused(&text);
                     // Where INFO is merely not answered now, the run id can be had later.
                     let meaning = Meaning::of(&text);
-                    if answered <= needed || meaning.is_not_now() || meaning == Meaning::NoLogin {
+                    let ends = meaning.is_not_now() || meaning == Meaning::NoLogin;
+                    // A server that does not say its role is believed to be a master.
+                    if hello != Some(answered) && (answered <= needed || ends) {
                         return Err(cause);
                     }
                     refused.get_or_insert(cause);
                 }
+                Reply::Array(fields) if hello == Some(answered) => match Role::of_hello(&fields) {
+                    Some(Role::Replica) => return Err(Cause::Replica(self.socket().peer())),
+                    Some(Role::Sentinel) => return Err(Cause::Sentinel),
+                    None => {}
+                },
                 Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                     loaded += 1
                 }
@@ -194,12 +205,16 @@ fn hung_up(mut text: String, silent: bool, info: &Peer) -> Cause {
     Cause::Closed(text)
 }
 
-/// The commands that set it up, and how many of them, the first ones, must not be refused.
-fn commands(
-    settings: &RedisConnectionInfo,
-    login: Option<&Credentials>,
-    purpose: Purpose,
-) -> (Vec<Cmd>, usize) {
+/// How a connection is set up.
+struct SetUp {
+    commands: Vec<Cmd>,
+    /// How many of them, from the first on, must not be refused. (HELLO may be.)
+    needed: usize,
+    /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it.
+    hello: Option<usize>,
+}
+
+fn set_up(settings: &RedisConnectionInfo, login: Option<&Credentials>, purpose: Purpose) -> SetUp {
     let mut commands = Vec::new();
     if let Some(Credentials { user, password }) = login {
         let mut auth = redis::cmd("AUTH");
@@ -208,6 +223,11 @@ fn commands(
         }
         auth.arg(&**password);
         commands.push(auth);
+    }
+    let mut hello = None;
+    if purpose != Purpose::Messages {
+        commands.push(redis::cmd("HELLO"));
+        hello = Some(commands.len());
     }
     if settings.db() != 0 {
         commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
@@ -222,14 +242,17 @@ fn commands(
             commands.push(set_info);
         }
     }
-    if purpose == Purpose::Messages {
-        return (commands, needed);
+    if purpose != Purpose::Messages {
+        commands.push(redis::cmd("INFO").arg("server").clone());
+        for script in SCRIPTS {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(script.text);
+            commands.push(load);
+        }
     }
-    commands.push(redis::cmd("INFO").arg("server").clone());
-    for script in SCRIPTS {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(script.text);
-        commands.push(load);
+    SetUp {
+        commands,
+        needed,
+        hello,
     }
-    (commands, needed)
 }

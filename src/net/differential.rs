@@ -211,6 +211,7 @@ impl Pair {
                     read_only: which == 0,
                     out_of_memory: which == 1,
                     no_set: which == 2,
+                    ..Mood::default()
                 };
                 self.be_in(mood);
                 Ok(())

@@ -70,6 +70,7 @@ impl Peer {
     pub(crate) fn refused(&self, text: &str) -> Cause {
         match self.credentials {
             Some(_) if Meaning::of(text).concerns_login() => Cause::logged_out(text),
+            _ if Meaning::of(text).is_demoted() => Cause::demoted(text),
             _ => Cause::refused(text),
         }
     }

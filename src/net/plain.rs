@@ -6,7 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::TcpSettings;
@@ -153,8 +153,8 @@ impl Plain {
         }
     }
 
-    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
-        self.stream.peer_addr().ok().map(|peer| peer.ip())
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
     }
 
     /// Ends the connection for forked children too, which have copies of it.

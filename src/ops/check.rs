@@ -187,6 +187,7 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
                 name.get_or_insert(Probe::Refused(what, cause));
             }
             Vote::Failed { cause, .. } => return Ok(Probe::Refused(what, cause)),
+            Vote::Sever(cause @ Cause::Demoted(_)) => return Ok(Probe::Refused(what, cause)),
             Vote::Sever(cause) => return Err(cause),
         }
     }

@@ -257,7 +257,8 @@ impl<W> Core<W> {
                 }
                 continue;
             }
-            self.reconnect_now(wants.lacking);
+            // What follows a master takes its time, and its name is not looked up more often for that (rule R39).
+            self.reconnect_now(wants.lacking.without(self.which(Node::is_replica)));
             if !owing.is_empty() {
                 return self.recv(owing, wants.ends, now);
             }
@@ -1097,6 +1098,40 @@ mod tests {
         world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
         let (text, for_good) = world.failure().unwrap();
         assert!(text.contains("NOAUTH") && for_good, "{text}");
+    }
+
+    #[test]
+    fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shortens() {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"-READONLY You can't write against a read only replica.\r\n");
+        let (text, for_good) = world.failure().unwrap();
+        assert!(
+            text.contains("is a replica now: READONLY") && !for_good,
+            "{text}"
+        );
+        // Its name may lead to another one already.
+        world.begin_to_connect();
+        world.connected(Err(Cause::Replica(None)));
+        for _ in 0..10 {
+            world.acquire();
+            world.next();
+            let task = world.core.task(0, world.now);
+            assert!(matches!(task, NodeTask::Pause { .. }), "{task:?}");
+        }
+        world.now += 1000 * MS;
+        world.begin_to_connect();
+        world.connected(Err(Cause::Replica(None)));
+        let (text, for_good) = world.failure().unwrap();
+        assert!(text.contains("it is tried again") && !for_good, "{text}");
+        // Elsewhere they are shortened.
+        world.now += 1000 * MS;
+        world.begin_to_connect();
+        world.connected(Err(Cause::Connect("refused".into())));
+        world.acquire();
+        world.begin_to_connect();
     }
 
     #[test]

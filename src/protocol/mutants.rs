@@ -64,6 +64,7 @@ mutants! {
     NeverConfirm = "a release is not confirmed when nothing follows",
     ConfirmOnce = "a release that is sent again is not confirmed",
     ConnectedBeforeConfirmed = "a node is connected before its releases are confirmed",
+    KeepReplica = "a connection to a server that has become a replica is kept",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",
 }

@@ -288,6 +288,11 @@ impl Node {
         self.cause.as_ref()
     }
 
+    /// Whether a replica is at its address.
+    pub(crate) fn is_replica(&self) -> bool {
+        self.cause.as_ref().is_some_and(|cause| cause.is_replica())
+    }
+
     /// The present connection.
     pub(crate) fn wire(&self) -> &Wire {
         &self.wire

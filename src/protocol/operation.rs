@@ -177,7 +177,9 @@ impl Votes {
 
     /// Nodes that answered with an error, or did so when they were connected.
     fn refused(&self) -> NodeSet {
-        let refused = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Refused(_));
+        let refused = |(_, cause): &&(usize, Arc<Cause>)| {
+            matches!(**cause, Cause::Refused(_) | Cause::Demoted(_))
+        };
         let refused = self.causes.iter().filter(refused);
         refused.map(|(node, _)| *node).collect()
     }

@@ -48,6 +48,11 @@
 //! - R34 A release notifies one waiter by name, and passes over dead ones; an undo notifies none. A process that is
 //!   denied enters the queue in the same script; one that gives up, or is notified and does not wait, passes that on.
 //! - R35 One thread of a process asks for a lock. The queue decides no grant.
+//! - R38 A reply READONLY or MASTERDOWN ends the connection. Nothing was carried out: an acquire and an extension fail on
+//!   that node, and a release is due there.
+//! - R39 A node is a server that does not say in HELLO that it is a replica or a sentinel. A replica is away: it is
+//!   asked for nothing, and the node's name is resolved again with each try to connect, after the usual pauses, however
+//!   many operations want the node.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! RESP2, as far as it is spoken here: commands out; lines, bulk strings and flat arrays in.
+//! RESP2, as far as it is spoken here: commands out; lines, bulk strings and arrays in.
 //!
 //! The redis crate's parser would make a small program a third larger, and it reads from a socket.
 
@@ -9,6 +9,8 @@ use crate::secret::Secret;
 const MAX_REPLY: usize = 64 * 1024;
 /// What may stand around it.
 const MAX_AROUND: usize = 1024;
+/// The depth to which arrays are in arrays: HELLO lists modules, and for each its fields, of which one is a list.
+const MAX_DEPTH: u8 = 4;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -135,22 +137,18 @@ pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usiz
             _ => {}
         }
     }
-    let parsed = element(bytes, true, secret)?;
+    let parsed = element(bytes, MAX_DEPTH, secret)?;
     if parsed.is_none() && bytes.len() > MAX_REPLY + MAX_AROUND {
         return Err(garbage(bytes, secret));
     }
     Ok(parsed)
 }
 
-fn element(
-    bytes: &[u8],
-    outermost: bool,
-    secret: &Secret,
-) -> Result<Option<(Reply, usize)>, Cause> {
+fn element(bytes: &[u8], depth: u8, secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
     let Some(kind) = bytes.first() else {
         return Ok(None);
     };
-    let known: &[u8] = if outermost { b"+-:$*" } else { b"+-:$" };
+    let known: &[u8] = if depth > 0 { b"+-:$*" } else { b"+-:$" };
     if !known.contains(kind) {
         return Err(garbage(bytes, secret));
     }
@@ -183,7 +181,7 @@ fn element(
             let mut items = Vec::new();
             for _ in 0..size(number()?)? {
                 let rest = bytes.get(end..).unwrap_or_default();
-                let Some((item, length)) = element(rest, false, secret)? else {
+                let Some((item, length)) = element(rest, depth.saturating_sub(1), secret)? else {
                     return Ok(None);
                 };
                 items.push(item);
@@ -237,6 +235,7 @@ mod tests {
             "*-1\r\n",
             "*0\r\n",
             "*3\r\n:1\r\n$2\r\nhi\r\n$-1\r\n",
+            "*2\r\n*1\r\n*2\r\n:1\r\n*1\r\n:2\r\n:3\r\n",
         ] {
             let bytes = [reply.as_bytes(), b"+next\r\n"].concat();
             for cut in 0..reply.len() {
@@ -258,7 +257,7 @@ mod tests {
         for bytes in [
             "HTTP/1.1 400",
             "\0",
-            "*1\r\n*0\r\n",
+            "*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n",
             "*x\r\n",
             "$-2\r\n",
             "$x\r\n",

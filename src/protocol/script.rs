@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
+use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
@@ -189,6 +190,12 @@ impl Action {
             (_, Reply::Error(text)) if Meaning::of(&text) == Meaning::NoLogin => {
                 Vote::Sever(Cause::logged_out(&text))
             }
+            // Another server may be the master by now (rule R38).
+            (_, Reply::Error(text))
+                if Meaning::of(&text).is_demoted() && !mutant(Mutant::KeepReplica) =>
+            {
+                Vote::Sever(Cause::demoted(&text))
+            }
             (_, Reply::Error(text)) => Vote::Failed {
                 cause: Cause::refused(&text),
                 later: Meaning::of(&text).is_not_now(),
@@ -239,6 +246,7 @@ mod tests {
             (b"-LOADING Redis is loading\r\n", "not now"),
             (b"-ERR unknown command 'PING'\r\n", "no"),
             (b"-NOAUTH Authentication required.\r\n", "of no use"),
+            (b"-MASTERDOWN Link with MASTER is down\r\n", "of no use"),
             (b":1\r\n", "of no use"),
         ] {
             assert_eq!(answers(bytes), expected, "{}", bytes.escape_ascii());

@@ -141,6 +141,11 @@ impl Meaning {
         )
     }
 
+    /// Whether the server is a replica, which another server may stand in for by now (rule R38).
+    pub(crate) fn is_demoted(self) -> bool {
+        matches!(self, Replica | MasterDown)
+    }
+
     /// Whether other credentials may change it.
     pub(crate) fn concerns_login(self) -> bool {
         matches!(self, NoLogin | WrongLogin)
@@ -307,6 +312,35 @@ mod tests {
             "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
         ] {
             assert!(!Meaning::of(text).is_not_now(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_told_from_a_server_that_is_not_ready() {
+        for (text, is_demoted) in [
+            (
+                "READONLY You can't write against a read only replica.",
+                true,
+            ),
+            (
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+                true,
+            ),
+            (
+                "ERR Error running script (call to f_0f): @user_script: 1: -READONLY You can't write",
+                true,
+            ),
+            ("LOADING Redis is loading the dataset in memory", false),
+            ("BUSY Redis is busy running a script.", false),
+            ("MISCONF Redis is configured to save RDB snapshots", false),
+            ("NOREPLICAS Not enough good replicas to write.", false),
+            ("CLUSTERDOWN Hash slot not served", false),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                false,
+            ),
+        ] {
+            assert_eq!(Meaning::of(text).is_demoted(), is_demoted, "{text}");
         }
     }
 

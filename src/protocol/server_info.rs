@@ -1,8 +1,9 @@
-//! What a server says of itself in INFO.
+//! What a server says of itself in INFO and HELLO.
 
 use std::fmt;
 use std::time::Duration;
 
+use crate::protocol::resp::Reply;
 use crate::secret::Secret;
 
 /// The oldest server that can set a key with a ttl where there is none in one step.
@@ -82,6 +83,31 @@ impl ServerInfo {
     }
 }
 
+/// What keeps a server from being a node (rule R39).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Replica,
+    Sentinel,
+}
+
+impl Role {
+    /// By the fields and values that HELLO gives. Nothing for a master, and where it is not known.
+    pub(crate) fn of_hello(fields: &[Reply]) -> Option<Role> {
+        let value = |field: &[u8]| {
+            let mut pairs = fields.chunks_exact(2);
+            pairs.find_map(|pair| match pair {
+                [Reply::Bulk(name), Reply::Bulk(value)] if name == field => Some(&value[..]),
+                _ => None,
+            })
+        };
+        match (value(b"mode"), value(b"role")) {
+            (Some(b"sentinel"), _) => Some(Role::Sentinel),
+            (_, Some(b"replica" | b"slave")) => Some(Role::Replica),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 impl ServerInfo {
     pub(crate) fn of(text: &str) -> ServerInfo {
@@ -149,6 +175,32 @@ mod tests {
             ("server_mode:standalone\ncluster_enabled:1", "cluster"),
         ] {
             assert_eq!(info(text).role(), Some(role), "{text}");
+        }
+    }
+
+    #[test]
+    fn hello_tells_replicas_and_sentinels_from_all_others() {
+        let hello = |fields: &[&str]| {
+            let bulk = |field: &&str| Reply::Bulk(field.as_bytes().to_vec());
+            let mut fields: Vec<_> = fields.iter().map(bulk).collect();
+            fields.extend([Reply::Bulk(b"id".to_vec()), Reply::Int(7)]);
+            fields.extend([Reply::Bulk(b"modules".to_vec()), Reply::Array(Vec::new())]);
+            Role::of_hello(&fields)
+        };
+        for (fields, expected) in [
+            (&["mode", "standalone", "role", "master"][..], None),
+            (&["mode", "cluster", "role", "master"], None),
+            (
+                &["mode", "standalone", "role", "replica"],
+                Some(Role::Replica),
+            ),
+            (&["role", "slave"], Some(Role::Replica)),
+            (&["mode", "sentinel"], Some(Role::Sentinel)),
+            // A value is no field.
+            (&["server", "role", "replica", "master"], None),
+            (&[], None),
+        ] {
+            assert_eq!(hello(fields), expected, "{fields:?}");
         }
     }
 

@@ -33,6 +33,8 @@ struct Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mood {
     pub(crate) read_only: bool,
+    /// It lacks replicas.
+    pub(crate) too_few_replicas: bool,
     pub(crate) out_of_memory: bool,
     /// The user may not run SET.
     pub(crate) no_set: bool,
@@ -67,6 +69,7 @@ struct Refused(&'static str);
 const WRONG_TYPE: Refused =
     Refused("WRONGTYPE Operation against a key holding the wrong kind of value");
 const READ_ONLY: Refused = Refused("READONLY You can't write against a read only replica.");
+const TOO_FEW_REPLICAS: Refused = Refused("NOREPLICAS Not enough good replicas to write.");
 const OUT_OF_MEMORY: Refused = Refused("OOM command not allowed when used memory > 'maxmemory'.");
 /// The text differs between versions.
 const NOT_PERMITTED: Refused = Refused("NOPERM");
@@ -373,11 +376,15 @@ impl Run<'_> {
     fn may_write(&mut self, grows: bool) -> Result<()> {
         let Mood {
             read_only,
+            too_few_replicas,
             out_of_memory,
             ..
         } = self.store.mood;
         if read_only {
             return Err(READ_ONLY);
+        }
+        if too_few_replicas {
+            return Err(TOO_FEW_REPLICAS);
         }
         if out_of_memory && grows && !self.wrote {
             return Err(OUT_OF_MEMORY);

@@ -38,6 +38,7 @@ mod connections {
 
 mod faults {
     mod confirm;
+    mod demotion;
     mod no_threads;
     mod nodes;
     mod orphans;

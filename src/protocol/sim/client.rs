@@ -587,7 +587,9 @@ impl World {
             );
         }
         let mut fresh = None;
-        let result = if well {
+        let result = if well && self.servers[node].is_replica(self.t) {
+            Err(Cause::Replica(None))
+        } else if well {
             self.connections.push(Connection::new(c, node));
             let connection = self.connections.len() - 1;
             trace!(self, "connection {connection}: client {c}, node {node}");

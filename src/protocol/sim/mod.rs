@@ -572,7 +572,8 @@ impl World {
                 }
             }
             6 => self.servers[node].run_out_of_memory(until),
-            7 => self.servers[node].refuse_writes(until),
+            7 if until.is_multiple_of(2) => self.servers[node].lack_replicas(until),
+            7 => self.demote(node, until),
             8 => self.clients[client].freeze(until),
             9 => self.clients[client].suspend(self.t, until),
             11 => self.servers[node].flush_scripts(),

@@ -21,6 +21,8 @@ pub(super) struct Connection {
     /// Nothing passes before.
     up_held: u64,
     down_held: u64,
+    /// Its server has become a replica.
+    pub(super) demoted: bool,
     end: End,
 }
 
@@ -46,6 +48,7 @@ impl Connection {
             down_at: 0,
             up_held: 0,
             down_held: 0,
+            demoted: false,
             end: End::Open,
         }
     }

@@ -24,7 +24,11 @@ pub(super) struct Server {
     /// Or does not permit it, until then.
     out_of_memory_until: u64,
     forbids: bool,
-    refuses_writes_until: u64,
+    lacks_replicas_until: u64,
+    /// What its name leads to is a replica.
+    replica_until: u64,
+    /// What is being asked is the one that was its master before.
+    demoted: bool,
     slow_until: u64,
     /// When it was started, and how often.
     started: u64,
@@ -55,7 +59,9 @@ impl Server {
             refuses_connections_until: 0,
             out_of_memory_until: 0,
             forbids: false,
-            refuses_writes_until: 0,
+            lacks_replicas_until: 0,
+            replica_until: 0,
+            demoted: false,
             slow_until: 0,
             started: 0,
             run: 0,
@@ -102,8 +108,12 @@ impl Server {
         self.forbids = until.is_multiple_of(2);
     }
 
-    pub(super) fn refuse_writes(&mut self, until: u64) {
-        self.refuses_writes_until = until;
+    pub(super) fn lack_replicas(&mut self, until: u64) {
+        self.lacks_replicas_until = until;
+    }
+
+    pub(super) fn is_replica(&self, t: u64) -> bool {
+        self.replica_until > t
     }
 
     pub(super) fn slow_down(&mut self, until: u64) {
@@ -153,7 +163,8 @@ impl Server {
     fn mood(&self, t: u64) -> Mood {
         let full = self.out_of_memory_until > t;
         Mood {
-            read_only: self.refuses_writes_until > t,
+            read_only: self.demoted,
+            too_few_replicas: self.lacks_replicas_until > t,
             out_of_memory: full && !self.forbids,
             no_set: full && self.forbids,
         }
@@ -164,7 +175,8 @@ impl Server {
         self.paused_until = 0;
         self.refuses_connections_until = 0;
         self.out_of_memory_until = 0;
-        self.refuses_writes_until = 0;
+        self.lacks_replicas_until = 0;
+        self.replica_until = 0;
         self.slow_until = 0;
     }
 }
@@ -240,8 +252,18 @@ impl World {
         self.answer(connection, &replies);
     }
 
+    /// Another server takes a node's place, with its data, and its name leads there later. The one before stays a
+    /// replica, and closes nothing.
+    pub(super) fn demote(&mut self, node: usize, until: u64) {
+        self.servers[node].replica_until = until;
+        let connections = self.connections.iter_mut();
+        let its = connections.filter(|connection| connection.node == node);
+        its.for_each(|connection| connection.demoted = true);
+    }
+
     fn command(&mut self, node: usize, connection: usize, args: &[&[u8]]) -> Vec<u8> {
         let command = Command::of(args);
+        self.servers[node].demoted = self.connections[connection].demoted;
         if !self.servers[node].store.knows(args) {
             self.counts.refused += 1;
             if let Command::Set(token, _) = command {

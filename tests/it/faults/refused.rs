@@ -111,7 +111,7 @@ fn what_may_pass_is_waited_for() {
     };
     let faults: Vec<(&str, (Strike, Strike))> = vec![
         (
-            "READONLY",
+            "replica",
             (
                 Box::new(|server| drop(server.command(&["REPLICAOF", "127.0.0.1", "1"]))),
                 Box::new(|server| drop(server.command(&["REPLICAOF", "NO", "ONE"]))),
