@@ -41,6 +41,7 @@ const MAX_RESOURCE: usize = 64 * 1024;
 /// | to wait until told to stop | [`acquire_while`](Redlock::acquire_while) | waits, then [`Error::Cancelled`] |
 /// | a function whose caller may already hold the lock | these on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
 /// | to take over a lock from another process | [`resume`](Redlock::resume) | asks no node |
+/// | to free a lock whose holder will not come back | [`break_lock`](Redlock::break_lock) | deletes only what [`inspect`](Redlock::inspect) showed |
 #[derive(Clone)]
 pub struct Redlock {
     family: Arc<Family>,

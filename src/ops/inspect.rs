@@ -191,6 +191,10 @@ impl Holder {
         Some(Holder { token, label })
     }
 
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
+    }
+
     /// The fingerprint of the holder's token. The program that holds the lock gets the same from
     /// [`Token::fingerprint`](crate::Token::fingerprint).
     pub fn fingerprint(&self) -> Fingerprint {

@@ -5,12 +5,14 @@
 //! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
 //! - `inspect`: the holder of a lock, node by node
+//! - `break_lock`: its release by another process
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers
 
 pub(crate) mod abandoned;
+pub(crate) mod break_lock;
 pub(crate) mod check;
 pub(crate) mod findings;
 pub(crate) mod inspect;

@@ -4,6 +4,7 @@
 mod support;
 
 mod operations;
+mod release;
 mod run;
 mod terminal;
 mod tls;

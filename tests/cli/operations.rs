@@ -22,7 +22,9 @@ pub(crate) fn command(nodes: &str, arguments: &[&str]) -> Command {
         .args(arguments)
         .stdin(Stdio::null());
     // For list it is also the time between two looks, and a page has four of it.
-    if matches!(arguments, ["inspect" | "doctor", ..]) && !arguments.contains(&"--node-timeout") {
+    if matches!(arguments, ["inspect" | "release" | "doctor", ..])
+        && !arguments.contains(&"--node-timeout")
+    {
         command.args(["--node-timeout", "2s"]);
     }
     command

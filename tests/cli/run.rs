@@ -437,7 +437,12 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             "",
             "",
             64,
-            &["no nodes", "REDLOCK_NODES", "--nodes-file"],
+            &[
+                "no nodes",
+                "REDLOCK_NODES",
+                "--nodes-file",
+                "/etc/redlock/nodes",
+            ],
         ),
         (&[], &url, "/no/such", 0, &[]),
         (&[], &format!(" {url}\n, "), "", 0, &[]),
@@ -2089,7 +2094,7 @@ fn the_manual_page_names_every_option() {
         out
     };
     let page = text(&["man"]).replace("\\-", "-");
-    for command in ["run", "throttle", "inspect", "list", "doctor"] {
+    for command in ["run", "throttle", "inspect", "release", "list", "doctor"] {
         assert!(
             page.contains(&format!("redlock {command} [OPTIONS]")),
             "{page}"
@@ -2102,11 +2107,14 @@ fn the_manual_page_names_every_option() {
             .map(|word| word.trim_end_matches(['.', ',', ':']))
             .collect();
         assert!(options.len() >= 7);
+        // Where all commands that name nodes look last.
+        assert!(help.contains("/etc/redlock/nodes"), "{help}");
         for option in options {
             assert!(page.contains(option), "no {option} in the manual page");
         }
     }
     assert_eq!(page.matches("<\\fINAME\\fR> [\\fICOMMAND\\fR]").count(), 2);
+    assert!(page.contains(".SH FILES\n.TP\n/etc/redlock/nodes\n"));
     for code in [64, 69, 71, 75, 76, 124, 126, 127] {
         assert!(page.contains(&code.to_string()));
     }
@@ -2114,6 +2122,7 @@ fn the_manual_page_names_every_option() {
     for shell in ["bash", "zsh", "fish"] {
         let completions = text(&["completions", shell]);
         assert!(completions.contains("at-least"), "{shell}");
+        assert!(completions.contains("force"), "{shell}");
         assert!(!completions.contains("__child"));
     }
     // A reader that has gone is no error.

@@ -448,3 +448,70 @@ fn a_list_that_takes_long_shows_how_far_it_is() {
         session.expect(text);
     }
 }
+
+/// `redlock release --force a`, when it has shown the lock and asks.
+fn asks(servers: &[Server]) -> (Session, String) {
+    let mut command = Command::new(REDLOCK);
+    command
+        .args(["release", "--force", "--node-timeout", "2s", "a"])
+        .env_remove("REDLOCK_NODES_FILE")
+        .env("REDLOCK_NODES", urls(servers).join(","));
+    let mut session = Session::spawn(command);
+    let shown = session.expect("[y/N] ");
+    (session, shown)
+}
+
+/// Its exit code after this answer, and what it says.
+fn answered((mut session, _): (Session, String), answer: &str) -> (Option<i32>, String) {
+    session.line(answer);
+    session.ends();
+    let code = session.child.wait().unwrap().code();
+    (code, String::from_utf8_lossy(&session.written).into_owned())
+}
+
+#[test]
+fn release_shows_the_holder_and_deletes_nothing_without_a_yes() {
+    let servers = Server::several(3);
+    let lock = take(&connected(&servers), "a");
+    let name = lock.token().fingerprint().to_string();
+    for answer in ["", "n", "maybe"] {
+        let asked = asks(&servers);
+        assert!(asked.1.contains(&format!("a: held by {name}, for ")));
+        let (code, said) = answered(asked, answer);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("not released"), "{said}");
+    }
+    assert!(servers.iter().all(|server| server.exists("a")));
+    let (code, said) = answered(asks(&servers), "y");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("a: released"), "{said}");
+    assert!(lock.release().is_err());
+}
+
+#[test]
+fn a_lock_that_changes_hands_before_the_answer_is_not_deleted() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let lock = take(&redlock, "a");
+    let old = lock.token().fingerprint().to_string();
+    let asked = asks(&servers);
+    lock.release().unwrap();
+    let lock = take(&redlock, "a");
+    let new = lock.token().fingerprint().to_string();
+    let (code, said) = answered(asked, "y");
+    assert_eq!(code, Some(75), "{said}");
+    for text in [
+        format!("{old} no longer has it: nothing was deleted"),
+        format!("a: held by {new}"),
+    ] {
+        assert!(said.contains(&text), "{said}");
+    }
+    let asked = asks(&servers);
+    lock.release().unwrap();
+    let (code, said) = answered(asked, "y");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(&format!("{new} no longer has it")) && said.contains("a: free"),
+        "{said}"
+    );
+}

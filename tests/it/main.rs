@@ -52,6 +52,7 @@ mod faults {
 }
 
 mod operations {
+    mod break_lock;
     mod inspect_and_check;
     mod list;
     mod logger;

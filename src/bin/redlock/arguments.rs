@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Show the locks on the nodes, and what is wrong with them
     List(List),
+    /// Free a lock whose holder will not come back
+    Release(Release),
     /// Find out whether the nodes are fit for locks
     Doctor(Doctor),
     /// Print the manual page, as roff
@@ -133,6 +135,25 @@ pub(crate) struct Inspect {
 
 #[derive(Args)]
 #[command(
+    override_usage = "redlock release [OPTIONS] --force NAME",
+    after_help = format!("{TIMES}\n\n{BREAKING}")
+)]
+pub(crate) struct Release {
+    /// The lock's name
+    pub(crate) name: OsString,
+    /// Although its holder has not released it
+    // To be written out, so that no line of a history breaks a lock without saying so.
+    #[arg(long, required = true)]
+    pub(crate) force: bool,
+    /// Do not ask; without a terminal, needed
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) nodes: Nodes,
+}
+
+#[derive(Args)]
+#[command(
     override_usage = "redlock list [OPTIONS] [PATTERN]",
     allow_negative_numbers = true,
     after_help = format!("{TIMES}\n\n{PROBLEMS}")
@@ -183,7 +204,7 @@ pub(crate) struct Nodes {
     /// A node; repeat it: 1, 3 or 5. No password here: ps shows it
     #[arg(long, value_name = "URL")]
     pub(crate) node: Vec<String>,
-    /// One URL a line, # comments [env: REDLOCK_NODES_FILE]. Neither: REDLOCK_NODES=URL,URL,URL
+    /// One URL a line, # comments [env: REDLOCK_NODES_FILE]. Neither: REDLOCK_NODES=URL,URL,URL; else /etc/redlock/nodes
     #[arg(long, value_name = "FILE")]
     pub(crate) nodes_file: Option<PathBuf>,
     /// For rediss://: the CAs that are trusted, in PEM [default: the system's; env: REDLOCK_CACERT]
@@ -209,7 +230,7 @@ pub(crate) struct Nodes {
     pub(crate) verbose: u8,
 }
 
-/// Not for those that only look: they count no votes.
+/// Not for those that take no lock: they count no votes.
 #[derive(Args)]
 pub(crate) struct Votes {
     /// A node gives no votes until it has been up for this time: the longest ttl that any client uses
@@ -218,6 +239,9 @@ pub(crate) struct Votes {
 }
 
 const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
+
+const BREAKING: &str = "It shows the holder, asks, and deletes the lock if it is still this holder's.\n\
+    If the holder is still running, two may then run at once: it learns of the loss by its next\nrenewal or release.";
 
 const PROBLEMS: &str = "Problems:\n  no-expiry    It has no ttl, so nothing ends it, and this program did not make it\n  \
     minority     It lay on less than half of the nodes in three looks: a leftover\n  \

@@ -22,7 +22,11 @@ pub(crate) const CODES: [(&str, &str); 11] = [
         "COMMAND was ended by INT, TERM or HUP, or redlock was while it waited: redlock ends by the same signal.",
     ),
     ("128+n", "COMMAND was ended by any other signal n."),
-    ("75, or -E", "Another has the lock, or it is too soon."),
+    (
+        "75, or -E",
+        "Another has the lock, or it is too soon. release: it was not the lock that was shown any more, or is no lock of \
+         this program.",
+    ),
     (
         "76",
         "The lock was lost: COMMAND was ended for it, or ended unprotected.",
@@ -44,7 +48,8 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ("126, 127", "COMMAND cannot be run; is not found."),
     (
         "1",
-        "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --leaked: there is something.",
+        "doctor: a fault was found (with --strict: or a warning), or no lock could be tried on a majority. list --leaked: there is something. \
+         release: the answer was no.",
     ),
 ];
 

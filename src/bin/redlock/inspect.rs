@@ -24,17 +24,27 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
         _ => 0,
     };
     if code == UNAVAILABLE {
-        for (_, _, node) in inspection.nodes() {
-            if let NodeState::Failed(errors) = node {
-                report(format_args!("{errors}"));
-            }
-        }
-        report(format_args!("too few nodes answered"));
+        report_failures(&inspection);
     }
     match given.json {
         true => print_json(&to_json(name, &state, &inspection), code),
         false => print(to_text(name, &state, &inspection).as_bytes(), code),
     }
+}
+
+/// Why the state of the lock is not known.
+pub(crate) fn report_failures(inspection: &Inspection) {
+    for (_, _, node) in inspection.nodes() {
+        if let NodeState::Failed(errors) = node {
+            report(format_args!("{errors}"));
+        }
+    }
+    report(format_args!("too few nodes answered"));
+}
+
+/// For people.
+pub(crate) fn shown(name: &[u8], inspection: &Inspection) -> String {
+    to_text(name, &Seen::of_lock(&inspection.state()), inspection)
 }
 
 /// The state of the lock, or what one node reports.

@@ -1,7 +1,8 @@
 //! `redlock`: flock(1) for a fleet. Runs commands under distributed locks.
 //!
 //! To be read in this order: main, arguments, exit, nodes, plan, run (whose helpers are acquire, child, exec, processes,
-//! terminal and give_up), throttle, show, output, print, inspect, list, doctor, manual.
+//! terminal and give_up), throttle, show, output, print, inspect, release, list,
+//! doctor, manual.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ mod plan;
 mod print;
 #[cfg(target_os = "linux")]
 mod processes;
+mod release;
 #[cfg(target_os = "linux")]
 mod run;
 mod show;
@@ -95,6 +97,15 @@ fn dispatch(command: &arguments::Command) -> Result<End, String> {
         arguments::Command::Inspect(given) => {
             output::log(given.nodes.verbose);
             Ok(inspect::inspect(given, &nodes::look(&given.nodes)?))
+        }
+        arguments::Command::Release(given) => {
+            let answer = release::Answer::expected(given.yes)?;
+            output::log(given.nodes.verbose);
+            let (redlock, options) = nodes::open(&given.nodes, &nodes::ALL)?;
+            // Keeps the order of arrival where there is one, and makes no difference elsewhere.
+            let redlock = redlock.with_options(options.fair(true));
+            let redlock = redlock.map_err(|error| error.to_string())?;
+            Ok(release::release(given, &answer, &redlock))
         }
         arguments::Command::List(given) => {
             output::log(given.nodes.verbose);

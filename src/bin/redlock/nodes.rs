@@ -1,6 +1,7 @@
 //! Where the nodes' URLs and certificates come from, and the rules that keep passwords and keys out of sight.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -19,6 +20,8 @@ use crate::label::label;
 
 const VARIABLE: &str = "REDLOCK_NODES";
 const FILE_VARIABLE: &str = "REDLOCK_NODES_FILE";
+/// Read last. So cron, sudo and services need no variable, and no copy of a password.
+const DEFAULT_FILE: &str = "/etc/redlock/nodes";
 /// Sixty-four nodes need less.
 const LONGEST_FILE: usize = 1 << 20;
 /// How long the writer of a pipe may take: it may ask a store of secrets, or be a person.
@@ -30,7 +33,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 ///
 /// What is wrong with which flag, variable, or line of a file. URLs are repeated without their passwords.
 pub(crate) fn open(given: &Nodes, votes: &Votes) -> Result<(Redlock, Options), String> {
-    let (place, nodes) = nodes(given)?;
+    let (place, nodes) = nodes(given, &Surroundings::of_process())?;
     client(given, votes, &place, nodes)
 }
 
@@ -44,7 +47,7 @@ pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
 }
 
 /// Every node that answers.
-const ALL: Votes = Votes {
+pub(crate) const ALL: Votes = Votes {
     restart_guard: None,
 };
 
@@ -77,8 +80,25 @@ fn client(
     Ok((redlock, options))
 }
 
+/// Where nodes may be named, beside the command line.
+struct Surroundings {
+    variable: Option<OsString>,
+    file_variable: Option<OsString>,
+    default_file: PathBuf,
+}
+
+impl Surroundings {
+    fn of_process() -> Surroundings {
+        Surroundings {
+            variable: env::var_os(VARIABLE),
+            file_variable: env::var_os(FILE_VARIABLE),
+            default_file: DEFAULT_FILE.into(),
+        }
+    }
+}
+
 /// Where they stand, and the nodes.
-fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
+fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<ConnectionInfo>), String> {
     for (name, time) in [
         ("--node-timeout", given.node_timeout.0),
         ("--connect-timeout", given.connect_timeout.0),
@@ -96,10 +116,9 @@ fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
     if let Some(path) = &given.nodes_file {
         return from_file("--nodes-file", path);
     }
-    let urls = match env::var(VARIABLE) {
-        Ok(urls) => urls,
-        Err(env::VarError::NotPresent) => String::new(),
-        Err(env::VarError::NotUnicode(_)) => return Err(format!("{VARIABLE} is not UTF-8")),
+    let urls = match &around.variable {
+        Some(urls) => urls.to_str().ok_or(format!("{VARIABLE} is not UTF-8"))?,
+        None => "",
     };
     let urls: Vec<&str> = urls
         .split(|separator: char| separator == ',' || separator.is_whitespace())
@@ -108,12 +127,13 @@ fn nodes(given: &Nodes) -> Result<(String, Vec<ConnectionInfo>), String> {
     if !urls.is_empty() {
         return Ok((VARIABLE.into(), from_variable(&urls)?));
     }
-    match env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()) {
-        Some(path) => from_file(FILE_VARIABLE, &PathBuf::from(path)),
-        None => Err(format!(
-            "no nodes: give their URLs in {VARIABLE} (with commas between them), one a line in a file named by \
-             --nodes-file or {FILE_VARIABLE}, or by --node"
-        )),
+    match around
+        .file_variable
+        .as_ref()
+        .filter(|path| !path.is_empty())
+    {
+        Some(path) => from_file(FILE_VARIABLE, Path::new(path)),
+        None => from_default_file(&around.default_file),
     }
 }
 
@@ -154,8 +174,40 @@ fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
 
 fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>), String> {
     let place = format!("{named_by} {}", path.display());
-    let failed = |error: std::io::Error| format!("{place}: {error}");
-    let (mode, bytes) = read(path, WITHIN).map_err(failed)?;
+    let (mode, bytes) = read(path, WITHIN).map_err(|error| format!("{place}: {error}"))?;
+    let nodes = parse(&place, mode, bytes)?;
+    if nodes.is_empty() {
+        return Err(format!("{place} names no nodes: one URL a line"));
+    }
+    Ok((place, nodes))
+}
+
+/// The package installs it without nodes, which is as if it were not there. It counts for every user, so no other user
+/// may be able to replace the nodes in it.
+fn from_default_file(path: &Path) -> Result<(String, Vec<ConnectionInfo>), String> {
+    let place = path.display().to_string();
+    let nodes = match read(path, WITHIN) {
+        Ok((mode, _)) if mode & 0o022 != 0 => {
+            return Err(format!(
+                "{place}: its group or other users may write it (mode {:03o}): chmod go-w",
+                mode & 0o777
+            ));
+        }
+        Ok((mode, bytes)) => parse(&place, mode, bytes)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(format!("{place}: {error}")),
+    };
+    if nodes.is_empty() {
+        return Err(format!(
+            "no nodes: give their URLs one a line in {place}, or in a file named by --nodes-file or {FILE_VARIABLE}; in \
+             {VARIABLE} (with commas between them); or by --node"
+        ));
+    }
+    Ok((place, nodes))
+}
+
+/// The nodes in a file's text.
+fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<ConnectionInfo>, String> {
     let text = String::from_utf8(bytes);
     let text = text.map_err(|_| format!("{place}: not UTF-8"))?;
     let mut nodes = Vec::new();
@@ -170,10 +222,7 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
         }
         nodes.push(info);
     }
-    if nodes.is_empty() {
-        return Err(format!("{place} names no nodes: one URL a line"));
-    }
-    Ok((place, nodes))
+    Ok(nodes)
 }
 
 /// A file with a secret is for its owner and group alone.
@@ -289,10 +338,12 @@ mod tests {
     use std::io::Write;
     use std::thread;
 
+    use clap::Parser;
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
 
     use super::*;
+    use crate::arguments::{Arguments, Command};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -341,5 +392,145 @@ mod tests {
     fn what_never_ends_is_read_to_its_limit() {
         let error = read(Path::new("/dev/zero"), 20 * SECOND).unwrap_err();
         assert!(error.to_string().contains("1048576 bytes"), "{error}");
+    }
+
+    /// What `redlock list` takes from these flags and these surroundings: the place, and how many nodes it names.
+    fn taken(
+        flags: &[&str],
+        [variable, file_variable]: [&str; 2],
+        default_file: &Path,
+    ) -> Result<(String, usize), String> {
+        let words = ["redlock", "list"].iter().chain(flags);
+        let Ok(Arguments {
+            command: Command::List(list),
+        }) = Arguments::try_parse_from(words)
+        else {
+            panic!("{flags:?}");
+        };
+        let around = Surroundings {
+            variable: Some(variable.into()),
+            file_variable: Some(file_variable.into()),
+            default_file: default_file.into(),
+        };
+        nodes(&list.nodes, &around).map(|(place, nodes)| (place, nodes.len()))
+    }
+
+    /// A file of this mode in the directory for temporary files, and its path.
+    fn file(name: &str, mode: u32, text: &str) -> PathBuf {
+        let path = env::temp_dir().join(format!("redlock-{name}-{}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path
+    }
+
+    const THREE: &str = "# three\nredis://:hunter2@a\n\nredis://b\nredis://c\n";
+
+    #[test]
+    fn the_default_file_is_read_last() {
+        let default = file("last", 0o640, THREE);
+        let two = file("two", 0o600, "redis://a\nredis://b\n");
+        let path = two.to_str().unwrap();
+        for (flags, variables, expected) in [
+            (&[][..], ["", ""], (default.display().to_string(), 3)),
+            (&[], [" ,", ""], (default.display().to_string(), 3)),
+            (&[], ["", path], (format!("REDLOCK_NODES_FILE {path}"), 2)),
+            (&[], ["redis://a", path], ("REDLOCK_NODES".into(), 1)),
+            (
+                &["--nodes-file", path],
+                ["redis://a", ""],
+                (format!("--nodes-file {path}"), 2),
+            ),
+            (
+                &["--node", "redis://a"],
+                ["", path],
+                ("--node".to_owned(), 1),
+            ),
+        ] {
+            assert_eq!(taken(flags, variables, &default), Ok(expected), "{flags:?}");
+        }
+        // What is named is not replaced by it.
+        let missing = taken(&[], ["", "/no/such"], &default).unwrap_err();
+        assert!(missing.contains("REDLOCK_NODES_FILE /no/such"), "{missing}");
+        for path in [default, two] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_default_file_that_others_may_write_is_refused_and_one_with_a_password_that_they_may_read()
+    {
+        for (mode, text) in [
+            (0o600, None),
+            (0o640, None),
+            (0o440, None),
+            (
+                0o660,
+                Some("its group or other users may write it (mode 660): chmod go-w"),
+            ),
+            (
+                0o602,
+                Some("its group or other users may write it (mode 602): chmod go-w"),
+            ),
+            (
+                0o644,
+                Some(
+                    "line 2 has a password, and every user may read the file (mode 644): chmod o-r",
+                ),
+            ),
+        ] {
+            let path = file(&format!("mode-{mode:o}"), mode, THREE);
+            let taken = taken(&[], ["", ""], &path);
+            match text {
+                None => assert_eq!(taken, Ok((path.display().to_string(), 3)), "{mode:o}"),
+                Some(text) => {
+                    let error = taken.unwrap_err();
+                    assert!(error.starts_with(path.to_str().unwrap()), "{error}");
+                    assert!(
+                        error.contains(text) && !error.contains("hunter2"),
+                        "{error}"
+                    );
+                }
+            }
+            std::fs::remove_file(path).unwrap();
+        }
+        // Without a password it may be read by all.
+        let public = file("public", 0o644, "redis://a\n");
+        assert!(taken(&[], ["", ""], &public).is_ok());
+        std::fs::remove_file(public).unwrap();
+    }
+
+    #[test]
+    fn without_nodes_anywhere_every_place_is_named() {
+        // As the package installs it.
+        let example = include_str!("../../../examples/system/nodes");
+        let installed = file("installed", 0o640, example);
+        for path in [installed.as_path(), Path::new("/no/such")] {
+            let error = taken(&[], ["", ""], path).unwrap_err();
+            let places = [
+                path.to_str().unwrap(),
+                "--nodes-file",
+                FILE_VARIABLE,
+                "REDLOCK_NODES ",
+                "--node",
+            ];
+            for place in places {
+                assert!(
+                    error.starts_with("no nodes: ") && error.contains(place),
+                    "{error}"
+                );
+            }
+        }
+        // It names the file that is read.
+        assert!(example.contains(DEFAULT_FILE));
+        std::fs::remove_file(installed).unwrap();
+        let broken = file("broken", 0o600, "redis://a\nnonsense\n");
+        let error = taken(&[], ["", ""], &broken).unwrap_err();
+        assert!(
+            error.contains(&format!("{}, line 2: ", broken.display())),
+            "{error}"
+        );
+        std::fs::remove_file(broken).unwrap();
+        let error = taken(&[], ["", ""], &env::temp_dir()).unwrap_err();
+        assert!(error.contains("irectory"), "{error}");
     }
 }

@@ -37,6 +37,12 @@ pub(crate) fn progress(text: &str) {
     put(format!("\r{text:<60}\r"));
 }
 
+/// A question, on a terminal. It is written when this returns, unless the terminal takes longer than a second.
+pub(crate) fn question(text: &str) {
+    put(text.into());
+    flush();
+}
+
 fn put(text: String) {
     match WRITER.get_or_init(writer) {
         Some(writer) => {

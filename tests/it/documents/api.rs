@@ -92,6 +92,7 @@ fn every_function_has_its_signature() {
     let _: fn(&Redlock, &'static str, Token, Duration) -> Result<Lock, Error> = Redlock::resume;
     let _: fn(Redlock, fn(&Event<'_>)) -> Redlock = Redlock::with_observer;
     let _: fn(&Redlock, &'static str) -> Result<Inspection, Error> = Redlock::inspect;
+    let _: fn(&Redlock, &'static str, &Holder) -> Result<bool, Error> = Redlock::break_lock;
     let _: fn(&Inspection) -> LockState = Inspection::state;
     let _: fn(&Redlock, &'static [u8]) -> Result<Report, Error> = Redlock::check;
     let _: fn(Report, Duration) -> Report = Report::with_max_ttl;

@@ -1,0 +1,77 @@
+use crate::error::Error;
+use crate::ops::inspect::{Holder, NodeState};
+use crate::protocol::operation::Outcome;
+use crate::protocol::quorum::NodeSet;
+use crate::protocol::script::Key;
+use crate::redlock::{Redlock, checked};
+use crate::waiting::Release;
+
+impl Redlock {
+    /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns true
+    /// if it was released, and false if a majority of the nodes no longer has it for this holder: it has ended, or another
+    /// holder has it, whose lock stays as it is.
+    ///
+    /// Breaking a lock gives up mutual exclusion: if its holder is still running, two programs may then do what the lock
+    /// protects. The holder is not stopped. It learns of it by [`Error::Lost`] from its next extension, renewal or
+    /// release; until then it relies on the lock, for at most the validity that it has left. Only a
+    /// [fencing token](crate::guide::fencing) keeps out what it still writes.
+    ///
+    /// `holder` is from [`inspect`](Redlock::inspect). Each node compares the lock's value with it and deletes the lock in
+    /// one step. Waiting processes are notified, as by [`Lock::release`](crate::Lock::release); give this `Redlock`
+    /// [`Options::fair`](crate::Options::fair) if they wait in the order of their arrival. On a node that is away the lock
+    /// ends with its ttl, unless the node is back before the last clone of this `Redlock` is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if too few nodes answered; those that did have deleted it. [`Error::Config`] for an empty or
+    /// too long resource, and if the key has no ttl on some node: then this crate did not make it, and nothing is deleted.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use redlock_sync::{LockState, Redlock};
+    ///
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// if let LockState::Held { holder, .. } = redlock.inspect("shop:deploy")?.state() {
+    ///     println!("{holder} has it"); // … ask a person whether that process is gone …
+    ///     let broken = redlock.break_lock("shop:deploy", &holder)?;
+    ///     println!("{}", if broken { "released" } else { "it has changed hands" });
+    /// }
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn break_lock(&self, resource: impl AsRef<[u8]>, holder: &Holder) -> Result<bool, Error> {
+        let resource = checked(resource.as_ref())?;
+        self.has_ttl(&resource, holder)?;
+        let shared = self.shared();
+        // Else the release may end before it is written to the nodes that are connected last. What fails to connect
+        // now fails below.
+        drop(shared.driver.connect());
+        let key = Key::new(resource, *holder.token(), None).sent_to(NodeSet::ALL);
+        let release = Release {
+            key: &key,
+            notified_elsewhere: false,
+            fair: self.options().fair,
+            only_write: false,
+        };
+        // As long as it is being released it counts as held here.
+        shared.waiting.holds(&key.resource);
+        match shared.waiting.release(&shared.driver, &release) {
+            Outcome::Yes(_) => Ok(true),
+            Outcome::No => Ok(false),
+            Outcome::Unavailable { errors, .. } => Err(Error::Unavailable(errors)),
+        }
+    }
+
+    /// 20 bytes of other data can look like a token. Locks have a ttl.
+    fn has_ttl(&self, resource: &[u8], holder: &Holder) -> Result<(), Error> {
+        for (node, address, state) in self.inspect(resource)?.nodes() {
+            if matches!(state, NodeState::Held { holder: other, remaining: None } if other == holder)
+            {
+                return Err(Error::config(format!(
+                    "the key has no ttl on node {node} ({address}), so this crate did not make it: nothing was deleted"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
