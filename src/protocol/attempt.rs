@@ -241,53 +241,25 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::quorum::{NodeSet, Tally};
-
-    const MS: Duration = Duration::from_millis(1);
-    const NODE_TIMEOUT: Duration = Duration::from_millis(50);
-
-    fn later(from: Point, time: Duration) -> Point {
-        Point {
-            mono: from.mono + time,
-            wall: from.wall + time,
-        }
-    }
+    use crate::protocol::fixtures::{MS, NODE_TIMEOUT, answer, later, token, ttl, unavailable};
+    use crate::protocol::quorum::NodeSet;
 
     fn begin(now: Point) -> Attempt {
-        let ttl = Ttl::new(1000 * MS).unwrap();
-        let mut attempt = Attempt::new(Arc::from(&b"a"[..]), ttl, None, None, NODE_TIMEOUT);
-        attempt.op(Token::from_bytes([0; 20]), now);
+        let resource = Arc::from(&b"a"[..]);
+        let mut attempt = Attempt::new(resource, ttl(1000 * MS), None, None, NODE_TIMEOUT);
+        attempt.op(token(), now);
         attempt
     }
 
-    fn answer(outcome: Outcome, granted: usize, begun: Point) -> Answer {
-        Answer {
-            outcome,
-            tally: Tally {
-                granted: NodeSet::first(granted),
-                ..Tally::default()
-            },
-            ..Answer::none(begun.mono)
-        }
-    }
-
-    fn closed() -> Outcome {
-        Outcome::Unavailable {
-            errors: NodeErrors::new(Vec::new(), None),
-            closed: true,
-            useless: false,
-        }
-    }
-
     #[test]
-    fn who_has_no_vote_is_denied_at_once() {
+    fn a_contender_without_a_vote_is_denied_at_once() {
         let now = Point::now();
         let tried = begin(now).answered(answer(Outcome::No, 0, now), later(now, MS));
         assert!(matches!(tried, Tried::Denied(_)));
     }
 
     #[test]
-    fn who_has_a_vote_tries_again_after_pauses_that_grow_for_one_node_timeout() {
+    fn a_contender_with_a_vote_tries_again_after_pauses_that_grow_for_one_node_timeout() {
         let start = Point::now();
         let mut attempt = begin(start);
         let (mut now, mut pauses) = (start, Vec::new());
@@ -298,7 +270,7 @@ mod tests {
                 Tried::Again(within) => {
                     pauses.push(within);
                     now = later(now, within);
-                    let op = attempt.op(Token::from_bytes([0; 20]), now);
+                    let op = attempt.op(token(), now);
                     // All tries together have two node timeouts.
                     assert_eq!(op.until, Some(start.mono + 2 * NODE_TIMEOUT));
                 }
@@ -319,12 +291,12 @@ mod tests {
         let start = Point::now();
         let mut attempt = begin(start);
         let now = later(start, MS);
-        let tried = attempt.answered(answer(closed(), 0, start), now);
+        let tried = attempt.answered(answer(unavailable(true, false), 0, start), now);
         assert!(matches!(tried, Tried::Again(Duration::ZERO)));
-        let tried = attempt.answered(answer(closed(), 0, start), now);
+        let tried = attempt.answered(answer(unavailable(true, false), 0, start), now);
         assert!(matches!(tried, Tried::Unavailable(_)));
         let late = later(start, NODE_TIMEOUT);
-        let tried = begin(start).answered(answer(closed(), 0, start), late);
+        let tried = begin(start).answered(answer(unavailable(true, false), 0, start), late);
         assert!(matches!(tried, Tried::Unavailable(_)));
     }
 
@@ -344,12 +316,8 @@ mod tests {
     fn what_ends_with_its_validity_before_enough_have_answered_is_expired() {
         let start = Point::now();
         let failed = |useless, time| {
-            let outcome = Outcome::Unavailable {
-                errors: NodeErrors::new(Vec::new(), None),
-                closed: true,
-                useless,
-            };
-            begin(start).answered(answer(outcome, 0, start), later(start, time))
+            let answer = answer(unavailable(true, useless), 0, start);
+            begin(start).answered(answer, later(start, time))
         };
         assert!(matches!(failed(true, 988 * MS), Tried::Expired));
         // It was the second try that had no more time, or the nodes failed.

@@ -10,18 +10,18 @@
 // OK because nodes are never removed, and slots only while nothing refers to them.
 #![allow(clippy::indexing_slicing)]
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeErrors};
 use crate::protocol::confirm::{Confirm, Confirmation};
-use crate::protocol::event::{Event, Events};
+use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::{Link, Node, NodeTask, Reported, Timeouts};
+use crate::protocol::node::{Link, Node, NodeTask, Timeouts};
+use crate::protocol::notified::NotifiedElsewhere;
 use crate::protocol::operation::{Answer, Op, Operation, Phase, View, Voted};
-use crate::protocol::operations::Operations;
+use crate::protocol::operations::{Operations, Wants};
 use crate::protocol::order::{Reader, SLICE};
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
@@ -29,9 +29,6 @@ use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
 use crate::protocol::server_error::{Meaning, is_not_loaded};
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
-
-/// The maximum number of resources of which it is remembered that a release has notified another process.
-const MAX_NOTIFIED_ELSEWHERE: usize = 64;
 
 /// What the leader should do.
 #[derive(Debug)]
@@ -70,25 +67,11 @@ pub(crate) struct Core<W> {
     rng: Rng,
     operations: Operations<W>,
     confirmation: Confirmation,
-    /// Resources whose fire-and-forget release notified another process, oldest first.
-    notified_elsewhere: VecDeque<Arc<[u8]>>,
+    notified_elsewhere: NotifiedElsewhere,
     pub(crate) answers: Vec<(W, Answer)>,
     pub(crate) events: Events,
     /// Threads that wait for news are to be woken.
     pub(crate) news: bool,
-}
-
-/// What the operations under way want.
-struct Wants {
-    /// Nodes that something is to be sent to.
-    send: NodeSet,
-    /// Nodes that callers wait for.
-    owing: NodeSet,
-    /// Nodes that are not connected, and without which there are too few.
-    lacking: NodeSet,
-    /// When the first operation's time is over.
-    ends: Instant,
-    open: bool,
 }
 
 impl<W> Core<W> {
@@ -109,7 +92,7 @@ impl<W> Core<W> {
             rng: Rng::new(seed),
             operations: Operations::new(),
             confirmation: Confirmation::default(),
-            notified_elsewhere: VecDeque::new(),
+            notified_elsewhere: NotifiedElsewhere::default(),
             answers: Vec::new(),
             events: Events::default(),
             news: false,
@@ -139,11 +122,6 @@ impl<W> Core<W> {
             same_server: self.nodes.iter().filter_map(Node::cause).any(is_same),
             replies_flowing: self.reader.replies_flowing(),
         }
-    }
-
-    /// When to connect to a node again.
-    fn retry_at(&mut self, at: usize, now: Instant) -> Instant {
-        self.nodes[at].retry_at(&mut self.rng, now)
     }
 
     // ---- operations
@@ -216,7 +194,8 @@ impl<W> Core<W> {
         loop {
             let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                if node.is_connected() && (self.is_overdue(at, now) || node.wire().wants_probe()) {
+                let overdue = node.wire().is_overdue(self.timeouts.node, now);
+                if node.is_connected() && (overdue || node.wire().wants_probe()) {
                     return self.probe(at, now);
                 }
                 if node.needs_worker(self.closed_at.is_some()) {
@@ -266,22 +245,9 @@ impl<W> Core<W> {
         }
     }
 
-    /// Whether a node has not answered within its time.
-    fn is_overdue(&self, at: usize, now: Instant) -> bool {
-        let latest = now.checked_sub(self.timeouts.node);
-        let since = self.nodes[at].wire().pending_since();
-        since.is_some_and(|since| Some(since) <= latest)
-    }
-
     /// What the operations under way want, with those that are done taken out.
     fn survey(&mut self, now: Instant) -> Wants {
-        let mut wants = Wants {
-            send: NodeSet::EMPTY,
-            owing: NodeSet::EMPTY,
-            lacking: NodeSet::EMPTY,
-            ends: now + self.timeouts.connect,
-            open: false,
-        };
+        let mut wants = Wants::new(now + self.timeouts.connect);
         let view = self.view();
         for slot in self.operations.slots() {
             let waits = self.begin(slot, now);
@@ -301,13 +267,7 @@ impl<W> Core<W> {
                 self.finish(slot, verdict, now);
                 continue;
             }
-            wants.open = true;
-            wants.send = wants.send.or(to_send);
-            if operation.is_open() {
-                wants.owing = wants.owing.or(operation.owing());
-                wants.ends = wants.ends.min(operation.waits_until(waits));
-                wants.lacking = wants.lacking.or(operation.lacking(to_send, &view));
-            }
+            wants.add(operation, to_send, waits, &view);
         }
         self.operations.shrink();
         wants
@@ -569,35 +529,11 @@ impl<W> Core<W> {
                 false
             }
             (None, Vote::Granted(NOTIFIED)) => {
-                self.has_notified_elsewhere(pending.release);
+                self.notified_elsewhere.add(pending.release);
                 true
             }
             (None, _) => true,
         }
-    }
-
-    /// A release that no operation waits for has notified another process. The next acquire of the resource learns that.
-    fn has_notified_elsewhere(&mut self, release: Option<Key>) {
-        let Some(resource) = release.map(|release| release.resource) else {
-            return;
-        };
-        if !self.notified_elsewhere.contains(&resource) {
-            self.notified_elsewhere.push_back(resource);
-        }
-        if self.notified_elsewhere.len() > MAX_NOTIFIED_ELSEWHERE {
-            self.notified_elsewhere.pop_front();
-        }
-    }
-
-    fn take_notified_elsewhere(&mut self, slot: usize) -> bool {
-        let operation = &self.operations[slot];
-        if self.notified_elsewhere.is_empty() || !operation.is_acquire() {
-            return false;
-        }
-        let is = |resource: &Arc<[u8]>| *resource == operation.op.key.resource;
-        let at = self.notified_elsewhere.iter().position(is);
-        at.and_then(|at| self.notified_elsewhere.remove(at))
-            .is_some()
     }
 
     fn add_release(&mut self, at: usize, release: Option<Key>) {
@@ -621,29 +557,11 @@ impl<W> Core<W> {
             }
         };
         if acquire {
-            self.report_votes(at, complaint, now);
+            let event = self.nodes[at].voted(complaint);
+            self.events.push(at, event, now);
         }
         self.judge(slot, &self.view(), now);
         true
-    }
-
-    /// A connected node gives votes, or a reason why not.
-    fn report_votes(&mut self, at: usize, complaint: Option<Arc<Cause>>, now: Instant) {
-        match (complaint, self.nodes[at].reported) {
-            (Some(cause), Reported::Well) => {
-                self.report(at, Reported::GivesNoVotes, Event::GivesNoVotes(cause), now);
-            }
-            (None, Reported::GivesNoVotes) => {
-                let dropped = self.nodes[at].take_dropped();
-                self.report(at, Reported::Well, Event::VotesAgain(dropped), now);
-            }
-            _ => {}
-        }
-    }
-
-    fn report(&mut self, at: usize, reported: Reported, event: Event, now: Instant) {
-        self.nodes[at].reported = reported;
-        self.events.push(at, event, now);
     }
 
     // ---- the nodes
@@ -677,7 +595,7 @@ impl<W> Core<W> {
             return self.tried(at, cause, now);
         }
         if useless_again {
-            let retry_at = self.retry_at(at, now);
+            let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
             self.nodes[at].pause_until(retry_at);
         }
         self.away(at, cause, now);
@@ -690,7 +608,7 @@ impl<W> Core<W> {
     /// A node did not answer within its time. Its connection is kept.
     fn mark_unresponsive(&mut self, at: usize, now: Instant) {
         let cause = Arc::new(self.no_answer());
-        let retry_at = self.retry_at(at, now);
+        let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
         self.nodes[at].mark_unresponsive(retry_at);
         for operation in self.operations.all_mut() {
             if operation.sent_to.has(at) {
@@ -702,7 +620,7 @@ impl<W> Core<W> {
 
     /// A try to connect has failed.
     fn tried(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
-        let retry_at = self.retry_at(at, now);
+        let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
         self.nodes[at].tried(retry_at, self.closed_at.is_some());
         self.unreachable(at, &cause);
         self.away(at, cause, now);
@@ -717,10 +635,8 @@ impl<W> Core<W> {
     }
 
     fn away(&mut self, at: usize, cause: Arc<Cause>, now: Instant) {
-        self.nodes[at].away(cause.clone());
-        if self.nodes[at].reported != Reported::Away {
-            self.report(at, Reported::Away, Event::Away(cause), now);
-        }
+        let event = self.nodes[at].away(cause);
+        self.events.push(at, event, now);
         self.changed(now);
     }
 
@@ -740,12 +656,8 @@ impl<W> Core<W> {
             }
         }
         // Others had no time to answer.
-        let latest = now.checked_sub(SLICE);
-        let had_time = |node: &Node| {
-            let since = node.wire().pending_since();
-            since.is_some_and(|since| Some(since) <= latest)
-        };
-        let slow = self.which(had_time).and(self.reader.slow());
+        let slow = self.which(|node| node.wire().is_overdue(SLICE, now));
+        let slow = slow.and(self.reader.slow());
         for operation in self.operations.open_mut() {
             operation.fail_rest(&self.nodes, slow, self.timeouts, now);
         }
@@ -820,8 +732,9 @@ impl<W> Core<W> {
                 self.add_release(at, Some(release.clone()));
             }
         }
-        let notified_elsewhere = self.take_notified_elsewhere(slot);
         let operation = &mut self.operations[slot];
+        let resource = &operation.op.key.resource;
+        let notified_elsewhere = operation.is_acquire() && self.notified_elsewhere.take(resource);
         let answer = operation.answer(verdict, notified_elsewhere, &self.nodes, now);
         let caller = operation.caller.take();
         self.answers.extend(caller.map(|caller| (caller, answer)));
@@ -885,25 +798,19 @@ impl<W> Core<W> {
         let left = self.nodes[at].quarantine_left(now).unwrap_or_default();
         let cause = Arc::new(Cause::Quarantined(left));
         self.unreachable(at, &cause);
-        if self.nodes[at].quarantine(cause, now) {
-            self.events.push(at, Event::Quarantined(left), now);
-        }
-        self.nodes[at].reported = Reported::Away;
+        let event = self.nodes[at].quarantine(left, cause, now);
+        self.events.push(at, event, now);
         self.changed(now);
     }
 
     fn reconnected(&mut self, at: usize, now: Instant) {
-        self.nodes[at].reconnected(now);
+        let event = self.nodes[at].reconnected(now);
+        self.events.push(at, event, now);
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }
         for operation in self.operations.open_mut() {
             operation.give_time_to(at, self.timeouts.node, now);
-        }
-        if self.nodes[at].reported == Reported::Away {
-            let dropped = self.nodes[at].take_dropped();
-            let replaced = self.nodes[at].take_replaced();
-            self.report(at, Reported::Well, Event::Back(dropped, replaced), now);
         }
         self.changed(now);
     }
@@ -987,253 +894,4 @@ fn panicked() -> Cause {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock;
-    use crate::protocol::operation::Outcome;
-    use crate::protocol::quorum::Ttl;
-    use crate::token::Token;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    /// One node, which was not connected yet.
-    struct World {
-        core: Core<u8>,
-        now: Instant,
-        sent: Vec<u8>,
-    }
-
-    impl World {
-        fn new() -> World {
-            let now = clock::instant();
-            let timeouts = Timeouts {
-                node: 50 * MS,
-                connect: 1000 * MS,
-            };
-            let addresses = std::iter::once(Arc::from("x"));
-            World {
-                core: Core::new(addresses, timeouts, None, 1, now),
-                now,
-                sent: Vec::new(),
-            }
-        }
-
-        fn acquire(&mut self) {
-            self.acquire_until(None);
-        }
-
-        /// An answer is of no use after this time.
-        fn acquire_until(&mut self, useful: Option<Duration>) {
-            let ttl = Ttl::new(1000 * MS).unwrap();
-            let key = Key::new(Arc::from(&b"a"[..]), Token::from_bytes([7; 20]), None);
-            let useful = useful.map(|useful| self.now + useful);
-            let op = Op::new(Action::Acquire(ttl), key).until(useful);
-            self.core.submit(op, 0, self.now);
-        }
-
-        /// What the leader should do, once the node has a worker.
-        fn next(&mut self) -> Next {
-            match self.core.next(self.now) {
-                Next::StartWorker { node } => {
-                    self.core.worker_started(node, Ok(()), self.now);
-                    self.core.next(self.now)
-                }
-                next => next,
-            }
-        }
-
-        fn begin_to_connect(&mut self) {
-            self.next();
-            let task = self.core.task(0, self.now);
-            assert!(matches!(task, NodeTask::Connect), "{task:?}");
-        }
-
-        fn connected(&mut self, result: Result<(), Cause>) {
-            self.now += 10 * MS;
-            let handshake = result.map(|()| Handshake {
-                by_hash: true,
-                ..Handshake::default()
-            });
-            if self.core.connected(0, handshake, self.now) {
-                let errands = [(); 2].map(|()| self.core.task(0, self.now));
-                assert!(matches!(errands, [NodeTask::Adopt, NodeTask::Reconnected]));
-            }
-        }
-
-        /// The output is sent, and answered by this.
-        fn answers(&mut self, reply: &[u8]) {
-            let next = self.next();
-            assert!(matches!(next, Next::Send { .. }), "{next:?}");
-            self.core.output(0, &mut self.sent, self.now);
-            self.now += MS;
-            self.core.received(0, Ok(reply), self.now);
-        }
-
-        /// Why too few nodes have answered, if that is certain, and whether for good.
-        fn failure(&mut self) -> Option<(String, bool)> {
-            self.next();
-            let (_, answer) = self.core.answers.pop()?;
-            match answer.outcome {
-                Outcome::Unavailable { errors, .. } => {
-                    Some((errors.to_string(), errors.is_permanent()))
-                }
-                _ => None,
-            }
-        }
-    }
-
-    #[test]
-    fn a_connection_that_must_log_in_again_is_replaced_and_refuses_nothing_for_good() {
-        let mut world = World::new();
-        world.acquire();
-        world.begin_to_connect();
-        world.connected(Ok(()));
-        world.answers(b"-NOAUTH Authentication required.\r\n");
-        let (text, for_good) = world.failure().unwrap();
-        assert!(text.contains("NOAUTH") && !for_good, "{text}");
-        // A refusal of the new one is final.
-        world.now += 1000 * MS;
-        world.acquire();
-        world.begin_to_connect();
-        world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
-        let (text, for_good) = world.failure().unwrap();
-        assert!(text.contains("NOAUTH") && for_good, "{text}");
-    }
-
-    #[test]
-    fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shortens() {
-        let mut world = World::new();
-        world.acquire();
-        world.begin_to_connect();
-        world.connected(Ok(()));
-        world.answers(b"-READONLY You can't write against a read only replica.\r\n");
-        let (text, for_good) = world.failure().unwrap();
-        assert!(
-            text.contains("is a replica now: READONLY") && !for_good,
-            "{text}"
-        );
-        // Its name may lead to another one already.
-        world.begin_to_connect();
-        world.connected(Err(Cause::Replica(None)));
-        for _ in 0..10 {
-            world.acquire();
-            world.next();
-            let task = world.core.task(0, world.now);
-            assert!(matches!(task, NodeTask::Pause { .. }), "{task:?}");
-        }
-        world.now += 1000 * MS;
-        world.begin_to_connect();
-        world.connected(Err(Cause::Replica(None)));
-        let (text, for_good) = world.failure().unwrap();
-        assert!(text.contains("it is tried again") && !for_good, "{text}");
-        // Elsewhere they are shortened.
-        world.now += 1000 * MS;
-        world.begin_to_connect();
-        world.connected(Err(Cause::Connect("refused".into())));
-        world.acquire();
-        world.begin_to_connect();
-    }
-
-    #[test]
-    fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
-        let wrong = || Err(Cause::refused("WRONGPASS invalid"));
-        let mut world = World::new();
-        world.acquire();
-        world.begin_to_connect();
-        world.connected(wrong());
-        let (text, for_good) = world.failure().unwrap();
-        assert!(text.contains("WRONGPASS") && for_good, "{text}");
-        // This one is wanted while the next try is under way.
-        world.now += 1000 * MS;
-        world.begin_to_connect();
-        world.now += MS;
-        world.acquire();
-        world.connected(wrong());
-        assert_eq!(world.failure(), None);
-        world.begin_to_connect();
-        world.connected(wrong());
-        let (_, for_good) = world.failure().unwrap();
-        assert!(for_good);
-        // What may pass anyhow ends a try as it always did.
-        world.now += 1000 * MS;
-        world.begin_to_connect();
-        world.now += MS;
-        world.acquire();
-        world.connected(Err(Cause::Connect("refused".into())));
-        assert!(!world.failure().unwrap().1);
-    }
-
-    #[test]
-    fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
-        let failure = |world: &mut World, passes| {
-            world.now += passes;
-            world.next();
-            match world.core.answers.pop().unwrap().1.outcome {
-                Outcome::Unavailable {
-                    errors, useless, ..
-                } => (errors.iter().count(), useless, errors.to_string()),
-                _ => panic!("there are answers"),
-            }
-        };
-        // While it still connects.
-        let mut world = World::new();
-        world.acquire_until(Some(MS));
-        world.begin_to_connect();
-        let (named, useless, _) = failure(&mut world, MS);
-        assert_eq!((named, useless), (1, true));
-        // It was too late to ask.
-        world.connected(Ok(()));
-        world.acquire_until(Some(Duration::ZERO));
-        let (named, useless, text) = failure(&mut world, Duration::ZERO);
-        assert_eq!((named, useless), (1, true));
-        assert!(text.ends_with("not asked in time"), "{text}");
-        // It has not answered: it may have had no time for that.
-        for (until, expected) in [(3, true), (4, false), (51, false)] {
-            let mut world = World::new();
-            world.begin_to_connect();
-            world.connected(Ok(()));
-            world.acquire_until(Some(until * MS));
-            assert!(matches!(world.next(), Next::Send { .. }));
-            world.core.output(0, &mut world.sent, world.now);
-            world.now += until.min(50) * MS;
-            // Nothing has come; its undo is written.
-            loop {
-                match world.next() {
-                    Next::Recv { .. } => world.core.received(0, Ok(&[]), world.now),
-                    Next::Send { .. } => world.core.output(0, &mut world.sent, world.now),
-                    _ => break,
-                }
-            }
-            let (named, useless, text) = failure(&mut world, Duration::ZERO);
-            assert_eq!((named, useless), (1, expected), "{until}: {text}");
-        }
-        // It cannot be connected.
-        let mut world = World::new();
-        world.acquire();
-        world.begin_to_connect();
-        world.connected(Err(Cause::Connect("refused".into())));
-        world.failure();
-        world.acquire_until(Some(MS));
-        let (named, useless, text) = failure(&mut world, MS);
-        assert_eq!((named, useless), (1, false), "{text}");
-        assert!(text.ends_with("refused"), "{text}");
-    }
-
-    /// It was never there.
-    #[test]
-    fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
-        let mut world = World::new();
-        world.acquire();
-        world.begin_to_connect();
-        world.connected(Ok(()));
-        world.answers(b"-NOPERM this user may not\r\n");
-        world.sent.clear();
-        world.answers(b"-NOPERM this user may not\r\n");
-        let undo = world.sent.escape_ascii().to_string();
-        assert!(undo.contains("EVALSHA"), "{undo}");
-        let (_, for_good) = world.failure().unwrap();
-        assert!(for_good);
-        let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
-        assert!(!world.core.events.take().iter().any(notice));
-    }
-}
+mod tests;

@@ -32,8 +32,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn push(&mut self, node: usize, event: Event, now: Instant) {
-        if self.queue.len() < MAX_EVENTS {
+    pub(crate) fn push(&mut self, node: usize, event: Option<Event>, now: Instant) {
+        if let Some(event) = event.filter(|_| self.queue.len() < MAX_EVENTS) {
             self.queue.push((node, event, now));
         }
     }
@@ -47,9 +47,9 @@ impl Events {
         vote: &Vote,
         now: Instant,
     ) {
-        if let Some(notice) = self.notices.on(node, key, action, vote) {
-            self.push(node, Event::Notice(key.resource.clone(), notice), now);
-        }
+        let notice = self.notices.on(node, key, action, vote);
+        let event = notice.map(|notice| Event::Notice(key.resource.clone(), notice));
+        self.push(node, event, now);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -89,6 +89,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
+    use crate::protocol::fixtures::{key, unavailable};
     use crate::protocol::quorum::NodeSet;
 
     fn answer(outcome: Outcome, numbers: Option<(u64, u64)>) -> Answer {
@@ -118,19 +119,15 @@ mod tests {
         assert!(matches!(late, Fenced::Lost));
         let not_held = fencing.answered(answer(Outcome::No, None), now, false);
         assert!(matches!(not_held, Fenced::Lost));
-        let few = Outcome::Unavailable {
-            errors: NodeErrors::new(Vec::new(), None),
-            closed: false,
-            useless: false,
-        };
-        let few = fencing.answered(answer(few, None), now, false);
+        let few = answer(unavailable(false, false), None);
+        let few = fencing.answered(few, now, false);
         assert!(matches!(few, Fenced::Unavailable(_)));
     }
 
     #[test]
     fn where_numbers_differ_more_than_the_largest_is_asked_for() {
         let (mut fencing, now) = (Fencing::new(), clock::instant());
-        let key = Key::without_lock(std::sync::Arc::from(&b"a"[..]));
+        let key = key(b"a");
         // So far that the time of day is not further at the end of another round; within a bound.
         for (took, expected) in [(0, 10), (3, 6_010), (200, 400_010), (4000, 500_010)] {
             fencing.op(key.clone(), now, None);

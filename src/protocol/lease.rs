@@ -277,54 +277,21 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::protocol::quorum::Tally;
-    use crate::token::Token;
-
-    const MS: Duration = Duration::from_millis(1);
-    const NODE_TIMEOUT: Duration = Duration::from_millis(50);
-
-    fn later(from: Point, time: Duration) -> Point {
-        Point {
-            mono: from.mono + time,
-            wall: from.wall + time,
-        }
-    }
-
-    fn ttl(ttl: Duration) -> Ttl {
-        Ttl::new(ttl).unwrap()
-    }
+    use crate::protocol::fixtures::{self, MS, NODE_TIMEOUT, key, later, ttl, unavailable};
 
     /// Granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
     fn lease(start: Point) -> Lease {
-        let key = Key::new(Arc::from(&b"a"[..]), Token::from_bytes([0; 20]), None);
-        let key = key.sent_to(NodeSet::first(2));
+        let key = key(b"a").sent_to(NodeSet::first(2));
         let ttl = ttl(1000 * MS);
         Lease::new(key, ttl, Deadline::new(start, ttl.validity()))
     }
 
     /// The last of three nodes does not hold the lock.
     fn answer(outcome: Outcome, begun: Point) -> Answer {
-        Answer {
-            outcome,
-            tally: Tally {
-                granted: NodeSet::first(2),
-                refused: std::iter::once(2).collect(),
-                ..Tally::default()
-            },
-            ..Answer::none(begun.mono)
-        }
-    }
-
-    fn unavailable() -> Outcome {
-        let (errors, closed) = (NodeErrors::new(Vec::new(), None), false);
-        Outcome::Unavailable {
-            errors,
-            closed,
-            useless: false,
-        }
+        let mut answer = fixtures::answer(outcome, 2, begun);
+        answer.tally.refuse(2);
+        answer
     }
 
     #[test]
@@ -338,8 +305,15 @@ mod tests {
             (2000, yes(), 988, "lost: Expired", 0, 1000),
             (2000, Outcome::No, 1, "lost: Taken", 0, 1000),
             (2000, Outcome::No, 988, "lost: Expired", 0, 1000),
-            (2000, unavailable(), 1, "unavailable", 988, 1000),
-            (2000, unavailable(), 988, "lost: Expired", 0, 1000),
+            (2000, unavailable(false, false), 1, "unavailable", 988, 1000),
+            (
+                2000,
+                unavailable(false, false),
+                988,
+                "lost: Expired",
+                0,
+                1000,
+            ),
         ];
         for (asked, outcome, time, result, validity, granted) in table {
             let mut lease = lease(start);

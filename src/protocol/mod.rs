@@ -18,7 +18,7 @@
 //! - `order`: which node is read first
 //! - `operation`: one operation on all nodes (`operations`: those under way)
 //! - `notice`: what is logged once (`event`: what is logged)
-//! - `confirm`: the releases that no operation waits for
+//! - `confirm`: the releases that no operation waits for (`notified`: those that notified another process)
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
 //! - `lease`: what the holder of a lock may believe
@@ -36,11 +36,14 @@ pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod event;
 pub(crate) mod fence;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod mutants;
 pub(crate) mod node;
 pub(crate) mod notice;
+pub(crate) mod notified;
 pub(crate) mod operation;
 pub(crate) mod operations;
 pub(crate) mod order;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Cause;
 use crate::protocol::backoff::Backoff;
+use crate::protocol::event::Event;
 use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::outbox::Outbox;
@@ -235,7 +236,7 @@ impl Server {
 
 /// What was last logged of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reported {
+enum Reported {
     #[default]
     Well,
     Away,
@@ -255,7 +256,7 @@ pub(crate) struct Node {
     reconnect: Reconnect,
     /// Why it is not connected.
     cause: Option<Arc<Cause>>,
-    pub(crate) reported: Reported,
+    reported: Reported,
 }
 
 impl Node {
@@ -518,8 +519,26 @@ impl Node {
         self.reconnect.at = Some(retry_at);
     }
 
-    pub(crate) fn away(&mut self, cause: Arc<Cause>) {
-        self.cause = Some(cause);
+    /// It is not connected. What is to be reported.
+    pub(crate) fn away(&mut self, cause: Arc<Cause>) -> Option<Event> {
+        self.cause = Some(cause.clone());
+        let before = std::mem::replace(&mut self.reported, Reported::Away);
+        (before != Reported::Away).then_some(Event::Away(cause))
+    }
+
+    /// It has voted on an acquire, or answered with an error. What is to be reported.
+    pub(crate) fn voted(&mut self, complaint: Option<Arc<Cause>>) -> Option<Event> {
+        match (complaint, self.reported) {
+            (Some(cause), Reported::Well) => {
+                self.reported = Reported::GivesNoVotes;
+                Some(Event::GivesNoVotes(cause))
+            }
+            (None, Reported::GivesNoVotes) => {
+                self.reported = Reported::Well;
+                Some(Event::VotesAgain(self.outbox.take_dropped()))
+            }
+            _ => None,
+        }
     }
 
     /// How many tries to connect have ended.
@@ -579,32 +598,36 @@ impl Node {
         self.server.quarantine_left(now)
     }
 
-    /// It gives no votes for now. Whether that is to be reported.
-    pub(crate) fn quarantine(&mut self, cause: Arc<Cause>, now: Instant) -> bool {
+    /// It gives no votes for now. What is to be reported.
+    pub(crate) fn quarantine(
+        &mut self,
+        left: Duration,
+        cause: Arc<Cause>,
+        now: Instant,
+    ) -> Option<Event> {
+        self.reported = Reported::Away;
         self.link = Link::Quarantined;
         self.reconnect.ended();
         self.wire.set_ping_at(now.checked_add(PING_INTERVAL));
         self.cause = Some(cause);
-        !std::mem::replace(&mut self.server.quarantine_reported, true)
+        let known = std::mem::replace(&mut self.server.quarantine_reported, true);
+        (!known).then_some(Event::Quarantined(left))
     }
 
-    pub(crate) fn reconnected(&mut self, now: Instant) {
+    /// It is connected again. What is to be reported.
+    pub(crate) fn reconnected(&mut self, now: Instant) -> Option<Event> {
         self.link = Link::Connected;
         self.worker = Worker::None;
         self.reconnect.take_made();
         self.reconnect.ended();
         self.cause = None;
         self.wire.probed(now);
-    }
-
-    /// How many releases were dropped since the last call.
-    pub(crate) fn take_dropped(&mut self) -> u64 {
-        self.outbox.take_dropped()
-    }
-
-    /// Whether another server is there than when it was last connected.
-    pub(crate) fn take_replaced(&mut self) -> bool {
-        std::mem::take(&mut self.server.replaced)
+        if self.reported != Reported::Away {
+            return None;
+        }
+        self.reported = Reported::Well;
+        let replaced = std::mem::take(&mut self.server.replaced);
+        Some(Event::Back(self.outbox.take_dropped(), replaced))
     }
 
     // ---- what its worker should do

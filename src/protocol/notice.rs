@@ -83,10 +83,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::protocol::fixtures;
     use crate::protocol::queue::LockInfo;
     use crate::protocol::quorum::{NodeSet, Ttl};
     use crate::protocol::script::Notify;
-    use crate::token::Token;
 
     const RELEASE: Action = Action::Release(Notify::First);
 
@@ -95,8 +95,8 @@ mod tests {
         Vote::Failed { cause, later }
     }
 
-    fn key(name: &str, asked: NodeSet) -> Key {
-        Key::new(name.as_bytes().into(), Token::from_bytes([7; 20]), None).sent_to(asked)
+    fn key(name: &str, sent_to: NodeSet) -> Key {
+        fixtures::key(name.as_bytes()).sent_to(sent_to)
     }
 
     fn on(notices: &mut Notices, node: usize, name: &str, action: &Action, vote: &Vote) -> String {

@@ -7,7 +7,8 @@ use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::operation::{Op, Operation, Phase};
+use crate::protocol::operation::{Op, Operation, Phase, View};
+use crate::protocol::quorum::NodeSet;
 use crate::protocol::wire::OperationId;
 
 /// The number of slots that are kept for operations to come.
@@ -86,6 +87,49 @@ impl<W> Operations<W> {
     pub(crate) fn longest_waiting(&self) -> Option<&W> {
         let oldest = self.under_way().min_by_key(|operation| operation.number);
         oldest?.caller.as_ref()
+    }
+}
+
+/// What the operations under way want.
+pub(crate) struct Wants {
+    /// Nodes that something is to be sent to.
+    pub(crate) send: NodeSet,
+    /// Nodes that callers wait for.
+    pub(crate) owing: NodeSet,
+    /// Nodes that are not connected, and without which there are too few.
+    pub(crate) lacking: NodeSet,
+    /// When the first operation's time is over.
+    pub(crate) ends: Instant,
+    pub(crate) open: bool,
+}
+
+impl Wants {
+    /// For no operation yet. `ends`: when the next survey is made at the latest.
+    pub(crate) fn new(ends: Instant) -> Wants {
+        Wants {
+            send: NodeSet::EMPTY,
+            owing: NodeSet::EMPTY,
+            lacking: NodeSet::EMPTY,
+            ends,
+            open: false,
+        }
+    }
+
+    /// `to_send`: where the operation is sent now. `first`: until when it waits for first connections.
+    pub(crate) fn add<W>(
+        &mut self,
+        operation: &Operation<W>,
+        to_send: NodeSet,
+        first: Option<Instant>,
+        view: &View,
+    ) {
+        self.open = true;
+        self.send = self.send.or(to_send);
+        if operation.is_open() {
+            self.owing = self.owing.or(operation.owing());
+            self.ends = self.ends.min(operation.waits_until(first));
+            self.lacking = self.lacking.or(operation.lacking(to_send, view));
+        }
     }
 }
 

@@ -112,14 +112,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::token::Token;
-
-    fn release(resource: &[u8]) -> Key {
-        Key::new(Arc::from(resource), Token::from_bytes([7; 20]), None)
-    }
+    use crate::protocol::fixtures::key;
 
     fn sent(outbox: &mut Outbox) -> Vec<Vec<u8>> {
         let next = || outbox.pop().map(|release| release.resource.to_vec());
@@ -131,16 +125,16 @@ mod tests {
         let name = |i: usize| i.to_string().into_bytes();
         let mut outbox = Outbox::default();
         for i in 0..MAX_RELEASES + 3 {
-            outbox.push(release(&name(i)));
+            outbox.push(key(&name(i)));
         }
         let left: Vec<_> = (3..MAX_RELEASES + 3).map(name).collect();
         assert_eq!(sent(&mut outbox), left);
         let long = |i: u8| vec![i; MAX_RELEASE_BYTES / 2];
-        (0..3).for_each(|i| outbox.push(release(&long(i))));
+        (0..3).for_each(|i| outbox.push(key(&long(i))));
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.to_send.bytes, outbox.is_empty()), (0, true));
         // Deferred ones have a bound of their own.
-        (0..3).for_each(|i| outbox.defer(release(&long(i))));
+        (0..3).for_each(|i| outbox.defer(key(&long(i))));
         outbox.retry_deferred();
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (5, 0));

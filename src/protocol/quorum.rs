@@ -304,15 +304,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn after(from: Point, elapsed: Duration) -> Point {
-        Point {
-            mono: from.mono + elapsed,
-            wall: from.wall + elapsed,
-        }
-    }
+    use crate::protocol::fixtures::{MS, later};
 
     #[test]
     fn quorum_is_a_strict_majority_of_the_configured_nodes() {
@@ -356,7 +348,7 @@ mod tests {
             let deadline = Deadline::new(start, ttl.validity());
             for elapsed_us in (0..260_000_u64).step_by(250) {
                 let elapsed = Duration::from_micros(elapsed_us);
-                let remaining = deadline.remaining(after(start, elapsed));
+                let remaining = deadline.remaining(later(start, elapsed));
                 // In whole microseconds, by other arithmetic than the code's.
                 let end_us = i64::from(ttl_ms) * 1000 - i64::from(ttl_ms) * 10 - 2000;
                 let expected = (end_us - i64::try_from(elapsed_us).unwrap()).max(0);

@@ -120,6 +120,12 @@ impl Wire {
         Some(self.expected.front()?.at)
     }
 
+    /// Whether a reply is to come to what was sent a time `age` ago, or earlier.
+    pub(crate) fn is_overdue(&self, age: Duration, now: Instant) -> bool {
+        let since = self.pending_since();
+        since.is_some_and(|since| Some(since) <= now.checked_sub(age))
+    }
+
     /// When the oldest release was written that may not have been carried out, and that no operation waits for.
     pub(crate) fn unconfirmed(&self) -> Option<Instant> {
         let release = |one: &&Expected| one.pending.release.is_some() && one.pending.alone;

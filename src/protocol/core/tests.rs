@@ -1,0 +1,246 @@
+//! One node, connected and asked step by step.
+
+use super::*;
+use crate::clock;
+use crate::protocol::event::Event;
+use crate::protocol::fixtures::{MS, key, ttl};
+use crate::protocol::operation::Outcome;
+
+/// One node, which was not connected yet.
+struct World {
+    core: Core<u8>,
+    now: Instant,
+    sent: Vec<u8>,
+}
+
+impl World {
+    fn new() -> World {
+        let now = clock::instant();
+        let timeouts = Timeouts {
+            node: 50 * MS,
+            connect: 1000 * MS,
+        };
+        let addresses = std::iter::once(Arc::from("x"));
+        World {
+            core: Core::new(addresses, timeouts, None, 1, now),
+            now,
+            sent: Vec::new(),
+        }
+    }
+
+    fn acquire(&mut self) {
+        self.acquire_until(None);
+    }
+
+    /// An answer is of no use after this time.
+    fn acquire_until(&mut self, useful: Option<Duration>) {
+        let useful = useful.map(|useful| self.now + useful);
+        let op = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a")).until(useful);
+        self.core.submit(op, 0, self.now);
+    }
+
+    /// What the leader should do, once the node has a worker.
+    fn next(&mut self) -> Next {
+        match self.core.next(self.now) {
+            Next::StartWorker { node } => {
+                self.core.worker_started(node, Ok(()), self.now);
+                self.core.next(self.now)
+            }
+            next => next,
+        }
+    }
+
+    fn begin_to_connect(&mut self) {
+        self.next();
+        let task = self.core.task(0, self.now);
+        assert!(matches!(task, NodeTask::Connect), "{task:?}");
+    }
+
+    fn connected(&mut self, result: Result<(), Cause>) {
+        self.now += 10 * MS;
+        let handshake = result.map(|()| Handshake {
+            by_hash: true,
+            ..Handshake::default()
+        });
+        if self.core.connected(0, handshake, self.now) {
+            let errands = [(); 2].map(|()| self.core.task(0, self.now));
+            assert!(matches!(errands, [NodeTask::Adopt, NodeTask::Reconnected]));
+        }
+    }
+
+    /// The output is sent, and answered by this.
+    fn answers(&mut self, reply: &[u8]) {
+        let next = self.next();
+        assert!(matches!(next, Next::Send { .. }), "{next:?}");
+        self.core.output(0, &mut self.sent, self.now);
+        self.now += MS;
+        self.core.received(0, Ok(reply), self.now);
+    }
+
+    /// Why too few nodes have answered, if that is certain, and whether for good.
+    fn failure(&mut self) -> Option<(String, bool)> {
+        self.next();
+        let (_, answer) = self.core.answers.pop()?;
+        match answer.outcome {
+            Outcome::Unavailable { errors, .. } => {
+                Some((errors.to_string(), errors.is_permanent()))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_must_log_in_again_is_replaced_and_refuses_nothing_for_good() {
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.answers(b"-NOAUTH Authentication required.\r\n");
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("NOAUTH") && !for_good, "{text}");
+    // A refusal of the new one is final.
+    world.now += 1000 * MS;
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("NOAUTH") && for_good, "{text}");
+}
+
+#[test]
+fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shortens() {
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.answers(b"-READONLY You can't write against a read only replica.\r\n");
+    let (text, for_good) = world.failure().unwrap();
+    assert!(
+        text.contains("is a replica now: READONLY") && !for_good,
+        "{text}"
+    );
+    // Its name may lead to another one already.
+    world.begin_to_connect();
+    world.connected(Err(Cause::Replica(None)));
+    for _ in 0..10 {
+        world.acquire();
+        world.next();
+        let task = world.core.task(0, world.now);
+        assert!(matches!(task, NodeTask::Pause { .. }), "{task:?}");
+    }
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.connected(Err(Cause::Replica(None)));
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("it is tried again") && !for_good, "{text}");
+    // Elsewhere they are shortened.
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.connected(Err(Cause::Connect("refused".into())));
+    world.acquire();
+    world.begin_to_connect();
+}
+
+#[test]
+fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
+    let wrong = || Err(Cause::refused("WRONGPASS invalid"));
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(wrong());
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("WRONGPASS") && for_good, "{text}");
+    // This one is wanted while the next try is under way.
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.now += MS;
+    world.acquire();
+    world.connected(wrong());
+    assert_eq!(world.failure(), None);
+    world.begin_to_connect();
+    world.connected(wrong());
+    let (_, for_good) = world.failure().unwrap();
+    assert!(for_good);
+    // What may pass anyhow ends a try as it always did.
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.now += MS;
+    world.acquire();
+    world.connected(Err(Cause::Connect("refused".into())));
+    assert!(!world.failure().unwrap().1);
+}
+
+#[test]
+fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
+    let failure = |world: &mut World, passes| {
+        world.now += passes;
+        world.next();
+        match world.core.answers.pop().unwrap().1.outcome {
+            Outcome::Unavailable {
+                errors, useless, ..
+            } => (errors.iter().count(), useless, errors.to_string()),
+            _ => panic!("there are answers"),
+        }
+    };
+    // While it still connects.
+    let mut world = World::new();
+    world.acquire_until(Some(MS));
+    world.begin_to_connect();
+    let (named, useless, _) = failure(&mut world, MS);
+    assert_eq!((named, useless), (1, true));
+    // It was too late to ask.
+    world.connected(Ok(()));
+    world.acquire_until(Some(Duration::ZERO));
+    let (named, useless, text) = failure(&mut world, Duration::ZERO);
+    assert_eq!((named, useless), (1, true));
+    assert!(text.ends_with("not asked in time"), "{text}");
+    // It has not answered: it may have had no time for that.
+    for (until, expected) in [(3, true), (4, false), (51, false)] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.acquire_until(Some(until * MS));
+        assert!(matches!(world.next(), Next::Send { .. }));
+        world.core.output(0, &mut world.sent, world.now);
+        world.now += until.min(50) * MS;
+        // Nothing has come; its undo is written.
+        loop {
+            match world.next() {
+                Next::Recv { .. } => world.core.received(0, Ok(&[]), world.now),
+                Next::Send { .. } => world.core.output(0, &mut world.sent, world.now),
+                _ => break,
+            }
+        }
+        let (named, useless, text) = failure(&mut world, Duration::ZERO);
+        assert_eq!((named, useless), (1, expected), "{until}: {text}");
+    }
+    // It cannot be connected.
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Err(Cause::Connect("refused".into())));
+    world.failure();
+    world.acquire_until(Some(MS));
+    let (named, useless, text) = failure(&mut world, MS);
+    assert_eq!((named, useless), (1, false), "{text}");
+    assert!(text.ends_with("refused"), "{text}");
+}
+
+/// It was never there.
+#[test]
+fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.answers(b"-NOPERM this user may not\r\n");
+    world.sent.clear();
+    world.answers(b"-NOPERM this user may not\r\n");
+    let undo = world.sent.escape_ascii().to_string();
+    assert!(undo.contains("EVALSHA"), "{undo}");
+    let (_, for_good) = world.failure().unwrap();
+    assert!(for_good);
+    let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
+    assert!(!world.core.events.take().iter().any(notice));
+}
