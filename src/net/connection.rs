@@ -115,6 +115,33 @@ impl Connection {
         }
     }
 
+    /// The next reply. `None`: it has not come until then.
+    fn reply(
+        &mut self,
+        reader: &mut ReplyReader,
+        buffer: &mut Vec<u8>,
+        until: Instant,
+    ) -> Result<Option<Reply>, Cause> {
+        loop {
+            if let Some(reply) = reader.next()? {
+                return Ok(Some(reply));
+            }
+            match self.recv(buffer, until, clock::instant())? {
+                [] => return Ok(None),
+                bytes => reader.push(bytes),
+            }
+        }
+    }
+
+    /// By the server's answer to HELLO (rule R39). One that does not say its role is believed to be a master.
+    fn is_master(&self, hello: &[Reply]) -> Result<(), Cause> {
+        match Role::of_hello(hello) {
+            Some(Role::Replica) => Err(Cause::Replica(self.socket().peer())),
+            Some(Role::Sentinel) => Err(Cause::Sentinel),
+            None => Ok(()),
+        }
+    }
+
     fn set_up(
         &mut self,
         info: &Peer,
@@ -143,17 +170,17 @@ impl Connection {
         let mut buffer = Vec::new();
         let (mut answered, mut loaded) = (0, 0);
         while answered < commands.len() {
-            let Some(reply) = reader.next()? else {
-                match self.recv(&mut buffer, until, clock::instant()) {
-                    Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
-                    Ok(bytes) => reader.push(bytes),
-                    Err(Cause::Closed(text)) => {
-                        let silent = answered == 0 && reader.is_empty();
-                        return Err(refused.unwrap_or_else(|| hung_up(text, silent, info)));
-                    }
-                    Err(cause) => return Err(cause),
+            let reply = self.reply(&mut reader, &mut buffer, until);
+            let reply = reply.map_err(|cause| match cause {
+                Cause::Closed(text) => {
+                    let silent = answered == 0 && reader.is_empty();
+                    let hung_up = || hung_up(text, silent, info);
+                    refused.take().unwrap_or_else(hung_up)
                 }
-                continue;
+                cause => cause,
+            });
+            let Some(reply) = reply? else {
+                return Err(Cause::NotConnected(timeout, timeout));
             };
             answered += 1;
             match reply {
@@ -168,11 +195,7 @@ impl Connection {
                     }
                     refused.get_or_insert(cause);
                 }
-                Reply::Array(fields) if hello == Some(answered) => match Role::of_hello(&fields) {
-                    Some(Role::Replica) => return Err(Cause::Replica(self.socket().peer())),
-                    Some(Role::Sentinel) => return Err(Cause::Sentinel),
-                    None => {}
-                },
+                Reply::Array(fields) if hello == Some(answered) => self.is_master(&fields)?,
                 Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                     loaded += 1
                 }

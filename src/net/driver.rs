@@ -224,9 +224,9 @@ impl Driver {
         now: Instant,
         waiter: Option<&Arc<Waiter>>,
     ) -> Answer {
-        let is_own = |who: &Submitter| match (who, waiter) {
+        let is_own = |submitter: &Submitter| match (submitter, waiter) {
             (Submitter::Leader, None) => true,
-            (Submitter::Waiter(who), Some(waiter)) => Arc::ptr_eq(who, waiter),
+            (Submitter::Waiter(own), Some(waiter)) => Arc::ptr_eq(own, waiter),
             _ => false,
         };
         let mut own = None;
@@ -235,7 +235,7 @@ impl Driver {
             leader: Some(leader),
         };
         let state = lead.run(state, now, |answers| {
-            if let Some(at) = answers.iter().position(|(who, _)| is_own(who)) {
+            if let Some(at) = answers.iter().position(|(submitter, _)| is_own(submitter)) {
                 own = Some(answers.swap_remove(at).1);
             }
             own.is_some()
@@ -280,8 +280,8 @@ fn traced(op: &Op) -> Option<Arc<[u8]>> {
 
 fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
     let waiter = Waiter::new(traced(&op));
-    let who = Submitter::Waiter(waiter.clone());
-    state.core.submit(op, who, clock::instant());
+    let submitter = Submitter::Waiter(waiter.clone());
+    state.core.submit(op, submitter, clock::instant());
     waiter
 }
 

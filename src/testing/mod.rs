@@ -1,7 +1,7 @@
 //! A node for unit tests, in the test's own process. It is no server: nothing but this crate may talk to it, and only
 //! tests should.
 //!
-//! With it, tests of code that uses locks need no Redis, take milliseconds, and decide what happens: who else holds a lock,
+//! With it, tests of code that uses locks need no Redis, take milliseconds, and decide what happens: which locks are taken,
 //! when a lock ends, which node is silent. (Feature `testing`; for a program's tests, the dev-dependency
 //! `redlock-sync = { version = "0.1", features = ["testing"] }`.)
 //!

@@ -119,7 +119,7 @@ impl Node {
 
     // ---- locks
 
-    /// Who holds a lock on this node. `None`: it is free.
+    /// The holder of a lock on this node. `None`: it is free.
     pub fn holder(&self, resource: impl AsRef<[u8]>) -> Option<Held> {
         let state = self.state();
         state.server.holder(resource.as_ref(), state.time())

@@ -912,7 +912,7 @@ impl World {
                 let pause = self.rest();
                 self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
             }
-            _ => self.violated(format!("client {c}: an answer for nobody")),
+            _ => self.violated(format!("client {c}: an answer without a caller")),
         }
     }
 

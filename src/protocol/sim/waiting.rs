@@ -154,12 +154,12 @@ impl World {
                     HandOff::Notify(whom) => tell = whom,
                     HandOff::To {
                         waiter: place,
-                        thread: who,
+                        thread: next_thread,
                         ttl,
                         ..
                     } => {
                         after = After::Serve;
-                        next = Some(self.serve(c, place, who, ttl, resource, token));
+                        next = Some(self.serve(c, place, next_thread, ttl, resource, token));
                     }
                 }
                 self.wake_all(c);
@@ -175,9 +175,9 @@ impl World {
         let op = Op::new(Action::Release(tell), key).only_write(quiet);
         self.clients[c].threads[thread].doing = Doing::Releases(token, quiet, after);
         // Both while the mutex is held: no thread leads in between.
-        if let Some((who, next)) = next {
+        if let Some((next_thread, next)) = next {
             self.add(c, thread, op);
-            return self.submit(c, HANDED_OFF + who, next);
+            return self.submit(c, HANDED_OFF + next_thread, next);
         }
         self.submit(c, thread, op);
     }
@@ -187,13 +187,13 @@ impl World {
         &mut self,
         c: usize,
         place: u64,
-        who: usize,
+        next_thread: usize,
         ttl: Ttl,
         resource: u8,
         old: usize,
     ) -> (usize, Op) {
         self.counts.handed_off += 1;
-        self.in_turn(c, who, place, resource);
+        self.in_turn(c, next_thread, place, resource);
         let (mut token, mut id) = self.draw(c, resource);
         if mutant(Mutant::HandOffReusesToken) {
             let mut bytes = [0; 20];
@@ -204,28 +204,28 @@ impl World {
         let mut attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
         let op = attempt.op(token, self.clients[c].point(self.t));
         self.clients[c].queues.handed_off(place, attempt);
-        self.begin(c, who);
-        if let Some(wait) = &mut self.clients[c].threads[who].wait {
+        self.begin(c, next_thread);
+        if let Some(wait) = &mut self.clients[c].threads[next_thread].wait {
             wait.served = Some(id);
         }
-        (who, op)
+        (next_thread, op)
     }
 
     /// Hand-offs go to the threads in the order of their arrival, once each, and never to a thread that must ask, whose
     /// wait is over, or that is about to leave.
-    fn in_turn(&mut self, c: usize, who: usize, place: u64, resource: u8) {
+    fn in_turn(&mut self, c: usize, next_thread: usize, place: u64, resource: u8) {
         let now = self.now(c);
         let over = |wait: &Wait| wait.request.end.is_some_and(|end| end <= now);
         let mut wrong = None;
         for (at, thread) in self.clients[c].threads.iter().enumerate() {
             let stands = matches!(thread.doing, Doing::Parks(_) | Doing::Stands(_));
             let Some(wait) = thread.wait.as_ref().filter(|wait| wait.place.is_some()) else {
-                if at == who {
+                if at == next_thread {
                     wrong = Some("waits for nothing");
                 }
                 continue;
             };
-            if at != who {
+            if at != next_thread {
                 let same = wait.resource == resource && stands && wait.served.is_none();
                 let goes = wait
                     .place
@@ -247,7 +247,7 @@ impl World {
         }
         if let Some(wrong) = wrong {
             self.violated(format!(
-                "client {c}: thread {who} gets a hand-off, but {wrong}"
+                "client {c}: thread {next_thread} gets a hand-off, but {wrong}"
             ));
         }
     }
