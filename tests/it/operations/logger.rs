@@ -263,6 +263,7 @@ fn a_logger_that_blocks_stops_nobody_else() {
     in_own_process(name, || {
         static BLOCKED: AtomicU32 = AtomicU32::new(0);
         static DONE: AtomicU32 = AtomicU32::new(0);
+        static TEST: OnceLock<std::thread::ThreadId> = OnceLock::new();
         within_a_minute();
         let mut servers = Server::several(3);
         let redlock = connected(&servers);
@@ -270,11 +271,15 @@ fn a_logger_that_blocks_stops_nobody_else() {
         // A loss is logged by the thread that renews, or that watches, if anything is.
         let taken = keep(&redlock, "taken", ms(900), HOUR);
         taken.on_lost(|_| ());
+        TEST.set(std::thread::current().id()).unwrap();
         rule(|_, text| {
-            if ["is away", "is back", "is lost"]
-                .iter()
-                .any(|what| text.contains(what))
-            {
+            // On a busy machine this thread may be the first to see the loss, and the one that renews to find
+            // the node away: without it nothing is renewed.
+            let thread = std::thread::current();
+            let spared =
+                TEST.get() == Some(&thread.id()) || thread.name() == Some("redlock-renewal");
+            let what = ["is away", "is back", "is lost"];
+            if !spared && what.iter().any(|what| text.contains(what)) {
                 BLOCKED.fetch_add(1, Ordering::Relaxed);
                 loop {
                     std::thread::park();
