@@ -1,6 +1,6 @@
 //! A connection to a node, connected and set up: AUTH, SELECT, HELLO, the client's name, INFO, the scripts.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionAddr, RedisConnectionInfo};
@@ -115,33 +115,6 @@ impl Connection {
         }
     }
 
-    /// The next reply. `None`: it has not come until then.
-    fn reply(
-        &mut self,
-        reader: &mut ReplyReader,
-        buffer: &mut Vec<u8>,
-        until: Instant,
-    ) -> Result<Option<Reply>, Cause> {
-        loop {
-            if let Some(reply) = reader.next()? {
-                return Ok(Some(reply));
-            }
-            match self.recv(buffer, until, clock::instant())? {
-                [] => return Ok(None),
-                bytes => reader.push(bytes),
-            }
-        }
-    }
-
-    /// By the server's answer to HELLO (rule R39). One that does not say its role is believed to be a master.
-    fn is_master(&self, hello: &[Reply]) -> Result<(), Cause> {
-        match Role::of_hello(hello) {
-            Some(Role::Replica) => Err(Cause::Replica(self.socket().peer())),
-            Some(Role::Sentinel) => Err(Cause::Sentinel),
-            None => Ok(()),
-        }
-    }
-
     fn set_up(
         &mut self,
         info: &Peer,
@@ -149,84 +122,52 @@ impl Connection {
         purpose: Purpose,
         (until, timeout): (Instant, Duration),
     ) -> Result<Handshake, Cause> {
-        let SetUp {
-            commands,
-            needed,
-            hello,
-        } = set_up(info.redis_settings(), login.as_ref(), purpose);
+        let set_up = SetUp::new(info.redis_settings(), login.as_ref(), purpose);
         let mut bytes = Vec::new();
-        for command in &commands {
+        for command in &set_up.commands {
             command.write_packed_command(&mut bytes);
         }
         self.send(&bytes, until, clock::instant())?;
-        let mut handshake = Handshake {
+        let handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
             secret: Secret::of(login.as_ref().map(|login| &*login.password)),
             ..Handshake::default()
         };
-        // A server that is full, or that demands what we do not have, answers that and hangs up.
-        let mut refused: Option<Cause> = None;
         let mut reader = ReplyReader::new(handshake.secret.clone());
         let mut buffer = Vec::new();
-        let (mut answered, mut loaded) = (0, 0);
-        while answered < commands.len() {
-            let reply = self.reply(&mut reader, &mut buffer, until);
-            let reply = reply.map_err(|cause| match cause {
-                Cause::Closed(text) => {
-                    let silent = answered == 0 && reader.is_empty();
-                    let hung_up = || hung_up(text, silent, info);
-                    refused.take().unwrap_or_else(hung_up)
+        let mut replies = SetUpReplies {
+            set_up: &set_up,
+            peer: info,
+            address: self.socket().peer(),
+            handshake,
+            answered: 0,
+            loaded: 0,
+            refused: None,
+        };
+        while replies.answered < set_up.commands.len() {
+            if let Some(reply) = reader.next()? {
+                replies.next(reply)?;
+                continue;
+            }
+            match self.recv(&mut buffer, until, clock::instant()) {
+                Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
+                Ok(bytes) => reader.push(bytes),
+                Err(Cause::Closed(text)) => {
+                    return Err(replies.hung_up(text, reader.is_empty()));
                 }
-                cause => cause,
-            });
-            let Some(reply) = reply? else {
-                return Err(Cause::NotConnected(timeout, timeout));
-            };
-            answered += 1;
-            match reply {
-                Reply::Error(text) => {
-                    let cause = info.refused(&text);
-                    // Where INFO is merely not answered now, the run id can be had later.
-                    let meaning = Meaning::of(&text);
-                    let ends = meaning.is_not_now() || meaning == Meaning::NoLogin;
-                    // A server that does not say its role is believed to be a master.
-                    if hello != Some(answered) && (answered <= needed || ends) {
-                        return Err(cause);
-                    }
-                    refused.get_or_insert(cause);
-                }
-                Reply::Array(fields) if hello == Some(answered) => self.is_master(&fields)?,
-                Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
-                    loaded += 1
-                }
-                Reply::Bulk(server) => {
-                    let server = ServerInfo::new(&server, &handshake.secret);
-                    handshake.run_id = server.run_id().map(str::to_owned);
-                    let uptime = server.uptime();
-                    handshake.uptime = uptime.map(|uptime| (uptime, clock::instant()));
-                }
-                _ => {}
+                Err(cause) => return Err(cause),
             }
         }
-        if !reader.is_empty() {
-            return Err(Cause::Garbage("more than was asked for".into()));
+        match reader.is_empty() {
+            true => Ok(replies.end()),
+            false => Err(Cause::Garbage("more than was asked for".into())),
         }
-        handshake.by_hash = loaded == SCRIPTS.len();
-        Ok(handshake)
     }
 }
 
 const SPEAKS_TLS: &str = " (does it speak TLS? write rediss://)";
 /// How an alert of TLS begins, as text.
 const TLS_ALERT: &str = "\"\\u{15}\\u{3}";
-
-/// A TLS server hangs up on a client that does not begin with a handshake, without a word.
-fn hung_up(mut text: String, silent: bool, info: &Peer) -> Cause {
-    if silent && matches!(info.addr(), ConnectionAddr::Tcp(..)) {
-        text.push_str(SPEAKS_TLS);
-    }
-    Cause::Closed(text)
-}
 
 /// How a connection is set up.
 struct SetUp {
@@ -237,45 +178,111 @@ struct SetUp {
     hello: Option<usize>,
 }
 
-fn set_up(settings: &RedisConnectionInfo, login: Option<&Credentials>, purpose: Purpose) -> SetUp {
-    let mut commands = Vec::new();
-    if let Some(Credentials { user, password }) = login {
-        let mut auth = redis::cmd("AUTH");
-        if let Some(user) = user {
-            auth.arg(&**user);
+impl SetUp {
+    fn new(settings: &RedisConnectionInfo, login: Option<&Credentials>, purpose: Purpose) -> SetUp {
+        let mut commands = Vec::new();
+        if let Some(Credentials { user, password }) = login {
+            let mut auth = redis::cmd("AUTH");
+            if let Some(user) = user {
+                auth.arg(&**user);
+            }
+            auth.arg(&**password);
+            commands.push(auth);
         }
-        auth.arg(&**password);
-        commands.push(auth);
-    }
-    let mut hello = None;
-    if purpose != Purpose::Messages {
-        commands.push(redis::cmd("HELLO"));
-        hello = Some(commands.len());
-    }
-    if settings.db() != 0 {
-        commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
-    }
-    let needed = commands.len();
-    if !settings.skip_set_lib_name() {
-        let name = settings.lib_name().unwrap_or(env!("CARGO_PKG_NAME"));
-        let version = settings.lib_ver().unwrap_or(env!("CARGO_PKG_VERSION"));
-        for (what, value) in [("LIB-NAME", name), ("LIB-VER", version)] {
-            let mut set_info = redis::cmd("CLIENT");
-            set_info.arg("SETINFO").arg(what).arg(value);
-            commands.push(set_info);
+        let mut hello = None;
+        if purpose != Purpose::Messages {
+            commands.push(redis::cmd("HELLO"));
+            hello = Some(commands.len());
+        }
+        if settings.db() != 0 {
+            commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
+        }
+        let needed = commands.len();
+        if !settings.skip_set_lib_name() {
+            let name = settings.lib_name().unwrap_or(env!("CARGO_PKG_NAME"));
+            let version = settings.lib_ver().unwrap_or(env!("CARGO_PKG_VERSION"));
+            for (what, value) in [("LIB-NAME", name), ("LIB-VER", version)] {
+                let mut set_info = redis::cmd("CLIENT");
+                set_info.arg("SETINFO").arg(what).arg(value);
+                commands.push(set_info);
+            }
+        }
+        if purpose != Purpose::Messages {
+            commands.push(redis::cmd("INFO").arg("server").clone());
+            for script in SCRIPTS {
+                let mut load = redis::cmd("SCRIPT");
+                load.arg("LOAD").arg(script.text);
+                commands.push(load);
+            }
+        }
+        SetUp {
+            commands,
+            needed,
+            hello,
         }
     }
-    if purpose != Purpose::Messages {
-        commands.push(redis::cmd("INFO").arg("server").clone());
-        for script in SCRIPTS {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(script.text);
-            commands.push(load);
+}
+
+/// The replies to the commands that set a connection up.
+struct SetUpReplies<'a> {
+    set_up: &'a SetUp,
+    peer: &'a Peer,
+    /// The address that the connection leads to.
+    address: Option<SocketAddr>,
+    handshake: Handshake,
+    answered: usize,
+    /// The number of scripts that were loaded.
+    loaded: usize,
+    /// A server that is full, or that demands what we do not have, answers that and hangs up.
+    refused: Option<Cause>,
+}
+
+impl SetUpReplies<'_> {
+    fn next(&mut self, reply: Reply) -> Result<(), Cause> {
+        self.answered += 1;
+        let is_hello = self.set_up.hello == Some(self.answered);
+        match reply {
+            Reply::Error(text) => {
+                let cause = self.peer.refused(&text);
+                // Where INFO is merely not answered now, the run id can be had later.
+                let meaning = Meaning::of(&text);
+                let ends = meaning.is_not_now() || meaning == Meaning::NoLogin;
+                // A server that does not report its role counts as a master (rule R39).
+                if !is_hello && (self.answered <= self.set_up.needed || ends) {
+                    return Err(cause);
+                }
+                self.refused.get_or_insert(cause);
+            }
+            Reply::Array(fields) if is_hello => match Role::of_hello(&fields) {
+                Some(Role::Replica) => return Err(Cause::Replica(self.address)),
+                Some(Role::Sentinel) => return Err(Cause::Sentinel),
+                None => {}
+            },
+            Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
+                self.loaded += 1;
+            }
+            Reply::Bulk(server) => {
+                let server = ServerInfo::new(&server, &self.handshake.secret);
+                self.handshake.run_id = server.run_id().map(str::to_owned);
+                let uptime = server.uptime();
+                self.handshake.uptime = uptime.map(|uptime| (uptime, clock::instant()));
+            }
+            _ => {}
         }
+        Ok(())
     }
-    SetUp {
-        commands,
-        needed,
-        hello,
+
+    /// The server has hung up. A TLS server does so, without a word, on a client that does not begin with a handshake.
+    fn hung_up(self, mut text: String, silent: bool) -> Cause {
+        let plain = matches!(self.peer.addr(), ConnectionAddr::Tcp(..));
+        if silent && self.answered == 0 && plain {
+            text.push_str(SPEAKS_TLS);
+        }
+        self.refused.unwrap_or(Cause::Closed(text))
+    }
+
+    fn end(mut self) -> Handshake {
+        self.handshake.by_hash = self.loaded == SCRIPTS.len();
+        self.handshake
     }
 }

@@ -63,8 +63,8 @@ impl World {
             ..Handshake::default()
         });
         if self.core.connected(0, handshake, self.now) {
-            let errands = [(); 2].map(|()| self.core.task(0, self.now));
-            assert!(matches!(errands, [NodeTask::Adopt, NodeTask::Reconnected]));
+            let tasks = [(); 2].map(|()| self.core.task(0, self.now));
+            assert!(matches!(tasks, [NodeTask::Adopt, NodeTask::Reconnected]));
         }
     }
 
