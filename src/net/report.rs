@@ -80,7 +80,7 @@ fn log_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
         Notice::NotReleased(cause) => {
             let needs = match cause.meaning().concerns_rights() {
                 true => {
-                    "; who releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
+                    "; a user that releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
                 }
                 false => "",
             };
@@ -92,12 +92,12 @@ fn log_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
         }
         Notice::NoLock(NotALock::OtherType) => say!(
             warn,
-            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until somebody \
-             deletes it (give locks a prefix that no other data has)"
+            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until it \
+             is deleted (give locks a prefix that no other data has)"
         ),
         Notice::NoLock(NotALock::NoTtl) => say!(
             warn,
-            "{node}: {resource} is no lock, it has no ttl; it counts as taken until somebody deletes it (give \
+            "{node}: {resource} is no lock, it has no ttl; it counts as taken until it is deleted (give \
              locks a prefix that no other data has)"
         ),
     }
