@@ -261,26 +261,15 @@ impl Server {
     /// On the same port, empty, or with the data that it was told to keep.
     pub fn restart(&mut self) {
         self.kill();
-        let _ = std::fs::remove_file(self.socket());
         let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end {
+            let _ = std::fs::remove_file(self.socket());
             if self.try_spawn() {
                 return;
             }
             std::thread::sleep(ms(20));
         }
         panic!("redis-server does not restart: {}", self.log());
-    }
-
-    /// On the same port, with the data it saved; up as soon as it listens, which is before it has
-    /// loaded them.
-    pub fn restart_loading(&mut self) {
-        let _ = std::fs::remove_file(self.socket());
-        assert!(
-            self.try_spawn(),
-            "redis-server does not restart: {}",
-            self.log()
-        );
     }
 
     /// A command over a connection of its own.

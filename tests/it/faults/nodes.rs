@@ -284,15 +284,15 @@ fn a_node_that_is_loading_is_named() {
     let mut server = Server::with_args(&[
         "--enable-debug-command",
         "local",
+        // Microseconds: ten seconds at least for all, and an answer after each dozen or so.
         "--key-load-delay",
-        "100",
+        "500",
         "--loading-process-events-interval-bytes",
         "1024",
     ]);
     server.command(&["DEBUG", "POPULATE", "20000", "key", "64"]);
     server.command(&["SAVE"]);
-    server.kill();
-    server.restart_loading();
+    server.restart();
     let redlock = Redlock::new([server.url()])
         .unwrap()
         .with_options(options())
@@ -300,6 +300,7 @@ fn a_node_that_is_loading_is_named() {
     let errors = unavailable(redlock.try_acquire("a", TTL));
     assert!(errors.to_string().contains("LOADING"), "{errors}");
     // And when it has loaded, it votes.
+    server.command(&["CONFIG", "SET", "key-load-delay", "0"]);
     redlock.acquire("a", TTL).unwrap().release().unwrap();
 }
 
