@@ -51,24 +51,25 @@ const COST_TTL: Duration = Duration::from_secs(1);
 /// A thread locks again what it holds.
 const ENTERED: &str = "entered again";
 
-fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) {
-    if kind == ENTERED {
-        let locks = redlock.reentrant();
-        let _outer = locks.acquire("entered", support::TTL).unwrap();
-        for _ in 0..count {
-            let entry = locks.acquire("entered", support::TTL).unwrap();
-            entry.release().unwrap();
+/// How many succeeded.
+fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) -> u64 {
+    let pair = || {
+        let lock = redlock.try_acquire("cost", COST_TTL).ok()??;
+        match kind {
+            "dropped" => Some(drop(lock)),
+            _ => lock.release().ok(),
         }
-        return;
+    };
+    if kind != ENTERED {
+        return (0..count).filter_map(|_| pair()).count() as u64;
     }
+    let locks = redlock.reentrant();
+    let _outer = locks.acquire("entered", support::TTL).unwrap();
     for _ in 0..count {
-        let lock = redlock.try_acquire("cost", COST_TTL).unwrap().unwrap();
-        if kind == "dropped" {
-            drop(lock);
-        } else {
-            lock.release().unwrap();
-        }
+        let entry = locks.acquire("entered", support::TTL).unwrap();
+        entry.release().unwrap();
     }
+    count
 }
 
 /// Connected, with buffers as large as they get.
@@ -84,7 +85,7 @@ fn warm(nodes: &[String], guarded: bool) -> redlock_sync::Redlock {
         drop(redlock.acquire("cost", COST_TTL).unwrap());
         support::attendants() == 0
     });
-    pairs(&redlock, "released", 500);
+    assert_eq!(pairs(&redlock, "released", 500), 500);
     redlock
 }
 
@@ -97,7 +98,7 @@ fn a_pair_allocates_once() {
             // Until what is pending at nodes that are not waited for has its buffers.
             let round = |_| {
                 let before = ALLOCATIONS.get();
-                pairs(&redlock, kind, 1000);
+                assert_eq!(pairs(&redlock, kind, 1000), 1000);
                 ALLOCATIONS.get() - before
             };
             let each = (0..5).map(round).min().unwrap() as f64 / 1000.0;
@@ -120,7 +121,7 @@ fn to_enter_again_allocates_nothing() {
     let servers = Server::several(3);
     let redlock = warm(&urls(&servers), false);
     let before = ALLOCATIONS.get();
-    pairs(&redlock, ENTERED, 1000);
+    assert_eq!(pairs(&redlock, ENTERED, 1000), 1000);
     let all = ALLOCATIONS.get() - before;
     println!("{ENTERED}: {all} allocations for 1000");
     // Those of the first one, which is a lock of its own.
@@ -191,5 +192,8 @@ fn worker() {
     let work = std::env::var(PAIRS).unwrap();
     let (kind, count) = work.rsplit_once(' ').unwrap();
     let guarded = kind.ends_with("guarded");
-    pairs(&warm(&nodes, guarded), kind, count.parse().unwrap());
+    let count = count.parse().unwrap();
+    let made = pairs(&warm(&nodes, guarded), kind, count);
+    // On a busy machine one may fail. It costs more, which the count of system calls shows.
+    assert!(made >= count - count / 100, "{made} of {count} pairs");
 }

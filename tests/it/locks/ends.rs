@@ -278,7 +278,9 @@ fn a_node_that_goes_and_comes_back_is_said_so_once_each_time() {
             log::set_max_level(log::LevelFilter::Trace);
             let warnings = || std::mem::take(&mut *CAPTURE.0.lock().unwrap());
             let mut servers = Server::several(3);
-            let redlock = redlock(&servers);
+            // The nodes that stay get 20 MB of names below, and must not be late for it.
+            let patient = options().node_timeout(4 * NODE_TIMEOUT);
+            let redlock = redlock(&servers).with_options(patient).unwrap();
             take(&redlock, "a").release().unwrap();
             eventually("all are connected", || {
                 servers.iter().all(|server| server.clients() == 1)
