@@ -282,7 +282,7 @@ impl SetUpReplies<'_> {
     }
 
     fn end(mut self) -> Handshake {
-        self.handshake.by_hash = self.loaded == SCRIPTS.len();
+        self.handshake.means.by_hash = self.loaded == SCRIPTS.len();
         self.handshake
     }
 }

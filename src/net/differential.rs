@@ -39,7 +39,16 @@ use crate::testing::store::{Mood, Value, parse};
 const LINE: u64 = 0;
 const SUBSCRIPTION: u64 = 1;
 /// What locks on two resources consist of.
-const NAMES: [&str; 8] = ["a", "a:w", "a:wt", "a:fence", "b", "b:w", "b:wt", "b:fence"];
+const NAMES: [&str; 8] = [
+    "a",
+    "{a}:w",
+    "{a}:wt",
+    "{a}:fence",
+    "b}",
+    "b}::w",
+    "b}::wt",
+    "b}::fence",
+];
 const CHANNELS: u64 = 3;
 /// All of these keys: type, ttl, and what is in it, with the number of items before it.
 const DUMP: &str = "

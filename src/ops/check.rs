@@ -7,9 +7,12 @@ use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
 use crate::ops::query::Query;
+use crate::protocol::companions::Companion;
+use crate::protocol::means::Means;
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Notify, Vote};
+use crate::protocol::server_error::refuses_companions;
 use crate::protocol::server_info::ServerInfo;
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
@@ -56,7 +59,7 @@ impl Redlock {
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `insecure` | | its certificate is not checked (`#insecure`) | |
     /// | `version` | older than 2.6.12 | | versions differ |
-    /// | `rights` | with the restart guard, `INFO` is refused, and too few are left | with the restart guard, `INFO` is refused | `INFO` or `CONFIG` is refused |
+    /// | `rights` | with the restart guard, `INFO` is refused, and too few are left | with the restart guard, `INFO` is refused | `INFO` or `CONFIG` is refused, or the keys beside locks are |
     ///
     /// # Errors
     ///
@@ -130,6 +133,7 @@ fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
     let [info, config] = query.ask(&bytes)?;
     let probe = try_lock(query, key, ttl)?;
+    let beside = try_keys_beside(query, key)?;
     let clock = clock_offset(query)?;
     Ok(Said {
         place: query.ip().map_or(Place::Unknown, Place::Ip),
@@ -146,6 +150,7 @@ fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
             },
             other => Err(refusal(other)),
         },
+        beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
         probe,
         round_trips: pings(query)?,
         clock,
@@ -172,7 +177,7 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     let mut bytes = Vec::new();
     for (_, action) in &steps {
         // Not by a script's hash: it may not have been loaded.
-        action.pack(key, false, &mut bytes);
+        action.pack(key, Means::default(), &mut bytes);
     }
     let replies = query.ask::<3>(&bytes)?;
     // What is refused whatever the name is says more than that the name is refused.
@@ -192,6 +197,24 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
         }
     }
     Ok(name.unwrap_or(Probe::Passed))
+}
+
+/// Why scripts may not use the keys beside the lock. The one that is tried uses none of them.
+fn try_keys_beside(query: &mut Query, key: &Key) -> Result<Option<Cause>, Cause> {
+    let beside = [Companion::Queue, Companion::Turn, Companion::Counter];
+    let [queue, turn, counter] = beside.map(|one| one.key(&key.resource).concat());
+    let script: &[&[u8]] = &[b"EVAL", b"return 1", b"4"];
+    let mut bytes = Vec::new();
+    resp::pack(
+        &mut bytes,
+        &[script, &[&key.resource, &queue, &turn, &counter]],
+        None,
+    );
+    let [reply] = query.ask(&bytes)?;
+    Ok(match reply {
+        Reply::Error(text) if refuses_companions(&text) => Some(Cause::refused(&text)),
+        _ => None,
+    })
 }
 
 /// Milliseconds that the node's clock is ahead of ours, as far as that can be measured from here.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Cause;
+use crate::protocol::companions::Companion;
 use crate::protocol::guard::Guard;
 use crate::protocol::quorum::majority;
 use crate::protocol::server_info::ServerInfo;
@@ -92,6 +93,8 @@ pub(crate) struct Said {
     /// How it syncs what it appends to its file, or why that is not known.
     pub(crate) appendfsync: Result<String, Cause>,
     pub(crate) probe: Probe,
+    /// Why scripts may not use the keys beside the lock that was tried.
+    pub(crate) beside: Option<Cause>,
     pub(crate) round_trips: Vec<Duration>,
     /// Milliseconds that its clock is ahead of ours.
     pub(crate) clock: Option<i64>,
@@ -213,6 +216,9 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
         if let Ok(said) = &facts.said {
             findings.latency(node, said);
             findings.plain_text(node, facts.plain_password, said);
+            if let Some(refused) = &said.beside {
+                findings.keys_beside(node, refused);
+            }
             match &said.info {
                 Ok(info) => findings.info(node, info, said),
                 Err(refused) => findings.no_info(node, refused),
@@ -341,6 +347,22 @@ impl<'a> Findings<'a> {
                 }
             }
         }
+    }
+
+    fn keys_beside(&mut self, node: usize, refused: &Cause) {
+        let probe = self.rules.probe;
+        let [open, name, end] = Companion::Queue.key(probe);
+        let prefix = name.split_inclusive(|byte| *byte == b':').next();
+        let prefix = prefix.filter(|prefix| prefix.len() < name.len());
+        let text = format!(
+            "this user may not use the keys beside a lock, such as \"{}\" ({}), so releases notify no waiter there, and it \
+             counts no fencing tokens: permit them, with the key pattern ~{}{}*",
+            [open, name, end].concat().escape_ascii(),
+            refused.without_advice(),
+            open.escape_ascii(),
+            prefix.unwrap_or_default().escape_ascii(),
+        );
+        self.add(Severity::Note, node, "rights", text);
     }
 
     fn number_and_places(&mut self) {
@@ -684,6 +706,7 @@ mod tests {
                 info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
                 probe: Probe::Passed,
+                beside: None,
                 round_trips: vec![MS; 10],
                 clock: Some(3),
             }),
@@ -732,7 +755,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         type Change = fn(&mut Facts);
-        let table: [(Severity, &str, Change); 29] = [
+        let table: [(Severity, &str, Change); 30] = [
             (Fault, "role", |node| set(node, "role", "slave")),
             (Fault, "role", |node| set(node, "redis_mode", "cluster")),
             (Fault, "role", |node| set(node, "redis_mode", "sentinel")),
@@ -798,6 +821,9 @@ mod tests {
             }),
             (Note, "rights", |node| {
                 said(node).appendfsync = Err(Cause::refused("NOPERM"))
+            }),
+            (Note, "rights", |node| {
+                said(node).beside = Some(Cause::refused("NOPERM No permissions to access a key"));
             }),
             (Warning, "independence", |node| {
                 said(node).place = Place::Ip(IpAddr::from([10, 0, 0, 0]));

@@ -8,6 +8,7 @@ use crate::error::Cause;
 use crate::lock_value;
 use crate::ops::inspect::Holder;
 use crate::ops::query::{Query, SendPart};
+use crate::protocol::companions::Companion;
 use crate::protocol::server_error::{Meaning, without_arguments};
 
 /// How many keys are asked for at a time.
@@ -33,12 +34,13 @@ impl Key {
 
     /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter.
     pub(crate) fn is_beside_a_lock(&self) -> bool {
-        let ends = |end: &[u8]| self.name.ends_with(end);
+        let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
-            None => ends(b":w"),
+            None => is(Companion::Queue),
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
-                ends(b":wt") && value.starts_with(b"redlock:") || ends(b":fence") && is_number
+                let is_turn = value.starts_with(b"redlock:");
+                is(Companion::Turn) && is_turn || is(Companion::Counter) && is_number
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::error::{Cause, Limit, NodeErrors};
 use crate::protocol::confirm::{Confirm, Confirmation};
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
+use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, Node, NodeTask, Timeouts};
 use crate::protocol::notified::NotifiedElsewhere;
@@ -27,7 +28,7 @@ use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
-use crate::protocol::server_error::{Meaning, is_not_loaded};
+use crate::protocol::server_error::Meaning;
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 
 /// What the leader should do.
@@ -402,18 +403,20 @@ impl<W> Core<W> {
             }
             operation.sent_to.add(at);
             let number = operation.number;
+            let means = node.wire().handshake.means;
+            let Op { action, key, .. } = &operation.op;
             let pending = Pending {
                 operation: Some(OperationId { slot, number }),
-                release: releases.then(|| operation.op.key.clone()),
+                release: releases.then(|| key.clone()),
                 alone: operation.op.only_write,
                 retries: false,
+                named: means.names_companions(action, &key.resource),
             };
             node.wire_mut().expect(pending, out);
-            if node.wire().handshake.by_hash {
+            if means == Means::ALL {
                 out.bytes.extend_from_slice(&operation.bytes);
             } else {
-                let Op { action, key, .. } = &operation.op;
-                action.pack(key, false, out.bytes);
+                action.pack(key, means, out.bytes);
             }
             node.write_deferred(out);
         }
@@ -481,17 +484,16 @@ impl<W> Core<W> {
             _ => "",
         };
         let slot = pending.operation.and_then(|id| self.operations.open(id));
-        if is_not_loaded(error) {
-            // Nothing was done. It is sent again, with the script's text.
-            self.nodes[at].wire_mut().handshake.by_hash = false;
+        if self.is_to_be_sent_anew(at, slot, error, &pending) {
             match slot {
                 Some(slot) => self.operations[slot].sent_to.remove(at),
-                None => self.add_release(
-                    at,
-                    pending
-                        .release
-                        .filter(|_| !mutant(Mutant::DropUnloadedRelease)),
-                ),
+                None => {
+                    let lost = match Meaning::of(error) {
+                        Meaning::NoScript => mutant(Mutant::DropUnloadedRelease),
+                        _ => mutant(Mutant::DropReleaseWithQueue),
+                    };
+                    self.add_release(at, pending.release.filter(|_| !lost));
+                }
             }
             return true;
         }
@@ -534,6 +536,23 @@ impl<W> Core<W> {
             }
             (None, _) => true,
         }
+    }
+
+    /// Whether a node has refused how a command was sent, and has done nothing.
+    fn is_to_be_sent_anew(
+        &mut self,
+        at: usize,
+        slot: Option<usize>,
+        error: &str,
+        pending: &Pending,
+    ) -> bool {
+        let key = match slot {
+            Some(slot) => Some(&self.operations[slot].op.key),
+            None => pending.release.as_ref(),
+        };
+        let resource = key.map_or(&b""[..], |key| &key.resource);
+        let means = &mut self.nodes[at].wire_mut().handshake.means;
+        means.learn(error, pending.named, resource)
     }
 
     fn add_release(&mut self, at: usize, release: Option<Key>) {

@@ -8,7 +8,8 @@
 //! - `server_error`: what servers answer when they refuse, and what it means
 //! - `server_info`: what a server reports in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
-//! - `script`: the commands of a lock
+//! - `companions`: the keys beside a lock's
+//! - `script`: the commands of a lock (`means`: how a server takes them)
 //! - `queue`: the processes that wait for a lock which another one holds, on the nodes
 //! - `backoff`, `random`: pauses
 //! - `wire`: one connection, and the replies that are to come
@@ -32,6 +33,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod backoff;
+pub(crate) mod companions;
 pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod event;
@@ -40,6 +42,7 @@ pub(crate) mod fence;
 pub(crate) mod fixtures;
 pub(crate) mod guard;
 pub(crate) mod lease;
+pub(crate) mod means;
 pub(crate) mod mutants;
 pub(crate) mod node;
 pub(crate) mod notice;

@@ -40,6 +40,7 @@ mutants! {
     ReleaseOnlyGranted = "a lock is released only where it was granted",
     ResendAcquire = "an acquire is sent again over a new connection",
     DropUnloadedRelease = "a release whose script was not loaded is dropped",
+    DropReleaseWithQueue = "a release is dropped because the queue's key was refused",
     VoteAfterRestart = "a restarted node votes at once",
     RepairAfterRelease = "a repair is written behind the release",
     RepairVotes = "a repair counts as a vote",

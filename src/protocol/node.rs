@@ -449,9 +449,10 @@ impl Node {
             release: Some(release),
             alone: true,
             retries,
+            named: false,
         };
         self.wire.expect(pending, out);
-        Action::Release(Notify::None).pack(&key, self.wire.handshake.by_hash, out.bytes);
+        Action::Release(Notify::None).pack(&key, self.wire.handshake.means, out.bytes);
     }
 
     // ---- receiving

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::protocol::guard::retry_after;
+use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
@@ -301,7 +302,7 @@ impl<W> Operation<W> {
         now: Instant,
     ) -> Operation<W> {
         bytes.clear();
-        op.action.pack(&op.key, true, &mut bytes);
+        op.action.pack(&op.key, Means::ALL, &mut bytes);
         Operation {
             number,
             op,

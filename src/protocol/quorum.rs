@@ -53,6 +53,9 @@
 //! - R39 A node is a server that does not say in HELLO that it is a replica or a sentinel. A replica is away: it is
 //!   asked for nothing, and the node's name is resolved again with each try to connect, after the usual pauses, however
 //!   many operations want the node.
+//! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
+//!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
+//!   connection.
 
 use std::time::Duration;
 

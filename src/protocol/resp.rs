@@ -40,23 +40,38 @@ impl Reply {
 
 /// Appends one command: all `args`, and as its last argument a number where there is one. (Without the two
 /// allocations that `redis::Cmd` makes for each.)
-pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[&[u8]]], number: Option<u64>) {
+pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[&[u8]]], last: Option<u64>) {
     let count = args.iter().map(|args| args.len()).sum::<usize>();
-    header(out, b'*', (count + usize::from(number.is_some())) as u64);
+    command(out, count + usize::from(last.is_some()));
     for arg in args.iter().copied().flatten() {
-        header(out, b'$', arg.len() as u64);
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
+        argument(out, &[arg]);
     }
-    if let Some(number) = number {
-        header(
-            out,
-            b'$',
-            u64::from(number.checked_ilog10().unwrap_or(0) + 1),
-        );
-        digits(out, number);
-        out.extend_from_slice(b"\r\n");
+    if let Some(last) = last {
+        number(out, last);
     }
+}
+
+/// Begins a command of that many arguments.
+pub(crate) fn command(out: &mut Vec<u8>, arguments: usize) {
+    header(out, b'*', arguments as u64);
+}
+
+/// Appends one argument, which consists of these parts.
+pub(crate) fn argument(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    let length = parts.iter().map(|part| part.len()).sum::<usize>();
+    header(out, b'$', length as u64);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a number as an argument.
+pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
+    let length = number.checked_ilog10().unwrap_or(0) + 1;
+    header(out, b'$', u64::from(length));
+    digits(out, number);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn header(out: &mut Vec<u8>, mark: u8, number: u64) {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
+use crate::protocol::companions::Companion::{self, Counter, Queue, Turn as Reservation};
+use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
@@ -17,9 +19,6 @@ use crate::protocol::scripts::{
 use crate::protocol::server_error::Meaning;
 use crate::secret::Secret;
 use crate::token::Token;
-
-/// What a node counts in, behind the resource's name.
-const COUNTER: &[u8] = b":fence";
 
 /// What is done to a lock on every node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,54 +107,64 @@ impl Action {
         matches!(self, Action::Release(_))
     }
 
-    /// Appends the command to `out`, with the hash of a script that the server knows.
-    pub(crate) fn pack(&self, key: &Key, by_hash: bool, out: &mut Vec<u8>) {
+    /// Whether it also concerns the queue or the reservation, which it can do without.
+    pub(crate) fn uses_the_queue(&self) -> bool {
+        match self {
+            Action::Release(notify) => *notify != Notify::None,
+            Action::AcquireOrEnqueue(..) | Action::Dequeue(..) => true,
+            _ => false,
+        }
+    }
+
+    /// Appends the command to `out`.
+    pub(crate) fn pack(&self, key: &Key, means: Means, out: &mut Vec<u8>) {
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
-        let mut call = |script: Script, keys: &[u8], args: &[&[u8]], number| {
-            let (command, script): (&[u8], _) = if by_hash {
-                (b"EVALSHA", script.hash)
-            } else {
-                (b"EVAL", script.text)
-            };
-            resp::pack(out, &[&[command, script, keys, resource], args], number);
+        let named = means.names_companions(self, resource);
+        let companions = |all: &'static [Companion]| if named { all } else { &[] };
+        let call = Call {
+            by_hash: means.by_hash,
+            resource,
+            out,
         };
         match self {
             Action::Acquire(ttl) | Action::Repair(ttl) => {
                 let args: &[&[u8]] = &[b"SET", resource, &key.value(), b"NX", b"PX"];
-                resp::pack(out, &[args], Some(ttl.millis()));
+                resp::pack(call.out, &[args], Some(ttl.millis()));
             }
-            Action::Ping => resp::pack(out, &[&[b"PING"]], None),
-            Action::Extend(ttl) => call(EXTEND, b"1", &[token], Some(ttl.millis())),
-            Action::Release(Notify::None) => call(RELEASE, b"1", &[token], None),
-            Action::Release(Notify::First) => call(RELEASE_AND_NOTIFY, b"1", &[token], None),
+            Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
+            Action::Extend(ttl) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
+            Action::Release(Notify::None) => call.script(RELEASE, &[], &[token], None),
+            Action::Release(Notify::First) => {
+                call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), &[token], None);
+            }
             Action::Release(Notify::FirstBut(channel)) => {
-                call(RELEASE_AND_NOTIFY, b"1", &[token, &channel.bytes()], None);
+                let args: &[&[u8]] = &[token, &channel.bytes()];
+                call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), args, None);
             }
             Action::Release(Notify::FirstAndReserve(turn)) => {
-                call(RELEASE_AND_NOTIFY, b"1", &[token], Some(turn.millis()));
+                let (keys, turn) = (companions(&[Queue, Reservation]), Some(turn.millis()));
+                call.script(RELEASE_AND_NOTIFY, keys, &[token], turn);
             }
-            Action::Fence(at_least) => {
-                let counter = [resource, COUNTER].concat();
-                call(FENCE, b"2", &[&counter, token], Some(*at_least));
-            }
+            // Without the counter there is no number.
+            Action::Fence(at_least) => call.script(FENCE, &[Counter], &[token], Some(*at_least)),
             Action::AcquireOrEnqueue(ttl, entry) => {
                 let (value, more) = (key.value(), entry.arguments());
                 let ttl = ttl.millis().to_string();
                 let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
                 let args = [&*value, ttl.as_bytes(), channel, arrived, waited, lease];
-                match entry.turn {
-                    Some(turn) => call(ACQUIRE_IN_ORDER, b"1", &args, Some(turn.millis())),
-                    None => call(ACQUIRE_OR_ENQUEUE, b"1", &args, None),
-                }
+                let (script, turn) = match entry.turn {
+                    Some(turn) => (ACQUIRE_IN_ORDER, Some(turn.millis())),
+                    None => (ACQUIRE_OR_ENQUEUE, None),
+                };
+                call.script(script, companions(&[Queue, Reservation]), &args, turn);
             }
             Action::Dequeue(channel, turn, fair) => {
                 let fair: &[u8] = if *fair { b"1" } else { b"0" };
-                call(
-                    DEQUEUE,
-                    b"1",
-                    &[&channel.bytes(), fair],
-                    Some(turn.millis()),
+                let (keys, args) = (
+                    companions(&[Queue, Reservation]),
+                    &[&channel.bytes()[..], fair],
                 );
+                call.script(DEQUEUE, keys, args, Some(turn.millis()));
             }
         }
     }
@@ -205,6 +214,44 @@ impl Action {
                 None => Vote::Sever(Cause::Garbage(other.kind().into())),
             },
             (_, other) => Vote::Sever(Cause::Garbage(other.kind().into())),
+        }
+    }
+}
+
+/// The call of a script that is written.
+struct Call<'a> {
+    by_hash: bool,
+    resource: &'a [u8],
+    out: &'a mut Vec<u8>,
+}
+
+impl Call<'_> {
+    /// The keys are the lock and its companions, in this order; the last argument is a number where there is one.
+    fn script(self, script: Script, companions: &[Companion], args: &[&[u8]], last: Option<u64>) {
+        let Call {
+            by_hash,
+            resource,
+            out,
+        } = self;
+        let (command, script): (&[u8], _) = if by_hash {
+            (b"EVALSHA", script.hash)
+        } else {
+            (b"EVAL", script.text)
+        };
+        let count = 4 + companions.len() + args.len() + usize::from(last.is_some());
+        resp::command(out, count);
+        resp::argument(out, &[command]);
+        resp::argument(out, &[script]);
+        resp::number(out, 1 + companions.len() as u64);
+        resp::argument(out, &[resource]);
+        for companion in companions {
+            resp::argument(out, &companion.key(resource));
+        }
+        for arg in args {
+            resp::argument(out, &[arg]);
+        }
+        if let Some(last) = last {
+            resp::number(out, last);
         }
     }
 }
@@ -273,28 +320,26 @@ mod tests {
         });
         let mut set = redis::cmd("SET");
         set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
-        let script = |script: Script, by_hash| {
+        let beside = |what: &str| [resource, b"::", what.as_bytes()].concat();
+        let script = |script: Script, beside_it: &[&str], by_hash| {
             let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
             call.arg(if by_hash { script.hash } else { script.text });
-            call.arg(1).arg(resource).arg(token);
+            call.arg(1 + beside_it.len()).arg(resource);
+            for what in beside_it {
+                call.arg(beside(what));
+            }
             call
         };
-        let fence = |by_hash| {
-            let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
-            call.arg(if by_hash { FENCE.hash } else { FENCE.text });
-            let counter = [resource, b":fence"].concat();
-            call.arg(2).arg(resource).arg(counter).arg(token).arg(17);
-            call
+        let held = |of: Script, beside_it: &[&str], by_hash| {
+            script(of, beside_it, by_hash).arg(token).clone()
         };
         let dequeue = |by_hash| {
-            let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
-            call.arg(if by_hash { DEQUEUE.hash } else { DEQUEUE.text });
-            call.arg(1).arg(resource).arg(entry.channel.name());
-            call.arg(1).arg(400);
+            let mut call = script(DEQUEUE, &["w", "wt"], by_hash);
+            call.arg(entry.channel.name()).arg(1).arg(400);
             call
         };
         let enqueue = |by_script, by_hash| {
-            let mut call = script(by_script, by_hash);
+            let mut call = held(by_script, &["w", "wt"], by_hash);
             call.arg(30_000).arg(entry.channel.name());
             call.arg(1_700_000_000_123_u64).arg(17).arg(8000);
             call
@@ -302,20 +347,22 @@ mod tests {
         for by_hash in [false, true] {
             for (action, expected) in [
                 (Action::Acquire(ttl), set.clone()),
-                (Action::Release(Notify::None), script(RELEASE, by_hash)),
+                (Action::Release(Notify::None), held(RELEASE, &[], by_hash)),
                 (
                     Action::Release(Notify::First),
-                    script(RELEASE_AND_NOTIFY, by_hash),
+                    held(RELEASE_AND_NOTIFY, &["w"], by_hash),
                 ),
                 (
                     Action::Release(Notify::FirstBut(entry.channel)),
-                    script(RELEASE_AND_NOTIFY, by_hash)
+                    held(RELEASE_AND_NOTIFY, &["w"], by_hash)
                         .arg(entry.channel.name())
                         .clone(),
                 ),
                 (
                     Action::Release(Notify::FirstAndReserve(turn)),
-                    script(RELEASE_AND_NOTIFY, by_hash).arg(400).clone(),
+                    held(RELEASE_AND_NOTIFY, &["w", "wt"], by_hash)
+                        .arg(400)
+                        .clone(),
                 ),
                 (
                     Action::AcquireOrEnqueue(ttl, entry.clone()),
@@ -331,13 +378,20 @@ mod tests {
                 ),
                 (
                     Action::Extend(ttl),
-                    script(EXTEND, by_hash).arg(30_000).clone(),
+                    held(EXTEND, &[], by_hash).arg(30_000).clone(),
                 ),
-                (Action::Fence(17), fence(by_hash)),
+                (
+                    Action::Fence(17),
+                    held(FENCE, &["fence"], by_hash).arg(17).clone(),
+                ),
                 (Action::Ping, redis::cmd("PING")),
             ] {
                 let mut packed = Vec::new();
-                action.pack(&key, by_hash, &mut packed);
+                let means = Means {
+                    by_hash,
+                    ..Means::ALL
+                };
+                action.pack(&key, means, &mut packed);
                 assert_eq!(packed, expected.get_packed_command());
             }
         }
@@ -346,7 +400,7 @@ mod tests {
         labelled.label = Label::parse(b"web-3:4711");
         let packed = |action: &Action, key: &Key| {
             let mut packed = Vec::new();
-            action.pack(key, true, &mut packed);
+            action.pack(key, Means::ALL, &mut packed);
             packed
         };
         for action in [

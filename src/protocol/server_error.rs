@@ -31,6 +31,8 @@ pub(crate) enum Meaning {
     OutOfMemory,
     TooManyClients,
     WrongType,
+    /// A Redis Cluster keeps a script's keys on different servers.
+    OtherSlot,
     /// It does not know the script of this hash.
     NoScript,
     Other,
@@ -44,7 +46,7 @@ const CODES: [(&str, Meaning); 22] = [
     ("ASK", Other),
     ("BUSY", Busy),
     ("CLUSTERDOWN", ClusterDown),
-    ("CROSSSLOT", Other),
+    ("CROSSSLOT", OtherSlot),
     ("DENIED", Protected),
     ("EXECABORT", Other),
     ("LOADING", Loading),
@@ -130,7 +132,7 @@ impl Meaning {
     pub(crate) fn is_final(self) -> bool {
         self.concerns_login()
             || self.concerns_rights()
-            || matches!(self, NoSuchDatabase | Protected | Moved)
+            || matches!(self, NoSuchDatabase | Protected | Moved | OtherSlot)
     }
 
     /// Whether the server does nothing for any client at the moment, and may well do later what it refused.
@@ -167,6 +169,9 @@ impl Meaning {
                  protected-mode no"
             }
             Moved => "it is a node of a Redis Cluster: take a server by itself",
+            OtherSlot => {
+                "the name has a } and nothing in braces: in a Redis Cluster it has no fencing tokens"
+            }
             ClusterDown => {
                 "it is a node of a Redis Cluster that does not work: take a server by itself"
             }
@@ -217,6 +222,11 @@ pub(crate) fn concerns_name(error: &str) -> bool {
     words.iter().any(|words| error.contains(words))
 }
 
+/// Whether a command was refused as a whole for its keys: it may be permitted with the lock's key alone.
+pub(crate) fn refuses_companions(error: &str) -> bool {
+    error.starts_with("NOPERM ") && concerns_name(error) || error.starts_with("CROSSSLOT ")
+}
+
 /// The text without the arguments that some errors repeat: the token or the password may be among them.
 pub(crate) fn without_arguments(error: &str) -> &str {
     let parts = error.split_once(", with args beginning with");
@@ -255,6 +265,7 @@ mod tests {
             "NOPERM No permissions to access a key",
             "DENIED Redis is running in protected mode because protected mode is enabled",
             "MOVED 3999 127.0.0.1:6381",
+            "CROSSSLOT Keys in request don't hash to the same slot",
             "ERR DB index is out of range",
             "ERR invalid DB index",
             "ERR SELECT is not allowed in cluster mode",

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::{Reply, ReplyReader};
 use crate::protocol::script::Key;
@@ -32,8 +33,7 @@ pub(crate) struct Handshake {
     pub(crate) uptime: Option<(Duration, Instant)>,
     /// The server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
-    /// The server knows the scripts.
-    pub(crate) by_hash: bool,
+    pub(crate) means: Means,
     /// The password that this connection was set up with: no text that comes over it repeats that. The next connection
     /// may have another.
     pub(crate) secret: Secret,
@@ -57,6 +57,8 @@ pub(crate) struct Pending {
     pub(crate) alone: bool,
     /// A deferred release sent as a probe: if it succeeds, the rest is sent too.
     pub(crate) retries: bool,
+    /// It named keys beside the lock's, which it can do without.
+    pub(crate) named: bool,
 }
 
 /// What is being sent to a node.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::store::{Store, Value, parse};
 use crate::label::Label;
 use crate::lock_value;
+use crate::protocol::companions::Companion;
 use crate::protocol::resp;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY, Script,
@@ -345,7 +346,7 @@ impl Server {
 
     /// How many processes are in the queue for a lock.
     pub(crate) fn waiting(&self, name: &[u8], time: u64) -> usize {
-        let queue = [name, b":w"].concat();
+        let queue = Companion::Queue.key(name).concat();
         let mut keys = self.store.keys(time);
         match keys.find(|key| key.0 == queue) {
             Some((_, Value::Queue(members), _)) => members.len(),

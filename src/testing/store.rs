@@ -6,8 +6,10 @@
 mod glob;
 mod scripts;
 
+use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{INSPECT, SCRIPTS, Script};
+use scripts::Given;
 
 /// Publishes a message on a channel, and returns how many connections receive it.
 pub(crate) type Publish<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> i64;
@@ -38,6 +40,16 @@ pub(crate) struct Mood {
     pub(crate) out_of_memory: bool,
     /// The user may not run SET.
     pub(crate) no_set: bool,
+    /// The user may not use the keys of queues.
+    pub(crate) no_queue: bool,
+}
+
+impl Mood {
+    /// Whether it refuses this call of a script for its keys.
+    pub(crate) fn refuses_keys(&self, args: &[&[u8]]) -> bool {
+        let is_queue = |key: &&[u8]| Companion::Queue.is_key(key);
+        self.no_queue && args.get(4).is_some_and(is_queue)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +85,7 @@ const TOO_FEW_REPLICAS: Refused = Refused("NOREPLICAS Not enough good replicas t
 const OUT_OF_MEMORY: Refused = Refused("OOM command not allowed when used memory > 'maxmemory'.");
 /// The text differs between versions.
 const NOT_PERMITTED: Refused = Refused("NOPERM");
+const NO_KEY: Refused = Refused("NOPERM No permissions to access a key");
 const NOT_KNOWN: Refused = Refused("NOSCRIPT No matching script. Please use EVAL.");
 const NO_NUMBER: Refused = Refused("ERR value is not an integer or out of range");
 const NO_TTL: Refused = Refused("ERR invalid expire time in 'set' command");
@@ -236,7 +249,7 @@ impl Store {
             in_script: true,
             wrote: false,
         };
-        let _ = run.join(&args[3..]);
+        let _ = Given::parse(args[2], &args[3..]).and_then(|given| run.join(given));
     }
 }
 
@@ -310,11 +323,15 @@ impl Run<'_> {
     }
 
     fn script(&mut self, args: &[&[u8]]) -> Result<Answer> {
-        let [command, text, _, keys_and_args @ ..] = args else {
+        let [command, text, keys, rest @ ..] = args else {
             return Err(NOT_OURS);
         };
+        let given = Given::parse(keys, rest)?;
+        if self.store.mood.refuses_keys(args) {
+            return Err(NO_KEY);
+        }
         if *text == INSPECT.text
-            && let [lock] = keys_and_args
+            && let [lock] = given.keys
         {
             return self.look(lock);
         }
@@ -327,7 +344,7 @@ impl Run<'_> {
         self.store.load(script);
         self.in_script = true;
         let hash = SCRIPTS.get(script).map_or(&b""[..], |script| script.hash);
-        self.run(hash, keys_and_args)
+        self.run(hash, given)
     }
 
     /// What the crate never sends: the test makes foreign data with it.

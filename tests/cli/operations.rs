@@ -476,6 +476,13 @@ fn doctor_says_that_nothing_was_checked_where_no_lock_could_be_tried() {
     );
     let (code, out, _) = doctor(&["--probe", "shop:probe"]);
     assert!(code == 0 && out.ends_with("are fit for locks.\n"), "{out}");
+    let missing = "permit them, with the key pattern ~{shop:*";
+    assert_eq!(out.matches(missing).count(), 3, "{out}");
+    for server in &servers {
+        server.command(&["ACL", "SETUSER", "few", "~{shop:*"]);
+    }
+    let (code, out, _) = doctor(&["--probe", "shop:probe"]);
+    assert!(code == 0 && !out.contains("key pattern"), "{out}");
 }
 
 #[test]
@@ -608,7 +615,7 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         &servers,
         &[
             b"SET",
-            b"held:wt",
+            b"{held}:wt",
             b"redlock:00112233445566778899",
             b"PX",
             LONG.as_bytes(),
@@ -622,7 +629,7 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         eventually("it is in the queue", || {
             servers.iter().all(|server| server.queued("held") == 1)
         });
-        assert!(servers.iter().all(|server| server.exists("held:fence")));
+        assert!(servers.iter().all(|server| server.exists("{held}:fence")));
         // And what is wrong.
         everywhere(&servers, &[b"SET", b"made by hand", &TOKEN]);
         set(&servers[1], "left", &TOKEN, LONG);

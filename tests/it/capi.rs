@@ -341,7 +341,7 @@ fn python_passes(program: &str, arguments: &[PathBuf], left: &[&str]) {
 fn the_module_in_python_does_what_it_says() {
     let library = libraries().join("libredlock_sync.so");
     // The counter of its fencing tokens stays for a day.
-    python_passes("tests/capi_example.py", &[library], &["größe:fence"]);
+    python_passes("tests/capi_example.py", &[library], &["{größe}:fence"]);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod locks {
 
 mod waiting {
     mod fair;
+    mod keys;
     mod threads;
     mod wake;
 }

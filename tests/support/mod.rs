@@ -325,7 +325,7 @@ impl Server {
 
     /// How many processes are in the queue for a lock.
     pub fn queued(&self, resource: &str) -> u64 {
-        let queue = format!("{resource}:w");
+        let queue = beside(resource, "w");
         redis::from_redis_value(self.command(&["ZCARD", &queue])).unwrap()
     }
 
@@ -372,6 +372,14 @@ fn reserve(port: u16) -> bool {
     let name = SocketAddr::from_abstract_name(format!("redlock-sync-port-{port}")).unwrap();
     let reserved = UnixListener::bind_addr(&name).map(|one| RESERVED.lock().unwrap().push(one));
     reserved.is_ok()
+}
+
+/// The name of a key beside a lock.
+pub fn beside(resource: &str, what: &str) -> String {
+    match resource.contains('}') {
+        true => format!("{resource}::{what}"),
+        false => format!("{{{resource}}}:{what}"),
+    }
 }
 
 pub fn urls(servers: &[Server]) -> Vec<String> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
+use crate::protocol::means::{Beside, Means};
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
@@ -42,9 +43,9 @@ impl Pair {
     }
 
     pub(super) fn command(&mut self) -> Vec<u8> {
-        let resource = self.one_of(&[b"a", b"a", b"a", b"b"]);
+        let resource = self.one_of(&[&b"a"[..], b"a", b"a", b"b}"]);
         let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
-        let key = Key::new(Arc::from(&resource[..]), self.token_of(resource), label);
+        let key = Key::new(Arc::from(resource), self.token_of(resource), label);
         let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
         let action = match self.random.below(100) {
@@ -67,7 +68,11 @@ impl Pair {
             _ => return packed(&[b"EVAL", INSPECT.text, b"1", resource]),
         };
         let mut bytes = Vec::new();
-        action.pack(&key, self.random.chance(70), &mut bytes);
+        let means = Means {
+            by_hash: self.random.chance(70),
+            beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
+        };
+        action.pack(&key, means, &mut bytes);
         bytes
     }
 

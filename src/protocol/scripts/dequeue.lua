@@ -1,6 +1,8 @@
 -- Leave the queue. If the lock is free, pass the notification on to the first waiter that listens.
 --
 -- KEYS[1]  the lock
+-- KEYS[2]  the queue
+-- KEYS[3]  the reservation
 -- ARGV[1]  the channel of the waiter that leaves
 -- ARGV[2]  1 if that waiter is fair
 -- ARGV[3]  for how many ms the lock is reserved for the notified waiter, if it was reserved for the one that leaves, or
@@ -9,7 +11,7 @@
 -- Returns 2 if a waiter has been notified, 1 if none listens, 0 if there is nothing to pass on.
 
 local try, lock, me = redis.pcall, KEYS[1], ARGV[1]
-local queue, turn = lock .. ':w', lock .. ':wt'
+local queue, turn = KEYS[2], KEYS[3]
 try('ZREM', queue, me)
 local owner = try('GET', turn)
 if owner == me then

@@ -4,6 +4,8 @@
 --   ACQUIRE_IN_ORDER    queue, enqueue, acquire_in_order, lock_info   Enter the queue, and acquire only in order (fair).
 --
 -- KEYS[1]  the lock
+-- KEYS[2]  the queue, a sorted set of channels
+-- KEYS[3]  the reservation, which holds the channel that was notified last
 -- ARGV[1]  its value: the token (20 bytes), and perhaps a label
 -- ARGV[2]  its ttl in ms
 -- ARGV[3]  the waiter's channel
@@ -15,8 +17,8 @@
 -- Returns OK if the lock has been acquired. Otherwise three words (lock_info, acquire_in_order): for how many ms it is held or
 -- reserved, its holder, and whether the waiter is in the queue (w).
 --
--- The queue <lock>:w is a sorted set of channels; the reservation <lock>:wt holds the channel that was notified last.
--- They are hints, so with them pcall is used: an error (an ACL, data of another type) does not fail the acquire.
+-- Queue and reservation are hints, so with them pcall is used: an error (an ACL, data of another type) does not fail the
+-- acquire. Without KEYS[2] and KEYS[3] every such call is an error, and there is no queue.
 
 local try, lock, me = redis.pcall, KEYS[1], ARGV[3]
-local queue, turn = lock .. ':w', lock .. ':wt'
+local queue, turn = KEYS[2], KEYS[3]

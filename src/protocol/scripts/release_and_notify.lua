@@ -1,13 +1,15 @@
 -- Compare and delete, and notify the first waiter that listens.
 --
 -- KEYS[1]  the lock
+-- KEYS[2]  the queue; may be missing
+-- KEYS[3]  the reservation: with a number in ARGV[2]
 -- ARGV[1]  the token
 -- ARGV[2]  optional. A number of ms: the lock is reserved for the notified waiter for this time (fair locks).
 --          A channel: that waiter is not notified.
 --
 -- Returns 0 if the token does not hold the lock, 1 if the lock has been deleted, 2 if a waiter has been notified, too.
 --
--- The queue <lock>:w and the reservation <lock>:wt are hints: with them pcall is used, so that an error (an ACL, data of
+-- The queue and the reservation are hints: with them pcall is used, so that an error (an ACL, data of
 -- another type) does not fail the release.
 
 if string.sub(redis.call('GET', KEYS[1]) or '', 1, 20) ~= ARGV[1] then
@@ -16,7 +18,7 @@ end
 redis.call('DEL', KEYS[1])
 local try, option = redis.pcall, ARGV[2]
 for i = 1, 99 do
-  local waiter = try('ZPOPMIN', KEYS[1] .. ':w')[1]
+  local waiter = try('ZPOPMIN', KEYS[2])[1]
   if not waiter then
     return 1
   end
@@ -27,7 +29,7 @@ for i = 1, 99 do
       return 1
     end
     if tonumber(option) then
-      local turn = KEYS[1] .. ':wt'
+      local turn = KEYS[3]
       local owner = try('GET', turn)
       -- A foreign value is left alone: it may be another lock.
       if type(owner) == 'string' and string.sub(owner, 1, 8) == 'redlock:' then

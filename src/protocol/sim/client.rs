@@ -21,6 +21,7 @@ use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::lease::{Extended, Extension, Lease};
+use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::{Answer, Op, Outcome};
@@ -600,7 +601,10 @@ impl World {
             }
             let uptime = self.servers[node].uptime(self.t, &mut self.random);
             Ok(Handshake {
-                by_hash,
+                means: Means {
+                    by_hash,
+                    ..Means::default()
+                },
                 run_id: Some(format!("{node}-{}", self.servers[node].run())),
                 uptime: Some((Duration::from_micros(uptime), self.now(c))),
                 by_record: self.conditions.by_record,

@@ -576,7 +576,8 @@ impl World {
             7 => self.demote(node, until),
             8 => self.clients[client].freeze(until),
             9 => self.clients[client].suspend(self.t, until),
-            11 => self.servers[node].flush_scripts(),
+            11 if until.is_multiple_of(2) => self.servers[node].flush_scripts(),
+            11 => self.servers[node].forbid_queues(until),
             10 => {
                 self.cut_all(|connection| connection.client == client);
                 self.cut_subscriptions(false, |of, _| of == client);

@@ -25,6 +25,7 @@ pub(super) struct Server {
     out_of_memory_until: u64,
     forbids: bool,
     lacks_replicas_until: u64,
+    forbids_queues_until: u64,
     /// What its name leads to is a replica.
     replica_until: u64,
     /// What is being asked is the one that was its master before.
@@ -60,6 +61,7 @@ impl Server {
             out_of_memory_until: 0,
             forbids: false,
             lacks_replicas_until: 0,
+            forbids_queues_until: 0,
             replica_until: 0,
             demoted: false,
             slow_until: 0,
@@ -110,6 +112,10 @@ impl Server {
 
     pub(super) fn lack_replicas(&mut self, until: u64) {
         self.lacks_replicas_until = until;
+    }
+
+    pub(super) fn forbid_queues(&mut self, until: u64) {
+        self.forbids_queues_until = until;
     }
 
     pub(super) fn is_replica(&self, t: u64) -> bool {
@@ -167,6 +173,7 @@ impl Server {
             too_few_replicas: self.lacks_replicas_until > t,
             out_of_memory: full && !self.forbids,
             no_set: full && self.forbids,
+            no_queue: self.forbids_queues_until > t,
         }
     }
 
@@ -176,6 +183,7 @@ impl Server {
         self.refuses_connections_until = 0;
         self.out_of_memory_until = 0;
         self.lacks_replicas_until = 0;
+        self.forbids_queues_until = 0;
         self.replica_until = 0;
         self.slow_until = 0;
     }
@@ -193,23 +201,29 @@ fn channel(name: &[u8]) -> usize {
     usize::from_str_radix(digits, 16).unwrap()
 }
 
+/// How many keys a script is called with.
+fn keys(args: &[&[u8]]) -> usize {
+    str::from_utf8(args[2]).unwrap().parse().unwrap()
+}
+
 impl Command {
     fn of(args: &[&[u8]]) -> Command {
         let is = |script: Script| {
             let by_hash = args[0] == b"EVALSHA";
             args[1] == if by_hash { script.hash } else { script.text }
         };
+        let arg = |number: usize| args[2 + keys(args) + number];
         match args[0] {
             b"PING" => Command::Ping,
             b"SET" => Command::Set(token(args[2]), false),
             _ if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => {
-                Command::Set(token(args[4]), true)
+                Command::Set(token(arg(1)), true)
             }
             _ if is(RELEASE_AND_NOTIFY) || is(RELEASE) => {
-                Command::Release(token(args[4]), is(RELEASE_AND_NOTIFY))
+                Command::Release(token(arg(1)), is(RELEASE_AND_NOTIFY))
             }
-            _ if is(EXTEND) => Command::Extend(token(args[4])),
-            _ if is(FENCE) => Command::Fence(token(args[5])),
+            _ if is(EXTEND) => Command::Extend(token(arg(1))),
+            _ if is(FENCE) => Command::Fence(token(arg(1))),
             _ if is(DEQUEUE) => Command::Leave,
             _ => panic!("an unknown script"),
         }
@@ -264,7 +278,8 @@ impl World {
     fn command(&mut self, node: usize, connection: usize, args: &[&[u8]]) -> Vec<u8> {
         let command = Command::of(args);
         self.servers[node].demoted = self.connections[connection].demoted;
-        if !self.servers[node].store.knows(args) {
+        let mood = self.servers[node].mood(self.t);
+        if !self.servers[node].store.knows(args) || mood.refuses_keys(args) {
             self.counts.refused += 1;
             if let Command::Set(token, _) = command {
                 // There is nothing to undo.
@@ -293,7 +308,11 @@ impl World {
                 reply
             }
             Command::Leave => {
-                trace!(self, "    node {node}: {} leaves", channel(args[4]));
+                trace!(
+                    self,
+                    "    node {node}: {} leaves",
+                    channel(args[3 + keys(args)])
+                );
                 self.ask(node, args, None)
             }
         }

@@ -32,17 +32,38 @@ fn lua_number(number: i64) -> String {
     format!("{digits}e+{exponent}")
 }
 
-fn queue_of(lock: &[u8]) -> Vec<u8> {
-    [lock, b":w"].concat()
+/// The keys and arguments of a script. Without keys beside the lock there is no queue.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    pub(super) keys: &'a [&'a [u8]],
+    pub(super) args: &'a [&'a [u8]],
 }
 
-fn turn_of(lock: &[u8]) -> Vec<u8> {
-    [lock, b":wt"].concat()
+impl<'a> Given<'a> {
+    /// What follows the script in its command.
+    pub(super) fn parse(count: &[u8], rest: &'a [&'a [u8]]) -> Result<Given<'a>> {
+        let (keys, args) = rest
+            .split_at_checked(needed(count)?)
+            .ok_or(NOT_ITS_ARGUMENTS)?;
+        Ok(Given { keys, args })
+    }
+
+    fn lock(self) -> Result<&'a [u8]> {
+        self.keys.first().copied().ok_or(NOT_ITS_ARGUMENTS)
+    }
+
+    fn queue(self) -> Option<&'a [u8]> {
+        self.keys.get(1).copied()
+    }
+
+    fn turn(self) -> Option<&'a [u8]> {
+        self.keys.get(2).copied()
+    }
 }
 
 impl Run<'_> {
     /// The script with this hash.
-    pub(super) fn run(&mut self, hash: &[u8], args: &[&[u8]]) -> Result<Answer> {
+    pub(super) fn run(&mut self, hash: &[u8], args: Given<'_>) -> Result<Answer> {
         let is = |script: Script| hash == script.hash;
         if is(ACQUIRE_OR_ENQUEUE) {
             return self.knock(args);
@@ -66,8 +87,8 @@ impl Run<'_> {
         Ok(start(&value, lock_value::TOKEN) == token)
     }
 
-    fn release(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, token] = args[..] else {
+    fn release(&mut self, given: Given<'_>) -> Result<i64> {
+        let (lock, [token]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         match self.holds(lock, token)? {
@@ -76,8 +97,8 @@ impl Run<'_> {
         }
     }
 
-    fn extend(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, token, ttl] = args[..] else {
+    fn extend(&mut self, given: Given<'_>) -> Result<i64> {
+        let (lock, [token, ttl]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if !self.holds(lock, token)? {
@@ -90,8 +111,8 @@ impl Run<'_> {
         Ok(1)
     }
 
-    fn fence(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, counter, token, at_least] = args[..] else {
+    fn fence(&mut self, given: Given<'_>) -> Result<i64> {
+        let ([lock, counter], [token, at_least]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if !self.holds(lock, token)? {
@@ -120,8 +141,8 @@ impl Run<'_> {
         needed(next.as_bytes())
     }
 
-    fn tell(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, token, ref option @ ..] = *args else {
+    fn tell(&mut self, given: Given<'_>) -> Result<i64> {
+        let (lock, [token, option @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let option = option.first().copied();
@@ -130,92 +151,101 @@ impl Run<'_> {
         }
         self.del(lock)?;
         for _ in 0..99 {
-            let Some(waiter) = self.zpopmin(&queue_of(lock)) else {
+            let Some(waiter) = given.queue().and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
-            if option == Some(&waiter) || self.publish(&waiter, lock) == 0 {
+            if option == Some(&*waiter) || self.publish(&waiter, lock) == 0 {
                 continue;
             }
-            let turn = turn_of(lock);
-            if let Some(long) = option.and_then(number)
+            if let (Some(long), Some(turn)) = (option.and_then(number), given.turn())
                 && !mutant(Mutant::NoReservation)
             {
-                if self.reserved(&turn).is_some() {
-                    let _ = self.del(&turn);
+                if self.reserved(turn).is_some() {
+                    let _ = self.del(turn);
                 }
-                let _ = self.set(&turn, &waiter, Some(long), true);
+                let _ = self.set(turn, &waiter, Some(long), true);
             }
             return Ok(2);
         }
         Ok(1)
     }
 
-    fn leave(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, me, fair, long] = args[..] else {
+    fn leave(&mut self, given: Given<'_>) -> Result<i64> {
+        let (lock, [me, fair, long]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let (queue, turn) = (queue_of(lock), turn_of(lock));
-        let _ = self.zrem(&queue, me);
-        let own = self.is(&turn, me);
+        let free = self.value(lock).is_none();
+        let (Some(queue), Some(turn)) = (given.queue(), given.turn()) else {
+            return Ok(i64::from(free));
+        };
+        let _ = self.zrem(queue, me);
+        let own = self.is(turn, me);
         if own {
-            let _ = self.del(&turn);
-        } else if self.reserved(&turn).is_some() {
+            let _ = self.del(turn);
+        } else if self.reserved(turn).is_some() {
             return Ok(0);
         }
-        if self.value(lock).is_some() {
+        if !free {
             return Ok(0);
         }
         for _ in 0..99 {
-            let Some(waiter) = self.zpopmin(&queue) else {
+            let Some(waiter) = self.zpopmin(queue) else {
                 break;
             };
             if self.publish(&waiter, lock) == 0 {
                 continue;
             }
-            if (own || fair == b"1") && !mutant(Mutant::NoReservation) {
-                let _ = self.set(&turn, &waiter, number(long), true);
+            if (own || *fair == b"1") && !mutant(Mutant::NoReservation) {
+                let _ = self.set(turn, &waiter, number(long), true);
             }
             return Ok(2);
         }
         Ok(1)
     }
 
-    fn knock(&mut self, args: &[&[u8]]) -> Result<Answer> {
-        let [lock, value, ttl, me, ..] = args[..] else {
+    fn knock(&mut self, given: Given<'_>) -> Result<Answer> {
+        let (lock, [value, ttl, me, ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if self.set(lock, value, number(ttl), true)? {
-            let _ = self.zrem(&queue_of(lock), me);
-            if self.is(&turn_of(lock), me) {
-                let _ = self.del(&turn_of(lock));
-            }
+            self.forget_waiter(given, me);
             return Ok(Answer::Okay);
         }
-        let queued = mutant(Mutant::EnqueueAfterDenial) || self.join(args)?;
+        let queued = mutant(Mutant::EnqueueAfterDenial) || self.join(given)?;
         Ok(self.see(lock, queued))
     }
 
-    fn wait_in_turn(&mut self, args: &[&[u8]]) -> Result<Answer> {
-        let [lock, value, ttl, me, ..] = args[..] else {
+    /// A waiter that takes the lock has neither a place in the queue nor a reservation.
+    fn forget_waiter(&mut self, given: Given<'_>, me: &[u8]) {
+        if let Some(turn) = given.turn().filter(|turn| self.is(turn, me)) {
+            let _ = self.del(turn);
+        }
+        if let Some(queue) = given.queue() {
+            let _ = self.zrem(queue, me);
+        }
+    }
+
+    fn wait_in_turn(&mut self, given: Given<'_>) -> Result<Answer> {
+        let (lock, [value, ttl, me, ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let free = self.value(lock).is_none();
-        let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(args)?;
+        let queued = mutant(Mutant::EnqueueAfterDenial) && !free || self.join(given)?;
         if free {
-            let owner = match queued {
-                true => self.owner(lock, me, args.get(7).and_then(|long| number(long))),
-                false => me.to_vec(),
+            let owner = match (queued, given.queue(), given.turn()) {
+                (true, Some(queue), Some(turn)) => {
+                    let long = given.args.get(6).and_then(|long| number(long));
+                    self.owner(lock, (queue, turn), me, long)
+                }
+                _ => me.to_vec(),
             };
-            let turn = turn_of(lock);
-            if owner != me {
-                let left = lua_number(self.pttl(&turn).max(0));
+            if owner != **me {
+                let left = given.turn().map_or(0, |turn| self.pttl(turn).max(0));
                 let word = if queued { 'w' } else { '-' };
-                return Ok(Answer::Bulk(format!("{left} - {word}").into_bytes()));
+                let reserved = format!("{} - {word}", lua_number(left));
+                return Ok(Answer::Bulk(reserved.into_bytes()));
             }
-            if self.is(&turn, me) {
-                let _ = self.del(&turn);
-            }
-            let _ = self.zrem(&queue_of(lock), me);
+            self.forget_waiter(given, me);
             if self.set(lock, value, number(ttl), true)? {
                 return Ok(Answer::Okay);
             }
@@ -224,20 +254,25 @@ impl Run<'_> {
     }
 
     /// The waiter for which a free lock is reserved; or will be, from now on.
-    fn owner(&mut self, lock: &[u8], me: &[u8], long: Option<i64>) -> Vec<u8> {
-        let (queue, turn) = (queue_of(lock), turn_of(lock));
-        if let Some(owner) = self.reserved(&turn) {
+    fn owner(
+        &mut self,
+        lock: &[u8],
+        (queue, turn): (&[u8], &[u8]),
+        me: &[u8],
+        long: Option<i64>,
+    ) -> Vec<u8> {
+        if let Some(owner) = self.reserved(turn) {
             return owner;
         }
         let mut owner = me.to_vec();
         for _ in 0..99 {
-            owner = self.first(&queue).unwrap_or_else(|| me.to_vec());
+            owner = self.first(queue).unwrap_or_else(|| me.to_vec());
             if owner == me || mutant(Mutant::JumpTheQueue) {
                 return me.to_vec();
             }
-            let _ = self.zrem(&queue, &owner);
+            let _ = self.zrem(queue, &owner);
             if self.publish(&owner, lock) != 0 {
-                let _ = self.set(&turn, &owner, long, true);
+                let _ = self.set(turn, &owner, long, true);
                 break;
             }
         }
@@ -245,8 +280,8 @@ impl Run<'_> {
     }
 
     /// Whether it is in the queue now.
-    pub(super) fn join(&mut self, args: &[&[u8]]) -> Result<bool> {
-        let [lock, _, _, me, arrived, waited, lease, ..] = args[..] else {
+    pub(super) fn join(&mut self, given: Given<'_>) -> Result<bool> {
+        let [_, _, me, arrived, waited, lease, ..] = given.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let now = i64::try_from(self.store.time / 1000).unwrap_or(i64::MAX);
@@ -256,10 +291,12 @@ impl Run<'_> {
             0..=500 => arrived,
             _ => by_own_clock,
         };
-        let queue = queue_of(lock);
-        let queued = self.zadd(&queue, score, me).is_ok();
+        let Some(queue) = given.queue() else {
+            return Ok(false);
+        };
+        let queued = self.zadd(queue, score, me).is_ok();
         if queued {
-            let _ = self.pexpire(&queue, needed(lease)?);
+            let _ = self.pexpire(queue, needed(lease)?);
         }
         Ok(queued)
     }

@@ -1,0 +1,139 @@
+//! The keys beside a lock's: the queue, the reservation, the fencing counter.
+//!
+//! | resource | its queue |
+//! | --- | --- |
+//! | without a `}`: `shop:17`, `a{b` | `{shop:17}:w`, `{a{b}:w` |
+//! | with one: `{u1}:x`, `a{b}c`, `a}b` | `{u1}:x::w`, `a{b}c::w`, `a}b::w` |
+//!
+//! A Redis Cluster keeps keys with the same *tag* on the same server, and a script may use no others. The tag is what
+//! stands between the first `{` and the first `}` behind it, if anything does, else the whole key. So these keys are
+//! where the lock is, but for names with a `}` and no tag.
+//!
+//! No two resources share such a key: before the last colon is a brace in the first form, and a colon in the second.
+
+/// What a key beside a lock's is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Companion {
+    /// A sorted set of the processes that wait.
+    Queue,
+    /// For which of them the lock is reserved.
+    Turn,
+    /// What fencing tokens are counted with.
+    Counter,
+}
+
+impl Companion {
+    /// How its key ends: behind a name in braces, and behind another one.
+    const fn endings(self) -> [&'static [u8]; 2] {
+        match self {
+            Companion::Queue => [b"}:w", b"::w"],
+            Companion::Turn => [b"}:wt", b"::wt"],
+            Companion::Counter => [b"}:fence", b"::fence"],
+        }
+    }
+
+    /// The parts of its key.
+    pub(crate) fn key(self, resource: &[u8]) -> [&[u8]; 3] {
+        let [in_braces, behind] = self.endings();
+        match resource.contains(&b'}') {
+            false => [b"{", resource, in_braces],
+            true => [b"", resource, behind],
+        }
+    }
+
+    /// Whether it may be the key of one.
+    pub(crate) fn is_key(self, key: &[u8]) -> bool {
+        let [in_braces, behind] = self.endings();
+        let plain = key.strip_prefix(b"{");
+        let plain = plain.and_then(|key| key.strip_suffix(in_braces));
+        plain.is_some_and(|name| !name.contains(&b'}'))
+            || (key.strip_suffix(behind)).is_some_and(|name| name.contains(&b'}'))
+    }
+}
+
+/// Whether a Redis Cluster keeps the keys beside this lock in another slot.
+pub(crate) fn are_elsewhere(resource: &[u8]) -> bool {
+    resource.is_empty() || resource.contains(&b'}') && tag(resource).is_none()
+}
+
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let (_, behind) = key.split_at_checked(key.iter().position(|byte| *byte == b'{')? + 1)?;
+    let end = behind.iter().position(|byte| *byte == b'}')?;
+    behind.get(..end).filter(|tag| !tag.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const ALL: [Companion; 3] = [Companion::Queue, Companion::Turn, Companion::Counter];
+
+    /// All names of up to five of these bytes.
+    fn names() -> Vec<Vec<u8>> {
+        let mut names = vec![Vec::new()];
+        let mut last = names.clone();
+        for _ in 0..5 {
+            let longer = |name: &Vec<u8>| b"{}:wa".map(|byte| [&name[..], &[byte]].concat());
+            last = last.iter().flat_map(longer).collect();
+            names.extend_from_slice(&last);
+        }
+        names
+    }
+
+    #[test]
+    fn the_keys_beside_a_lock_are_named_after_it() {
+        for (name, queue) in [
+            ("a", "{a}:w"),
+            ("a{b", "{a{b}:w"),
+            ("shop:17", "{shop:17}:w"),
+            ("{u1}:x", "{u1}:x::w"),
+            ("a{b}c", "a{b}c::w"),
+            ("}{x}", "}{x}::w"),
+            ("a}b", "a}b::w"),
+            ("a{}b", "a{}b::w"),
+        ] {
+            assert_eq!(
+                Companion::Queue.key(name.as_bytes()).concat(),
+                queue.as_bytes()
+            );
+        }
+        assert_eq!(Companion::Turn.key(b"a").concat(), b"{a}:wt");
+        assert_eq!(Companion::Counter.key(b"{a}").concat(), b"{a}::fence");
+    }
+
+    #[test]
+    fn they_are_in_the_slot_of_the_lock_but_for_a_brace_without_a_tag() {
+        let slot = |key: &[u8]| tag(key).unwrap_or(key).to_vec();
+        for name in names() {
+            for companion in ALL {
+                let same = slot(&companion.key(&name).concat()) == slot(&name);
+                assert_eq!(same, !are_elsewhere(&name), "{}", name.escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_of_them_have_the_same_key_and_each_is_recognized() {
+        let mut keys = HashMap::new();
+        for name in names() {
+            for companion in ALL {
+                let key = companion.key(&name).concat();
+                assert!(companion.is_key(&key), "{}", key.escape_ascii());
+                let before = keys.insert(key, name.clone());
+                assert_eq!(before, None, "{}", name.escape_ascii());
+            }
+        }
+        for key in [
+            &b"a:w"[..],
+            b"{a:w",
+            b"a}:w",
+            b"a::w",
+            b"{a}b}:w",
+            b"{a}:wt",
+        ] {
+            assert!(!Companion::Queue.is_key(key), "{}", key.escape_ascii());
+        }
+    }
+}
