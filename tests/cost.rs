@@ -55,10 +55,11 @@ const ENTERED: &str = "entered again";
 fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) -> u64 {
     let pair = || {
         let lock = redlock.try_acquire("cost", COST_TTL).ok()??;
-        match kind {
-            "dropped" => Some(drop(lock)),
-            _ => lock.release().ok(),
+        if kind == "dropped" {
+            drop(lock);
+            return Some(());
         }
+        lock.release().ok()
     };
     if kind != ENTERED {
         return (0..count).filter_map(|_| pair()).count() as u64;
