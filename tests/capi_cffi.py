@@ -1,8 +1,11 @@
 """redlock.h read by cffi as it says, and the library used through it.
 
     capi_cffi.py HEADER LIBRARY URL...
+
+The environment variable TLS, if set: the URL of a node over TLS, and the files for it (see over_tls).
 """
 
+import os
 import sys
 import threading
 
@@ -83,6 +86,31 @@ ok(redlock.redlock_lock_release(lock))
 ok(redlock.redlock_try_acquire(client, name, len(name), TTL, out))
 ok(redlock.redlock_lock_release(out[0]))
 redlock.redlock_free(client)
+
+
+def over_tls(url, *files):
+    """A lock at a server that wants to see a certificate; the files are the CA's, the client's and its key."""
+    texts = [open(file, "rb").read() for file in files] + [b""] * (3 - len(files))
+    pems = [argument for text in texts for argument in (text or ffi.NULL, len(text))]
+    out = ffi.new("redlock_t **")
+    strings = [ffi.new("char[]", url.encode())]
+    ok(redlock.redlock_new(ffi.new("char *[]", strings), 1, out))
+    client = out[0]
+    ok(redlock.redlock_set(client, redlock.REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000))
+    ok(redlock.redlock_set_tls(client, *pems, b"localhost"))
+    out = ffi.new("redlock_lock_t **")
+    status = redlock.redlock_try_acquire(client, name, len(name), TTL, out)
+    if status == redlock.REDLOCK_OK:
+        ok(redlock.redlock_lock_release(out[0]))
+    redlock.redlock_free(client)
+    return status
+
+
+tls = os.environ.get("TLS", "").split()
+if tls:
+    assert over_tls(*tls) == redlock.REDLOCK_OK
+    assert over_tls(*tls[:2]) == redlock.REDLOCK_UNAVAILABLE
+    assert "CertificateRequired" in last_error(), last_error()
 ok(redlock.redlock_set_log(0, ffi.NULL, ffi.NULL))
 verdicts = [text for level, text, mine in messages if level == 4 and mine == "mine"]
 assert any(text.startswith("acquire ") and ": denied (" in text for text in verdicts), messages

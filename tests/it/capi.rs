@@ -319,14 +319,16 @@ fn the_examples_in_c_and_python_say_the_same() {
 }
 
 /// Runs a Python program of this repository, which prints "ok" and leaves only these keys.
-fn python_passes(program: &str, arguments: &[PathBuf], left: &[&str]) {
+fn python_passes(program: &str, arguments: &[PathBuf], tls: &[PathBuf], left: &[&str]) {
     let servers = Server::several(3);
+    let tls: Vec<_> = tls.iter().filter_map(|part| part.to_str()).collect();
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut python = Command::new("python3");
     python
         // Leaves nothing here.
         .arg("-B")
         .env("PYTHONPATH", top.join("examples/capi"))
+        .env("TLS", tls.join(" "))
         .arg(top.join(program))
         .args(arguments)
         .args(urls(&servers));
@@ -341,7 +343,7 @@ fn python_passes(program: &str, arguments: &[PathBuf], left: &[&str]) {
 fn the_module_in_python_does_what_it_says() {
     let library = libraries().join("libredlock_sync.so");
     // The counter of its fencing tokens stays for a day.
-    python_passes("tests/capi_example.py", &[library], &["{größe}:fence"]);
+    python_passes("tests/capi_example.py", &[library], &[], &["{größe}:fence"]);
 }
 
 #[test]
@@ -349,7 +351,26 @@ fn the_module_in_python_does_what_it_says() {
 fn python_s_cffi_reads_the_header_and_uses_the_library() {
     let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/redlock.h");
     let library = libraries().join("libredlock_sync.so");
-    python_passes("tests/capi_cffi.py", &[header, library], &[]);
+    #[cfg(not(feature = "tls"))]
+    python_passes("tests/capi_cffi.py", &[header, library], &[], &[]);
+    #[cfg(feature = "tls")]
+    {
+        use support::certificates::{Authority, HERE};
+        let (authority, dir) = (Authority::new(), support::TempDir::new());
+        let client = authority.signs(&[]);
+        let server = Server::over_tls(&authority.signs(&[HERE]), &["--tls-auth-clients", "yes"]);
+        let file = |name: &str, text: &String| {
+            std::fs::write(dir.path().join(name), text).unwrap();
+            dir.path().join(name)
+        };
+        let tls = [
+            PathBuf::from(format!("rediss://127.0.0.1:{}", server.port())),
+            file("ca", &authority.certificate),
+            file("chain", &client.certificate),
+            file("key", &client.key),
+        ];
+        python_passes("tests/capi_cffi.py", &[header, library], &tls, &[]);
+    }
 }
 
 #[test]
