@@ -53,6 +53,8 @@ pub mod operations {}
 pub mod performance {}
 #[doc = include_str!("guide/recipes.md")]
 pub mod recipes {}
+#[doc = include_str!("guide/semaphores.md")]
+pub mod semaphores {}
 #[doc = include_str!("guide/shell.md")]
 pub mod shell {}
 // Its code needs the feature.

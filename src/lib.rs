@@ -228,6 +228,8 @@ mod kept_lock;
 mod label;
 /// A held lock.
 mod lock;
+/// Locks that are not plain ones.
+mod lockable;
 /// What stands in a lock's key.
 mod lock_value;
 /// Sockets, threads and clocks: what drives the protocol.
@@ -268,6 +270,7 @@ pub use error::{Error, NodeErrors, RandomError};
 pub use into_node::{IntoNode, IntoNodes};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
+pub use lockable::Lockable;
 pub use observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};
 pub use ops::findings::{Finding, Severity};
