@@ -241,8 +241,7 @@ impl Acquirer<'_> {
     fn attempt(&self, entry: Option<Arc<QueueEntry>>) -> Attempt {
         let node_timeout = self.shared.driver.nodes().node_timeout;
         let label = self.options.label.clone();
-        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout)
-            .of_kind(self.kind)
+        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout).of_kind(self.kind)
     }
 
     /// One attempt, with all the tries that it takes. `answer`: the answer to the first try, if that was made already.

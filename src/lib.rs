@@ -228,10 +228,10 @@ mod kept_lock;
 mod label;
 /// A held lock.
 mod lock;
-/// Locks that are not plain ones.
-mod lockable;
 /// What stands in a lock's key.
 mod lock_value;
+/// Locks that are not plain ones.
+mod lockable;
 /// Sockets, threads and clocks: what drives the protocol.
 mod net;
 /// Events, for a closure of the program.

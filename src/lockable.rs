@@ -176,6 +176,10 @@ impl fmt::Debug for Lockable {
         let Kind::Permit { permits, .. } = self.kind else {
             return Ok(());
         };
-        write!(f, "Lockable(\"{}\", {permits} permits)", self.resource.escape_ascii())
+        write!(
+            f,
+            "Lockable(\"{}\", {permits} permits)",
+            self.resource.escape_ascii()
+        )
     }
 }

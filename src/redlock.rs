@@ -305,7 +305,13 @@ impl Redlock {
     ) -> Result<Lock, Error> {
         let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
         let resource = checked(resource.as_ref())?;
-        self.wait_for(&resource, Kind::Plain, ttl, Duration::MAX, Some(keep_trying))
+        self.wait_for(
+            &resource,
+            Kind::Plain,
+            ttl,
+            Duration::MAX,
+            Some(keep_trying),
+        )
     }
 
     /// [Acquires](Redlock::acquire) the lock, does the work and releases the lock, however the work ends, even by
@@ -378,7 +384,12 @@ impl Redlock {
         validity: Duration,
     ) -> Result<Lock, Error> {
         let now = Point::now();
-        self.resume_kind(checked(resource.as_ref())?, Kind::Plain, token, (now, validity))
+        self.resume_kind(
+            checked(resource.as_ref())?,
+            Kind::Plain,
+            token,
+            (now, validity),
+        )
     }
 
     /// The validity counts from that moment.

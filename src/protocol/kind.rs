@@ -104,13 +104,16 @@ impl Kind {
             return None;
         };
         let times = |number: u64| granted.iter().filter(|one| one.1 == number).count();
-        let commonest = granted.iter().map(|one| one.1).max_by_key(|one| times(*one));
+        let commonest = granted
+            .iter()
+            .map(|one| one.1)
+            .max_by_key(|one| times(*one));
         slot.map(|slot| u64::from(slot) + 1).or(commonest)
     }
 
     // ---- commands
 
-    /// The script that is called: the first that scripts which are loaded on their first use begin with is 0.
+    /// The script that is called.
     pub(crate) fn script(self, ask: Ask) -> Script {
         match ask {
             Ask::Acquire(_) => ACQUIRE_PERMIT,
@@ -144,7 +147,11 @@ impl Kind {
             Ask::Acquire(ttl) => {
                 let (ttl, permits) = (ttl.millis().to_string(), permits.to_string());
                 let args: [&[u8]; 5] = [b"1", resource, value, ttl.as_bytes(), permits.as_bytes()];
-                resp::pack(out, &[&call, &args], Some(u64::from(preferred(token, self))));
+                resp::pack(
+                    out,
+                    &[&call, &args],
+                    Some(u64::from(preferred(token, self))),
+                );
             }
             Ask::Extend(ttl) | Ask::Refill(ttl) => {
                 let args: [&[u8]; 4] = [b"1", resource, id, &member];
@@ -153,8 +160,7 @@ impl Kind {
             Ask::Release => resp::pack(out, &[&call, &[b"1", resource, id, &member]], None),
             Ask::Fence(at_least) => {
                 let at_least = at_least.to_string();
-                let args: [&[u8]; 6] =
-                    [b"2", resource, counter, id, at_least.as_bytes(), &member];
+                let args: [&[u8]; 6] = [b"2", resource, counter, id, at_least.as_bytes(), &member];
                 resp::pack(out, &[&call, &args], None);
             }
         }
@@ -188,7 +194,7 @@ impl Numbers {
 
     /// The number that counts.
     pub(crate) fn counted(&self, kind: Kind) -> Option<u64> {
-        kind.counted(&self.0)
+        kind.counted(&self.0).filter(|_| !self.0.is_empty())
     }
 
     /// The nodes whose grants do not count.
@@ -209,5 +215,95 @@ pub(crate) fn without_strays(tally: Tally, strays: NodeSet) -> Tally {
         granted: tally.granted.without(strays),
         refused: tally.refused.or(strays),
         failed: tally.failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::fixtures::{MS, ttl};
+    use crate::protocol::quorum::{Question, Verdict};
+
+    fn permit(permits: u16, slot: Option<u16>) -> Kind {
+        Kind::Permit { permits, slot }
+    }
+
+    fn numbers(granted: &[(usize, u64)]) -> Numbers {
+        Numbers(granted.to_vec())
+    }
+
+    /// With two permits and three nodes, three holders may have two nodes each.
+    #[test]
+    fn a_quorum_of_grants_of_any_slots_is_no_permit() {
+        let kind = permit(2, None);
+        let verdict = |granted: &[(usize, u64)]| {
+            let tally = Tally {
+                granted: granted.iter().map(|one| one.0).collect(),
+                ..Tally::default()
+            };
+            let strays = numbers(granted).strays(kind, false);
+            without_strays(tally, strays).verdict(Question::Acquire, 3)
+        };
+        assert_eq!(verdict(&[(0, 1), (1, 2)]), None);
+        assert_eq!(verdict(&[(0, 1), (1, 2), (2, 3)]), Some(Verdict::No));
+        assert_eq!(verdict(&[(0, 1), (2, 1)]), Some(Verdict::Yes));
+        assert_eq!(verdict(&[(0, 2), (1, 1), (2, 1)]), Some(Verdict::Yes));
+    }
+
+    #[test]
+    fn an_extension_counts_the_slot_that_was_acquired() {
+        let granted = numbers(&[(0, 2), (1, 2), (2, 1)]);
+        let strays = |slot| {
+            let strays = granted.strays(permit(3, slot), true);
+            strays.iter().collect::<Vec<_>>()
+        };
+        assert_eq!(strays(Some(1)), [2]);
+        assert_eq!(strays(Some(0)), [0, 1]);
+        // It was resumed.
+        assert_eq!(strays(None), [2]);
+        assert_eq!(granted.counted(permit(3, None)), Some(2));
+        assert_eq!(numbers(&[]).counted(permit(3, Some(1))), None);
+    }
+
+    #[test]
+    fn commands_have_all_keys_and_as_much_of_the_member_as_is_known() {
+        let token = Token::from_bytes([7; 20]);
+        let (id, value) = ([7; 20], [&[7; 20][..], b"\0redlock:web"].concat());
+        let packed = |kind: Kind, ask| {
+            let mut out = Vec::new();
+            let names = (&b"a"[..], &b"a:fence"[..]);
+            kind.pack(ask, names, (&token, &value), true, &mut out);
+            out
+        };
+        let call = |script: Script, keys: &[&[u8]]| {
+            let mut call = redis::cmd("EVALSHA");
+            call.arg(script.hash).arg(keys.len()).arg(keys);
+            call
+        };
+        let (new, held) = (permit(3, None), permit(3, Some(17)));
+        let member = [b"redlock:s017", &value[..]].concat();
+        let mut acquire = call(ACQUIRE_PERMIT, &[b"a"]);
+        acquire.arg(&value).arg(1000).arg(3).arg(0x0707 % 3);
+        let mut extend = call(EXTEND_MEMBER, &[b"a"]);
+        extend.arg(&id).arg(&member).arg(1000);
+        let mut resumed = call(EXTEND_MEMBER, &[b"a"]);
+        resumed.arg(&id).arg(&value).arg(1000);
+        let mut refill = call(REFILL_MEMBER, &[b"a"]);
+        refill.arg(&id).arg(&member).arg(1000);
+        let mut release = call(RELEASE_MEMBER, &[b"a"]);
+        release.arg(&id).arg(&member);
+        let mut fence = call(FENCE_MEMBER, &[b"a", b"a:fence"]);
+        fence.arg(&id).arg(17).arg(&member);
+        let second = ttl(1000 * MS);
+        for (kind, ask, expected) in [
+            (new, Ask::Acquire(second), acquire),
+            (held, Ask::Extend(second), extend),
+            (new, Ask::Extend(second), resumed),
+            (held, Ask::Refill(second), refill),
+            (held, Ask::Release, release),
+            (held, Ask::Fence(17), fence),
+        ] {
+            assert_eq!(packed(kind, ask), expected.get_packed_command(), "{ask:?}");
+        }
     }
 }

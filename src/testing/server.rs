@@ -9,8 +9,8 @@ use crate::lock_value;
 use crate::protocol::companions::Companion;
 use crate::protocol::resp;
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, EXTEND, EXTEND_MEMBER, FENCE, FENCE_MEMBER, RELEASE,
-    RELEASE_AND_NOTIFY, RELEASE_MEMBER, Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, EXTEND, EXTEND_MEMBER, FENCE,
+    FENCE_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::token::Token;
@@ -308,7 +308,8 @@ impl Server {
 
     fn hold_for_all(&mut self, args: &[&[u8]], time: u64) {
         // Another process may have a permit of its own.
-        let is_permit = |script: &[u8]| [ACQUIRE_PERMIT.hash, ACQUIRE_PERMIT.text].contains(&script);
+        let is_permit =
+            |script: &[u8]| [ACQUIRE_PERMIT.hash, ACQUIRE_PERMIT.text].contains(&script);
         let name = match args {
             [b"SET", name, ..] => *name,
             [_, script, _, name, ..] if !is_permit(script) => *name,

@@ -316,7 +316,16 @@ impl World {
             Command::Release(token, notifies) => self.release_on(node, token, notifies, args),
             Command::Extend(token) | Command::Fence(token) => {
                 let reply = self.ask(node, args, None);
+                let own = self.beliefs.iter().find(|belief| belief.token == token);
+                let slot = own.and_then(|own| own.slot);
+                let extends = matches!(command, Command::Extend(_));
+                let expected = slot.filter(|_| extends);
+                let expected = expected.map(|slot| format!(":{}\r\n", slot + 1));
                 match &*reply {
+                    // A permit in another slot.
+                    [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
+                        self.tokens[token].not_held.add(node);
+                    }
                     b":0\r\n" => self.tokens[token].not_held.add(node),
                     [b':', ..] => self.tokens[token].extended.add(node),
                     _ => {}
@@ -421,13 +430,7 @@ impl World {
         reply
     }
 
-    fn denied(
-        &mut self,
-        node: usize,
-        token: usize,
-        holders: &[usize],
-        enqueue: Option<&[&[u8]]>,
-    ) {
+    fn denied(&mut self, node: usize, token: usize, holders: &[usize], enqueue: Option<&[&[u8]]>) {
         self.tokens[token].denied.add(node);
         let mine = &self.tokens[token];
         let is_freed = |holder: &&usize| {

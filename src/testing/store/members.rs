@@ -79,13 +79,7 @@ impl Run<'_> {
     }
 
     /// A token's member, and its score.
-    fn member(
-        &self,
-        lock: &[u8],
-        found: Found,
-        id: &[u8],
-        guess: &[u8],
-    ) -> Option<(i64, Vec<u8>)> {
+    fn member(&self, lock: &[u8], found: Found, id: &[u8], guess: &[u8]) -> Option<(i64, Vec<u8>)> {
         let members = self.members(lock, found);
         let guessed = members.iter().find(|member| member.1 == guess);
         let is = |one: &&(i64, Vec<u8>)| head(&one.1).is_some() && token(&one.1) == Some(id);
@@ -99,11 +93,10 @@ impl Run<'_> {
         };
         if let Some(last) = last {
             let left = last.saturating_sub(self.now());
-            // As PEXPIREAT: a member of this very millisecond is still there.
             self.may_write(false)?;
             let end = u64::try_from(last).ok();
             match self.entry(lock) {
-                Some(entry) if left >= 0 => entry.last = end,
+                Some(entry) if left > 0 => entry.last = end,
                 _ => drop(self.del(lock)?),
             }
         }
