@@ -28,7 +28,7 @@ use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
-use crate::protocol::server_error::Meaning;
+use crate::protocol::server_error::{Meaning, is_not_loaded};
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 
 /// What the leader should do.

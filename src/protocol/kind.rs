@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn commands_have_all_keys_and_as_much_of_the_member_as_is_known() {
         let token = Token::from_bytes([7; 20]);
-        let (id, value) = ([7; 20], [&[7; 20][..], b"\0redlock:web"].concat());
+        let (id, value) = (&[7_u8; 20][..], [&[7; 20][..], b"\0redlock:web"].concat());
         let packed = |kind: Kind, ask| {
             let mut out = Vec::new();
             let names = (&b"a"[..], &b"a:fence"[..]);
@@ -285,15 +285,15 @@ mod tests {
         let mut acquire = call(ACQUIRE_PERMIT, &[b"a"]);
         acquire.arg(&value).arg(1000).arg(3).arg(0x0707 % 3);
         let mut extend = call(EXTEND_MEMBER, &[b"a"]);
-        extend.arg(&id).arg(&member).arg(1000);
+        extend.arg(id).arg(&member).arg(1000);
         let mut resumed = call(EXTEND_MEMBER, &[b"a"]);
-        resumed.arg(&id).arg(&value).arg(1000);
+        resumed.arg(id).arg(&value).arg(1000);
         let mut refill = call(REFILL_MEMBER, &[b"a"]);
-        refill.arg(&id).arg(&member).arg(1000);
+        refill.arg(id).arg(&member).arg(1000);
         let mut release = call(RELEASE_MEMBER, &[b"a"]);
-        release.arg(&id).arg(&member);
+        release.arg(id).arg(&member);
         let mut fence = call(FENCE_MEMBER, &[b"a", b"a:fence"]);
-        fence.arg(&id).arg(17).arg(&member);
+        fence.arg(id).arg(17).arg(&member);
         let second = ttl(1000 * MS);
         for (kind, ask, expected) in [
             (new, Ask::Acquire(second), acquire),

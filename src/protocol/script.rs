@@ -149,7 +149,9 @@ impl Action {
             let counter = Counter.key(&key.resource).concat();
             let names = (&*key.resource, &*counter);
             let (value, by_hash) = (key.value(), means.by_hash);
-            return key.kind.pack(ask, names, (&key.token, &value), by_hash, out);
+            return key
+                .kind
+                .pack(ask, names, (&key.token, &value), by_hash, out);
         }
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
         let named = means.names_companions(self, resource);

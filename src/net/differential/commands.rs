@@ -100,7 +100,11 @@ impl Pair {
             _ => (Action::Fence(self.at_least()), key),
         };
         let mut bytes = Vec::new();
-        action.pack(&key, self.random.chance(50), &mut bytes);
+        let means = Means {
+            by_hash: self.random.chance(50),
+            beside: Beside::All,
+        };
+        action.pack(&key, means, &mut bytes);
         bytes
     }
 

@@ -22,8 +22,7 @@ end
 for i = 0, ARGV[3] - 1 do
   local slot = (ARGV[4] + i) % ARGV[3]
   if not taken[slot] then
-    put(string.format('redlock:s%03d', slot) .. ARGV[1], ARGV[2])
-    return slot + 1
+    return put(string.format('redlock:s%03d', slot) .. ARGV[1], ARGV[2]) or slot + 1
   end
 end
 local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]

@@ -10,7 +10,8 @@ local member = find(ARGV[1], ARGV[2])
 if not member then
   return 0
 end
+local failed
 if redis.call('ZSCORE', name, member) + 0 < now + ARGV[3] then
-  put(member, ARGV[3])
+  failed = put(member, ARGV[3])
 end
-return string.sub(member, 10, 12) + 1
+return failed or string.sub(member, 10, 12) + 1

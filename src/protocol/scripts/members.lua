@@ -35,14 +35,21 @@ local function find(token, guess)
     end
   end
 end
+-- Returns an error, if there is one.
 local function set_end()
-  local last = redis.call('ZRANGE', name, -1, -1, 'WITHSCORES')[2]
-  if last then
-    redis.call('PEXPIREAT', name, last)
-  end
+  local last = redis.pcall('ZRANGE', name, -1, -1, 'WITHSCORES')
+  local set = last[2] and redis.pcall('PEXPIREAT', name, last[2]) or last
+  return type(set) == 'table' and set.err and set or nil
 end
--- A member exists for this number of ms from now on.
+-- A member exists for this number of ms from now on. Returns an error, if there is one: then nothing stays for ever.
 local function put(member, ttl)
-  redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
-  set_end()
+  local added = redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
+  local failed = set_end()
+  if failed and added == 1 then
+    redis.pcall('ZREM', name, member)
+    if redis.call('PTTL', name) == -1 then
+      redis.call('DEL', name)
+    end
+  end
+  return failed
 end

@@ -26,7 +26,7 @@ if not member then
   member = ARGV[2]
 end
 local last = redis.call('ZSCORE', name, member)
-if not last or last + 0 < now + ARGV[3] then
-  put(member, ARGV[3])
+if last and last + 0 >= now + ARGV[3] then
+  return 1
 end
-return 1
+return put(member, ARGV[3]) or 1

@@ -206,7 +206,8 @@ fn numbers_and_names_that_cannot_be_are_refused() {
 #[test]
 fn a_majority_of_the_nodes_is_enough_and_an_extension_refills_the_others() {
     let mut servers = Server::several(3);
-    let redlock = connected(&servers);
+    let options = options().max_extensions(u32::MAX);
+    let redlock = connected(&servers).with_options(options).unwrap();
     let two = semaphore(&redlock, 2);
     let mut lock = permit(&two);
     let other = permit(&two);
