@@ -757,8 +757,10 @@ impl<W> Core<W> {
                 self.add_release(at, Some(release.clone()));
             }
         }
+        // Those that an extension finds are put right by the refill.
+        let acquired = verdict == Verdict::Yes && self.operations[slot].is_acquire();
         let strays = self.operations[slot].strays();
-        if verdict == Verdict::Yes && !strays.is_empty() {
+        if acquired && !strays.is_empty() {
             let release = self.operations[slot].op.key.clone().sent_to(strays);
             for at in strays.iter() {
                 self.add_release(at, Some(release.clone()));
