@@ -9,9 +9,10 @@ use crate::lock::{Lock, Shared};
 use crate::net::leader::Waiter;
 use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Rejection, Tried};
+use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Outcome};
 use crate::protocol::queue::{QueueEntry, Turn};
-use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
+use crate::protocol::quorum::{Deadline, NodeSet, Ttl, majority};
 use crate::protocol::script::Key;
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 use crate::shown::Shown;
@@ -21,6 +22,9 @@ use crate::waiting::dequeue;
 
 /// How often `acquire_while` calls `keep_trying` while it waits.
 const ASK: Duration = Duration::from_millis(50);
+
+/// The shortest pause before the end of a wait without a queue.
+const LAST_PAUSE: Duration = Duration::from_millis(5);
 
 /// A waiter in a queue. It leaves the queue however its thread ends its wait.
 struct WaiterGuard<'a> {
@@ -66,6 +70,7 @@ pub(crate) struct Acquirer<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) options: &'a Options,
     pub(crate) resource: &'a Arc<[u8]>,
+    pub(crate) kind: Kind,
     pub(crate) ttl: Ttl,
     /// Whether to go on.
     pub(crate) keep_trying: Option<&'a mut dyn FnMut() -> bool>,
@@ -76,7 +81,7 @@ pub(crate) struct Acquirer<'a> {
 impl Acquirer<'_> {
     /// One attempt.
     pub(crate) fn once(&mut self) -> Result<Lock, Error> {
-        if self.options.fair {
+        if self.options.fair && self.kind.is_plain() {
             return self.wait(Duration::ZERO);
         }
         let attempt = self.attempt(None);
@@ -90,6 +95,9 @@ impl Acquirer<'_> {
     pub(crate) fn wait(&mut self, wait: Duration) -> Result<Lock, Error> {
         let since = clock::instant();
         let end = since.checked_add(wait);
+        if !self.kind.is_plain() {
+            return self.poll(end);
+        }
         self.ask()?;
         let waiting = &self.shared.waiting;
         let node_timeout = self.shared.driver.nodes().node_timeout;
@@ -140,6 +148,26 @@ impl Acquirer<'_> {
         let lock = self.wait_in_queue(&guard)?;
         guard.acquired = true;
         Ok(lock)
+    }
+
+    /// Tries again and again, without a queue.
+    fn poll(&mut self, end: Option<Instant>) -> Result<Lock, Error> {
+        loop {
+            self.ask()?;
+            let attempt = self.attempt(None);
+            let failure = match self.carry_out(attempt, None)? {
+                Attempted::Acquired(lock) => return Ok(lock),
+                Attempted::Failed(failure, _) => failure,
+            };
+            let pause = self.pause(&failure);
+            let rest = end.map(|end| end.saturating_duration_since(clock::instant()));
+            // The last try is made shortly before the end.
+            let pause = rest.map_or(pause, |rest| pause.min((rest / 2).max(LAST_PAUSE)));
+            if failure.is_hopeless() || rest.is_some_and(|rest| rest <= pause) {
+                return Err(error(failure));
+            }
+            self.sleep(pause)?;
+        }
     }
 
     fn wait_in_queue(&mut self, guard: &WaiterGuard<'_>) -> Result<Lock, Error> {
@@ -213,7 +241,7 @@ impl Acquirer<'_> {
     fn attempt(&self, entry: Option<Arc<QueueEntry>>) -> Attempt {
         let node_timeout = self.shared.driver.nodes().node_timeout;
         let label = self.options.label.clone();
-        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout)
+        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout).of_kind(self.kind)
     }
 
     /// One attempt, with all the tries that it takes. `answer`: the answer to the first try, if that was made already.
@@ -251,6 +279,7 @@ impl Acquirer<'_> {
                 }
                 Tried::Expired => return failed(Failure::TooSlow),
                 Tried::Denied(rejection) => {
+                    self.in_other_use(&rejection)?;
                     return Ok(Attempted::Failed(Failure::Busy, rejection));
                 }
                 Tried::Unavailable(errors) => {
@@ -262,6 +291,20 @@ impl Acquirer<'_> {
                 Tried::Again(within) => self.sleep(jitter(Duration::ZERO, within))?,
             }
         }
+    }
+
+    /// A majority of the nodes says that the name is another kind of lock: waiting would not change that.
+    fn in_other_use(&self, rejection: &Rejection) -> Result<(), Error> {
+        let nodes = self.shared.driver.nodes();
+        let Some((node, other)) = rejection.other_use(majority(nodes.peers().len())) else {
+            return Ok(());
+        };
+        Err(Error::config(format!(
+            "{} {} ({}): one name is one kind of lock",
+            Shown(self.resource),
+            other.text(),
+            nodes.name(node),
+        )))
     }
 
     /// The pause between two tries.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`guarantees`] | What may I rely on, and what not? How is the validity of a lock computed? |
 //! | [`recipes`] | Several locks at once, handing a lock over, entering a lock again, and other short programs |
+//! | [`semaphores`] | At most k holders at a time, and which of the k each is |
 //! | [`long_jobs`] | What if my work takes longer than the ttl? |
 //! | [`fencing`] | How does my database refuse a holder that comes too late? |
 //! | [`waiting`] | Who gets a lock that several want, and when? How do I get it in the order of arrival? |
@@ -53,6 +54,8 @@ pub mod operations {}
 pub mod performance {}
 #[doc = include_str!("guide/recipes.md")]
 pub mod recipes {}
+#[doc = include_str!("guide/semaphores.md")]
+pub mod semaphores {}
 #[doc = include_str!("guide/shell.md")]
 pub mod shell {}
 // Its code needs the feature.

@@ -99,6 +99,11 @@ impl KeptLock {
         self.lock.resource()
     }
 
+    /// As [`Lock::slot`].
+    pub fn slot(&self) -> Option<u32> {
+        self.lock().slot()
+    }
+
     /// The random value that identifies this acquisition on the nodes.
     pub fn token(&self) -> &Token {
         self.lock.token()
@@ -206,6 +211,14 @@ impl fmt::Debug for KeptLock {
     }
 }
 
+impl KeptLock {
+    /// Does the work and releases the lock.
+    pub(crate) fn run<T>(self, work: impl FnOnce(&KeptLock) -> T) -> Result<T, Error> {
+        let result = work(&self);
+        self.stop().release_after(result)
+    }
+}
+
 impl Redlock {
     /// [Acquires](Redlock::acquire) the lock, [keeps it alive](Lock::keep_alive), does the work and
     /// releases the lock, however the work ends, even by a panic.
@@ -235,8 +248,6 @@ impl Redlock {
         max_hold: Duration,
         work: impl FnOnce(&KeptLock) -> T,
     ) -> Result<T, Error> {
-        let lock = self.acquire(resource, ttl)?.keep_alive(max_hold)?;
-        let result = work(&lock);
-        lock.stop().release_after(result)
+        self.acquire(resource, ttl)?.keep_alive(max_hold)?.run(work)
     }
 }

@@ -230,6 +230,8 @@ mod label;
 mod lock;
 /// What stands in a lock's key.
 mod lock_value;
+/// Locks that are not plain ones.
+mod lockable;
 /// Sockets, threads and clocks: what drives the protocol.
 mod net;
 /// Events, for a closure of the program.
@@ -268,6 +270,7 @@ pub use error::{Error, NodeErrors, RandomError};
 pub use into_node::{IntoNode, IntoNodes};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
+pub use lockable::Lockable;
 pub use observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};
 pub use ops::findings::{Finding, Severity};

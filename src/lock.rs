@@ -115,7 +115,9 @@ impl Lock {
         deadline: Deadline,
         options: &Options,
     ) -> Lock {
-        shared.waiting.holds(&key.resource);
+        if key.kind.is_plain() {
+            shared.waiting.holds(&key.resource);
+        }
         Lock {
             shared,
             resource: key.resource.clone(),
@@ -135,6 +137,15 @@ impl Lock {
     /// What is locked.
     pub fn resource(&self) -> &[u8] {
         &self.resource
+    }
+
+    /// Which of a semaphore's permits this is: from 0 to one less than there are. No two valid holders have the same,
+    /// so it can stand for one of several equal things: a port, a licence, a device.
+    ///
+    /// `None` for other locks, and after [`Lockable::resume`](crate::Lockable::resume) until the lock is extended.
+    pub fn slot(&self) -> Option<u32> {
+        let slot = self.shared.is_ours().then(|| self.lease().key.kind.slot());
+        slot.flatten().map(u32::from)
     }
 
     /// The random value that identifies this acquisition on the nodes. With it another process can take over the
@@ -388,7 +399,9 @@ impl Lock {
     pub fn leak(mut self) {
         if self.end() {
             let how = self.ending(Ending::Leaked);
-            self.shared.waiting.ends(&self.resource);
+            if self.lease().key.kind.is_plain() {
+                self.shared.waiting.ends(&self.resource);
+            }
             self.ended(how);
         }
     }

@@ -17,6 +17,7 @@ use crate::net::trust;
 use crate::observe::{Event, Observer};
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
+use crate::protocol::kind::Kind;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::text::address;
@@ -40,6 +41,7 @@ const MAX_RESOURCE: usize = 64 * 1024;
 /// | to wait for a lock | [`acquire`](Redlock::acquire), [`acquire_within`](Redlock::acquire_within) | waits, then [`Error::Busy`] |
 /// | to wait until told to stop | [`acquire_while`](Redlock::acquire_while) | waits, then [`Error::Cancelled`] |
 /// | a function whose caller may already hold the lock | these on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
+/// | at most k holders at a time | these on [`semaphore(name, k)`](Redlock::semaphore) | the same, once all k permits are taken |
 /// | to take over a lock from another process | [`resume`](Redlock::resume) | asks no node |
 /// | to free a lock whose holder will not come back | [`break_lock`](Redlock::break_lock) | deletes only what [`inspect`](Redlock::inspect) showed |
 #[derive(Clone)]
@@ -196,13 +198,22 @@ impl Redlock {
         resource: impl AsRef<[u8]>,
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
-        let resource = checked(resource.as_ref())?;
+        self.try_kind(&checked(resource.as_ref())?, Kind::Plain, ttl)
+    }
+
+    pub(crate) fn try_kind(
+        &self,
+        resource: &Arc<[u8]>,
+        kind: Kind,
+        ttl: Duration,
+    ) -> Result<Option<Lock>, Error> {
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
         let shared = self.shared();
         let mut acquirer = Acquirer {
             shared: &shared,
             options: &self.options,
-            resource: &resource,
+            resource,
+            kind,
             ttl,
             keep_trying: None,
             attempts: 0,
@@ -260,7 +271,7 @@ impl Redlock {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Lock, Error> {
-        self.wait_for(resource.as_ref(), ttl, wait, None)
+        self.wait_for(&checked(resource.as_ref())?, Kind::Plain, ttl, wait, None)
     }
 
     /// [`acquire`](Redlock::acquire) for as long as `keep_trying` returns true. [`Options::wait`] does not bound it.
@@ -293,7 +304,14 @@ impl Redlock {
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
         let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
-        self.wait_for(resource.as_ref(), ttl, Duration::MAX, Some(keep_trying))
+        let resource = checked(resource.as_ref())?;
+        self.wait_for(
+            &resource,
+            Kind::Plain,
+            ttl,
+            Duration::MAX,
+            Some(keep_trying),
+        )
     }
 
     /// [Acquires](Redlock::acquire) the lock, does the work and releases the lock, however the work ends, even by
@@ -366,10 +384,26 @@ impl Redlock {
         validity: Duration,
     ) -> Result<Lock, Error> {
         let now = Point::now();
-        let resource = checked(resource.as_ref())?;
+        self.resume_kind(
+            checked(resource.as_ref())?,
+            Kind::Plain,
+            token,
+            (now, validity),
+        )
+    }
+
+    /// The validity counts from that moment.
+    pub(crate) fn resume_kind(
+        &self,
+        resource: Arc<[u8]>,
+        kind: Kind,
+        token: Token,
+        (now, validity): (Point, Duration),
+    ) -> Result<Lock, Error> {
         // A validity too short for a ttl is not an error: such a lock is about to be lost.
         let ttl = Ttl::within(validity.max(Ttl::SHORTEST), self.options.restart_guard)?;
-        let key = Key::new(resource, token, self.options.label.clone()).sent_to(NodeSet::ALL);
+        let key = Key::new(resource, token, self.options.label.clone());
+        let key = key.sent_to(NodeSet::ALL).of_kind(kind);
         let deadline = Deadline::new(now, validity);
         let mut lock = Lock::new(self.shared(), key, ttl, deadline, &self.options);
         lock.acquired(Duration::ZERO, 0);
@@ -444,20 +478,21 @@ impl Redlock {
         family.shared.clone()
     }
 
-    fn wait_for(
+    pub(crate) fn wait_for(
         &self,
-        resource: &[u8],
+        resource: &Arc<[u8]>,
+        kind: Kind,
         ttl: Duration,
         wait: Duration,
         keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
-        let resource = checked(resource)?;
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
         let shared = self.shared();
         let mut acquirer = Acquirer {
             shared: &shared,
             options: &self.options,
-            resource: &resource,
+            resource,
+            kind,
             ttl,
             keep_trying: match keep_trying {
                 Some(keep_trying) => Some(keep_trying),

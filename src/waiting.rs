@@ -75,14 +75,14 @@ impl Waiting {
         self.held_here.get(at)
     }
 
-    /// A lock is held here from now on.
+    /// A plain lock is held here from now on.
     pub(crate) fn holds(&self, resource: &[u8]) {
         if let Some(counter) = self.counter(resource) {
             counter.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// A lock is no longer held here.
+    /// A plain lock is no longer held here.
     pub(crate) fn ends(&self, resource: &[u8]) {
         if let Some(counter) = self.counter(resource) {
             counter.fetch_sub(1, Ordering::SeqCst);
@@ -116,6 +116,10 @@ impl Waiting {
     /// held here.
     pub(crate) fn release(&self, driver: &Driver, release: &Release<'_>) -> Outcome {
         let resource = &release.key.resource;
+        if !release.key.kind.is_plain() {
+            // Others try again by themselves.
+            return driver.run(release.op(Notify::None)).outcome;
+        }
         if release.notified_elsewhere {
             // However long the lock was held: this time that process gets a head start.
             self.with(|queues| queues.notified_elsewhere(resource, clock::instant()));

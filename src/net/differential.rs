@@ -27,8 +27,9 @@ use crate::clock;
 use crate::protocol::queue::Channel;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, INSPECT, RELEASE,
-    RELEASE_AND_NOTIFY, SCRIPTS, Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, DEQUEUE, EXTEND, EXTEND_MEMBER, FENCE,
+    FENCE_MEMBER, INSPECT, LATER, REFILL_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER,
+    SCRIPTS, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::Random;
@@ -160,6 +161,8 @@ struct Pair {
     random: Random,
     /// The server's time, last seen.
     time: u64,
+    /// Most commands are for permits.
+    shared: bool,
     history: Vec<String>,
     judged: u64,
     not_judged: u64,
@@ -188,6 +191,7 @@ impl Pair {
             heard: Vec::new(),
             random: Random(0),
             time: 0,
+            shared: false,
             history: Vec::new(),
             judged: 0,
             not_judged: 0,
@@ -197,6 +201,7 @@ impl Pair {
     /// From nothing.
     fn sequence(&mut self, seed: u64) -> Result<(), String> {
         self.random = Random(seed);
+        self.shared = self.random.chance(50);
         self.history.clear();
         self.be_in(Mood::default());
         self.line.ask(&[b"FLUSHALL"]);
@@ -470,7 +475,7 @@ impl Pair {
     fn remember(&mut self, args: &[&[u8]], time: u64, said: &[u8]) {
         let mut line = format!("{}.{:03} ms", time / 1000 % 100_000, time % 1000);
         for (at, arg) in args.iter().enumerate() {
-            let script = SCRIPTS.iter().chain([&INSPECT]);
+            let script = SCRIPTS.iter().chain([&INSPECT]).chain(&LATER);
             let known = [
                 "RELEASE_AND_NOTIFY",
                 "RELEASE",
@@ -480,6 +485,11 @@ impl Pair {
                 "DEQUEUE",
                 "ACQUIRE_IN_ORDER",
                 "INSPECT",
+                "ACQUIRE_PERMIT",
+                "EXTEND_MEMBER",
+                "RELEASE_MEMBER",
+                "REFILL_MEMBER",
+                "FENCE_MEMBER",
             ];
             let mut named = script.zip(known);
             let name = named.find(|(script, _)| [script.text, script.hash].contains(arg));
@@ -553,6 +563,22 @@ fn differential_finds_mutated_scripts() {
         (DEQUEUE, "try('ZREM', queue, me)", ""),
         (ACQUIRE_OR_ENQUEUE, "try('PEXPIRE', queue, ARGV[6])", ""),
         (ACQUIRE_IN_ORDER, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
+        (ACQUIRE_PERMIT, "'-inf', '('", "'-inf', ''"),
+        (ACQUIRE_PERMIT, "if not taken[slot] then", "if true then"),
+        (EXTEND_MEMBER, "+ 0 < now", "+ 0 > now"),
+        (
+            EXTEND_MEMBER,
+            "sub(member, 10, 12) + 1",
+            "sub(member, 10, 12) + 0",
+        ),
+        (RELEASE_MEMBER, "set_end()\nreturn 1", "return 1"),
+        (REFILL_MEMBER, "head(other) == wanted", "head(other) == ''"),
+        (
+            REFILL_MEMBER,
+            "head(member) ~= wanted",
+            "head(member) == ''",
+        ),
+        (FENCE_MEMBER, "if not find(ARGV[1], ARGV[3])", "if not name"),
         (INSPECT, "if left == -2 then", "if left == -1 then"),
     ];
     let mut missed = Vec::new();

@@ -183,11 +183,11 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     // What is refused whatever the name is says more than that the name is refused.
     let mut name = None;
     for ((what, action), reply) in steps.iter().zip(replies) {
-        match action.vote(&key.token, reply) {
+        match action.vote(key, reply) {
             Vote::Granted(_) => {}
             Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
-            Vote::Refused(_) if name.is_some() => {}
-            Vote::Refused(_) => return Ok(Probe::Gone(what)),
+            Vote::Refused(_) | Vote::OtherUse(_) if name.is_some() => {}
+            Vote::Refused(_) | Vote::OtherUse(_) => return Ok(Probe::Gone(what)),
             Vote::Failed { cause, .. } if cause.concerns_name() => {
                 name.get_or_insert(Probe::Refused(what, cause));
             }

@@ -7,6 +7,7 @@ use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
 use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
+use crate::protocol::kind::{Kind, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::{LockInfo, QueueEntry};
@@ -24,6 +25,7 @@ const MAX_SPLITS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Attempt {
     resource: Arc<[u8]>,
+    kind: Kind,
     ttl: Ttl,
     label: Option<Label>,
     queue_entry: Option<Arc<QueueEntry>>,
@@ -60,9 +62,17 @@ pub(crate) struct Rejection {
     pub(crate) lock_infos: Vec<LockInfo>,
     /// The number of other nodes that had granted it. It was undone there.
     pub(crate) granted: usize,
+    /// Nodes where the name is in other use.
+    pub(crate) other_uses: Vec<(usize, OtherUse)>,
 }
 
 impl Rejection {
+    /// What the name is on a quorum, if that is something else, and one of these nodes (rule R53).
+    pub(crate) fn other_use(&self, quorum: usize) -> Option<(usize, OtherUse)> {
+        let enough = self.other_uses.len() >= quorum;
+        self.other_uses.first().copied().filter(|_| enough)
+    }
+
     /// The process that holds it on a quorum.
     pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
         let known = || self.lock_infos.iter().filter_map(|info| info.holder);
@@ -114,6 +124,7 @@ impl Attempt {
     ) -> Attempt {
         Attempt {
             resource,
+            kind: Kind::Plain,
             ttl,
             label,
             queue_entry,
@@ -125,6 +136,10 @@ impl Attempt {
             splits: Backoff::new(MAX_SPLITS),
             closed: false,
         }
+    }
+
+    pub(crate) fn of_kind(self, kind: Kind) -> Attempt {
+        Attempt { kind, ..self }
     }
 
     /// The lock was wanted before this attempt.
@@ -157,7 +172,7 @@ impl Attempt {
     }
 
     fn key(&self, token: Token) -> Key {
-        Key::new(self.resource.clone(), token, self.label.clone())
+        Key::new(self.resource.clone(), token, self.label.clone()).of_kind(self.kind)
     }
 
     /// How long the current try has taken.
@@ -174,11 +189,13 @@ impl Attempt {
         let rejection = Rejection {
             granted: answer.tally.granted.len(),
             lock_infos: answer.lock_infos,
+            other_uses: answer.other_uses,
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
                 let key = self
                     .key(token)
+                    .of_kind(self.kind.granted(answer.numbers))
                     .sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
                         true => answer.tally.granted,
                         false => sent_to,

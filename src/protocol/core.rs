@@ -28,7 +28,7 @@ use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
-use crate::protocol::server_error::Meaning;
+use crate::protocol::server_error::{Meaning, is_not_loaded};
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 
 /// What the leader should do.
@@ -403,14 +403,16 @@ impl<W> Core<W> {
             }
             operation.sent_to.add(at);
             let number = operation.number;
-            let means = node.wire().handshake.means;
             let Op { action, key, .. } = &operation.op;
+            let loads = action.loads(key);
+            let means = node.wire_mut().means(loads);
             let pending = Pending {
                 operation: Some(OperationId { slot, number }),
                 release: releases.then(|| key.clone()),
                 alone: operation.op.only_write,
                 retries: false,
                 named: means.names_companions(action, &key.resource),
+                loads: loads.is_some(),
             };
             node.wire_mut().expect(pending, out);
             if means == Means::ALL {
@@ -514,7 +516,7 @@ impl<W> Core<W> {
                 return true;
             }
         };
-        let vote = action.vote(&key.token, reply);
+        let vote = action.vote(key, reply);
         if !matches!(vote, Vote::Sever(_)) {
             self.nodes[at].set_useful();
         }
@@ -551,8 +553,12 @@ impl<W> Core<W> {
             None => pending.release.as_ref(),
         };
         let resource = key.map_or(&b""[..], |key| &key.resource);
-        let means = &mut self.nodes[at].wire_mut().handshake.means;
-        means.learn(error, pending.named, resource)
+        let wire = self.nodes[at].wire_mut();
+        if pending.loads && is_not_loaded(error) {
+            wire.forget_loaded();
+            return true;
+        }
+        wire.handshake.means.learn(error, pending.named, resource)
     }
 
     fn add_release(&mut self, at: usize, release: Option<Key>) {
@@ -748,6 +754,15 @@ impl<W> Core<W> {
             let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
             let (release, rest) = (op.key.clone(), nodes.without(*sent_to));
             for at in rest.iter() {
+                self.add_release(at, Some(release.clone()));
+            }
+        }
+        // Those that an extension finds are put right by the refill.
+        let acquired = verdict == Verdict::Yes && self.operations[slot].is_acquire();
+        let strays = self.operations[slot].strays();
+        if acquired && !strays.is_empty() {
+            let release = self.operations[slot].op.key.clone().sent_to(strays);
+            for at in strays.iter() {
                 self.add_release(at, Some(release.clone()));
             }
         }

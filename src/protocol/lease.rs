@@ -200,6 +200,8 @@ impl Lease {
                     self.deadline = new;
                     self.granted = ttl;
                 }
+                // What was resumed learns its slot.
+                self.key.kind = self.key.kind.granted(answer.numbers);
                 let nodes = answer.tally.refused;
                 if !mutant(Mutant::NoReleaseOfRepairs) {
                     self.key.sent_to = self.key.sent_to.or(nodes);

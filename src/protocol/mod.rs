@@ -9,6 +9,7 @@
 //! - `server_info`: what a server reports in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `companions`: the keys beside a lock's
+//! - `kind`: permits, which are more than one lock on one name
 //! - `script`: the commands of a lock (`means`: how a server takes them)
 //! - `queue`: the processes that wait for a lock which another one holds, on the nodes
 //! - `backoff`, `random`: pauses
@@ -41,6 +42,7 @@ pub(crate) mod fence;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod guard;
+pub(crate) mod kind;
 pub(crate) mod lease;
 pub(crate) mod means;
 pub(crate) mod mutants;

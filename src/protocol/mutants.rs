@@ -65,6 +65,9 @@ mutants! {
     NeverConfirm = "a release is not confirmed when nothing follows",
     ConfirmOnce = "a release that is sent again is not confirmed",
     ConnectedBeforeConfirmed = "a node is connected before its releases are confirmed",
+    AnySlotCounts = "a permit is a quorum of any slots",
+    ExtensionCountsAnySlot = "an extension of a permit counts any slot",
+    EndWithLast = "a set ends with the member that was added last",
     KeepReplica = "a connection to a server that has become a replica is kept",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",

@@ -443,16 +443,18 @@ impl Node {
     }
 
     fn write_release(&mut self, release: Key, retries: bool, out: &mut Output<'_>) {
-        let key = release.clone();
+        let (key, action) = (release.clone(), Action::Release(Notify::None));
+        let loads = action.loads(&key);
         let pending = Pending {
             operation: None,
             release: Some(release),
             alone: true,
             retries,
             named: false,
+            loads: loads.is_some(),
         };
         self.wire.expect(pending, out);
-        Action::Release(Notify::None).pack(&key, self.wire.handshake.means, out.bytes);
+        action.pack(&key, self.wire.means(loads), out.bytes);
     }
 
     // ---- receiving

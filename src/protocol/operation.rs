@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::protocol::guard::retry_after;
+use crate::protocol::kind::{Numbers, OtherUse, without_strays};
 use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
@@ -90,6 +91,8 @@ pub(crate) struct Answer {
     pub(crate) numbers: Option<(u64, u64)>,
     /// What nodes that refused it know of the lock.
     pub(crate) lock_infos: Vec<LockInfo>,
+    /// Nodes where the name is in other use.
+    pub(crate) other_uses: Vec<(usize, OtherUse)>,
     /// An earlier release of the same resource has notified another process, as was learnt only now.
     pub(crate) notified_elsewhere: bool,
     /// Why nodes failed.
@@ -110,6 +113,7 @@ impl Answer {
             tally: Tally::default(),
             numbers: None,
             lock_infos: Vec::new(),
+            other_uses: Vec::new(),
             notified_elsewhere: false,
             causes: Vec::new(),
             begun: now,
@@ -151,7 +155,10 @@ pub(crate) struct Votes {
     pub(crate) tally: Tally,
     /// The smallest and the largest number that was granted.
     numbers: Option<(u64, u64)>,
+    /// Which node has granted which, if not all count together.
+    by_node: Numbers,
     lock_infos: Vec<LockInfo>,
+    other_uses: Vec<(usize, OtherUse)>,
     causes: Vec<(usize, Arc<Cause>)>,
     /// Nodes that failed because their connection was closed.
     closed: NodeSet,
@@ -457,7 +464,7 @@ impl<W> Operation<W> {
 
     /// Nodes without which there are too few. `to_send`: where it is sent now.
     pub(crate) fn lacking(&self, to_send: NodeSet, view: &View) -> NodeSet {
-        let possible = self.votes.tally.granted.or(self.owing()).or(to_send);
+        let possible = self.tally().granted.or(self.owing()).or(to_send);
         match possible.without(view.slow).len() < majority(view.nodes) {
             true => self.absent(view),
             false => NodeSet::EMPTY,
@@ -470,6 +477,9 @@ impl<W> Operation<W> {
     pub(crate) fn vote(&mut self, node: usize, vote: Vote) -> Voted {
         match vote {
             Vote::Granted(number) => {
+                if self.counts_apart() && !self.votes.tally.voted().has(node) {
+                    self.votes.by_node.add(node, number);
+                }
                 self.votes.grant(node, number);
                 if mutant(Mutant::VoteCountsTwice) {
                     self.votes.tally.grant(node + 1);
@@ -488,6 +498,10 @@ impl<W> Operation<W> {
             Vote::Refused(info) => {
                 self.votes.tally.refuse(node);
                 self.votes.lock_infos.extend(info);
+            }
+            Vote::OtherUse(other) => {
+                self.votes.tally.refuse(node);
+                self.votes.other_uses.push((node, other));
             }
             Vote::Failed { cause, .. } => {
                 let cause = Arc::new(cause);
@@ -584,11 +598,27 @@ impl<W> Operation<W> {
 
     // ---- the verdict
 
+    /// Votes are for one of several slots, and count only together with those for the same one (rules R47, R48).
+    fn counts_apart(&self) -> bool {
+        !self.op.key.kind.is_plain() && (self.is_acquire() || self.is_extension())
+    }
+
+    /// The nodes that have granted another slot than the one that counts.
+    pub(crate) fn strays(&self) -> NodeSet {
+        let kind = self.op.key.kind;
+        self.votes.by_node.strays(kind, self.is_extension())
+    }
+
+    /// The votes as they count.
+    fn tally(&self) -> Tally {
+        without_strays(self.votes.tally, self.strays())
+    }
+
     /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not connected; "too few
     /// answers" does, while there is time.
     fn certain_verdict(&self, view: &View) -> Option<Verdict> {
         let question = self.op.action.question();
-        let mut tally = self.votes.tally;
+        let mut tally = self.tally();
         for node in self.absent(view).iter() {
             if mutant(Mutant::NoWithoutQuorum) {
                 tally.refuse(node);
@@ -597,8 +627,7 @@ impl<W> Operation<W> {
         }
         match tally.verdict(question, view.nodes) {
             Some(Verdict::Unavailable) if !self.is_expired() => self
-                .votes
-                .tally
+                .tally()
                 .verdict(question, view.nodes)
                 .filter(|verdict| *verdict == Verdict::Unavailable),
             verdict => verdict,
@@ -685,12 +714,16 @@ impl<W> Operation<W> {
                 useless: self.schedule.expiry == Expiry::Useless,
             },
         };
+        let counted = self.votes.by_node.counted(self.op.key.kind);
+        let extended = self.is_extension().then(|| self.tally());
         let votes = std::mem::take(&mut self.votes);
         Answer {
             outcome,
-            tally: votes.tally,
-            numbers: votes.numbers,
+            // What an acquire was granted is undone, whether it counts or not.
+            tally: extended.unwrap_or(votes.tally),
+            numbers: counted.map(|one| (one, one)).or(votes.numbers),
             lock_infos: votes.lock_infos,
+            other_uses: votes.other_uses,
             notified_elsewhere,
             causes: votes.causes,
             begun: self.schedule.begun.unwrap_or(now),

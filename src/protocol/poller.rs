@@ -536,6 +536,7 @@ mod tests {
             let rejection = Rejection {
                 lock_infos: seen,
                 granted: 0,
+                ..Rejection::default()
             };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller.denied(&rejection, subscriptions, rng, self.now);
@@ -638,6 +639,7 @@ mod tests {
         let rejection = Rejection {
             lock_infos: seen,
             granted: 0,
+            ..Rejection::default()
         };
         world.now += MS;
         let (subscriptions, rng) = (&world.subscriptions, &mut world.rng);
@@ -716,6 +718,7 @@ mod tests {
             let rejection = Rejection {
                 lock_infos: vec![one; kept],
                 granted,
+                ..Rejection::default()
             };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller.denied(&rejection, subscriptions, rng, self.now);

@@ -56,6 +56,11 @@
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
 //!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
 //!   connection.
+//! - R47 A permit is q grants of one slot. Other grants count as refusals, and are released behind the verdict.
+//! - R48 So is an extension of a permit: a node that has it in another slot does not hold it. A refill puts it right.
+//! - R49 A permit ends by its own time and the node's clock. What has ended is removed before anything is decided, and the
+//!   key lives as long as the last of them.
+//! - R53 One name is one kind of lock. A majority of another kind is an error of the caller's, never a grant.
 
 use std::time::Duration;
 

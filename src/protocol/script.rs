@@ -7,6 +7,7 @@ use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::companions::Companion::{self, Counter, Queue, Turn as Reservation};
+use crate::protocol::kind::{Ask, Kind, OtherUse};
 use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
@@ -61,6 +62,7 @@ pub(crate) struct Key {
     /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
     /// failed acquire.
     pub(crate) sent_to: NodeSet,
+    pub(crate) kind: Kind,
 }
 
 impl Key {
@@ -71,7 +73,12 @@ impl Key {
             token,
             label,
             sent_to: NodeSet::EMPTY,
+            kind: Kind::Plain,
         }
+    }
+
+    pub(crate) fn of_kind(self, kind: Kind) -> Key {
+        Key { kind, ..self }
     }
 
     /// For what is not about one lock on the resource: the token is of none.
@@ -116,8 +123,36 @@ impl Action {
         }
     }
 
+    /// What it asks of a lock that is not plain.
+    fn ask(&self) -> Option<Ask> {
+        match self {
+            Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(Ask::Acquire(*ttl)),
+            Action::Repair(ttl) => Some(Ask::Refill(*ttl)),
+            Action::Extend(ttl) => Some(Ask::Extend(*ttl)),
+            Action::Release(_) => Some(Ask::Release),
+            Action::Fence(at_least) => Some(Ask::Fence(*at_least)),
+            Action::Dequeue(..) | Action::Ping => None,
+        }
+    }
+
+    /// The script that the connection loads with its first call, if the lock is not plain.
+    pub(crate) fn loads(&self, key: &Key) -> Option<usize> {
+        if key.kind.is_plain() {
+            return None;
+        }
+        key.kind.script(self.ask()?).later()
+    }
+
     /// Appends the command to `out`.
     pub(crate) fn pack(&self, key: &Key, means: Means, out: &mut Vec<u8>) {
+        if let Some(ask) = self.ask().filter(|_| !key.kind.is_plain()) {
+            let counter = Counter.key(&key.resource).concat();
+            let names = (&*key.resource, &*counter);
+            let (value, by_hash) = (key.value(), means.by_hash);
+            return key
+                .kind
+                .pack(ask, names, (&key.token, &value), by_hash, out);
+        }
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
         let named = means.names_companions(self, resource);
         let companions = |all: &'static [Companion]| if named { all } else { &[] };
@@ -169,13 +204,24 @@ impl Action {
         }
     }
 
-    /// What a node's reply to this action means, for the lock with this token.
-    pub(crate) fn vote(&self, token: &Token, reply: Reply) -> Vote {
+    /// What a node's reply to this action means, for this lock.
+    pub(crate) fn vote(&self, key: &Key, reply: Reply) -> Vote {
         let reply = match reply {
-            Reply::Error(text) => Reply::Error(Secret::of_token(token).cut(&text)),
+            Reply::Error(text) => Reply::Error(Secret::of_token(&key.token).cut(&text)),
             other => other,
         };
         match (self, reply) {
+            (_, Reply::Int(number)) if !key.kind.is_plain() => match OtherUse::of(number) {
+                Some(other) => Vote::OtherUse(other),
+                None if number == 0 => Vote::Refused(None),
+                None => Vote::Granted(number.unsigned_abs()),
+            },
+            (Action::Acquire(_), other @ Reply::Bulk(_)) if !key.kind.is_plain() => {
+                match LockInfo::parse(&other) {
+                    Some(info) => Vote::Refused(Some(info)),
+                    None => Vote::Sever(Cause::Garbage(other.kind().into())),
+                }
+            }
             (
                 Action::Acquire(_) | Action::AcquireOrEnqueue(..) | Action::Repair(_),
                 Reply::Okay,
@@ -264,6 +310,8 @@ pub(crate) enum Vote {
     Granted(u64),
     /// With what a node knows of the lock, if the process has entered its queue.
     Refused(Option<LockInfo>),
+    /// The name is in other use.
+    OtherUse(OtherUse),
     /// The server answered with an error; it may well do `later` what it refused.
     Failed { cause: Cause, later: bool },
     /// This connection is of no use any more.
@@ -280,10 +328,10 @@ mod tests {
     fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
         let answers = |bytes: &[u8]| {
             let (reply, _) = resp::parse(bytes, &Secret::default()).unwrap().unwrap();
-            match Action::Ping.vote(&Token::from_bytes([7; 20]), reply) {
+            match Action::Ping.vote(&crate::protocol::fixtures::key(b"a"), reply) {
                 Vote::Granted(_) => "yes",
                 Vote::Failed { later, .. } if later => "not now",
-                Vote::Failed { .. } | Vote::Refused(_) => "no",
+                Vote::Failed { .. } | Vote::Refused(_) | Vote::OtherUse(_) => "no",
                 Vote::Sever(_) => "of no use",
             }
         };

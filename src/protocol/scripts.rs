@@ -28,12 +28,19 @@ macro_rules! script {
 
 pub(crate) const RELEASE: Script = script!("release");
 pub(crate) const EXTEND: Script = script!("extend");
-pub(crate) const FENCE: Script = script!("fence");
+pub(crate) const FENCE: Script = script!("fence", "count");
 pub(crate) const RELEASE_AND_NOTIFY: Script = script!("release_and_notify");
 pub(crate) const DEQUEUE: Script = script!("dequeue");
 pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "acquire", "enqueue", "lock_info");
 pub(crate) const ACQUIRE_IN_ORDER: Script =
     script!("queue", "enqueue", "acquire_in_order", "lock_info");
+
+// Of permits.
+pub(crate) const ACQUIRE_PERMIT: Script = script!("members", "acquire_permit");
+pub(crate) const EXTEND_MEMBER: Script = script!("members", "extend_member");
+pub(crate) const RELEASE_MEMBER: Script = script!("members", "release_member");
+pub(crate) const REFILL_MEMBER: Script = script!("members", "refill_member");
+pub(crate) const FENCE_MEMBER: Script = script!("members", "fence_member", "count");
 
 /// Those that are loaded.
 pub(crate) const SCRIPTS: [Script; 7] = [
@@ -45,6 +52,22 @@ pub(crate) const SCRIPTS: [Script; 7] = [
     DEQUEUE,
     ACQUIRE_IN_ORDER,
 ];
+
+/// Those that a connection loads with their first call, which has their text: programs with plain locks never do.
+pub(crate) const LATER: [Script; 5] = [
+    ACQUIRE_PERMIT,
+    EXTEND_MEMBER,
+    RELEASE_MEMBER,
+    REFILL_MEMBER,
+    FENCE_MEMBER,
+];
+
+impl Script {
+    /// Its place among [`LATER`], if it is one of those.
+    pub(crate) fn later(self) -> Option<usize> {
+        LATER.iter().position(|later| later.hash == self.hash)
+    }
+}
 
 /// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
 pub(crate) const INSPECT: Script = script!("inspect");
@@ -82,7 +105,7 @@ mod tests {
         let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
         let text = b"if a - b then\nc('--')\nend\n";
         assert_eq!(strip::<26>(source), (*text, text.len()));
-        for script in SCRIPTS.iter().chain([&INSPECT]) {
+        for script in SCRIPTS.iter().chain(&LATER).chain([&INSPECT]) {
             let text = str::from_utf8(script.text).unwrap();
             let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
             assert!(text.lines().all(line), "{text}");
@@ -92,9 +115,10 @@ mod tests {
     /// A server's answer to SCRIPT LOAD is compared with them in `net/differential.rs`.
     #[test]
     fn no_two_scripts_have_the_same_hash() {
-        let mut hashes = SCRIPTS.map(|script| script.hash).to_vec();
+        let all = SCRIPTS.iter().chain(&LATER);
+        let mut hashes: Vec<_> = all.map(|script| script.hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        assert_eq!(hashes.len(), SCRIPTS.len());
+        assert_eq!(hashes.len(), SCRIPTS.len() + LATER.len());
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Pending {
     pub(crate) retries: bool,
     /// It named keys beside the lock's, which it can do without.
     pub(crate) named: bool,
+    /// It calls a script that is loaded with its first call.
+    pub(crate) loads: bool,
 }
 
 /// What is being sent to a node.
@@ -101,6 +103,8 @@ pub(crate) struct Wire {
     ping_at: Option<Instant>,
     /// Something other than the handshake and pings was answered.
     useful: bool,
+    /// The scripts, among those that are loaded with their first call, whose texts were sent.
+    loaded: u32,
 }
 
 impl Wire {
@@ -135,6 +139,25 @@ impl Wire {
     }
 
     // ---- sending
+
+    /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
+    pub(crate) fn means(&mut self, loads: Option<usize>) -> Means {
+        let means = self.handshake.means;
+        let Some(script) = loads else {
+            return means;
+        };
+        let known = self.loaded & 1 << script != 0;
+        self.loaded |= 1 << script;
+        Means {
+            by_hash: known && means.by_hash,
+            ..means
+        }
+    }
+
+    /// The server has forgotten the scripts that are loaded with their first calls.
+    pub(crate) fn forget_loaded(&mut self) {
+        self.loaded = 0;
+    }
 
     /// Notes that a reply will come to what is appended to `out` next.
     pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {

@@ -9,7 +9,8 @@ use crate::lock_value;
 use crate::protocol::companions::Companion;
 use crate::protocol::resp;
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY, Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, EXTEND, EXTEND_MEMBER, FENCE,
+    FENCE_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::token::Token;
@@ -100,9 +101,11 @@ impl Kind {
         let is = |script: Script| name == if by_hash { script.hash } else { script.text };
         match () {
             () if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => Kind::Acquire,
+            () if is(ACQUIRE_PERMIT) => Kind::Acquire,
             () if is(RELEASE) || is(RELEASE_AND_NOTIFY) => Kind::Release,
-            () if is(EXTEND) => Kind::Extend,
-            () if is(FENCE) => Kind::Fence,
+            () if is(RELEASE_MEMBER) => Kind::Release,
+            () if is(EXTEND) || is(EXTEND_MEMBER) => Kind::Extend,
+            () if is(FENCE) || is(FENCE_MEMBER) => Kind::Fence,
             () => Kind::OtherScript,
         }
     }
@@ -304,8 +307,12 @@ impl Server {
     }
 
     fn hold_for_all(&mut self, args: &[&[u8]], time: u64) {
+        // Another process may have a permit of its own.
+        let is_permit =
+            |script: &[u8]| [ACQUIRE_PERMIT.hash, ACQUIRE_PERMIT.text].contains(&script);
         let name = match args {
-            [b"SET", name, ..] | [_, _, _, name, ..] => *name,
+            [b"SET", name, ..] => *name,
+            [_, script, _, name, ..] if !is_permit(script) => *name,
             _ => return,
         };
         let Some(token) = self.holder_of_all else {

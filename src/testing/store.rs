@@ -4,11 +4,12 @@
 //! servers: replies, messages and keys must be the same, byte for byte.
 
 mod glob;
+pub(crate) mod members;
 mod scripts;
 
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::scripts::{INSPECT, SCRIPTS, Script};
+use crate::protocol::scripts::{INSPECT, LATER, SCRIPTS, Script};
 use scripts::Given;
 
 /// Publishes a message on a channel, and returns how many connections receive it.
@@ -29,6 +30,13 @@ struct Entry {
     value: Value,
     /// The last millisecond in which it exists.
     last: Option<u64>,
+}
+
+const ALL: usize = SCRIPTS.len() + LATER.len();
+
+/// All scripts of locks.
+fn scripts() -> impl Iterator<Item = &'static Script> {
+    SCRIPTS.iter().chain(&LATER)
 }
 
 /// What a server refuses.
@@ -55,8 +63,8 @@ impl Mood {
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     entries: Vec<Entry>,
-    /// Which of [`SCRIPTS`] can be called by their hashes.
-    known: [bool; SCRIPTS.len()],
+    /// Which of [`SCRIPTS`] and [`LATER`] can be called by their hashes.
+    known: [bool; ALL],
     pub(crate) mood: Mood,
     /// Fencing tokens see the time of day in steps of this length, in microseconds.
     step: u64,
@@ -142,7 +150,7 @@ impl Store {
     pub(crate) fn new(step: u64) -> Store {
         Store {
             entries: Vec::new(),
-            known: [false; SCRIPTS.len()],
+            known: [false; ALL],
             mood: Mood::default(),
             step,
             time: 0,
@@ -175,14 +183,14 @@ impl Store {
         });
     }
 
-    /// Which of [`SCRIPTS`] is called.
+    /// Which of all scripts is called.
     fn script(args: &[&[u8]]) -> Option<usize> {
         let [command, name, ..] = args else {
             return None;
         };
         let by_hash = *command == b"EVALSHA";
         let is = |script: &Script| *name == if by_hash { script.hash } else { script.text };
-        SCRIPTS.iter().position(is)
+        scripts().position(is)
     }
 
     fn is_known(&self, script: usize) -> bool {
@@ -196,7 +204,7 @@ impl Store {
     }
 
     pub(crate) fn flush_scripts(&mut self) {
-        self.known = [false; SCRIPTS.len()];
+        self.known = [false; ALL];
     }
 
     /// The keys that exist at that time, and for how many milliseconds.
@@ -237,7 +245,9 @@ impl Store {
     }
 
     pub(crate) fn load_scripts(&mut self) {
-        self.known = [true; SCRIPTS.len()];
+        for script in 0..SCRIPTS.len() {
+            self.load(script);
+        }
     }
 
     /// A knock comes into the queue after its denial (a mutant).
@@ -303,7 +313,7 @@ impl Run<'_> {
     }
 
     fn load(&mut self, text: &[u8]) -> Result<Answer> {
-        let mut scripts = SCRIPTS.iter().enumerate();
+        let mut scripts = scripts().enumerate();
         let script = scripts.find(|(_, script)| script.text == text);
         let (place, script) = script.ok_or(NOT_OURS)?;
         self.store.load(place);
@@ -343,7 +353,7 @@ impl Run<'_> {
         };
         self.store.load(script);
         self.in_script = true;
-        let hash = SCRIPTS.get(script).map_or(&b""[..], |script| script.hash);
+        let hash = scripts().nth(script).map_or(&b""[..], |script| script.hash);
         self.run(hash, given)
     }
 

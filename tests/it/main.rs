@@ -18,6 +18,7 @@ mod locks {
     mod label;
     mod processes;
     mod reentrant;
+    mod semaphores;
 }
 
 mod waiting {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
+use crate::protocol::kind::Kind;
 use crate::protocol::means::{Beside, Means};
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::scripts::INSPECT;
-use crate::testing::store::Value;
+use crate::testing::store::{Value, members};
 use crate::token::Token;
 
 impl Pair {
@@ -29,6 +30,9 @@ impl Pair {
         let mut keys = self.model.store.keys(self.time);
         let token = keys.find_map(|(name, value, _)| match value {
             Value::Text(text) if name == resource => text.first_chunk().copied(),
+            Value::Queue(all) if name == resource => {
+                members::token(&all.first()?.1)?.first_chunk().copied()
+            }
             _ => None,
         });
         token.filter(|_| holds).map_or(chosen, Token::from_bytes)
@@ -48,6 +52,9 @@ impl Pair {
         let key = Key::new(Arc::from(resource), self.token_of(resource), label);
         let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+        if self.random.chance(if self.shared { 70 } else { 5 }) {
+            return self.command_of_permits(key, ttl);
+        }
         let action = match self.random.below(100) {
             0..10 => Action::Acquire(ttl),
             10..32 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
@@ -71,6 +78,31 @@ impl Pair {
         let means = Means {
             by_hash: self.random.chance(70),
             beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
+        };
+        action.pack(&key, means, &mut bytes);
+        bytes
+    }
+
+    fn command_of_permits(&mut self, key: Key, ttl: Ttl) -> Vec<u8> {
+        let key = key.of_kind(Kind::Permit {
+            permits: self.one_of(&[1, 2, 3]),
+            slot: self.one_of(&[None, Some(0), Some(1), Some(2)]),
+        });
+        let known = key.clone().of_kind(Kind::Permit {
+            permits: 3,
+            slot: self.one_of(&[Some(0), Some(1), Some(2)]),
+        });
+        let (action, key) = match self.random.below(100) {
+            0..45 => (Action::Acquire(ttl), key),
+            45..60 => (Action::Extend(ttl), key),
+            60..70 => (Action::Release(Notify::None), key),
+            70..90 => (Action::Repair(ttl), known),
+            _ => (Action::Fence(self.at_least()), key),
+        };
+        let mut bytes = Vec::new();
+        let means = Means {
+            by_hash: self.random.chance(50),
+            beside: Beside::All,
         };
         action.pack(&key, means, &mut bytes);
         bytes
@@ -113,7 +145,10 @@ impl Pair {
         let name = self.one_of(&NAMES).as_bytes();
         let channel = self.some_channel().bytes();
         let token = self.token();
-        let values: [&[u8]; 10] = [
+        let member = [b"redlock:s001", &token.as_bytes()[..]].concat();
+        let values: [&[u8]; 12] = [
+            &member,
+            b"redlock:s1",
             b"",
             b"x",
             b"postgres://admin:hunter2@db.example",

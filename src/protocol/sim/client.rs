@@ -700,7 +700,8 @@ impl World {
     pub(super) fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         self.begin(c, thread);
         let name = Arc::from(&[resource][..]);
-        let attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
+        let attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT))
+            .of_kind(self.kind());
         self.try_to_acquire(c, thread, attempt, resource);
     }
 
@@ -1105,22 +1106,34 @@ impl World {
         self.check(!well || asked.len() == all, || {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
         });
-        self.alone(c, token);
+        let slot = key.kind.slot();
+        self.counts.permits += u64::from(slot.is_some());
+        self.check(slot.is_some() == self.conditions.permits.is_some(), || {
+            format!("client {c}: {token} has the slot {slot:?}")
+        });
         self.beliefs.push(Belief {
             client: c,
             token,
             deadline,
+            slot,
         });
+        self.alone(c, token);
     }
 
-    /// No other client believes to hold a lock on the same resource.
+    /// No other client believes to hold a lock on the same resource, or the same permit; or one of too many.
     fn alone(&mut self, c: usize, token: usize) {
         let resource = self.tokens[token].resource;
-        let other = self.beliefs.iter().find(|belief| {
+        let others = self.beliefs.iter().filter(|belief| {
             let now = self.clients[belief.client].point(self.t);
             let same = self.tokens[belief.token].resource == resource;
             same && belief.token != token && !belief.deadline.remaining(now).is_zero()
         });
+        let own = self.beliefs.iter().find(|belief| belief.token == token);
+        let own = own.and_then(|own| own.slot);
+        let most = self.conditions.permits.map_or(0, |permits| permits - 1);
+        let beyond = others.clone().nth(usize::from(most));
+        let same_slot = |belief: &&Belief| belief.slot == own;
+        let other = others.clone().find(same_slot).or(beyond);
         if let Some(other) = other.filter(|_| !self.lossy) {
             let what = format!(
                 "clients {} ({}) and {c} ({token}) hold {resource}",

@@ -35,6 +35,7 @@ use network::Connection;
 use server::Server;
 use subscription::{Subscription, SubscriptionEvent};
 
+use crate::protocol::kind::Kind;
 use crate::protocol::quorum::{NodeSet, majority};
 
 /// Times are in microseconds of a clock that no part of the world can read.
@@ -133,6 +134,8 @@ struct Belief {
     client: usize,
     token: usize,
     deadline: crate::protocol::quorum::Deadline,
+    /// A permit's.
+    slot: Option<u16>,
 }
 
 /// How often what happened, to see that it does.
@@ -166,6 +169,8 @@ pub(super) struct Counts {
     permanent: u64,
     killed: u64,
     confirm_probes: u64,
+    permits: u64,
+    strays: u64,
     /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
     slept: u64,
 }
@@ -194,6 +199,8 @@ struct Conditions {
     guarded: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     by_record: bool,
+    /// All locks are semaphores with this number of permits.
+    permits: Option<u16>,
     /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
     forsaken: bool,
 }
@@ -261,6 +268,8 @@ impl Counts {
         self.permanent += other.permanent;
         self.killed += other.killed;
         self.confirm_probes += other.confirm_probes;
+        self.permits += other.permits;
+        self.strays += other.strays;
         self.slept = self.slept.max(other.slept);
     }
 }
@@ -297,6 +306,7 @@ impl Conditions {
             faultless: faultless && !forsaken,
             guarded,
             by_record: random.chance(30),
+            permits: None,
             forsaken,
         }
     }
@@ -307,7 +317,10 @@ impl World {
         let mut random = Random(seed);
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
-        let conditions = Conditions::draw(&mut random);
+        let mut conditions = Conditions::draw(&mut random);
+        if !conditions.waits && seed.is_multiple_of(3) {
+            conditions.permits = Some([1, 2, 2, 3][random.pick(4)]);
+        }
         let clients = if conditions.forsaken { 1 } else { clients };
         let (guarded, waits) = (conditions.guarded, conditions.waits);
         let mut world = World {
@@ -364,6 +377,15 @@ impl World {
     fn at(&mut self, at: u64, event: Event) {
         self.order += 1;
         self.events.push(Reverse((at, self.order, event)));
+    }
+
+    /// As what all names are locked.
+    fn kind(&self) -> Kind {
+        let permit = |permits| Kind::Permit {
+            permits,
+            slot: None,
+        };
+        self.conditions.permits.map_or(Kind::Plain, permit)
     }
 
     fn quorum(&self) -> usize {

@@ -4,9 +4,10 @@ use super::{Event, MS, RESOLUTION, Random, TODAY, World, trace};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
-    Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, DEQUEUE, EXTEND, EXTEND_MEMBER, FENCE,
+    FENCE_MEMBER, REFILL_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, Script,
 };
+use crate::testing::store::members;
 use crate::testing::store::{Mood, Store, Value, parse};
 
 /// How far clocks differ, and the steps in which fencing tokens see them: as much smaller as everything here.
@@ -77,10 +78,21 @@ impl Server {
 
     /// The locks that it has, and their tokens.
     pub(super) fn locks(&self, t: u64) -> impl Iterator<Item = (u8, usize)> {
-        let keys = self.store.keys(self.time(t));
-        keys.filter_map(|(name, value, _)| match (name, value) {
-            ([resource], Value::Text(text)) => Some((*resource, token(text))),
-            _ => None,
+        let time = self.time(t);
+        let now = i64::try_from(time / 1000).unwrap();
+        let keys = self.store.keys(time);
+        keys.flat_map(move |(name, value, _)| {
+            let tokens = match (name, value) {
+                ([_], Value::Text(text)) => vec![token(text)],
+                ([_], Value::Queue(all)) => all
+                    .iter()
+                    .filter(|member| member.0 >= now)
+                    .map(|member| token(members::token(&member.1).unwrap()))
+                    .collect(),
+                _ => Vec::new(),
+            };
+            let tokens = tokens.into_iter();
+            tokens.map(|token| (name[0], token))
         })
     }
 
@@ -219,6 +231,10 @@ impl Command {
             _ if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => {
                 Command::Set(token(arg(1)), true)
             }
+            _ if is(ACQUIRE_PERMIT) || is(REFILL_MEMBER) => Command::Set(token(args[4]), false),
+            _ if is(RELEASE_MEMBER) => Command::Release(token(args[4]), false),
+            _ if is(EXTEND_MEMBER) => Command::Extend(token(args[4])),
+            _ if is(FENCE_MEMBER) => Command::Fence(token(args[5])),
             _ if is(RELEASE_AND_NOTIFY) || is(RELEASE) => {
                 Command::Release(token(arg(1)), is(RELEASE_AND_NOTIFY))
             }
@@ -300,9 +316,18 @@ impl World {
             Command::Release(token, notifies) => self.release_on(node, token, notifies, args),
             Command::Extend(token) | Command::Fence(token) => {
                 let reply = self.ask(node, args, None);
+                let own = self.beliefs.iter().find(|belief| belief.token == token);
+                let slot = own.and_then(|own| own.slot);
+                let extends = matches!(command, Command::Extend(_));
+                let expected = slot.filter(|_| extends);
+                let expected = expected.map(|slot| format!(":{}\r\n", slot + 1));
                 match &*reply {
+                    // A permit in another slot.
+                    [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
+                        self.tokens[token].not_held.add(node);
+                    }
                     b":0\r\n" => self.tokens[token].not_held.add(node),
-                    b":1\r\n" => self.tokens[token].extended.add(node),
+                    [b':', ..] => self.tokens[token].extended.add(node),
                     _ => {}
                 }
                 reply
@@ -347,7 +372,10 @@ impl World {
             "    node {node}: release {token}: {}",
             reply.escape_ascii()
         );
+        let believed = self.beliefs.iter().any(|belief| belief.token == token);
         match &*reply {
+            // A permit in another slot than the one that was acquired.
+            [b':', ..] if believed && self.conditions.permits.is_some() => self.counts.strays += 1,
             b":0\r\n" => {
                 self.tokens[token].rel.add(node);
                 self.tokens[token].not_held.add(node);
@@ -375,17 +403,19 @@ impl World {
     }
 
     fn set(&mut self, node: usize, token: usize, enqueues: bool, args: &[&[u8]]) -> Vec<u8> {
-        let resource = args[if enqueues { 3 } else { 1 }][0];
-        let mut locks = self.servers[node].locks(self.t);
-        let holder = locks.find(|lock| lock.0 == resource).map(|lock| lock.1);
-        drop(locks);
+        let resource = args[if args[0] == b"SET" { 1 } else { 3 }][0];
+        let locks = self.servers[node].locks(self.t);
+        let holders = locks.filter(|lock| lock.0 == resource);
+        let holders: Vec<usize> = holders.map(|lock| lock.1).collect();
         trace!(
             self,
-            "    node {node}: set {resource} {token}, held by {holder:?}"
+            "    node {node}: set {resource} {token}, held by {holders:?}"
         );
         let history = &self.tokens[token];
         let again = history.set.has(node) && !history.refilled.has(node);
-        let late = history.rel.has(node);
+        // A permit's first release may have been that of another slot.
+        let stray = self.conditions.permits.is_some() && history.refilled.has(node);
+        let late = history.rel.has(node) && !stray;
         self.tokens[token].set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {
@@ -394,27 +424,27 @@ impl World {
         let reply = self.ask(node, args, None);
         match reply[0] {
             b'+' => self.tokens[token].granted.add(node),
-            b'$' => self.denied(node, token, holder, enqueues.then_some(args)),
+            b':' if !reply.starts_with(b":0") => self.tokens[token].granted.add(node),
+            b'$' | b':' => self.denied(node, token, &holders, enqueues.then_some(args)),
             _ if reply.starts_with(b"-NOPERM") => self.tokens[token].forbidden.add(node),
             _ => {}
         }
         reply
     }
 
-    fn denied(
-        &mut self,
-        node: usize,
-        token: usize,
-        holder: Option<usize>,
-        enqueue: Option<&[&[u8]]>,
-    ) {
+    fn denied(&mut self, node: usize, token: usize, holders: &[usize], enqueue: Option<&[&[u8]]>) {
         self.tokens[token].denied.add(node);
-        let Some(holder) = holder else {
+        let mine = &self.tokens[token];
+        let is_freed = |holder: &&usize| {
+            let other = &self.tokens[**holder];
+            mine.client == other.client && other.freed.is_some_and(|at| at < mine.drawn)
+        };
+        let freed = holders.iter().find(is_freed);
+        let Some(&holder) = freed.or(holders.first()) else {
             self.counts.reserved += 1;
             return;
         };
-        let (mine, other) = (&self.tokens[token], &self.tokens[holder]);
-        let freed = mine.client == other.client && other.freed.is_some_and(|at| at < mine.drawn);
+        let freed = freed.is_some();
         // What it could not carry out waits.
         let refused = self.counts.refused > 0;
         self.check(!freed || refused, || {

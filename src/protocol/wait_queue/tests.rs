@@ -356,6 +356,7 @@ fn a_fair_waiter_tries_once_however_short_its_wait_is_and_again_after_a_split_vo
     let split = Rejection {
         lock_infos: Vec::new(),
         granted: 1,
+        ..Rejection::default()
     };
     world.denied(waiter, &split);
     assert!(matches!(world.step(waiter, false), WaiterAction::Park(_)));

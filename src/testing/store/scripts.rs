@@ -10,14 +10,14 @@ use crate::protocol::scripts::{
 use crate::protocol::sha1::sha1;
 
 /// This crate never sends other ones, so it does not matter what a real server says.
-const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
+pub(super) const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
 
 /// The first bytes of a value, or all of it.
 fn start(value: &[u8], length: usize) -> &[u8] {
     value.get(..length).unwrap_or(value)
 }
 
-fn needed<T: std::str::FromStr>(arg: &[u8]) -> Result<T> {
+pub(super) fn needed<T: std::str::FromStr>(arg: &[u8]) -> Result<T> {
     number(arg).ok_or(NOT_ITS_ARGUMENTS)
 }
 
@@ -71,6 +71,10 @@ impl Run<'_> {
         if is(ACQUIRE_IN_ORDER) {
             return self.wait_in_turn(args);
         }
+        let all = [args.keys, args.args].concat();
+        if let Some(answer) = self.run_of_members(hash, &all) {
+            return answer;
+        }
         let number = match () {
             () if is(RELEASE) => self.release(args),
             () if is(RELEASE_AND_NOTIFY) => self.tell(args),
@@ -118,6 +122,10 @@ impl Run<'_> {
         if !self.holds(lock, token)? {
             return Ok(0);
         }
+        self.count(counter, at_least)
+    }
+
+    pub(super) fn count(&mut self, counter: &[u8], at_least: &[u8]) -> Result<i64> {
         let counted: f64 = match self.get(counter)? {
             None => 0.0,
             Some(text) => number(&text).ok_or(Refused(

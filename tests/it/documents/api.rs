@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
-    IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, LostReason, NodeErrors, NodeFacts,
-    NodeState, Options, Problem, RandomError, Redlock, Report, Severity, Tls, Token, redis,
+    IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, Lockable, LostReason, NodeErrors,
+    NodeFacts, NodeState, Options, Problem, RandomError, Redlock, Report, Severity, Tls, Token,
+    redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -46,6 +47,7 @@ fn every_item_has_its_bounds() {
     shown::<Problem>();
     sendable::<Redlock>();
     sendable::<Lock>();
+    cloned::<Lockable>();
     sendable::<KeptLock>();
     cloned::<LostReason>();
     cloned::<Ending>();
@@ -90,6 +92,18 @@ fn every_function_has_its_signature() {
     let _: fn(&Redlock, &'static str, Duration, fn(&mut Lock) -> u8) -> Result<u8, Error> =
         Redlock::with_lock;
     let _: fn(&Redlock, &'static str, Token, Duration) -> Result<Lock, Error> = Redlock::resume;
+    let _: fn(&Redlock, &'static str, u32) -> Result<Lockable, Error> = Redlock::semaphore;
+    let _: fn(&Lockable) -> &[u8] = Lockable::resource;
+    let _: fn(&Lockable, Duration) -> Result<Option<Lock>, Error> = Lockable::try_acquire;
+    let _: fn(&Lockable, Duration) -> Result<Lock, Error> = Lockable::acquire;
+    let _: fn(&Lockable, Duration, Duration) -> Result<Lock, Error> = Lockable::acquire_within;
+    let _: fn(&Lockable, Duration, fn() -> bool) -> Result<Lock, Error> = Lockable::acquire_while;
+    let _: fn(&Lockable, Duration, fn(&mut Lock) -> u8) -> Result<u8, Error> = Lockable::with_lock;
+    let _: fn(&Lockable, Duration, Duration, fn(&KeptLock) -> u8) -> Result<u8, Error> =
+        Lockable::with_kept_lock;
+    let _: fn(&Lockable, Token, Duration) -> Result<Lock, Error> = Lockable::resume;
+    let _: fn(&Lock) -> Option<u32> = Lock::slot;
+    let _: fn(&KeptLock) -> Option<u32> = KeptLock::slot;
     let _: fn(Redlock, fn(&Event<'_>)) -> Redlock = Redlock::with_observer;
     let _: fn(&Redlock, &'static str) -> Result<Inspection, Error> = Redlock::inspect;
     let _: fn(&Redlock, &'static str, &Holder) -> Result<bool, Error> = Redlock::break_lock;

@@ -1,0 +1,55 @@
+-- Permits and read locks: how each of their scripts begins.
+--
+-- KEYS[1]  the lock: a sorted set with a member for each holder: "redlock:", then "s" and the three digits of a permit's
+--          slot, or "r000" for a reader; then the token (20 bytes), and perhaps a label. The score is the last millisecond
+--          in which the holder has it, by this server's clock. The key ends with the largest score, so a set without a
+--          living member is gone by itself.
+--
+-- Other data under this name is never touched.
+
+local name, time = KEYS[1], redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- What is under the name: "none", "s", "r", or another type.
+local found = redis.call('TYPE', name).ok
+if found == 'zset' then
+  found = string.match(redis.call('ZRANGE', name, 0, 0)[1], '^redlock:([rs])%d%d%d') or found
+end
+if found == 's' or found == 'r' then
+  redis.call('ZREMRANGEBYSCORE', name, '-inf', '(' .. string.format('%.0f', now))
+end
+local function head(member)
+  return string.match(member, '^redlock:([rs]%d%d%d)')
+end
+-- All members, in any order.
+local function members()
+  return (found == 's' or found == 'r') and redis.call('ZRANGE', name, 0, -1) or {}
+end
+-- The member of a token. It is `guess`, unless it was acquired with another label.
+local function find(token, guess)
+  if (found == 's' or found == 'r') and redis.call('ZSCORE', name, guess) then
+    return guess
+  end
+  for _, member in ipairs(members()) do
+    if head(member) and string.sub(member, 13, 32) == token then
+      return member
+    end
+  end
+end
+-- Returns an error, if there is one.
+local function set_end()
+  local last = redis.pcall('ZRANGE', name, -1, -1, 'WITHSCORES')
+  local set = last[2] and redis.pcall('PEXPIREAT', name, last[2]) or last
+  return type(set) == 'table' and set.err and set or nil
+end
+-- A member exists for this number of ms from now on. Returns an error, if there is one: then nothing stays for ever.
+local function put(member, ttl)
+  local added = redis.call('ZADD', name, string.format('%.0f', now + ttl), member)
+  local failed = set_end()
+  if failed and added == 1 then
+    redis.pcall('ZREM', name, member)
+    if redis.call('PTTL', name) == -1 then
+      redis.call('DEL', name)
+    end
+  end
+  return failed
+end

@@ -1,0 +1,220 @@
+//! The scripts of permits, written out by hand.
+
+use super::scripts::{NOT_ITS_ARGUMENTS, needed};
+use super::{Answer, Result, Run, Value};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::scripts::{
+    ACQUIRE_PERMIT, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER, RELEASE_MEMBER, Script,
+};
+
+/// What is under a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Text,
+    Members(u8),
+    Other,
+}
+
+/// The kind and slot of a member: `s017`.
+pub(crate) fn head(member: &[u8]) -> Option<&[u8]> {
+    let head = member.strip_prefix(b"redlock:")?.get(..4)?;
+    let (kind, digits) = head.split_first()?;
+    let is_one = b"rs".contains(kind) && digits.iter().all(u8::is_ascii_digit);
+    is_one.then_some(head)
+}
+
+fn slot(member: &[u8]) -> Option<u64> {
+    let digits = head(member)?.strip_prefix(b"s")?;
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
+pub(crate) fn token(member: &[u8]) -> Option<&[u8]> {
+    member.get(12..).map(|rest| rest.get(..20).unwrap_or(rest))
+}
+
+impl Run<'_> {
+    pub(super) fn run_of_members(&mut self, hash: &[u8], args: &[&[u8]]) -> Option<Result<Answer>> {
+        let is = |script: Script| hash == script.hash;
+        let answer = match () {
+            () if is(ACQUIRE_PERMIT) => return Some(self.acquire_permit(args)),
+            () if is(EXTEND_MEMBER) => self.extend_member(args),
+            () if is(RELEASE_MEMBER) => self.release_member(args),
+            () if is(REFILL_MEMBER) => self.refill_member(args),
+            () if is(FENCE_MEMBER) => self.fence_member(args),
+            () => return None,
+        };
+        Some(answer.map(Answer::Int))
+    }
+
+    fn now(&self) -> i64 {
+        i64::try_from(self.store.time / 1000).unwrap_or(i64::MAX)
+    }
+
+    /// What is there, without the members that have ended.
+    fn find_kind(&mut self, lock: &[u8]) -> Result<Found> {
+        let found = match self.value(lock) {
+            None => Found::Nothing,
+            Some(Value::Text(_)) => Found::Text,
+            Some(Value::Queue(members)) => members
+                .first()
+                .and_then(|first| head(&first.1)?.first())
+                .map_or(Found::Other, |kind| Found::Members(*kind)),
+            #[cfg(test)]
+            Some(_) => Found::Other,
+        };
+        if let Found::Members(_) = found {
+            self.may_write(false)?;
+            let now = self.now();
+            self.zset(lock, |members| members.retain(|member| member.0 >= now))?;
+        }
+        Ok(found)
+    }
+
+    fn members(&self, lock: &[u8], found: Found) -> Vec<(i64, Vec<u8>)> {
+        match (found, self.value(lock)) {
+            (Found::Members(_), Some(Value::Queue(members))) => members.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A token's member, and its score.
+    fn member(&self, lock: &[u8], found: Found, id: &[u8], guess: &[u8]) -> Option<(i64, Vec<u8>)> {
+        let members = self.members(lock, found);
+        let guessed = members.iter().find(|member| member.1 == guess);
+        let is = |one: &&(i64, Vec<u8>)| head(&one.1).is_some() && token(&one.1) == Some(id);
+        guessed.or_else(|| members.iter().find(is)).cloned()
+    }
+
+    fn set_end(&mut self, lock: &[u8]) -> Result<()> {
+        let last = match self.value(lock) {
+            Some(Value::Queue(members)) => members.last().map(|last| last.0),
+            _ => None,
+        };
+        if let Some(last) = last {
+            let left = last.saturating_sub(self.now());
+            self.may_write(false)?;
+            let end = u64::try_from(last).ok();
+            match self.entry(lock) {
+                Some(entry) if left > 0 => entry.last = end,
+                _ => drop(self.del(lock)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, lock: &[u8], member: &[u8], ttl: i64) -> Result<()> {
+        let end = self.now().saturating_add(ttl);
+        self.zadd(lock, end, member)?;
+        if mutant(Mutant::EndWithLast) {
+            return self.pexpire(lock, ttl).map(drop);
+        }
+        self.set_end(lock)
+    }
+
+    fn acquire_permit(&mut self, args: &[&[u8]]) -> Result<Answer> {
+        let [lock, value, ttl, permits, preferred] = args[..] else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let found = self.find_kind(lock)?;
+        match found {
+            Found::Text => return Ok(Answer::Int(-1)),
+            Found::Members(b'r') => return Ok(Answer::Int(-2)),
+            Found::Other => return Ok(Answer::Int(-4)),
+            Found::Nothing | Found::Members(_) => {}
+        }
+        let (permits, preferred): (u64, u64) = (needed(permits)?, needed(preferred)?);
+        let members = self.members(lock, found);
+        let taken: Vec<u64> = members.iter().filter_map(|one| slot(&one.1)).collect();
+        let slots = (0..permits).map(|i| (preferred + i) % permits);
+        let free = slots.into_iter().find(|slot| !taken.contains(slot));
+        if let Some(slot) = free {
+            let member = [format!("redlock:s{slot:03}").as_bytes(), value].concat();
+            self.put(lock, &member, needed(ttl)?)?;
+            return Ok(Answer::Int(i64::try_from(slot + 1).unwrap_or(i64::MAX)));
+        }
+        let sum = members.iter().filter(|one| slot(&one.1).is_some());
+        let sum = sum.fold(0, |sum: u32, one| {
+            let [a, b, c, ..] = token(&one.1).unwrap_or_default() else {
+                return sum;
+            };
+            (sum + u32::from_be_bytes([0, *a, *b, *c])) % (1 << 24)
+        });
+        let left = members.first().map_or(0, |first| first.0 - self.now());
+        let denied = format!("{} {sum:06x} -", left.max(0));
+        Ok(Answer::Bulk(denied.into_bytes()))
+    }
+
+    fn extend_member(&mut self, args: &[&[u8]]) -> Result<i64> {
+        let [lock, id, guess, ttl] = args[..] else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let found = self.find_kind(lock)?;
+        let Some((score, member)) = self.member(lock, found, id, guess) else {
+            return Ok(0);
+        };
+        let ttl: i64 = needed(ttl)?;
+        if score < self.now() + ttl {
+            self.put(lock, &member, ttl)?;
+        }
+        Ok(needed::<i64>(member.get(9..12).unwrap_or_default())? + 1)
+    }
+
+    fn release_member(&mut self, args: &[&[u8]]) -> Result<i64> {
+        let [lock, id, guess] = args[..] else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let found = self.find_kind(lock)?;
+        let Some((_, member)) = self.member(lock, found, id, guess) else {
+            return Ok(0);
+        };
+        self.zrem(lock, &member)?;
+        self.set_end(lock)?;
+        Ok(1)
+    }
+
+    fn refill_member(&mut self, args: &[&[u8]]) -> Result<i64> {
+        let [lock, id, wanted, ttl] = args[..] else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let slot_of = |member: &[u8]| head(member).map(<[u8]>::to_vec);
+        let slot = slot_of(wanted).ok_or(NOT_ITS_ARGUMENTS)?;
+        let found = self.find_kind(lock)?;
+        let kind = slot.first().copied().unwrap_or_default();
+        if found != Found::Nothing && found != Found::Members(kind) {
+            return Ok(0);
+        }
+        let mut own = self.member(lock, found, id, wanted);
+        if let Some((_, stray)) = own.take_if(|own| slot_of(&own.1).as_ref() != Some(&slot)) {
+            self.zrem(lock, &stray)?;
+            self.set_end(lock)?;
+        }
+        let ttl: i64 = needed(ttl)?;
+        let (score, member) = match own {
+            Some((score, member)) => (Some(score), member),
+            None => {
+                let mut others = self.members(lock, found).into_iter();
+                let taken = others.any(|other| slot_of(&other.1).as_ref() == Some(&slot));
+                if kind == b's' && taken {
+                    return Ok(0);
+                }
+                (None, wanted.to_vec())
+            }
+        };
+        if score.is_none_or(|score| score < self.now() + ttl) {
+            self.put(lock, &member, ttl)?;
+        }
+        Ok(1)
+    }
+
+    fn fence_member(&mut self, args: &[&[u8]]) -> Result<i64> {
+        let [lock, counter, id, at_least, guess] = args[..] else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let found = self.find_kind(lock)?;
+        match self.member(lock, found, id, guess) {
+            Some(_) => self.count(counter, at_least),
+            None => Ok(0),
+        }
+    }
+}
