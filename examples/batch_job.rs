@@ -41,7 +41,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         // Until Ctrl-C, however long.
         match redlock.acquire_while(RESOURCE, TTL, running) {
             Ok(lock) => lock,
-            Err(redlock_sync::Error::Cancelled) => {
+            Err(redlock_sync::Error::Cancelled(_)) => {
                 println!("interrupted while waiting");
                 return Ok(ExitCode::from(130));
             }

@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The signal comes on a thread of its own, and not at all once the lock is released.
     signalled.recv_timeout(TTL)?;
     match lock.release() {
-        Err(redlock_sync::Error::Lost) => println!("release says so too: the lock was lost"),
+        Err(redlock_sync::Error::Lost(_)) => println!("release says so too: the lock was lost"),
         other => return Err(format!("the loss went unnoticed: {other:?}").into()),
     }
     Ok(())

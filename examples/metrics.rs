@@ -244,10 +244,10 @@ impl Metrics {
                 ..
             } => {
                 let result = match error {
-                    redlock_sync::Error::Busy => "busy",
-                    redlock_sync::Error::TooSlow => "too_slow",
+                    redlock_sync::Error::Busy(_) => "busy",
+                    redlock_sync::Error::TooSlow(_) => "too_slow",
                     redlock_sync::Error::Unavailable(_) => "unavailable",
-                    redlock_sync::Error::Cancelled => "cancelled",
+                    redlock_sync::Error::Cancelled(_) => "cancelled",
                     _ => "other",
                 };
                 self.acquisition(class(resource).0, result, *wait, *attempts);

@@ -87,7 +87,7 @@ impl Acquirer<'_> {
         let attempt = self.attempt(None);
         match self.carry_out(attempt, None)? {
             Attempted::Acquired(lock) => Ok(lock),
-            Attempted::Failed(failure, _) => Err(error(failure)),
+            Attempted::Failed(failure, _) => Err(self.error(failure)),
         }
     }
 
@@ -116,7 +116,7 @@ impl Acquirer<'_> {
             };
             let held_here = was_held_here || waiting.is_held_here(self.resource);
             if is_over(end) || failure.is_hopeless() {
-                return Err(error(failure));
+                return Err(self.error(failure));
             }
             let pause = self.pause(&failure);
             tried = Some(PlainTry {
@@ -164,7 +164,7 @@ impl Acquirer<'_> {
             // The last try is made shortly before the end.
             let pause = rest.map_or(pause, |rest| pause.min((rest / 2).max(LAST_PAUSE)));
             if failure.is_hopeless() || rest.is_some_and(|rest| rest <= pause) {
-                return Err(error(failure));
+                return Err(self.error(failure));
             }
             self.sleep(pause)?;
         }
@@ -193,7 +193,7 @@ impl Acquirer<'_> {
                     waiting.ends(self.resource);
                     attempted?
                 }
-                WaiterAction::GiveUp(failure) => return Err(error(failure)),
+                WaiterAction::GiveUp(failure) => return Err(self.error(failure)),
             };
             let (failure, rejection) = match attempted {
                 Attempted::Acquired(lock) => return Ok(lock),
@@ -222,7 +222,7 @@ impl Acquirer<'_> {
         // It may have forked: then only the parent goes on waiting.
         match keep_trying() && self.shared.is_ours() {
             true => Ok(()),
-            false => Err(Error::Cancelled),
+            false => Err(Error::cancelled(self.resource)),
         }
     }
 
@@ -235,6 +235,22 @@ impl Acquirer<'_> {
                 pause.min(wait.saturating_add(jitter(Duration::ZERO, min)))
             }),
             _ => pause,
+        }
+    }
+
+    /// Nothing is left of the validity.
+    pub(crate) fn too_slow(&self) -> Error {
+        Error::too_slow(self.resource, Duration::ZERO, self.ttl.duration())
+    }
+
+    fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Busy(end) => {
+                let left = |end: Instant| end.saturating_duration_since(clock::instant());
+                Error::busy(self.resource, end.map(left))
+            }
+            Failure::TooSlow => self.too_slow(),
+            Failure::Unavailable(nodes) => Error::Unavailable(nodes),
         }
     }
 
@@ -280,7 +296,7 @@ impl Acquirer<'_> {
                 Tried::Expired => return failed(Failure::TooSlow),
                 Tried::Denied(rejection) => {
                     self.in_other_use(&rejection)?;
-                    return Ok(Attempted::Failed(Failure::Busy, rejection));
+                    return Ok(Attempted::Failed(Failure::Busy(None), rejection));
                 }
                 Tried::Unavailable(errors) => {
                     return match errors.same_server() {
@@ -323,14 +339,6 @@ impl Acquirer<'_> {
 
 fn is_over(end: Option<Instant>) -> bool {
     end.is_some_and(|end| clock::instant() >= end)
-}
-
-fn error(failure: Failure) -> Error {
-    match failure {
-        Failure::Busy => Error::Busy,
-        Failure::TooSlow => Error::TooSlow,
-        Failure::Unavailable(nodes) => Error::Unavailable(nodes),
-    }
 }
 
 fn report(resource: &[u8], answer: &Answer, took: Duration) {

@@ -1,7 +1,10 @@
 //! What the command `redlock` needs beside the public interface. It may change in any version.
 
+use std::time::Duration;
+
 use crate::label::Label;
 use crate::ops::list;
+use crate::text;
 use crate::{Error, Listing, Redlock};
 
 /// The longest label, in bytes.
@@ -18,4 +21,9 @@ pub fn list(
     mut progress: impl FnMut(usize),
 ) -> Result<Listing, Error> {
     list::list(redlock, pattern, &mut progress)
+}
+
+/// A time, rounded for people.
+pub fn human(time: Duration) -> String {
+    text::human(time)
 }

@@ -46,7 +46,7 @@ impl Lock {
     /// ```
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.fence();
-        if let Err(Error::Lost) = token
+        if let Err(Error::Lost(_)) = token
             && self.is_valid()
         {
             self.taken();
@@ -65,7 +65,7 @@ impl Lock {
         loop {
             let left = self.remaining();
             if left.is_zero() {
-                return Err(Error::Lost);
+                return Err(Error::lost(&self.resource));
             }
             if let Some(token) = self.fencing_token.get() {
                 return Ok(*token);
@@ -78,7 +78,7 @@ impl Lock {
                 // Another thread may have been first: one lock has one number.
                 Fenced::Token(token) => drop(self.fencing_token.set(token)),
                 Fenced::Again => {}
-                Fenced::Lost => return Err(Error::Lost),
+                Fenced::Lost => return Err(Error::lost(&self.resource)),
                 Fenced::Unavailable(nodes) => return Err(Error::Unavailable(nodes)),
             }
         }
@@ -94,7 +94,7 @@ impl KeptLock {
     /// for all its functions and callbacks.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         let token = self.lock().fence();
-        if let Err(Error::Lost) = token
+        if let Err(Error::Lost(_)) = token
             && self.is_valid()
         {
             self.lock().taken();

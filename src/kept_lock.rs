@@ -64,7 +64,7 @@ impl Lock {
     /// ```
     pub fn keep_alive(mut self, max_hold: Duration) -> Result<KeptLock, Error> {
         if !self.is_valid() {
-            return Err(Error::Lost);
+            return Err(Error::lost(&self.resource));
         }
         let (now, lease) = (Point::now(), self.lease());
         let (held, old) = (lease.held(now), lease.deadline);

@@ -125,7 +125,7 @@
 //! # let redlock = Redlock::new(["redis://127.0.0.1"])?;
 //! match redlock.acquire("shop:account:17", Duration::from_secs(10)) {
 //!     Ok(lock) => lock.release()?,
-//!     Err(Error::Busy) => println!("another has it"),
+//!     Err(Error::Busy(_)) => println!("another has it"),
 //!     Err(Error::Unavailable(nodes)) => {
 //!         for (index, cause) in nodes.iter() {
 //!             println!("node {index}: {cause}");
@@ -228,6 +228,7 @@ mod kept_lock;
 mod label;
 /// A held lock.
 mod lock;
+mod lock_error;
 /// What stands in a lock's key.
 mod lock_value;
 /// Locks that are not plain ones.
@@ -270,6 +271,7 @@ pub use error::{Error, NodeErrors, RandomError};
 pub use into_node::{IntoNode, IntoNodes};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
+pub use lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};
 pub use lockable::Lockable;
 pub use observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};

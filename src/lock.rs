@@ -179,9 +179,9 @@ impl Lock {
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         let remaining = self.remaining();
         if remaining.is_zero() {
-            Err(Error::Lost)
+            Err(Error::lost(&self.resource))
         } else if remaining < at_least {
-            Err(Error::TooSlow)
+            Err(Error::too_slow(&self.resource, remaining, at_least))
         } else {
             Ok(())
         }
@@ -212,13 +212,13 @@ impl Lock {
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.restart_guard)?;
         if !self.shared.is_ours() {
-            return Err(Error::Lost);
+            return Err(Error::lost(&self.resource));
         }
         let old = self.lease().deadline;
         let extended = if self.validity().is_err() {
-            Err(Error::Lost)
+            Err(Error::lost(&self.resource))
         } else if self.extensions_left == 0 {
-            Err(Error::ExtensionLimit(self.max_extensions))
+            Err(Error::extension_limit(&self.resource, self.max_extensions))
         } else {
             self.renew(ttl)
         };
@@ -239,13 +239,15 @@ impl Lock {
                 let op = self.lease().repair(repair, Point::now());
                 drop(self.shared.driver.run(op));
                 // The repair may have taken its time.
-                self.validity().map(drop).map_err(|_| Error::Lost)
+                self.validity()
+                    .map(drop)
+                    .map_err(|_| Error::lost(&self.resource))
             }
             Extended::Lost(loss) => {
                 self.report(loss);
                 let name = self.shown();
                 say!(warn, "lock {name} was found lost when it was extended");
-                Err(Error::Lost)
+                Err(Error::lost(&self.resource))
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
         }
@@ -317,7 +319,7 @@ impl Lock {
             .notify(|| Event::extension(resource, left, renewal, &extended));
         // The observer may have taken its time.
         if extended.is_ok() && !self.is_valid() {
-            return Err(Error::Lost);
+            return Err(Error::lost(&self.resource));
         }
         extended
     }
@@ -348,7 +350,7 @@ impl Lock {
     ///   ends with its ttl on the others.
     pub fn release(mut self) -> Result<(), Error> {
         if !self.end() {
-            return Err(Error::Lost);
+            return Err(Error::lost(&self.resource));
         }
         let outcome = if self.validity().is_err() {
             self.write_release();
@@ -367,7 +369,7 @@ impl Lock {
                 let loss = self.lease().lose(LostReason::Taken);
                 self.report(loss);
                 self.ended(Ending::WasLost);
-                Err(Error::Lost)
+                Err(Error::lost(&self.resource))
             }
             Outcome::Unavailable { errors, .. } => {
                 self.ended(Ending::NotConfirmed);

@@ -162,8 +162,8 @@ const char *redlock_version_string(void);
 /* What a status code means, in a few words. Static; never NULL, for any number. */
 const char *redlock_status_string(int status);
 
-/* The text of the last failure in this thread, with more detail than the code: the cause at each
-   failed node, for example. Never a password. A call that succeeds does not change it; it is empty
+/* The text of the last failure in this thread, with more detail than the code: the lock's name, for how
+   long another has it, the cause at each failed node. Never a password. A call that succeeds does not change it; it is empty
    before the first failure.
    Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);

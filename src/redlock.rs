@@ -222,7 +222,7 @@ impl Redlock {
         let tried = acquirer.once();
         match notified(shared.observer(), tried, began, &acquirer) {
             Ok(lock) => Ok(Some(lock)),
-            Err(Error::Busy) => Ok(None),
+            Err(Error::Busy(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -521,7 +521,10 @@ fn notified(
         Ok(mut lock) => {
             lock.acquired(wait, acquirer.attempts);
             // The observer may have taken its time (rule R4).
-            lock.is_valid().then_some(lock).ok_or(Error::TooSlow)
+            match lock.is_valid() {
+                true => Ok(lock),
+                false => Err(acquirer.too_slow()),
+            }
         }
         Err(error) => {
             observer.notify(|| Event::NotAcquired {

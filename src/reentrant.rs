@@ -30,8 +30,13 @@ impl Held {
     ///
     /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended, and a logger or an observer calls this.
     fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Result<T, Error> {
-        let lock = self.lock.try_borrow().map_err(|_| Error::Busy)?;
-        lock.as_ref().map(ask).ok_or(Error::Lost)
+        let lock = self
+            .lock
+            .try_borrow()
+            .map_err(|_| Error::busy(&self.resource, None))?;
+        lock.as_ref()
+            .map(ask)
+            .ok_or_else(|| Error::lost(&self.resource))
     }
 }
 
@@ -187,7 +192,7 @@ impl Reentrant {
         let entry = ReentrantLock { held };
         let left = entry.held.with(Lock::remaining)?;
         if left.is_zero() {
-            return Err(Error::Lost);
+            return Err(Error::lost(&entry.held.resource));
         }
         if left < ttl.validity() / 2 {
             entry.extend(ttl.duration())?;
@@ -271,8 +276,8 @@ impl ReentrantLock {
         match self.held.lock.try_borrow_mut().as_deref_mut() {
             Ok(Some(lock)) => lock.extend(ttl),
             // A logger or an observer uses the lock while it is being extended.
-            Err(_) => Err(Error::Busy),
-            Ok(None) => Err(Error::Lost),
+            Err(_) => Err(Error::busy(&self.held.resource, None)),
+            Ok(None) => Err(Error::lost(&self.held.resource)),
         }
     }
 
@@ -298,7 +303,7 @@ impl ReentrantLock {
                 lock.release()
             }
             None => match self.held.with(Lock::is_valid) {
-                Ok(false) | Err(Error::Lost) => Err(Error::Lost),
+                Ok(false) | Err(Error::Lost(_)) => Err(Error::lost(&self.held.resource)),
                 // It is being extended.
                 _ => Ok(()),
             },

@@ -417,14 +417,14 @@ static void acquire_ask_extend_release(redlock_t *redlock)
 
     other = lock;
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "a", 1, TTL, &other));
-    CHECK(other == NULL && last_error_has("held by another"));
+    CHECK(other == NULL && last_error_has("another has the lock \"a\""));
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "a", 1, TTL, 0, &other));
     IS(REDLOCK_BUSY, redlock_acquire_within(redlock, "a", 1, TTL, 20, &other));
     left = 3;
     IS(REDLOCK_CANCELLED,
        redlock_acquire_while(redlock, "a", 1, TTL, count_down, &left, &other));
     CHECK(other == NULL && left == -1);
-    CHECK(last_error_has("told to stop"));
+    CHECK(last_error_has("told to stop waiting for the lock \"a\""));
 
     OK(redlock_lock_extend(lock, 2 * TTL));
     CHECK(redlock_lock_remaining_ms(lock) > TTL);

@@ -56,7 +56,7 @@ out = ffi.new("redlock_lock_t **")
 ok(redlock.redlock_acquire_within(client, name, len(name), TTL, WAIT, out))
 lock = out[0]
 assert redlock.redlock_try_acquire(client, name, len(name), TTL, out) == redlock.REDLOCK_BUSY
-assert out[0] == ffi.NULL and "held by another" in last_error()
+assert out[0] == ffi.NULL and "another has the lock" in last_error()
 assert 0 < redlock.redlock_lock_remaining_ms(lock) < TTL
 ok(redlock.redlock_lock_ensure(lock, 1))
 ok(redlock.redlock_lock_extend(lock, 2 * TTL))

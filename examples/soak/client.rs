@@ -123,7 +123,7 @@ impl Journal {
         let at = now();
         match result {
             Ok(()) => self.note(call),
-            Err(Error::Lost) => {
+            Err(Error::Lost(_)) => {
                 self.note(&format!("{call}: lost"));
                 self.write(&Record::Lost { at });
             }
@@ -136,9 +136,9 @@ impl Journal {
     /// An acquire has failed.
     fn missed(&mut self, error: &Error) {
         match error {
-            Error::Busy => self.note("acquire: busy"),
+            Error::Busy(_) => self.note("acquire: busy"),
             Error::Unavailable(_) => self.note("acquire: unavailable"),
-            Error::TooSlow => self.note("acquire: too slow"),
+            Error::TooSlow(_) => self.note("acquire: too slow"),
             error => self.write(&Record::Wrong(format!("acquire: {error}"))),
         }
     }
@@ -191,7 +191,7 @@ impl Worker<'_> {
                     }
                 }
                 Ok(None) => self.journal.note("acquire: busy"),
-                Err(Error::Cancelled) => self.journal.note("acquire: cancelled"),
+                Err(Error::Cancelled(_)) => self.journal.note("acquire: cancelled"),
                 Err(error) => self.journal.missed(&error),
             }
             std::thread::sleep(ms(self.random.below(8)));

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use super::client::{Client, redlock_of};
 use super::lock::Handle;
 use super::*;
-use crate::{Error, Lock, Redlock, Token};
+use crate::{Lock, Redlock, Token};
 
 /// What all ways to a lock have in common.
 ///
@@ -37,8 +37,8 @@ extern "C" fn redlock_try_acquire(
     out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
 ) -> c_int {
     let work = |redlock: &Redlock, resource: &[u8]| {
-        let lock = redlock.try_acquire(resource, ms(ttl))?;
-        lock.ok_or_else(|| Error::Busy.into())
+        let lock = redlock.acquire_within(resource, ms(ttl), Duration::ZERO);
+        lock.map_err(Into::into)
     };
     // SAFETY: the header demands it.
     unsafe { acquire(client, resource, len, out, work) }

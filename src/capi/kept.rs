@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::callback::{Callback, LostFn, reason_code};
 use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
 use super::*;
-use crate::Error;
 use crate::clock;
 use crate::sync::lock;
 
@@ -18,7 +17,8 @@ const WAIT_SLICE: Duration = Duration::from_millis(50);
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c_int {
     status(|| {
-        let mut held = handle(lock)?.change()?;
+        let handle = handle(lock)?;
+        let mut held = handle.change()?;
         match *held {
             Held::Kept(_) => return Err(Failure::config("the lock is kept alive already")),
             Held::Reentrant(_) => return Err(is_reentrant()),
@@ -26,7 +26,7 @@ extern "C" fn redlock_lock_keep_alive(lock: Option<&Handle>, max_hold: u64) -> c
         }
         *held = match replace(&mut *held, Held::Ended) {
             Held::Plain(lock) => Held::Kept(lock.keep_alive(ms(max_hold))?),
-            Held::Kept(_) | Held::Reentrant(_) | Held::Ended => return Err(Error::Lost.into()),
+            Held::Kept(_) | Held::Reentrant(_) | Held::Ended => return Err(handle.lost()),
         };
         Ok(())
     })
@@ -39,7 +39,7 @@ extern "C" fn redlock_lock_stop(lock: Option<&Handle>) -> c_int {
         let mut held = handle.change()?;
         match &*held {
             Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(Error::Lost.into()),
+            Held::Ended => return Err(handle.lost()),
             Held::Kept(_) => {}
         }
         if let Held::Kept(lock) = replace(&mut *held, Held::Ended) {
@@ -78,7 +78,7 @@ extern "C" fn redlock_lock_wait_lost(lock: Option<&Handle>, timeout: u64) -> c_i
                 Held::Ended => true,
             };
             if lost {
-                return Err(Error::Lost.into());
+                return Err(handle.lost());
             }
             if left.is_some_and(|left| left <= slice) {
                 return Ok(());
@@ -110,7 +110,7 @@ extern "C" fn redlock_lock_on_lost(
         let kept = match &*held {
             Held::Kept(kept) => kept,
             Held::Plain(_) | Held::Reentrant(_) => return Err(not_kept()),
-            Held::Ended => return Err(Error::Lost.into()),
+            Held::Ended => return Err(handle.lost()),
         };
         let callback = Arc::new(Callback::new(function, user));
         lock(&handle.callbacks).push(callback.clone());

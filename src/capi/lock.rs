@@ -15,7 +15,7 @@ use crate::{Error, KeptLock, Lock, ReentrantLock, Token};
 /// `redlock_lock_t`.
 pub(super) struct Handle {
     process: u32,
-    resource: Box<[u8]>,
+    pub(super) resource: Arc<[u8]>,
     /// `None`: an entry of a reentrant lock, which cannot be resumed.
     token: Option<Token>,
     held: RwLock<Held>,
@@ -60,8 +60,12 @@ impl Handle {
         if self.process == std::process::id() && !self.is_calling_back() {
             Ok(())
         } else {
-            Err(Error::Lost.into())
+            Err(self.lost())
         }
+    }
+
+    pub(super) fn lost(&self) -> Failure {
+        Error::lost(&self.resource).into()
     }
 
     fn is_calling_back(&self) -> bool {
@@ -178,11 +182,12 @@ extern "C" fn redlock_lock_is_valid(lock: Option<&Handle>) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_ensure(lock: Option<&Handle>, at_least: u64) -> c_int {
     status(|| {
-        match &*handle(lock)?.read()? {
+        let handle = handle(lock)?;
+        match &*handle.read()? {
             Held::Plain(lock) => lock.ensure(ms(at_least))?,
             Held::Kept(lock) => lock.ensure(ms(at_least))?,
             Held::Reentrant(entry) => entry.lock()?.ensure(ms(at_least))?,
-            Held::Ended => return Err(Error::Lost.into()),
+            Held::Ended => return Err(handle.lost()),
         }
         Ok(())
     })
@@ -209,11 +214,12 @@ extern "C" fn redlock_lock_fencing_token(
         if out.is_none() {
             return Err(Failure::null("out"));
         }
-        token = match &*handle(lock)?.read()? {
+        let handle = handle(lock)?;
+        token = match &*handle.read()? {
             Held::Plain(lock) => lock.fencing_token()?,
             Held::Kept(lock) => lock.fencing_token()?,
             Held::Reentrant(entry) => entry.lock()?.fencing_token()?,
-            Held::Ended => return Err(Error::Lost.into()),
+            Held::Ended => return Err(handle.lost()),
         };
         Ok(())
     });
@@ -260,14 +266,15 @@ extern "C" fn redlock_lock_resource(lock: Option<&Handle>, buf: *mut c_void, cap
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
     status(|| {
-        match &mut *handle(lock)?.change()? {
+        let handle = handle(lock)?;
+        match &mut *handle.change()? {
             Held::Plain(lock) => lock.extend(ms(ttl))?,
             Held::Reentrant(entry) => entry.lock()?.extend(ms(ttl))?,
             Held::Kept(_) => {
                 let text = "the lock is kept alive: it is renewed by itself";
                 return Err(Failure::config(text));
             }
-            Held::Ended => return Err(Error::Lost.into()),
+            Held::Ended => return Err(handle.lost()),
         }
         Ok(())
     })
@@ -281,16 +288,16 @@ extern "C" fn redlock_lock_extend(lock: Option<&Handle>, ttl: u64) -> c_int {
 unsafe fn end(
     lock: *mut Handle,
     can: impl FnOnce(&Held) -> Result<(), Failure>,
-    work: impl FnOnce(Held) -> Result<(), Failure>,
+    work: impl FnOnce(Held, &Handle) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     // SAFETY: alive until it is made a box again below; callbacks share it until then.
     let Some(handle) = (unsafe { lock.as_ref() }) else {
         return Ok(());
     };
     if handle.is_calling_back() {
-        return Err(Error::Lost.into());
+        return Err(handle.lost());
     }
-    let mut result = Ok(Err(Error::Lost.into()));
+    let mut result = Ok(Err(handle.lost()));
     // In a forked child what it holds is inert, and its locks are not to be touched.
     if handle.process == std::process::id() {
         let held = handle.held.write();
@@ -299,7 +306,7 @@ unsafe fn end(
         let old = replace(&mut *held, Held::Ended);
         drop(held);
         let held = old;
-        result = catch_unwind(AssertUnwindSafe(|| work(held)));
+        result = catch_unwind(AssertUnwindSafe(|| work(held, handle)));
         end_callbacks(handle.take_callbacks());
     }
     // SAFETY: it was made of a box, and is ended exactly once; the callbacks are done.
@@ -309,7 +316,7 @@ unsafe fn end(
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
-    let work = |held| match held {
+    let work = |held, handle: &Handle| match held {
         Held::Plain(lock) => lock.release().map_err(Into::into),
         Held::Kept(lock) => lock.release().map_err(Into::into),
         Held::Reentrant(mut entry) => {
@@ -319,7 +326,7 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
             std::mem::forget(entry);
             lock.release().map_err(Into::into)
         }
-        Held::Ended => Err(Error::Lost.into()),
+        Held::Ended => Err(handle.lost()),
     };
     let can = |held: &Held| match held {
         Held::Reentrant(entry) => entry.check(),
@@ -331,7 +338,7 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_leak(lock: *mut Handle) {
-    let work = |held| {
+    let work = |held, _: &Handle| {
         match held {
             Held::Plain(lock) => lock.leak(),
             Held::Kept(lock) => lock.stop().leak(),

@@ -108,12 +108,12 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let code = match error {
-            Error::Busy => REDLOCK_BUSY,
-            Error::Lost => REDLOCK_LOST,
-            Error::TooSlow => REDLOCK_TOO_SLOW,
+            Error::Busy(_) => REDLOCK_BUSY,
+            Error::Lost(_) => REDLOCK_LOST,
+            Error::TooSlow(_) => REDLOCK_TOO_SLOW,
             Error::Unavailable(_) => REDLOCK_UNAVAILABLE,
             Error::ExtensionLimit(_) => REDLOCK_EXTENSION_LIMIT,
-            Error::Cancelled => REDLOCK_CANCELLED,
+            Error::Cancelled(_) => REDLOCK_CANCELLED,
             Error::Config(_) => REDLOCK_CONFIG,
             Error::Random(_) => REDLOCK_RANDOM,
         };
@@ -283,7 +283,7 @@ extern "C" fn redlock_version_string() -> *const c_char {
 extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
     let text = match status {
         REDLOCK_OK => c"success",
-        REDLOCK_BUSY => c"the lock is held by another",
+        REDLOCK_BUSY => c"another has the lock",
         REDLOCK_LOST => c"the lock is no longer held",
         REDLOCK_TOO_SLOW => c"not enough of the lock's validity is left",
         REDLOCK_UNAVAILABLE => c"too few nodes answered",

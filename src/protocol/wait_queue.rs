@@ -200,7 +200,7 @@ impl<W: Clone> WaitQueues<W> {
     /// What a waiter should do. `held_here`: a thread of this process seems to hold the lock.
     pub(crate) fn step(&mut self, id: u64, held_here: bool, now: Point) -> WaiterAction {
         let Some(waiter) = self.waiters.get_mut(&id) else {
-            return WaiterAction::GiveUp(Failure::Busy);
+            return WaiterAction::GiveUp(Failure::Busy(None));
         };
         if waiter.is_hopeless {
             return WaiterAction::GiveUp(self.failure(id));
@@ -261,9 +261,9 @@ impl<W: Clone> WaitQueues<W> {
     /// of no use.
     fn park(&mut self, id: u64, until: Instant, held_here: bool) -> WaiterAction {
         let Some(waiter) = self.waiters.get_mut(&id) else {
-            return WaiterAction::GiveUp(Failure::Busy);
+            return WaiterAction::GiveUp(Failure::Busy(None));
         };
-        let failed = !matches!(waiter.last_failure, None | Some(Failure::Busy));
+        let failed = !matches!(waiter.last_failure, None | Some(Failure::Busy(_)));
         match waiter.request.end.filter(|end| *end <= until) {
             Some(_) if failed && !held_here => {
                 waiter.takes_no_hand_off = true;
@@ -279,17 +279,23 @@ impl<W: Clone> WaitQueues<W> {
         let queue = waiter.and_then(|waiter| self.queues.get(&waiter.resource));
         let own = waiter.and_then(|waiter| waiter.last_failure.clone());
         own.or_else(|| queue?.last_failure.clone())
-            .unwrap_or(Failure::Busy)
+            .unwrap_or(Failure::Busy(None))
     }
 
     /// The attempt of a waiter gave no lock.
     pub(crate) fn failed(
         &mut self,
         id: u64,
-        (failure, pause): (Failure, Duration),
+        (mut failure, pause): (Failure, Duration),
         rejection: &Rejection,
         now: Instant,
     ) {
+        let quorum = majority(self.subscriptions.nodes());
+        let holder = rejection.holder(quorum);
+        if let (Failure::Busy(end), Some(_)) = (&mut failure, holder) {
+            let free = rejection.free_in(quorum);
+            *end = free.and_then(|free| now.checked_add(free));
+        }
         if !mutant(Mutant::NoTryAfterHandOff) {
             self.return_to_queue(id, now);
         }
@@ -299,7 +305,7 @@ impl<W: Clone> WaitQueues<W> {
         };
         if let State::Front(poller) = &mut waiter.state {
             match failure {
-                Failure::Busy => poller.denied(rejection, subscriptions, rng, now),
+                Failure::Busy(_) => poller.denied(rejection, subscriptions, rng, now),
                 _ => poller.failed(pause, now),
             }
         }
@@ -311,10 +317,7 @@ impl<W: Clone> WaitQueues<W> {
         if hopeless {
             return self.end_all_waits(id);
         }
-        let quorum = majority(self.subscriptions.nodes());
-        let split = rejection.granted > 0
-            && !rejection.is_reserved(1)
-            && rejection.holder(quorum).is_none();
+        let split = rejection.granted > 0 && !rejection.is_reserved(1) && holder.is_none();
         // After a split vote, another try is part of the same attempt.
         let soon = waiter.arrived.mono + self.node_timeout;
         waiter.owed_an_attempt &= split && now < soon;

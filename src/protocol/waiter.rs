@@ -14,7 +14,8 @@ use crate::protocol::quorum::Ttl;
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    Busy,
+    /// When the holder's time is over, if that is known.
+    Busy(Option<Instant>),
     TooSlow,
     Unavailable(NodeErrors),
 }

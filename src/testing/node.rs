@@ -177,12 +177,12 @@ impl Node {
     /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_millis(20));
     ///
     /// node.hold("account:17", "web-3:4711", Duration::MAX)?;
-    /// assert!(matches!(redlock.acquire_within("account:17", ttl, wait), Err(Error::Busy)));
+    /// assert!(matches!(redlock.acquire_within("account:17", ttl, wait), Err(Error::Busy(_))));
     ///
     /// node.release("account:17");
     /// let mut lock = redlock.acquire_within("account:17", ttl, wait)?;
     /// node.hold("account:17", "web-3:4711", ttl)?;
-    /// assert!(matches!(lock.extend(ttl), Err(Error::Lost)));
+    /// assert!(matches!(lock.extend(ttl), Err(Error::Lost(_))));
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hold(
@@ -254,7 +254,7 @@ impl Node {
     /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
     /// node.advance(Duration::from_secs(11));
     /// assert!(node.holder("account:17").is_none());
-    /// assert!(matches!(lock.release(), Err(Error::Lost)));
+    /// assert!(matches!(lock.release(), Err(Error::Lost(_))));
     /// # Ok::<(), Error>(())
     /// ```
     pub fn advance(&self, time: Duration) {

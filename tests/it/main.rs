@@ -11,6 +11,7 @@ mod capi;
 mod locks {
     mod edges;
     mod ends;
+    mod errors;
     mod fencing;
     mod fork;
     mod input;

@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGCHLD, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::Job;
+use crate::busy::say_busy;
 use crate::plan::{ends_the_wait, handled};
 use crate::{End, failed, processes, report};
 
@@ -71,10 +72,9 @@ pub(crate) fn acquire(
         };
         let name = job.name.as_encoded_bytes();
         let mut result = redlock.acquire_while(name, job.ttl, keep_trying);
-        if ended_by.is_none() && matches!(result, Err(Error::Cancelled)) {
+        if ended_by.is_none() && matches!(result, Err(Error::Cancelled(_))) {
             // The slice is over. One attempt more says why there is no lock.
-            let last = redlock.try_acquire(name, job.ttl);
-            result = last.and_then(|lock| lock.ok_or(Error::Busy));
+            result = redlock.acquire_within(name, job.ttl, Duration::ZERO);
         }
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
         if let Some(signal) = ended_by {
@@ -87,12 +87,12 @@ pub(crate) fn acquire(
         match error {
             // Waiting is of no use: a wrong password, say.
             Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(failed(&error)),
-            Error::Busy if left <= slice => {
-                info!("another has the lock");
+            Error::Busy(_) if left <= slice => {
+                say_busy(&redlock, name);
                 return Err(End::Code(job.conflict));
             }
-            Error::Busy => outage = false,
-            Error::Unavailable(_) | Error::TooSlow if left > slice => {
+            Error::Busy(_) => outage = false,
+            Error::Unavailable(_) | Error::TooSlow(_) if left > slice => {
                 if !outage {
                     report(format_args!("{error}; waiting goes on"));
                 }

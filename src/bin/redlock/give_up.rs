@@ -66,7 +66,7 @@ pub(crate) fn give_up(
     };
     match result {
         Ok(()) => end,
-        Err(Error::Lost) => {
+        Err(Error::Lost(_)) => {
             say_lost();
             End::Code(LOST)
         }
@@ -95,7 +95,7 @@ fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
         };
         match result {
             Err(Error::Unavailable(_)) if lock.remaining() > 2 * PAUSE => thread::sleep(PAUSE),
-            Err(Error::Lost) => return Err(Error::Lost),
+            Err(lost @ Error::Lost(_)) => return Err(lost),
             result => {
                 lock.leak();
                 return result;

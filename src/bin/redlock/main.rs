@@ -18,6 +18,7 @@ use output::{flush, report};
 #[cfg(target_os = "linux")]
 mod acquire;
 mod arguments;
+mod busy;
 #[cfg(target_os = "linux")]
 mod child;
 mod doctor;

@@ -53,7 +53,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
         match lock.keep_alive(job.max_hold) {
             Ok(kept) => break (kept, started),
             // We stood still, and nothing has begun yet.
-            Err(Error::Lost) => {}
+            Err(Error::Lost(_)) => {}
             Err(Error::Config(error)) => return no_process("a thread", &error),
             Err(error) => return failed(&error),
         }

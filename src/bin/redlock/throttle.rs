@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
-use log::info;
 use redlock_sync::Redlock;
 
 use crate::arguments::Throttle;
+use crate::busy::say_too_soon;
 use crate::{End, UNAVAILABLE, environment, exec, failed, report};
 
 /// COMMAND takes the place of this process: nothing stays to watch over it.
@@ -18,7 +18,7 @@ pub(crate) fn throttle(
     let lock = match redlock.try_acquire(name.as_encoded_bytes(), given.every.0) {
         Ok(Some(lock)) => lock,
         Ok(None) => {
-            info!("too soon: it has been less than {}", given.every);
+            say_too_soon(redlock, name.as_encoded_bytes(), &given.every.to_string());
             return End::Code(given.conflict_exit_code);
         }
         Err(error) => return failed(&error),

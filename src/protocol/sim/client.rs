@@ -1005,7 +1005,7 @@ impl World {
                 if self.clients[c].threads[thread].wait.is_some() {
                     return match tried {
                         Tried::Denied(rejection) => {
-                            self.in_vain(c, thread, Failure::Busy, &rejection);
+                            self.in_vain(c, thread, Failure::Busy(None), &rejection);
                         }
                         Tried::Unavailable(errors) => {
                             let failure = Failure::Unavailable(errors);

@@ -370,7 +370,7 @@ impl World {
         }
         let here = self.is_connected(c, resource) || was_here;
         let over = |at: Instant| request.end.is_some_and(|end| at >= end);
-        let for_nothing = !matches!(failure, Failure::Busy) && over(now + pause);
+        let for_nothing = !matches!(failure, Failure::Busy(_)) && over(now + pause);
         if over(now) || for_nothing || failure.is_hopeless() {
             self.clients[c].threads[thread].wait = None;
             let pause = self.rest();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::NodeErrors;
-use crate::protocol::queue::Turn;
+use crate::protocol::queue::{LockInfo, Turn};
 
 // For the simulation.
 impl<W: Clone> WaitQueues<W> {
@@ -33,7 +33,7 @@ struct World {
 
 fn busy() -> PlainTry {
     PlainTry {
-        failure: Failure::Busy,
+        failure: Failure::Busy(None),
         pause: MS,
         held_here: true,
     }
@@ -125,7 +125,7 @@ fn a_process_without_waiters_does_not_notify_itself() {
     world.pass(50 * MS);
     world.step(waiter, false);
     assert_eq!(notifies(&mut world), Some(Notify::First), "it is trying");
-    let failure = (Failure::Busy, MS);
+    let failure = (Failure::Busy(None), MS);
     world
         .queues
         .failed(waiter, failure, &Rejection::default(), world.now.mono);
@@ -161,7 +161,7 @@ fn there_is_no_hand_off_while_the_front_tries_or_after_its_end() {
     assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
     assert_eq!(world.release(), None);
     let rejection = Rejection::default();
-    let failure = (Failure::Busy, MS);
+    let failure = (Failure::Busy(None), MS);
     world
         .queues
         .failed(front, failure, &rejection, world.now.mono);
@@ -169,7 +169,7 @@ fn there_is_no_hand_off_while_the_front_tries_or_after_its_end() {
     assert_eq!(world.release(), None);
     assert!(matches!(
         world.step(front, false),
-        WaiterAction::GiveUp(Failure::Busy)
+        WaiterAction::GiveUp(Failure::Busy(_))
     ));
 }
 
@@ -209,7 +209,7 @@ fn a_waiter_whose_hand_off_failed_is_first_again() {
     let mut world = world();
     let [first, second] = [0, 1].map(|thread| world.join(thread, None));
     assert_eq!(world.release(), Some((first, 0)));
-    let (rejection, failure) = (Rejection::default(), (Failure::Busy, MS));
+    let (rejection, failure) = (Rejection::default(), (Failure::Busy(None), MS));
     world
         .queues
         .failed(first, failure, &rejection, world.now.mono);
@@ -237,7 +237,7 @@ fn subscriptions_are_made_only_for_other_processes_and_end_a_second_later() {
     ));
     assert!(!world.queues.must_forward(NAME, 0, world.now.mono));
     let rejection = Rejection::default();
-    let failure = (Failure::Busy, MS);
+    let failure = (Failure::Busy(None), MS);
     world
         .queues
         .failed(waiter, failure, &rejection, world.now.mono);
@@ -292,7 +292,7 @@ fn a_waiter_that_never_tried_gets_the_last_error_of_its_queue() {
     assert!(
         matches!(
             world.step(second, false),
-            WaiterAction::GiveUp(Failure::Busy)
+            WaiterAction::GiveUp(Failure::Busy(_))
         ),
         "it has tried"
     );
@@ -311,7 +311,7 @@ impl World {
     }
 
     fn denied(&mut self, waiter: u64, rejection: &Rejection) {
-        let failure = (Failure::Busy, 50 * MS);
+        let failure = (Failure::Busy(None), 50 * MS);
         self.queues
             .failed(waiter, failure, rejection, self.now.mono);
     }
@@ -348,7 +348,7 @@ fn a_fair_waiter_tries_once_however_short_its_wait_is_and_again_after_a_split_vo
     let late = world.join_fair(2, Some(Duration::ZERO));
     assert!(matches!(
         world.step(late, false),
-        WaiterAction::GiveUp(Failure::Busy)
+        WaiterAction::GiveUp(Failure::Busy(_))
     ));
     world.give_up(late);
     world.pass(MS);
@@ -469,4 +469,48 @@ fn a_hopeless_waiter_leaves_the_queues_on_the_nodes() {
     world.fails(waiter, true);
     assert!(world.is_over(waiter), "though it has time");
     assert!(world.give_up(waiter));
+}
+
+/// The end of the holder's time is known only if a majority of the nodes names one holder.
+#[test]
+fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
+    let info = |holder, left| LockInfo {
+        left: Some(left),
+        holder: Some(holder),
+        ..LockInfo::default()
+    };
+    let [two, three] = [2000 * MS, 3000 * MS];
+    for (infos, free) in [
+        (vec![info(1, two)], Some(two)),
+        // The lock is reserved for another waiter.
+        (
+            vec![LockInfo {
+                holder: None,
+                ..info(1, three)
+            }],
+            None,
+        ),
+        (
+            vec![LockInfo {
+                left: None,
+                ..info(1, three)
+            }],
+            None,
+        ),
+        (vec![], None),
+    ] {
+        let mut world = world();
+        let waiter = world.join(0, None);
+        world.step(waiter, false);
+        let rejection = Rejection {
+            lock_infos: infos.clone(),
+            ..Rejection::default()
+        };
+        let (failure, now) = ((Failure::Busy(None), MS), world.now.mono);
+        world.queues.failed(waiter, failure, &rejection, now);
+        let Failure::Busy(end) = world.queues.failure(waiter) else {
+            panic!("it was denied");
+        };
+        assert_eq!(end, free.map(|free| now + free), "{infos:?}");
+    }
 }

@@ -190,7 +190,7 @@ fn long_job_outlives_its_ttl_and_stops_when_its_lock_is_lost() {
     for line in [
         "twice its ttl",
         "signal: the lock is lost (Taken)",
-        "the lock is no longer held",
+        "is no longer held",
         "why: Some(Taken)",
         "release says so too",
     ] {

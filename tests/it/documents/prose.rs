@@ -483,7 +483,7 @@ fn everything(servers: &[Server], nodes: &[String]) {
         let inspection = redlock.inspect("shop:a").unwrap();
         assert!(matches!(inspection.state(), LockState::Held { .. }));
         let busy = redlock.acquire_within("shop:a", TTL, ms(100)).err();
-        assert!(matches!(busy, Some(Error::Busy)), "{busy:?}");
+        assert!(matches!(busy, Some(Error::Busy(_))), "{busy:?}");
         std::thread::scope(|scope| {
             let next = scope.spawn(|| redlock.acquire("shop:a", TTL).unwrap().release());
             eventually("it waits on all nodes", || {

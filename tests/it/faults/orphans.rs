@@ -67,7 +67,7 @@ fn giving_up_on_slow_connections_leaves_no_key() {
                 drop(lock);
             }
             Ok(None) => panic!("trial {trial}: the lock is free"),
-            Err(error @ (Error::Unavailable(_) | Error::TooSlow)) => {
+            Err(error @ (Error::Unavailable(_) | Error::TooSlow(_))) => {
                 given_up += 1;
                 outcomes.push(format!("trial {trial}: {error}"));
             }

@@ -146,7 +146,7 @@ fn an_extension_that_misses_its_quorum_brings_nothing_back() {
         for server in &servers[..quorum] {
             server.command(&["DEL", "a", "kept"]);
         }
-        assert!(matches!(lock.extend(2 * TTL), Err(Error::Lost)));
+        assert!(matches!(lock.extend(2 * TTL), Err(Error::Lost(_))));
         assert!(kept.wait_lost(Duration::from_secs(10)));
         assert_eq!(kept.lost(), Some(LostReason::Taken));
         assert_eq!(holders(&servers[..quorum], "a"), 0, "{nodes} nodes");

@@ -312,7 +312,10 @@ fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
         let wait = |resource: &str| {
             for redlock in [&redlock, &fair] {
                 let result = redlock.acquire_within(resource, TTL, ms(100));
-                assert!(matches!(result, Err(Error::Busy)), "{resource}: {result:?}");
+                assert!(
+                    matches!(result, Err(Error::Busy(_))),
+                    "{resource}: {result:?}"
+                );
             }
         };
         for resource in ["list", "endless"] {

@@ -636,7 +636,7 @@ impl World {
             let gone = case.fault.key() == Key::Gone && !case.survives();
             match lock.release() {
                 Ok(()) if !gone => {}
-                Err(Error::Lost) if gone => {}
+                Err(Error::Lost(_)) if gone => {}
                 other => panic!("{name}: released after healing: {other:?}"),
             }
         }
@@ -785,7 +785,7 @@ fn use_it(
         timed("extend", &mut || match lock.extend(2 * TTL) {
             Ok(()) => {}
             Err(Error::Unavailable(_)) if faulty > 1 => {}
-            Err(Error::Lost) if fault == Killed => {}
+            Err(Error::Lost(_)) if fault == Killed => {}
             Err(error) => panic!("{name}: {error}"),
         });
         if shared {
@@ -801,7 +801,7 @@ fn use_it(
         timed("release", &mut || match lock.take().map(Lock::release) {
             None | Some(Ok(())) => {}
             Some(Err(Error::Unavailable(_))) if faulty > 1 => {}
-            Some(Err(Error::Lost)) if fault == Killed => {}
+            Some(Err(Error::Lost(_))) if fault == Killed => {}
             Some(Err(error)) => panic!("{name}: {error}"),
         });
     }

@@ -76,9 +76,9 @@ fn a_child_has_connections_of_its_own_and_the_locks_it_inherits_are_inert() {
                 let (held, dropped, released) = inherited.take().unwrap();
                 assert_eq!(held.remaining(), ms(0));
                 assert!(!held.is_valid());
-                assert!(matches!(held.ensure(ms(1)), Err(Error::Lost)));
-                assert!(matches!(held.extend(TTL), Err(Error::Lost)));
-                assert!(matches!(released.release(), Err(Error::Lost)));
+                assert!(matches!(held.ensure(ms(1)), Err(Error::Lost(_))));
+                assert!(matches!(held.extend(TTL), Err(Error::Lost(_))));
+                assert!(matches!(released.release(), Err(Error::Lost(_))));
                 drop(dropped);
                 // The parent's are the parent's, and new ones can be had.
                 assert!(clone.try_acquire("held", TTL).unwrap().is_none());
@@ -180,7 +180,7 @@ fn a_fork_while_other_threads_are_in_the_middle_of_a_step_harms_neither() {
 fn assert_kept_inert(lock: &KeptLock) {
     assert!(!lock.is_valid() && lock.lost().is_some());
     assert_eq!((lock.remaining(), lock.hold_left()), (ms(0), ms(0)));
-    assert!(matches!(lock.ensure(ms(0)), Err(Error::Lost)));
+    assert!(matches!(lock.ensure(ms(0)), Err(Error::Lost(_))));
     assert!(lock.wait_lost(Duration::MAX));
     lock.on_lost(|_| panic!("no thread watches it here"));
     assert!(!lock.resource().is_empty() && format!("{lock:?}").starts_with("KeptLock("));
@@ -206,11 +206,11 @@ fn kept_locks_are_inert_in_a_child_and_go_on_in_the_parent() {
                 for (i, lock) in kept.into_iter().enumerate() {
                     match i {
                         0 => drop(lock),
-                        1 => assert!(matches!(lock.release(), Err(Error::Lost))),
+                        1 => assert!(matches!(lock.release(), Err(Error::Lost(_)))),
                         _ => assert!(!lock.stop().is_valid()),
                     }
                 }
-                assert!(matches!(plain.keep_alive(TTL), Err(Error::Lost)));
+                assert!(matches!(plain.keep_alive(TTL), Err(Error::Lost(_))));
                 // A thread of the child's own renews what it takes itself.
                 assert!(redlock.try_acquire("0", ttl).unwrap().is_none());
                 let own = keep("of the child");
@@ -442,7 +442,7 @@ fn a_child_does_not_enter_what_its_parent_holds() {
         let mut inherited = Some(inherited);
         let child = forked(|| {
             assert!(!outer.is_valid());
-            assert!(matches!(outer.extend(TTL), Err(Error::Lost)));
+            assert!(matches!(outer.extend(TTL), Err(Error::Lost(_))));
             assert!(locks.try_acquire("a", TTL).unwrap().is_none());
             drop(inherited.take());
             let own = locks.acquire("c", TTL).unwrap();

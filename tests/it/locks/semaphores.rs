@@ -42,7 +42,7 @@ fn as_many_hold_it_as_there_are_permits_and_each_has_another_slot() {
         assert_eq!(slots(&held), BTreeSet::from([0, 1, 2]));
         assert!(two.try_acquire(TTL).unwrap().is_none());
         let waited = two.acquire_within(TTL, ms(30));
-        assert!(matches!(waited, Err(Error::Busy)));
+        assert!(matches!(waited, Err(Error::Busy(_))));
         let freed = held.remove(1);
         let slot = freed.slot();
         freed.release().unwrap();
@@ -159,7 +159,7 @@ fn one_name_is_one_kind_of_lock_and_other_data_is_never_touched() {
         let text = config(pool.try_acquire(TTL));
         assert!(text.contains("holds data that is no lock"), "{text}");
         let lost = pool.resume(Token::from_bytes([7; 20]), TTL).unwrap();
-        assert!(matches!(lost.release(), Err(Error::Lost)));
+        assert!(matches!(lost.release(), Err(Error::Lost(_))));
         for server in &servers {
             assert!(server.exists(NAME));
         }
@@ -182,7 +182,7 @@ fn a_set_that_was_damaged_by_hand_gives_no_permit_twice() {
     server.command(&["DEL", NAME]);
     let mut lost = permit(&two);
     server.command(&["DEL", NAME]);
-    assert!(matches!(lost.extend(TTL), Err(Error::Lost)));
+    assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));
 }
 
 #[test]

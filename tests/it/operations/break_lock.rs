@@ -41,13 +41,13 @@ fn a_holder_learns_of_the_break_by_its_next_extension_renewal_or_release() {
         break_lock("extended");
         // It asks no node.
         assert!(extended.is_valid());
-        assert!(matches!(extended.extend(TTL), Err(Error::Lost)));
+        assert!(matches!(extended.extend(TTL), Err(Error::Lost(_))));
         assert!(!extended.is_valid());
         drop(extended);
 
         let released = take(&redlock, "released");
         break_lock("released");
-        assert!(matches!(released.release(), Err(Error::Lost)));
+        assert!(matches!(released.release(), Err(Error::Lost(_))));
 
         let kept = redlock.acquire("kept", ms(3000)).unwrap();
         let kept = kept.keep_alive(Duration::from_secs(600)).unwrap();
@@ -71,7 +71,7 @@ fn a_majority_of_the_nodes_is_enough_and_less_is_an_error() {
     servers[2].kill();
     assert!(operator.break_lock("a", &of_lock).unwrap());
     assert!(!servers[0].exists("a") && !servers[1].exists("a"));
-    assert!(matches!(lock.release(), Err(Error::Lost)));
+    assert!(matches!(lock.release(), Err(Error::Lost(_))));
 
     let lock = take(&redlock, "b");
     let of_lock = holder(&operator, "b");
@@ -160,7 +160,7 @@ fn waiting_processes_are_notified() {
             assert!(operator.break_lock("a", &shown).unwrap());
             let next = waits.join().unwrap().unwrap();
             assert!(next.token() != held.token());
-            assert!(matches!(held.release(), Err(Error::Lost)));
+            assert!(matches!(held.release(), Err(Error::Lost(_))));
             next.release().unwrap();
         });
     }

@@ -96,7 +96,7 @@ fn a_logger_that_panics_at_every_line_changes_nothing() {
         });
         let short = redlock.acquire("short", ms(50)).unwrap();
         eventually("it is lost", || !short.is_valid());
-        assert!(matches!(short.release(), Err(redlock_sync::Error::Lost)));
+        assert!(matches!(short.release(), Err(redlock_sync::Error::Lost(_))));
         eventually("all vote again", || {
             let lock = take(&redlock, "vote");
             let votes = servers.iter().all(|server| server.exists("vote"));

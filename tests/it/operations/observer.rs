@@ -75,12 +75,12 @@ fn in_words(event: &Event<'_>) -> String {
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::Config(_) => "Config",
-        Error::Busy => "Busy",
-        Error::Lost => "Lost",
-        Error::TooSlow => "TooSlow",
+        Error::Busy(_) => "Busy",
+        Error::Lost(_) => "Lost",
+        Error::TooSlow(_) => "TooSlow",
         Error::Unavailable(_) => "Unavailable",
         Error::ExtensionLimit(_) => "ExtensionLimit",
-        Error::Cancelled => "Cancelled",
+        Error::Cancelled(_) => "Cancelled",
         Error::Random(_) => "Random",
         _ => "?",
     }
@@ -242,38 +242,38 @@ fn every_loss_is_told_once_and_before_the_end() {
     };
     let ended: &[&str] = &["acquired 1", "lost Expired", "ended WasLost"];
     check("expired, released", ended, &|| {
-        assert!(matches!(expired().release(), Err(Error::Lost)));
+        assert!(matches!(expired().release(), Err(Error::Lost(_))));
     });
     check("expired, dropped", ended, &|| drop(expired()));
     check("expired, leaked", ended, &|| expired().leak());
     check("expired, asked, released", ended, &|| {
         let lock = expired();
         assert!(!lock.is_valid() && lock.ensure(ms(1)).is_err());
-        assert!(matches!(lock.release(), Err(Error::Lost)));
+        assert!(matches!(lock.release(), Err(Error::Lost(_))));
     });
     check("expired, kept", ended, &|| {
-        assert!(matches!(expired().keep_alive(HOUR), Err(Error::Lost)));
+        assert!(matches!(expired().keep_alive(HOUR), Err(Error::Lost(_))));
     });
     let not_extended = "not extended by hand Lost";
     let refused = &["acquired 1", "lost Expired", not_extended, "ended WasLost"];
     check("expired, extended", refused, &|| {
-        assert!(matches!(expired().extend(TTL), Err(Error::Lost)));
+        assert!(matches!(expired().extend(TTL), Err(Error::Lost(_))));
     });
     let ended: &[&str] = &["acquired 1", "lost Taken", "ended WasLost"];
     check("taken, released", ended, &|| {
-        assert!(matches!(taken().release(), Err(Error::Lost)));
+        assert!(matches!(taken().release(), Err(Error::Lost(_))));
     });
     check("taken, asked for a number", ended, &|| {
-        assert!(matches!(taken().fencing_token(), Err(Error::Lost)));
+        assert!(matches!(taken().fencing_token(), Err(Error::Lost(_))));
     });
     check("taken, kept, asked for a number", ended, &|| {
         let kept = taken().keep_alive(HOUR).unwrap();
-        assert!(matches!(kept.fencing_token(), Err(Error::Lost)));
+        assert!(matches!(kept.fencing_token(), Err(Error::Lost(_))));
         assert_eq!(kept.lost(), Some(LostReason::Taken));
     });
     let refused = &["acquired 1", "lost Taken", not_extended, "ended WasLost"];
     check("taken, extended", refused, &|| {
-        assert!(matches!(taken().extend(TTL), Err(Error::Lost)));
+        assert!(matches!(taken().extend(TTL), Err(Error::Lost(_))));
     });
     // What keeps it finds out, or its holder, whichever is first.
     let limit = &["acquired 1", "lost HoldLimit", "ended WasLost"];
@@ -433,7 +433,7 @@ fn an_observer_that_sleeps_at_a_renewal_holds_up_no_renewal_and_hears_of_none_be
     });
     let [a, b, c] = locks;
     a.release().unwrap();
-    assert!(matches!(b.release(), Err(Error::Lost)));
+    assert!(matches!(b.release(), Err(Error::Lost(_))));
     c.release().unwrap();
     let told = told.take();
     let of_b: Vec<&String> = told
@@ -476,7 +476,7 @@ fn an_observer_that_sleeps_at_a_loss_holds_up_nobody_and_hears_of_the_end_behind
     delete(&servers, "lost");
     eventually("the observer sleeps", || sleeping.load(Ordering::SeqCst));
     assert_eq!(lost.lost(), Some(LostReason::Taken));
-    assert!(matches!(lost.release(), Err(Error::Lost)));
+    assert!(matches!(lost.release(), Err(Error::Lost(_))));
     // The renewals go on, and others lock what was lost.
     take(&redlock, "lost").release().unwrap();
     assert!(!other.wait_lost(Duration::from_secs(4)));
@@ -512,18 +512,18 @@ fn a_lock_that_an_observer_slept_away_is_not_given_out() {
     let redlock = redlock(&servers).with_observer(observer);
     assert!(matches!(
         redlock.try_acquire("a", ms(500)),
-        Err(Error::TooSlow)
+        Err(Error::TooSlow(_))
     ));
     assert!(matches!(
         redlock.acquire_within("a", ms(500), ms(0)),
-        Err(Error::TooSlow)
+        Err(Error::TooSlow(_))
     ));
     let ended = ["acquired 1", "lost Expired", "ended WasLost"];
     assert_eq!(told.take(), [ended, ended].concat());
     sleeps.store(false, Ordering::SeqCst);
     let mut lock = redlock.acquire("a", ms(500)).unwrap();
     sleeps.store(true, Ordering::SeqCst);
-    assert!(matches!(lock.extend(ms(550)), Err(Error::Lost)));
+    assert!(matches!(lock.extend(ms(550)), Err(Error::Lost(_))));
     drop(lock);
     let ended = [
         "acquired 1",

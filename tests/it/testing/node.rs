@@ -41,7 +41,7 @@ fn a_holder_is_shown_with_its_token_label_and_time() {
     assert_eq!(node.locks(), [b"a", b"b"]);
     assert!(node.release("a"));
     assert!(!node.release("a"));
-    assert!(matches!(lock.release(), Err(Error::Lost)));
+    assert!(matches!(lock.release(), Err(Error::Lost(_))));
     other.release().unwrap();
 }
 
@@ -96,7 +96,7 @@ fn all_locks_are_denied_until_they_are_released() {
     all(&nodes, |node| node.hold_all().unwrap());
     for name in ["a", "b"] {
         assert!(redlock.try_acquire(name, TTL).unwrap().is_none());
-        assert!(matches!(redlock.acquire(name, TTL), Err(Error::Busy)));
+        assert!(matches!(redlock.acquire(name, TTL), Err(Error::Busy(_))));
     }
     all(&nodes, Node::release_all);
     redlock.acquire("a", TTL).unwrap().release().unwrap();

@@ -285,7 +285,7 @@ fn a_waiter_that_gives_up_its_turn_passes_it_on() {
             let took = next.join().unwrap() - released;
             assert!(took < TURN, "{took:?}");
             match gone.join().unwrap() {
-                Ok(()) | Err(Error::Cancelled) => {}
+                Ok(()) | Err(Error::Cancelled(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         });
@@ -312,7 +312,7 @@ fn one_attempt_leaves_a_free_lock_to_the_waiter_for_which_it_is_reserved() {
         assert!(!servers[0].exists("a"));
         assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
         let busy = redlock.acquire_within("a", TTL, Duration::ZERO);
-        assert!(matches!(busy, Err(Error::Busy)), "{busy:?}");
+        assert!(matches!(busy, Err(Error::Busy(_))), "{busy:?}");
         // A client that is not fair ignores reservations.
         drop(take(&connected(&servers), "a"));
         // Nor is it reserved for ever.

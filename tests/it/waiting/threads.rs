@@ -210,7 +210,7 @@ fn waits_end_in_hand_offs(trials: u32) {
                         lock.release().unwrap();
                         true
                     }
-                    Err(Error::Busy) => false,
+                    Err(Error::Busy(_)) => false,
                     Err(error) => panic!("trial {trial}: {error}"),
                 });
                 std::thread::sleep(holds[kind]);
@@ -295,7 +295,7 @@ fn leave_a_queue(
                 redlock.acquire_while("a", TTL, keep_trying)
             }));
             match result {
-                Ok(Err(Error::Cancelled)) => assert!(!panics, "{case}"),
+                Ok(Err(Error::Cancelled(_))) => assert!(!panics, "{case}"),
                 Ok(result) => panic!("{case}: {result:?}"),
                 Err(_) => assert!(panics, "{case}"),
             }
@@ -384,7 +384,7 @@ fn many_wait(threads: u64) {
                         ok.fetch_add(1, Ordering::Relaxed);
                         lock.release().unwrap();
                     }
-                    Err(Error::Busy) => {
+                    Err(Error::Busy(_)) => {
                         busy.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => panic!("{error}"),
@@ -447,7 +447,7 @@ fn a_single_attempt_never_waits_though_others_do() {
                 let since = Instant::now();
                 assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
                 let result = redlock.acquire_within("a", TTL, Duration::ZERO);
-                assert!(matches!(result, Err(Error::Busy)), "{result:?}");
+                assert!(matches!(result, Err(Error::Busy(_))), "{result:?}");
                 assert!(since.elapsed() < 2 * NODE_TIMEOUT);
             }
             lock.release().unwrap();
@@ -534,7 +534,7 @@ fn subscriptions_end_soon_after_the_last_need() {
                     ears() == 3 && channels().len() == 3
                 });
                 if gives_up {
-                    assert!(matches!(next.join().unwrap(), Err(Error::Busy)));
+                    assert!(matches!(next.join().unwrap(), Err(Error::Busy(_))));
                     lock.release().unwrap();
                 } else {
                     lock.release().unwrap();
@@ -551,7 +551,7 @@ fn subscriptions_end_soon_after_the_last_need() {
         // Also after the nodes are dropped.
         let lock = take(&other, "a");
         let result = redlock.acquire_within("a", TTL, ms(500));
-        assert!(matches!(result, Err(Error::Busy)), "{result:?}");
+        assert!(matches!(result, Err(Error::Busy(_))), "{result:?}");
         assert_eq!(ears(), 3);
         drop(redlock);
         lock.release().unwrap();

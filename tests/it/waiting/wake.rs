@@ -277,7 +277,7 @@ fn a_waiter_that_gives_up_when_the_lock_is_released_wakes_the_next_process() {
                 let released = Instant::now();
                 lock.release().unwrap();
                 let result = leaver.join().unwrap();
-                assert!(matches!(result, Err(Error::Cancelled)), "{result:?}");
+                assert!(matches!(result, Err(Error::Cancelled(_))), "{result:?}");
                 let took = next.join().unwrap() - released;
                 assert!(
                     took < PROMPT,
@@ -409,7 +409,7 @@ fn works_without_notifications(servers: &[Server], limited: &Redlock, what: &str
             let lock = holder.acquire("a", TTL).unwrap();
             assert!(next.try_acquire("a", TTL).unwrap().is_none(), "{what}");
             let result = next.acquire_within("a", TTL, ms(300));
-            assert!(matches!(result, Err(Error::Busy)), "{what}: {result:?}");
+            assert!(matches!(result, Err(Error::Busy(_))), "{what}: {result:?}");
             std::thread::scope(|scope| {
                 let waits = waiter(scope, || take_turn(next));
                 std::thread::sleep(ms(200));
@@ -669,7 +669,7 @@ fn a_lock_that_is_flushed_is_found_free_by_its_waiters() {
         let next = next.join().unwrap();
         // It polls every second, at least.
         assert!(flushed.elapsed() < Duration::from_secs(4));
-        assert!(matches!(lock.release(), Err(Error::Lost)));
+        assert!(matches!(lock.release(), Err(Error::Lost(_))));
         next.release().unwrap();
     });
     nothing_is_left(&servers);

@@ -6,6 +6,9 @@ use std::time::Duration;
 use redlock_sync::{Error, Lock, Options, Redlock};
 use speak::{Contender, Said};
 
+/// There is no lock.
+const GONE: &str = "the lock is no longer held";
+
 struct Ours {
     redlock: Redlock,
     locks: HashMap<String, Lock>,
@@ -19,7 +22,7 @@ impl Contender for Ours {
                 self.locks.insert(name.to_owned(), lock);
                 Said::Held(left)
             }
-            Err(Error::Busy) => Said::busy(Error::Busy),
+            Err(busy @ Error::Busy(_)) => Said::busy(busy),
             Err(error) => Said::failed(error),
         }
     }
@@ -27,18 +30,19 @@ impl Contender for Ours {
     fn release(&mut self, name: &str) -> Said {
         match self.locks.remove(name).map(Lock::release) {
             Some(Ok(())) => Said::Ok,
-            Some(Err(Error::Lost)) | None => Said::lost(Error::Lost),
+            Some(Err(lost @ Error::Lost(_))) => Said::lost(lost),
+            None => Said::lost(GONE),
             Some(Err(error)) => Said::failed(error),
         }
     }
 
     fn extend(&mut self, name: &str, ttl: Duration) -> Said {
         let Some(lock) = self.locks.get_mut(name) else {
-            return Said::lost(Error::Lost);
+            return Said::lost(GONE);
         };
         match lock.extend(ttl) {
             Ok(()) => Said::Held(lock.remaining()),
-            Err(Error::Lost) => Said::lost(Error::Lost),
+            Err(lost @ Error::Lost(_)) => Said::lost(lost),
             Err(error) => Said::failed(error),
         }
     }
@@ -46,14 +50,15 @@ impl Contender for Ours {
     fn check(&mut self, name: &str) -> Said {
         match self.locks.get(name).map(Lock::remaining) {
             Some(left) if !left.is_zero() => Said::Held(left),
-            _ => Said::lost(Error::Lost),
+            _ => Said::lost(GONE),
         }
     }
 
     fn fence(&mut self, name: &str) -> Said {
         match self.locks.get(name).map(Lock::fencing_token) {
             Some(Ok(number)) => Said::Fence(number),
-            Some(Err(Error::Lost)) | None => Said::lost(Error::Lost),
+            Some(Err(lost @ Error::Lost(_))) => Said::lost(lost),
+            None => Said::lost(GONE),
             Some(Err(error)) => Said::failed(error),
         }
     }

@@ -1,0 +1,90 @@
+//! What errors say of the lock: its name, and the times that are known.
+
+use crate::support;
+
+use redlock_sync::{Busy, Error, Lock, Redlock};
+use support::*;
+
+fn busy(result: Result<Lock, Error>) -> Busy {
+    match result {
+        Err(Error::Busy(busy)) => busy,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits(redlock: &Redlock) -> Busy {
+    busy(redlock.acquire_within("a", TTL, ms(600)))
+}
+
+#[test]
+fn a_wait_in_vain_says_for_how_long_the_holder_has_the_lock() {
+    for nodes in [1, 3, 5] {
+        let servers = Server::several(nodes);
+        let [holder, other] = [(); 2].map(|()| connected(&servers));
+        let lock = take(&holder, "a");
+        let at_once = busy(other.acquire_within("a", TTL, ms(0)));
+        assert_eq!((at_once.resource(), at_once.left()), (&b"a"[..], None));
+        assert_eq!(at_once.to_string(), "another has the lock \"a\"");
+        let error = waits(&other);
+        let left = error.left().unwrap();
+        let sooner = lock.remaining().saturating_sub(ms(500));
+        assert!(left > sooner && left <= TTL, "{left:?} of {sooner:?}");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("another has the lock \"a\", for "),
+            "{text}"
+        );
+        lock.release().unwrap();
+    }
+}
+
+#[test]
+fn time_is_told_only_of_a_holder_that_a_majority_names_and_that_ends() {
+    let set = |servers: &[Server], end: &[&str], values: [&str; 3]| {
+        for (server, value) in servers.iter().zip(values) {
+            server.command(&[&["SET", "a", value], end].concat());
+        }
+    };
+    let (one, other) = ("aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb");
+    let ends: &[&str] = &["PX", "60000"];
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    set(&servers, ends, [one, one, other]);
+    assert!(waits(&redlock).left().is_some());
+    set(&servers, ends, [one, other, "cccccccccccccccccccc"]);
+    assert_eq!(waits(&redlock).left(), None);
+    set(&servers, &[], [one; 3]);
+    assert_eq!(waits(&redlock).left(), None);
+}
+
+#[test]
+fn what_is_too_slow_or_over_names_the_lock_and_the_bound() {
+    for nodes in [1, 3] {
+        let servers = Server::several(nodes);
+        let redlock = connected(&servers);
+        let redlock = redlock.with_options(options().max_extensions(0)).unwrap();
+        let mut lock = take(&redlock, "shop:a");
+        let Err(Error::TooSlow(slow)) = lock.ensure(2 * TTL) else {
+            panic!("there is not so much time");
+        };
+        assert_eq!((slow.resource(), slow.asked()), (&b"shop:a"[..], 2 * TTL));
+        assert!(slow.left() >= lock.remaining() && slow.left() < TTL);
+        match lock.extend(TTL) {
+            Err(Error::ExtensionLimit(limit)) => {
+                assert_eq!((limit.resource(), limit.limit()), (&b"shop:a"[..], 0));
+            }
+            other => panic!("{other:?}"),
+        }
+        for server in &servers {
+            server.command(&["DEL", "shop:a"]);
+        }
+        match lock.release() {
+            Err(Error::Lost(lost)) => assert_eq!(lost.resource(), b"shop:a"),
+            other => panic!("{other:?}"),
+        }
+        match redlock.acquire_while("shop:b", TTL, || false) {
+            Err(Error::Cancelled(cancelled)) => assert_eq!(cancelled.resource(), b"shop:b"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
