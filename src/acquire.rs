@@ -10,10 +10,10 @@ use crate::net::leader::Waiter;
 use crate::options::Options;
 use crate::protocol::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::kind::Kind;
-use crate::protocol::operation::{Answer, Outcome};
+use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::{QueueEntry, Turn};
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl, majority};
-use crate::protocol::script::Key;
+use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 use crate::shown::Shown;
 use crate::text::human;
@@ -96,7 +96,11 @@ impl Acquirer<'_> {
         let since = clock::instant();
         let end = since.checked_add(wait);
         if !self.kind.is_plain() {
-            return self.poll(end);
+            let polled = self.poll(end);
+            if polled.is_err() {
+                self.unmark();
+            }
+            return polled;
         }
         self.ask()?;
         let waiting = &self.shared.waiting;
@@ -152,14 +156,15 @@ impl Acquirer<'_> {
 
     /// Tries again and again, without a queue.
     fn poll(&mut self, end: Option<Instant>) -> Result<Lock, Error> {
+        let since = clock::instant();
         loop {
             self.ask()?;
-            let attempt = self.attempt(None);
+            let attempt = self.attempt(None).since(since);
             let failure = match self.carry_out(attempt, None)? {
                 Attempted::Acquired(lock) => return Ok(lock),
                 Attempted::Failed(failure, _) => failure,
             };
-            let pause = self.pause(&failure);
+            let pause = self.pause(&failure).min(self.longest_pause());
             let rest = end.map(|end| end.saturating_duration_since(clock::instant()));
             // The last try is made shortly before the end.
             let pause = rest.map_or(pause, |rest| pause.min((rest / 2).max(LAST_PAUSE)));
@@ -167,6 +172,23 @@ impl Acquirer<'_> {
                 return Err(self.error(failure));
             }
             self.sleep(pause)?;
+        }
+    }
+
+    /// A writer's mark lives for longer than that.
+    fn longest_pause(&self) -> Duration {
+        match self.kind {
+            Kind::Write(mark) if mark.life > 0 => Duration::from_millis(mark.life / 2),
+            _ => Duration::MAX,
+        }
+    }
+
+    /// A writer that gives up takes its mark back, which would keep readers out for a time.
+    fn unmark(&self) {
+        if matches!(self.kind, Kind::Write(mark) if mark.life > 0) && self.shared.is_ours() {
+            let key = Key::without_lock(self.resource.clone()).of_kind(self.kind.clone());
+            let op = Op::new(Action::Release(Notify::First), key);
+            self.shared.driver.run(op.only_write(true));
         }
     }
 
@@ -257,7 +279,8 @@ impl Acquirer<'_> {
     fn attempt(&self, entry: Option<Arc<QueueEntry>>) -> Attempt {
         let node_timeout = self.shared.driver.nodes().node_timeout;
         let label = self.options.label.clone();
-        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout).of_kind(self.kind)
+        Attempt::new(self.resource.clone(), self.ttl, label, entry, node_timeout)
+            .of_kind(self.kind.clone())
     }
 
     /// One attempt, with all the tries that it takes. `answer`: the answer to the first try, if that was made already.

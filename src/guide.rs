@@ -5,6 +5,8 @@
 //! | [`guarantees`] | What may I rely on, and what not? How is the validity of a lock computed? |
 //! | [`recipes`] | Several locks at once, handing a lock over, entering a lock again, and other short programs |
 //! | [`semaphores`] | At most k holders at a time, and which of the k each is |
+//! | [`read_write_locks`] | Many readers or one writer |
+//! | [`several_names`] | One lock on several names, or on none of them |
 //! | [`long_jobs`] | What if my work takes longer than the ttl? |
 //! | [`fencing`] | How does my database refuse a holder that comes too late? |
 //! | [`waiting`] | Who gets a lock that several want, and when? How do I get it in the order of arrival? |
@@ -52,10 +54,14 @@ pub mod long_jobs {}
 pub mod operations {}
 #[doc = include_str!("guide/performance.md")]
 pub mod performance {}
+#[doc = include_str!("guide/read_write_locks.md")]
+pub mod read_write_locks {}
 #[doc = include_str!("guide/recipes.md")]
 pub mod recipes {}
 #[doc = include_str!("guide/semaphores.md")]
 pub mod semaphores {}
+#[doc = include_str!("guide/several_names.md")]
+pub mod several_names {}
 #[doc = include_str!("guide/shell.md")]
 pub mod shell {}
 // Its code needs the feature.

@@ -99,6 +99,11 @@ impl KeptLock {
         self.lock.resource()
     }
 
+    /// As [`Lock::resources`].
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        self.lock().resources()
+    }
+
     /// As [`Lock::slot`].
     pub fn slot(&self) -> Option<u32> {
         self.lock().slot()

@@ -8,6 +8,7 @@ use crate::net::driver::Driver;
 use crate::net::nodes::Nodes;
 use crate::observe::{Ending, Event, Observer};
 use crate::options::Options;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
 use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
@@ -53,6 +54,13 @@ impl Drop for Shared {
     }
 }
 
+/// All names that are locked.
+pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Item = &'a [u8]> {
+    let several = kind.names().unwrap_or_default();
+    let one = several.is_empty().then_some(resource);
+    one.into_iter().chain(several.iter().map(|name| &**name))
+}
+
 /// A held lock. Dropping it releases it.
 ///
 /// It is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance
@@ -71,11 +79,11 @@ impl Drop for Shared {
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
     pub(crate) resource: Arc<[u8]>,
+    /// Without what is only learnt later, which the lease has.
+    kind: Kind,
     token: Token,
     pub(crate) home: Home,
-    extensions_left: u32,
-    max_extensions: u32,
-    restart_guard: Option<Duration>,
+    limits: Limits,
     /// Once it has been asked for.
     pub(crate) fencing_token: OnceLock<u64>,
     /// The observer was notified of the acquisition.
@@ -86,6 +94,13 @@ pub struct Lock {
     fair: bool,
     /// Released, leaked, or dropped: nothing is left to do in `Drop`.
     ended: bool,
+}
+
+/// What bounds the extensions of a lock.
+struct Limits {
+    extensions_left: u32,
+    max_extensions: u32,
+    restart_guard: Option<Duration>,
 }
 
 /// Where a lock's lease is.
@@ -121,11 +136,14 @@ impl Lock {
         Lock {
             shared,
             resource: key.resource.clone(),
+            kind: key.kind.clone(),
             token: key.token,
             home: Home::Own(Mutex::new(Lease::new(key, ttl, deadline))),
-            extensions_left: options.max_extensions,
-            max_extensions: options.max_extensions,
-            restart_guard: options.restart_guard,
+            limits: Limits {
+                extensions_left: options.max_extensions,
+                max_extensions: options.max_extensions,
+                restart_guard: options.restart_guard,
+            },
             fencing_token: OnceLock::new(),
             announced: false,
             notified_elsewhere: false,
@@ -137,6 +155,12 @@ impl Lock {
     /// What is locked.
     pub fn resource(&self) -> &[u8] {
         &self.resource
+    }
+
+    /// All that is locked: the one name, or several in the order of their bytes. (Then [`resource`](Lock::resource) is the
+    /// first of them.)
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        names(&self.resource, &self.kind)
     }
 
     /// Which of a semaphore's permits this is: from 0 to one less than there are. No two valid holders have the same,
@@ -189,7 +213,7 @@ impl Lock {
 
     /// How often [`extend`](Lock::extend) can still succeed.
     pub fn extensions_left(&self) -> u32 {
-        self.extensions_left
+        self.limits.extensions_left
     }
 
     /// Makes the lock valid for `ttl` from now, less the allowance for clocks, if it would end earlier. An extension
@@ -210,20 +234,21 @@ impl Lock {
     /// A failed extension deletes nothing, creates nothing and shortens nothing. A successful one sets the
     /// lock again on nodes that do not hold it, because they were restarted or connected late.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
-        let ttl = Ttl::within(ttl, self.restart_guard)?;
+        let ttl = Ttl::within(ttl, self.limits.restart_guard)?;
         if !self.shared.is_ours() {
             return Err(Error::lost(&self.resource));
         }
         let old = self.lease().deadline;
         let extended = if self.validity().is_err() {
             Err(Error::lost(&self.resource))
-        } else if self.extensions_left == 0 {
-            Err(Error::extension_limit(&self.resource, self.max_extensions))
+        } else if self.limits.extensions_left == 0 {
+            let max = self.limits.max_extensions;
+            Err(Error::extension_limit(&self.resource, max))
         } else {
             self.renew(ttl)
         };
         if extended.is_ok() {
-            self.extensions_left -= 1;
+            self.limits.extensions_left -= 1;
         }
         self.extended(extended, old, false)
     }
@@ -401,7 +426,7 @@ impl Lock {
     pub fn leak(mut self) {
         if self.end() {
             let how = self.ending(Ending::Leaked);
-            if self.lease().key.kind.is_plain() {
+            if self.kind.is_plain() {
                 self.shared.waiting.ends(&self.resource);
             }
             self.ended(how);

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -5,8 +6,9 @@ use std::time::Duration;
 use crate::clock::Point;
 use crate::error::Error;
 use crate::kept_lock::KeptLock;
-use crate::lock::Lock;
-use crate::protocol::kind::{Kind, MAX_PERMITS};
+use crate::lock::{Lock, names};
+use crate::protocol::kind::{Kind, MAX_PERMITS, Mark};
+use crate::protocol::queue::millis;
 use crate::redlock::{Redlock, checked};
 use crate::token::Token;
 
@@ -47,6 +49,118 @@ impl Redlock {
         self.lockable(resource.as_ref(), Kind::Permit { permits, slot })
     }
 
+    /// A read lock: others may have read locks on the same name at the same time. It excludes the
+    /// [write lock](Redlock::write_lock) and plain locks.
+    ///
+    /// How read and write locks work together, and what they cost: [Read-write
+    /// locks](crate::guide::read_write_locks).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a resource as with [`try_acquire`](Redlock::try_acquire).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let report = redlock.read_lock("shop:prices")?.acquire(Duration::from_secs(10))?;
+    /// // … read: no writer changes it meanwhile …
+    /// report.release()?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn read_lock(&self, resource: impl AsRef<[u8]>) -> Result<Lockable, Error> {
+        self.lockable(resource.as_ref(), Kind::Read { waited: 0 })
+    }
+
+    /// A write lock, which excludes all other locks on the same name: write locks, plain ones, and
+    /// [read locks](Redlock::read_lock). While it waits, readers that come later are kept out.
+    ///
+    /// On the nodes it is a plain lock. Take it instead of one wherever there are readers: a plain lock does not keep them out
+    /// while it waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_lock`](Redlock::read_lock).
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let update = redlock.write_lock("shop:prices")?.acquire(Duration::from_secs(10))?;
+    /// // … write …
+    /// update.release()?;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn write_lock(&self, resource: impl AsRef<[u8]>) -> Result<Lockable, Error> {
+        let mark = Mark {
+            writer: 0,
+            life: 0,
+            waited: 0,
+        };
+        self.lockable(resource.as_ref(), Kind::Write(mark))
+    }
+
+    /// One lock on all of these names, or on none of them. Each name is locked as by a plain lock, and excludes plain locks,
+    /// write locks, and others on several names. The order of the names does not matter, and a name that is given
+    /// twice counts once.
+    ///
+    /// While it waits it holds none of them, so no two of these calls wait for each other.
+    ///
+    /// How it works, what it costs and its limits: [Several names](crate::guide::several_names).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for no names, more than 1000 or more than 1 MiB of them, and for a name as with
+    /// [`try_acquire`](Redlock::try_acquire); it says which.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
+    /// let accounts = redlock.several(["shop:account:17", "shop:account:4"])?;
+    /// accounts.with_lock(Duration::from_secs(10), |lock| {
+    ///     lock.ensure(Duration::from_secs(1))?; // … transfer …
+    ///     Ok::<_, redlock_sync::Error>(())
+    /// })??;
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    pub fn several<I>(&self, resources: I) -> Result<Lockable, Error>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        let mut names = BTreeSet::new();
+        let mut bytes = 0;
+        for (at, resource) in resources.into_iter().enumerate() {
+            let resource = resource.as_ref();
+            let name = checked(resource).map_err(|error| match error {
+                Error::Config(error) => Error::config(format!("resource {at}: {error}")),
+                other => other,
+            })?;
+            bytes += if names.insert(name) {
+                resource.len()
+            } else {
+                0
+            };
+            if names.len() > MAX_NAMES || bytes > MAX_BYTES {
+                return Err(Error::config(format!(
+                    "{} resources of {bytes} bytes given, the limit is {MAX_NAMES} different ones, and \
+                     {MAX_BYTES} bytes",
+                    names.len()
+                )));
+            }
+        }
+        let names: Arc<[Arc<[u8]>]> = names.into_iter().collect();
+        match &*names {
+            [] => Err(Error::config("no resources given")),
+            [one] => self.write_lock(one),
+            [first, ..] => self.lockable(first, Kind::Several(names.clone())),
+        }
+    }
+
     fn lockable(&self, resource: &[u8], kind: Kind) -> Result<Lockable, Error> {
         Ok(Lockable {
             redlock: self.clone(),
@@ -56,7 +170,12 @@ impl Redlock {
     }
 }
 
-/// What can be locked and is not a plain lock: a [semaphore](Redlock::semaphore).
+/// The most names in one lock, and the most bytes of them: a node locks all of them in one step.
+const MAX_NAMES: usize = 1000;
+const MAX_BYTES: usize = 1 << 20;
+
+/// What can be locked and is not a plain lock: a [semaphore](Redlock::semaphore), a [read lock](Redlock::read_lock), a
+/// [write lock](Redlock::write_lock), or a lock on [several](Redlock::several) names.
 ///
 /// Its calls are those of [`Redlock`], without the resource, and have its options: what they mean, their errors and
 /// their bounds are described there. What they return is a [`Lock`]: it is extended, kept alive, checked, handed over,
@@ -79,9 +198,9 @@ pub struct Lockable {
 }
 
 impl Lockable {
-    /// What is locked.
-    pub fn resource(&self) -> &[u8] {
-        &self.resource
+    /// What is locked: one name, or several in the order of their bytes.
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        names(&self.resource, &self.kind)
     }
 
     /// One attempt, as [`Redlock::try_acquire`]. `None`: others have it.
@@ -90,7 +209,8 @@ impl Lockable {
     ///
     /// As there; and [`Error::Config`] where the name is another kind of lock.
     pub fn try_acquire(&self, ttl: Duration) -> Result<Option<Lock>, Error> {
-        self.redlock.try_kind(&self.resource, self.kind, ttl)
+        self.redlock
+            .try_kind(&self.resource, self.kind(false)?, ttl)
     }
 
     /// Waits for up to [`Options::wait`](crate::Options::wait), as [`Redlock::acquire`].
@@ -108,7 +228,7 @@ impl Lockable {
     ///
     /// As [`acquire`](Lockable::acquire).
     pub fn acquire_within(&self, ttl: Duration, wait: Duration) -> Result<Lock, Error> {
-        let (resource, kind) = (&self.resource, self.kind);
+        let (resource, kind) = (&self.resource, self.kind(!wait.is_zero())?);
         self.redlock.wait_for(resource, kind, ttl, wait, None)
     }
 
@@ -123,7 +243,7 @@ impl Lockable {
         mut keep_trying: impl FnMut() -> bool,
     ) -> Result<Lock, Error> {
         let keep_trying: &mut dyn FnMut() -> bool = &mut keep_trying;
-        let (resource, kind, longest) = (&self.resource, self.kind, Duration::MAX);
+        let (resource, kind, longest) = (&self.resource, self.kind(true)?, Duration::MAX);
         self.redlock
             .wait_for(resource, kind, ttl, longest, Some(keep_trying))
     }
@@ -167,19 +287,38 @@ impl Lockable {
         let validity = (Point::now(), validity);
         let resource = self.resource.clone();
         self.redlock
-            .resume_kind(resource, self.kind, token, validity)
+            .resume_kind(resource, self.kind.clone(), token, validity)
     }
 }
 
+impl Lockable {
+    /// A writer that waits has a mark of its own, which it renews with each try.
+    fn kind(&self, waits: bool) -> Result<Kind, Error> {
+        if !waits || !matches!(self.kind, Kind::Write(_)) {
+            return Ok(self.kind.clone());
+        }
+        let (_, longest) = self.redlock.options().retry_delay;
+        let life = 2 * longest.min(MARK_LIFE.1 / 2) + self.redlock.timeouts().1;
+        Ok(Kind::Write(Mark {
+            writer: getrandom::u64().map_err(Error::random)?,
+            life: millis(life.clamp(MARK_LIFE.0, MARK_LIFE.1)),
+            waited: 0,
+        }))
+    }
+}
+
+/// A writer's mark lasts for twice the longest pause between two tries, within these bounds.
+const MARK_LIFE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+
 impl fmt::Debug for Lockable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Kind::Permit { permits, .. } = self.kind else {
-            return Ok(());
-        };
-        write!(
-            f,
-            "Lockable(\"{}\", {permits} permits)",
-            self.resource.escape_ascii()
-        )
+        let name = self.resource.escape_ascii();
+        match &self.kind {
+            Kind::Plain => write!(f, "Lockable(\"{name}\")"),
+            Kind::Permit { permits, .. } => write!(f, "Lockable(\"{name}\", {permits} permits)"),
+            Kind::Read { .. } => write!(f, "Lockable(\"{name}\", read)"),
+            Kind::Write(_) => write!(f, "Lockable(\"{name}\", write)"),
+            Kind::Several(names) => write!(f, "Lockable(\"{name}\" and {} more)", names.len() - 1),
+        }
     }
 }

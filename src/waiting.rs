@@ -117,8 +117,8 @@ impl Waiting {
     pub(crate) fn release(&self, driver: &Driver, release: &Release<'_>) -> Outcome {
         let resource = &release.key.resource;
         if !release.key.kind.is_plain() {
-            // Others try again by themselves.
-            return driver.run(release.op(Notify::None)).outcome;
+            // Plain waiters are notified; others try again by themselves.
+            return driver.run(release.op(Notify::First)).outcome;
         }
         if release.notified_elsewhere {
             // However long the lock was held: this time that process gets a head start.

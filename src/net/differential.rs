@@ -27,9 +27,10 @@ use crate::clock;
 use crate::protocol::queue::Channel;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, DEQUEUE, EXTEND, EXTEND_MEMBER, FENCE,
-    FENCE_MEMBER, INSPECT, LATER, REFILL_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER,
-    SCRIPTS, Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
+    ACQUIRE_WRITE, DEQUEUE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES,
+    INSPECT, LATER, REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER,
+    RELEASE_NAMES, SCRIPTS, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::Random;
@@ -40,15 +41,17 @@ use crate::testing::store::{Mood, Value, parse};
 const LINE: u64 = 0;
 const SUBSCRIPTION: u64 = 1;
 /// What locks on two resources consist of.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 10] = [
     "a",
     "{a}:w",
     "{a}:wt",
     "{a}:fence",
+    "{a}:ww",
     "b}",
     "b}::w",
     "b}::wt",
     "b}::fence",
+    "b}::ww",
 ];
 const CHANNELS: u64 = 3;
 /// All of these keys: type, ttl, and what is in it, with the number of items before it.
@@ -401,7 +404,7 @@ impl Pair {
 
     /// The server's time, its reply if it is asked anything, its keys; and its time again.
     fn ask_server(&mut self, command: &[u8]) -> (u64, Option<Vec<u8>>, Vec<Vec<u8>>) {
-        let mut dump: Vec<&[u8]> = vec![b"EVAL", DUMP.as_bytes(), b"8"];
+        let mut dump: Vec<&[u8]> = vec![b"EVAL", DUMP.as_bytes(), b"10"];
         dump.extend(NAMES.iter().map(|name| name.as_bytes()));
         let time = packed(&[b"TIME"]);
         let all = [&time, command, &packed(&dump), &time].concat();
@@ -490,6 +493,13 @@ impl Pair {
                 "RELEASE_MEMBER",
                 "REFILL_MEMBER",
                 "FENCE_MEMBER",
+                "ACQUIRE_READ",
+                "ACQUIRE_WRITE",
+                "ACQUIRE_NAMES",
+                "EXTEND_NAMES",
+                "RELEASE_NAMES",
+                "REFILL_NAMES",
+                "FENCE_NAMES",
             ];
             let mut named = script.zip(known);
             let name = named.find(|(script, _)| [script.text, script.hash].contains(arg));
@@ -579,6 +589,20 @@ fn differential_finds_mutated_scripts() {
             "head(member) == ''",
         ),
         (FENCE_MEMBER, "if not find(ARGV[1], ARGV[3])", "if not name"),
+        (
+            ACQUIRE_READ,
+            "since < now - ARGV[3]",
+            "since > now - ARGV[3]",
+        ),
+        (ACQUIRE_READ, "found == 's' and -3 or -4", "-4"),
+        (ACQUIRE_WRITE, "older > since or", "older < since or"),
+        (ACQUIRE_WRITE, "local sum = #all", "local sum = 0"),
+        (ACQUIRE_NAMES, "if kind ~= 'none'", "if kind == 'hash'"),
+        (EXTEND_NAMES, "if not holds(name)", "if false"),
+        (RELEASE_NAMES, "ARGV[3] then", "1 then"),
+        (RELEASE_NAMES, "heard ~= 0", "heard ~= 1"),
+        (REFILL_NAMES, "and not holds(name)", "and holds(name)"),
+        (FENCE_NAMES, "or 0) + 1", "or 0)"),
         (INSPECT, "if left == -2 then", "if left == -1 then"),
     ];
     let mut missed = Vec::new();

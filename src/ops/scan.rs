@@ -32,7 +32,8 @@ impl Key {
         Holder::parse(value, value.len())
     }
 
-    /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter.
+    /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter, the mark of a
+    /// writer.
     pub(crate) fn is_beside_a_lock(&self) -> bool {
         let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
@@ -40,7 +41,10 @@ impl Key {
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
                 let is_turn = value.starts_with(b"redlock:");
-                is(Companion::Turn) && is_turn || is(Companion::Counter) && is_number
+                let is_mark = value.first().is_some_and(u8::is_ascii_digit);
+                is(Companion::Turn) && is_turn
+                    || is(Companion::Counter) && is_number
+                    || is(Companion::Mark) && is_mark
             }
         }
     }

@@ -162,17 +162,19 @@ impl Attempt {
         let valid = now.mono.checked_add(self.ttl.validity());
         let begun = self.begun.filter(|_| !mutant(Mutant::RetryHasAllTime));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
+        let since = *self.since.get_or_insert(now.mono);
+        self.kind = self.kind.after(now.mono.saturating_duration_since(since));
         let action = match self.queue_entry.clone() {
             Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
             None => Action::Acquire(self.ttl),
         };
         Op::new(action, self.key(token))
-            .since(*self.since.get_or_insert(now.mono))
+            .since(since)
             .until(valid.into_iter().chain(all).min())
     }
 
     fn key(&self, token: Token) -> Key {
-        Key::new(self.resource.clone(), token, self.label.clone()).of_kind(self.kind)
+        Key::new(self.resource.clone(), token, self.label.clone()).of_kind(self.kind.clone())
     }
 
     /// How long the current try has taken.
@@ -247,6 +249,10 @@ impl Attempt {
 impl Attempt {
     pub(crate) fn ttl(&self) -> Ttl {
         self.ttl
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
     }
 
     /// Whether this was its first try, and others may follow.

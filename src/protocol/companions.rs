@@ -20,6 +20,8 @@ pub(crate) enum Companion {
     Turn,
     /// What fencing tokens are counted with.
     Counter,
+    /// Which writer has waited longest.
+    Mark,
 }
 
 impl Companion {
@@ -29,6 +31,7 @@ impl Companion {
             Companion::Queue => [b"}:w", b"::w"],
             Companion::Turn => [b"}:wt", b"::wt"],
             Companion::Counter => [b"}:fence", b"::fence"],
+            Companion::Mark => [b"}:ww", b"::ww"],
         }
     }
 
@@ -68,7 +71,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Companion; 3] = [Companion::Queue, Companion::Turn, Companion::Counter];
+    const ALL: [Companion; 4] = [
+        Companion::Queue,
+        Companion::Turn,
+        Companion::Counter,
+        Companion::Mark,
+    ];
 
     /// All names of up to five of these bytes.
     fn names() -> Vec<Vec<u8>> {

@@ -411,7 +411,7 @@ impl<W> Core<W> {
                 release: releases.then(|| key.clone()),
                 alone: operation.op.only_write,
                 retries: false,
-                named: means.names_companions(action, &key.resource),
+                named: means.names_companions(action, key),
                 loads: loads.is_some(),
             };
             node.wire_mut().expect(pending, out);

@@ -5,13 +5,22 @@
 //! the same slot (rule R47). A quorum of grants of any slots would let in more than k: with three nodes and two
 //! permits, three holders have two nodes each.
 //!
+//! A *write lock* is a plain lock, a string; *readers* are the members of a sorted set under the same name. A node never
+//! has both, and two majorities share a node (rule R49). Locks on *several* names are plain locks on all of them, taken in
+//! one step (rule R52).
+//!
 //! One name is one kind at a time (rule R53): a node that finds another one there refuses, and tells which it is.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::{NodeSet, Tally, Ttl};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
-    ACQUIRE_PERMIT, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER, RELEASE_MEMBER, Script,
+    ACQUIRE_NAMES, ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, EXTEND_NAMES,
+    FENCE_MEMBER, FENCE_NAMES, REFILL_MEMBER, REFILL_NAMES, RELEASE_MEMBER, RELEASE_NAMES, Script,
 };
 use crate::token::Token;
 
@@ -19,7 +28,7 @@ use crate::token::Token;
 pub(crate) const MAX_PERMITS: u16 = 1000;
 
 /// As what a name is locked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
     Plain,
@@ -29,6 +38,24 @@ pub(crate) enum Kind {
         /// Which this is, once that is known.
         slot: Option<u16>,
     },
+    Read {
+        /// For how many milliseconds the caller has waited.
+        waited: u64,
+    },
+    Write(Mark),
+    /// All of these names, in the order of their bytes.
+    Several(Arc<[Arc<[u8]>]>),
+}
+
+/// What a writer that waits leaves at a node, so that readers which come later are kept out (rule R50).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Distinguishes it from others.
+    pub(crate) writer: u64,
+    /// In milliseconds: how long it stays. Zero: the writer does not wait.
+    pub(crate) life: u64,
+    /// For how many milliseconds the writer has waited.
+    pub(crate) waited: u64,
 }
 
 /// What is asked of a node.
@@ -37,7 +64,10 @@ pub(crate) enum Ask {
     Acquire(Ttl),
     Refill(Ttl),
     Extend(Ttl),
-    Release,
+    /// An undo notifies no waiter, and leaves a mark as it is.
+    Release {
+        undo: bool,
+    },
     Fence(u64),
 }
 
@@ -73,33 +103,58 @@ impl OtherUse {
     }
 }
 
+/// A lock as its commands name it.
+#[derive(Clone, Copy)]
+pub(crate) struct Named<'a> {
+    pub(crate) resource: &'a [u8],
+    pub(crate) token: &'a Token,
+    /// The token, and perhaps a label.
+    pub(crate) value: &'a [u8],
+    /// Keys beside the lock may be named.
+    pub(crate) companions: bool,
+}
+
 impl Kind {
-    pub(crate) fn is_plain(self) -> bool {
-        self == Kind::Plain
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Kind::Plain)
     }
 
     /// A permit's slot, where it is known.
-    pub(crate) fn slot(self) -> Option<u16> {
+    pub(crate) fn slot(&self) -> Option<u16> {
         match self {
-            Kind::Plain => None,
-            Kind::Permit { slot, .. } => slot,
+            Kind::Permit { slot, .. } => *slot,
+            _ => None,
+        }
+    }
+
+    /// All names, if there are several.
+    pub(crate) fn names(&self) -> Option<&[Arc<[u8]>]> {
+        match self {
+            Kind::Several(names) => Some(names),
+            _ => None,
         }
     }
 
     /// With what a quorum has granted: 1 + the slot.
-    pub(crate) fn granted(self, numbers: Option<(u64, u64)>) -> Kind {
+    pub(crate) fn granted(&self, numbers: Option<(u64, u64)>) -> Kind {
         match (self, numbers) {
             (Kind::Permit { permits, .. }, Some((number, _))) => {
                 let slot = number.checked_sub(1);
                 let slot = slot.and_then(|slot| u16::try_from(slot).ok());
+                let permits = *permits;
                 Kind::Permit { permits, slot }
             }
-            (kind, _) => kind,
+            (kind, _) => kind.clone(),
         }
     }
 
+    /// Whether votes count only together with those for the same number.
+    pub(crate) fn counts_apart(&self) -> bool {
+        matches!(self, Kind::Permit { .. })
+    }
+
     /// The number that votes count with, of those that nodes have granted (rules R47, R48). `None`: all count.
-    pub(crate) fn counted(self, granted: &[(usize, u64)]) -> Option<u64> {
+    fn counted(&self, granted: &[(usize, u64)]) -> Option<u64> {
         let Kind::Permit { slot, .. } = self else {
             return None;
         };
@@ -111,74 +166,194 @@ impl Kind {
         slot.map(|slot| u64::from(slot) + 1).or(commonest)
     }
 
-    // ---- commands
-
-    /// The script that is called.
-    pub(crate) fn script(self, ask: Ask) -> Script {
-        match ask {
-            Ask::Acquire(_) => ACQUIRE_PERMIT,
-            Ask::Refill(_) => REFILL_MEMBER,
-            Ask::Extend(_) => EXTEND_MEMBER,
-            Ask::Release => RELEASE_MEMBER,
-            Ask::Fence(_) => FENCE_MEMBER,
+    /// For a caller that has waited for so long.
+    pub(crate) fn after(&self, wait: Duration) -> Kind {
+        let waited = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX >> 12);
+        match self {
+            Kind::Read { .. } => Kind::Read { waited },
+            Kind::Write(mark) => Kind::Write(Mark { waited, ..*mark }),
+            other => other.clone(),
         }
     }
 
-    /// Appends the call of a script. `value`: the token, and perhaps a label. `counter`: the key of the fencing tokens.
-    pub(crate) fn pack(
-        self,
-        ask: Ask,
-        (resource, counter): (&[u8], &[u8]),
-        (token, value): (&Token, &[u8]),
-        by_hash: bool,
-        out: &mut Vec<u8>,
-    ) {
-        let Kind::Permit { permits, slot } = self else {
-            return;
-        };
-        let script = self.script(ask);
-        let call: [&[u8]; 2] = match by_hash {
-            true => [b"EVALSHA", script.hash],
-            false => [b"EVAL", script.text],
-        };
-        let member = member(slot, value);
-        let id: &[u8] = token.as_bytes();
-        match ask {
-            Ask::Acquire(ttl) => {
-                let (ttl, permits) = (ttl.millis().to_string(), permits.to_string());
-                let args: [&[u8]; 5] = [b"1", resource, value, ttl.as_bytes(), permits.as_bytes()];
-                resp::pack(
-                    out,
-                    &[&call, &args],
-                    Some(u64::from(preferred(token, self))),
-                );
+    /// Whether a command concerns keys beside the lock, which it can do without. `acquires`: else it releases.
+    pub(crate) fn names_companions(&self, acquires: bool) -> bool {
+        match self {
+            Kind::Plain => !acquires,
+            Kind::Permit { .. } => false,
+            Kind::Read { .. } => acquires,
+            Kind::Write(_) => true,
+            Kind::Several(_) => !acquires,
+        }
+    }
+
+    // ---- commands
+
+    /// The script that is called.
+    pub(crate) fn script(&self, ask: Ask) -> Script {
+        let is_set = matches!(self, Kind::Permit { .. } | Kind::Read { .. });
+        match (ask, self) {
+            (Ask::Acquire(_), Kind::Permit { .. }) => ACQUIRE_PERMIT,
+            (Ask::Acquire(_), Kind::Read { .. }) => ACQUIRE_READ,
+            (Ask::Acquire(_), Kind::Write(_)) => ACQUIRE_WRITE,
+            (Ask::Acquire(_), _) => ACQUIRE_NAMES,
+            (Ask::Refill(_), _) if is_set => REFILL_MEMBER,
+            (Ask::Refill(_), _) => REFILL_NAMES,
+            (Ask::Extend(_), _) if is_set => EXTEND_MEMBER,
+            (Ask::Extend(_), _) => EXTEND_NAMES,
+            (Ask::Release { .. }, _) if is_set => RELEASE_MEMBER,
+            (Ask::Release { .. }, _) => RELEASE_NAMES,
+            (Ask::Fence(_), _) if is_set => FENCE_MEMBER,
+            (Ask::Fence(_), _) => FENCE_NAMES,
+        }
+    }
+
+    /// Appends the call of a script.
+    pub(crate) fn pack(&self, ask: Ask, lock: Named<'_>, by_hash: bool, out: &mut Vec<u8>) {
+        let mut call = Call::new(self.script(ask), by_hash);
+        match self {
+            Kind::Permit { slot, .. } => {
+                let head = slot.map(|slot| format!("redlock:s{slot:03}"));
+                self.pack_member(ask, lock, &head.unwrap_or_default(), &mut call);
             }
-            Ask::Extend(ttl) | Ask::Refill(ttl) => {
-                let args: [&[u8]; 4] = [b"1", resource, id, &member];
-                resp::pack(out, &[&call, &args], Some(ttl.millis()));
+            Kind::Read { .. } => self.pack_member(ask, lock, "redlock:r000", &mut call),
+            Kind::Several(names) => {
+                let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+                self.pack_names(ask, lock, &names, &mut call);
             }
-            Ask::Release => resp::pack(out, &[&call, &[b"1", resource, id, &member]], None),
-            Ask::Fence(at_least) => {
-                let at_least = at_least.to_string();
-                let args: [&[u8]; 6] = [b"2", resource, counter, id, at_least.as_bytes(), &member];
-                resp::pack(out, &[&call, &args], None);
+            _ => self.pack_names(ask, lock, &[lock.resource], &mut call),
+        }
+        call.pack(out);
+    }
+
+    /// For a member of a set. `head`: what is known of its beginning.
+    fn pack_member(&self, ask: Ask, lock: Named<'_>, head: &str, call: &mut Call) {
+        let member = [head.as_bytes(), lock.value].concat();
+        let id = lock.token.as_bytes();
+        call.key(lock.resource);
+        match (ask, self) {
+            (Ask::Acquire(ttl), Kind::Permit { permits, .. }) => {
+                call.arg(lock.value).number(ttl.millis());
+                call.number(u64::from(*permits));
+                call.number(u64::from(preferred(lock.token, *permits)));
+            }
+            (Ask::Acquire(ttl), kind) => {
+                if lock.companions {
+                    call.key(&Companion::Mark.key(lock.resource).concat());
+                }
+                let waited = match kind {
+                    Kind::Read { waited } => *waited,
+                    _ => 0,
+                };
+                call.arg(lock.value).number(ttl.millis()).number(waited);
+            }
+            (Ask::Extend(ttl) | Ask::Refill(ttl), _) => {
+                call.arg(id).arg(&member).number(ttl.millis());
+            }
+            (Ask::Release { .. }, _) => {
+                call.arg(id).arg(&member);
+            }
+            (Ask::Fence(at_least), _) => {
+                call.key(&Companion::Counter.key(lock.resource).concat());
+                call.arg(id).number(at_least).arg(&member);
+            }
+        }
+    }
+
+    fn pack_names(&self, ask: Ask, lock: Named<'_>, names: &[&[u8]], call: &mut Call) {
+        let id = lock.token.as_bytes();
+        let writer = match self {
+            Kind::Write(mark) => format!("{:016x}", mark.writer),
+            _ => String::new(),
+        };
+        names.iter().for_each(|name| call.key(name));
+        let mut companions = |companion: Companion| {
+            for name in names {
+                call.key(&companion.key(name).concat());
+            }
+        };
+        match (ask, self) {
+            (Ask::Acquire(ttl), Kind::Write(mark)) => {
+                if lock.companions {
+                    companions(Companion::Mark);
+                }
+                call.arg(lock.value)
+                    .number(ttl.millis())
+                    .number(mark.waited);
+                call.arg(writer.as_bytes()).number(mark.life);
+            }
+            (Ask::Acquire(ttl), _) => {
+                call.arg(lock.value).number(ttl.millis());
+            }
+            (Ask::Refill(ttl), _) => {
+                call.arg(id).arg(lock.value).number(ttl.millis());
+            }
+            (Ask::Extend(ttl), _) => {
+                call.arg(id).number(ttl.millis());
+            }
+            (Ask::Release { undo }, _) => {
+                if !undo && lock.companions {
+                    companions(Companion::Queue);
+                    companions(Companion::Mark);
+                }
+                call.arg(id).number(names.len() as u64);
+                call.arg(writer.as_bytes());
+            }
+            (Ask::Fence(at_least), _) => {
+                companions(Companion::Counter);
+                call.arg(id).number(at_least);
             }
         }
     }
 }
 
-/// The member of the sorted set.
-fn member(slot: Option<u16>, value: &[u8]) -> Vec<u8> {
-    let head = slot.map_or_else(String::new, |slot| format!("redlock:s{slot:03}"));
-    [head.as_bytes(), value].concat()
+/// The call of a script.
+struct Call {
+    script: [&'static [u8]; 2],
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    fn new(script: Script, by_hash: bool) -> Call {
+        Call {
+            script: match by_hash {
+                true => [b"EVALSHA", script.hash],
+                false => [b"EVAL", script.text],
+            },
+            keys: Vec::new(),
+            args: Vec::new(),
+        }
+    }
+
+    fn key(&mut self, key: &[u8]) {
+        self.keys.push(key.to_vec());
+    }
+
+    fn arg(&mut self, arg: &[u8]) -> &mut Call {
+        self.args.push(arg.to_vec());
+        self
+    }
+
+    fn number(&mut self, number: u64) -> &mut Call {
+        self.arg(number.to_string().as_bytes())
+    }
+
+    fn pack(&self, out: &mut Vec<u8>) {
+        let count = self.keys.len().to_string();
+        let all: Vec<&[u8]> = self
+            .keys
+            .iter()
+            .chain(&self.args)
+            .map(Vec::as_slice)
+            .collect();
+        resp::pack(out, &[&self.script, &[count.as_bytes()], &all], None);
+    }
 }
 
 /// Where a node begins to look for a free slot: alike on all nodes, and different with each try, so that contenders which
 /// have split the votes meet no more.
-fn preferred(token: &Token, kind: Kind) -> u16 {
-    let Kind::Permit { permits, .. } = kind else {
-        return 0;
-    };
+fn preferred(token: &Token, permits: u16) -> u16 {
     let [a, b, ..] = *token.as_bytes();
     u16::from_le_bytes([a, b]) % permits.max(1)
 }
@@ -193,12 +368,12 @@ impl Numbers {
     }
 
     /// The number that counts.
-    pub(crate) fn counted(&self, kind: Kind) -> Option<u64> {
+    pub(crate) fn counted(&self, kind: &Kind) -> Option<u64> {
         kind.counted(&self.0).filter(|_| !self.0.is_empty())
     }
 
     /// The nodes whose grants do not count.
-    pub(crate) fn strays(&self, kind: Kind, extension: bool) -> NodeSet {
+    pub(crate) fn strays(&self, kind: &Kind, extension: bool) -> NodeSet {
         let ignored = match extension {
             true => mutant(Mutant::ExtensionCountsAnySlot),
             false => mutant(Mutant::AnySlotCounts),
@@ -241,7 +416,7 @@ mod tests {
                 granted: granted.iter().map(|one| one.0).collect(),
                 ..Tally::default()
             };
-            let strays = numbers(granted).strays(kind, false);
+            let strays = numbers(granted).strays(&kind, false);
             without_strays(tally, strays).verdict(Question::Acquire, 3)
         };
         assert_eq!(verdict(&[(0, 1), (1, 2)]), None);
@@ -254,56 +429,140 @@ mod tests {
     fn an_extension_counts_the_slot_that_was_acquired() {
         let granted = numbers(&[(0, 2), (1, 2), (2, 1)]);
         let strays = |slot| {
-            let strays = granted.strays(permit(3, slot), true);
+            let strays = granted.strays(&permit(3, slot), true);
             strays.iter().collect::<Vec<_>>()
         };
         assert_eq!(strays(Some(1)), [2]);
         assert_eq!(strays(Some(0)), [0, 1]);
         // It was resumed.
         assert_eq!(strays(None), [2]);
-        assert_eq!(granted.counted(permit(3, None)), Some(2));
-        assert_eq!(numbers(&[]).counted(permit(3, Some(1))), None);
+        assert_eq!(granted.counted(&permit(3, None)), Some(2));
+        assert_eq!(numbers(&[]).counted(&permit(3, Some(1))), None);
     }
 
     #[test]
     fn commands_have_all_keys_and_as_much_of_the_member_as_is_known() {
         let token = Token::from_bytes([7; 20]);
         let (id, value) = (&[7_u8; 20][..], [&[7; 20][..], b"\0redlock:web"].concat());
-        let packed = |kind: Kind, ask| {
-            let mut out = Vec::new();
-            let names = (&b"a"[..], &b"a:fence"[..]);
-            kind.pack(ask, names, (&token, &value), true, &mut out);
-            out
+        let lock = Named {
+            resource: b"a",
+            token: &token,
+            value: &value,
+            companions: true,
         };
-        let call = |script: Script, keys: &[&[u8]]| {
+        let call = |script: Script, keys: &[&str]| {
             let mut call = redis::cmd("EVALSHA");
             call.arg(script.hash).arg(keys.len()).arg(keys);
             call
         };
         let (new, held) = (permit(3, None), permit(3, Some(17)));
-        let member = [b"redlock:s017", &value[..]].concat();
-        let mut acquire = call(ACQUIRE_PERMIT, &[b"a"]);
-        acquire.arg(&value).arg(1000).arg(3).arg(0x0707 % 3);
-        let mut extend = call(EXTEND_MEMBER, &[b"a"]);
-        extend.arg(id).arg(&member).arg(1000);
-        let mut resumed = call(EXTEND_MEMBER, &[b"a"]);
-        resumed.arg(id).arg(&value).arg(1000);
-        let mut refill = call(REFILL_MEMBER, &[b"a"]);
-        refill.arg(id).arg(&member).arg(1000);
-        let mut release = call(RELEASE_MEMBER, &[b"a"]);
-        release.arg(id).arg(&member);
-        let mut fence = call(FENCE_MEMBER, &[b"a", b"a:fence"]);
-        fence.arg(id).arg(17).arg(&member);
+        let [slot, reader] =
+            [&b"redlock:s017"[..], b"redlock:r000"].map(|head| [head, &value].concat());
+        let (writer, life) = (0x1234, 600);
+        let waited = 40;
+        let write = Kind::Write(Mark {
+            writer,
+            life,
+            waited,
+        });
+        let read = Kind::Read { waited };
+        let both = Kind::Several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
         let second = ttl(1000 * MS);
-        for (kind, ask, expected) in [
-            (new, Ask::Acquire(second), acquire),
-            (held, Ask::Extend(second), extend),
-            (new, Ask::Extend(second), resumed),
-            (held, Ask::Refill(second), refill),
-            (held, Ask::Release, release),
-            (held, Ask::Fence(17), fence),
-        ] {
-            assert_eq!(packed(kind, ask), expected.get_packed_command(), "{ask:?}");
+        let acquire = Ask::Acquire(second);
+        let final_release = Ask::Release { undo: false };
+        let undo = Ask::Release { undo: true };
+        let mut expected = Vec::new();
+        let mut expects = |kind: &Kind, ask, call: &mut redis::Cmd| {
+            expected.push((kind.clone(), ask, call.get_packed_command()));
+        };
+        let c = &call;
+        expects(
+            &new,
+            acquire,
+            c(ACQUIRE_PERMIT, &["a"])
+                .arg(&value)
+                .arg(1000)
+                .arg(3)
+                .arg(0x0707 % 3),
+        );
+        expects(
+            &held,
+            Ask::Extend(second),
+            c(EXTEND_MEMBER, &["a"]).arg(id).arg(&slot).arg(1000),
+        );
+        expects(
+            &new,
+            Ask::Extend(second),
+            c(EXTEND_MEMBER, &["a"]).arg(id).arg(&value).arg(1000),
+        );
+        expects(
+            &held,
+            Ask::Refill(second),
+            c(REFILL_MEMBER, &["a"]).arg(id).arg(&slot).arg(1000),
+        );
+        expects(
+            &held,
+            final_release,
+            c(RELEASE_MEMBER, &["a"]).arg(id).arg(&slot),
+        );
+        expects(
+            &held,
+            Ask::Fence(17),
+            c(FENCE_MEMBER, &["a", "{a}:fence"])
+                .arg(id)
+                .arg(17)
+                .arg(&slot),
+        );
+        expects(
+            &read,
+            acquire,
+            c(ACQUIRE_READ, &["a", "{a}:ww"])
+                .arg(&value)
+                .arg(1000)
+                .arg(40),
+        );
+        expects(&read, undo, c(RELEASE_MEMBER, &["a"]).arg(id).arg(&reader));
+        let mark = "0000000000001234";
+        let ask = &mut c(ACQUIRE_WRITE, &["a", "{a}:ww"]);
+        expects(
+            &write,
+            acquire,
+            ask.arg(&value).arg(1000).arg(40).arg(mark).arg(600),
+        );
+        expects(
+            &write,
+            undo,
+            c(RELEASE_NAMES, &["a"]).arg(id).arg(1).arg(mark),
+        );
+        let ask = &mut c(RELEASE_NAMES, &["a", "{a}:w", "{a}:ww"]);
+        expects(&write, final_release, ask.arg(id).arg(1).arg(mark));
+        expects(
+            &both,
+            acquire,
+            c(ACQUIRE_NAMES, &["a", "b"]).arg(&value).arg(1000),
+        );
+        expects(
+            &both,
+            Ask::Extend(second),
+            c(EXTEND_NAMES, &["a", "b"]).arg(id).arg(1000),
+        );
+        let ask = &mut c(REFILL_NAMES, &["a", "b"]);
+        expects(
+            &both,
+            Ask::Refill(second),
+            ask.arg(id).arg(&value).arg(1000),
+        );
+        let ask = &mut c(
+            RELEASE_NAMES,
+            &["a", "b", "{a}:w", "{b}:w", "{a}:ww", "{b}:ww"],
+        );
+        expects(&both, final_release, ask.arg(id).arg(2).arg(""));
+        let ask = &mut c(FENCE_NAMES, &["a", "b", "{a}:fence", "{b}:fence"]);
+        expects(&both, Ask::Fence(17), ask.arg(id).arg(17));
+        for (kind, ask, expected) in expected {
+            let mut packed = Vec::new();
+            kind.pack(ask, lock, true, &mut packed);
+            assert_eq!(packed, expected, "{kind:?} {ask:?}");
         }
     }
 }

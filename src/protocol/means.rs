@@ -1,7 +1,7 @@
 //! How a connection's server takes the scripts. What it does not take is found by trying, and remembered for the connection.
 
 use crate::protocol::companions;
-use crate::protocol::script::Action;
+use crate::protocol::script::{Action, Key};
 use crate::protocol::server_error::{is_not_loaded, refuses_companions};
 
 /// Which commands name the keys [beside the lock](companions).
@@ -32,11 +32,11 @@ impl Means {
     };
 
     /// Whether the action names keys beside the lock that it can do without.
-    pub(crate) fn names_companions(self, action: &Action, resource: &[u8]) -> bool {
-        action.uses_the_queue()
+    pub(crate) fn names_companions(self, action: &Action, key: &Key) -> bool {
+        action.uses_companions(&key.kind)
             && match self.beside {
                 Beside::All => true,
-                Beside::InSlot => !companions::are_elsewhere(resource),
+                Beside::InSlot => !companions::are_elsewhere(&key.resource),
                 Beside::None => false,
             }
     }

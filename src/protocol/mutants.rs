@@ -68,6 +68,9 @@ mutants! {
     AnySlotCounts = "a permit is a quorum of any slots",
     ExtensionCountsAnySlot = "an extension of a permit counts any slot",
     EndWithLast = "a set ends with the member that was added last",
+    WriteBesideReaders = "a writer is granted beside readers",
+    SomeNames = "of several names a node locks those that are free",
+    ReleaseFirstName = "only the first of several names is released",
     KeepReplica = "a connection to a server that has become a replica is kept",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",

@@ -600,12 +600,12 @@ impl<W> Operation<W> {
 
     /// Votes are for one of several slots, and count only together with those for the same one (rules R47, R48).
     fn counts_apart(&self) -> bool {
-        !self.op.key.kind.is_plain() && (self.is_acquire() || self.is_extension())
+        self.op.key.kind.counts_apart() && (self.is_acquire() || self.is_extension())
     }
 
     /// The nodes that have granted another slot than the one that counts.
     pub(crate) fn strays(&self) -> NodeSet {
-        let kind = self.op.key.kind;
+        let kind = &self.op.key.kind;
         self.votes.by_node.strays(kind, self.is_extension())
     }
 
@@ -714,7 +714,7 @@ impl<W> Operation<W> {
                 useless: self.schedule.expiry == Expiry::Useless,
             },
         };
-        let counted = self.votes.by_node.counted(self.op.key.kind);
+        let counted = self.votes.by_node.counted(&self.op.key.kind);
         let extended = self.is_extension().then(|| self.tally());
         let votes = std::mem::take(&mut self.votes);
         Answer {

@@ -58,9 +58,13 @@
 //!   connection.
 //! - R47 A permit is q grants of one slot. Other grants count as refusals, and are released behind the verdict.
 //! - R48 So is an extension of a permit: a node that has it in another slot does not hold it. A refill puts it right.
-//! - R49 A permit ends by its own time and the node's clock. What has ended is removed before anything is decided, and the
-//!   key lives as long as the last of them.
+//! - R49 A permit or a reader ends by its own time and the node's clock. What has ended is removed before anything is
+//!   decided, and the key lives as long as the last of them. A key has one type, so no node has a reader and a writer.
+//! - R50 The mark of a writer that waits keeps out readers which have waited for a shorter time. It ends by itself. No grant
+//!   removes it, which may be undone: the writer's release does, and its giving up.
+//! - R52 Of several names a node locks all or none. While a caller waits for them it holds none.
 //! - R53 One name is one kind of lock. A majority of another kind is an error of the caller's, never a grant.
+//! - R54 What tells one holder from the next differs where the holders differ, readers, too.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::companions::Companion::{self, Counter, Queue, Turn as Reservation};
-use crate::protocol::kind::{Ask, Kind, OtherUse};
+use crate::protocol::kind::{Ask, Kind, Named, OtherUse};
 use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
@@ -114,10 +114,11 @@ impl Action {
         matches!(self, Action::Release(_))
     }
 
-    /// Whether it also concerns the queue or the reservation, which it can do without.
-    pub(crate) fn uses_the_queue(&self) -> bool {
+    /// Whether it also concerns other keys beside the lock than the counter, which it can do without.
+    pub(crate) fn uses_companions(&self, kind: &Kind) -> bool {
         match self {
-            Action::Release(notify) => *notify != Notify::None,
+            Action::Release(notify) => *notify != Notify::None && kind.names_companions(false),
+            Action::Acquire(_) => kind.names_companions(true),
             Action::AcquireOrEnqueue(..) | Action::Dequeue(..) => true,
             _ => false,
         }
@@ -129,7 +130,9 @@ impl Action {
             Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(Ask::Acquire(*ttl)),
             Action::Repair(ttl) => Some(Ask::Refill(*ttl)),
             Action::Extend(ttl) => Some(Ask::Extend(*ttl)),
-            Action::Release(_) => Some(Ask::Release),
+            Action::Release(notify) => Some(Ask::Release {
+                undo: *notify == Notify::None,
+            }),
             Action::Fence(at_least) => Some(Ask::Fence(*at_least)),
             Action::Dequeue(..) | Action::Ping => None,
         }
@@ -145,16 +148,17 @@ impl Action {
 
     /// Appends the command to `out`.
     pub(crate) fn pack(&self, key: &Key, means: Means, out: &mut Vec<u8>) {
+        let named = means.names_companions(self, key);
         if let Some(ask) = self.ask().filter(|_| !key.kind.is_plain()) {
-            let counter = Counter.key(&key.resource).concat();
-            let names = (&*key.resource, &*counter);
-            let (value, by_hash) = (key.value(), means.by_hash);
-            return key
-                .kind
-                .pack(ask, names, (&key.token, &value), by_hash, out);
+            let lock = Named {
+                resource: &key.resource,
+                token: &key.token,
+                value: &key.value(),
+                companions: named,
+            };
+            return key.kind.pack(ask, lock, means.by_hash, out);
         }
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
-        let named = means.names_companions(self, resource);
         let companions = |all: &'static [Companion]| if named { all } else { &[] };
         let call = Call {
             by_hash: means.by_hash,

@@ -41,6 +41,15 @@ pub(crate) const EXTEND_MEMBER: Script = script!("members", "extend_member");
 pub(crate) const RELEASE_MEMBER: Script = script!("members", "release_member");
 pub(crate) const REFILL_MEMBER: Script = script!("members", "refill_member");
 pub(crate) const FENCE_MEMBER: Script = script!("members", "fence_member", "count");
+// Of readers and writers.
+pub(crate) const ACQUIRE_READ: Script = script!("members", "acquire_read");
+pub(crate) const ACQUIRE_WRITE: Script = script!("members", "acquire_write");
+// Of writers, and of locks on several names.
+pub(crate) const ACQUIRE_NAMES: Script = script!("acquire_names");
+pub(crate) const EXTEND_NAMES: Script = script!("names", "extend_names");
+pub(crate) const RELEASE_NAMES: Script = script!("names", "release_names");
+pub(crate) const REFILL_NAMES: Script = script!("names", "refill_names");
+pub(crate) const FENCE_NAMES: Script = script!("names", "fence_names");
 
 /// Those that are loaded.
 pub(crate) const SCRIPTS: [Script; 7] = [
@@ -54,12 +63,19 @@ pub(crate) const SCRIPTS: [Script; 7] = [
 ];
 
 /// Those that a connection loads with their first call, which has their text: programs with plain locks never do.
-pub(crate) const LATER: [Script; 5] = [
+pub(crate) const LATER: [Script; 12] = [
     ACQUIRE_PERMIT,
     EXTEND_MEMBER,
     RELEASE_MEMBER,
     REFILL_MEMBER,
     FENCE_MEMBER,
+    ACQUIRE_READ,
+    ACQUIRE_WRITE,
+    ACQUIRE_NAMES,
+    EXTEND_NAMES,
+    RELEASE_NAMES,
+    REFILL_NAMES,
+    FENCE_NAMES,
 ];
 
 impl Script {

@@ -9,8 +9,9 @@ use crate::lock_value;
 use crate::protocol::companions::Companion;
 use crate::protocol::resp;
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, EXTEND, EXTEND_MEMBER, FENCE,
-    FENCE_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
+    ACQUIRE_WRITE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES, RELEASE,
+    RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::token::Token;
@@ -101,11 +102,12 @@ impl Kind {
         let is = |script: Script| name == if by_hash { script.hash } else { script.text };
         match () {
             () if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => Kind::Acquire,
-            () if is(ACQUIRE_PERMIT) => Kind::Acquire,
+            () if is(ACQUIRE_PERMIT) || is(ACQUIRE_READ) => Kind::Acquire,
+            () if is(ACQUIRE_WRITE) || is(ACQUIRE_NAMES) => Kind::Acquire,
             () if is(RELEASE) || is(RELEASE_AND_NOTIFY) => Kind::Release,
-            () if is(RELEASE_MEMBER) => Kind::Release,
-            () if is(EXTEND) || is(EXTEND_MEMBER) => Kind::Extend,
-            () if is(FENCE) || is(FENCE_MEMBER) => Kind::Fence,
+            () if is(RELEASE_MEMBER) || is(RELEASE_NAMES) => Kind::Release,
+            () if is(EXTEND) || is(EXTEND_MEMBER) || is(EXTEND_NAMES) => Kind::Extend,
+            () if is(FENCE) || is(FENCE_MEMBER) || is(FENCE_NAMES) => Kind::Fence,
             () => Kind::OtherScript,
         }
     }

@@ -5,6 +5,7 @@
 
 mod glob;
 pub(crate) mod members;
+mod names;
 mod scripts;
 
 use crate::protocol::companions::Companion;

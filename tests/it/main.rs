@@ -18,8 +18,10 @@ mod locks {
     mod keep_alive;
     mod label;
     mod processes;
+    mod read_write;
     mod reentrant;
     mod semaphores;
+    mod several;
 }
 
 mod waiting {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
-use crate::protocol::kind::Kind;
+use crate::protocol::kind::{Kind, Mark};
 use crate::protocol::means::{Beside, Means};
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
@@ -53,7 +53,7 @@ impl Pair {
         let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
         let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
         if self.random.chance(if self.shared { 70 } else { 5 }) {
-            return self.command_of_permits(key, ttl);
+            return self.command_of_others_than_plain(key, ttl);
         }
         let action = match self.random.below(100) {
             0..10 => Action::Acquire(ttl),
@@ -83,28 +83,37 @@ impl Pair {
         bytes
     }
 
-    fn command_of_permits(&mut self, key: Key, ttl: Ttl) -> Vec<u8> {
-        let key = key.of_kind(Kind::Permit {
-            permits: self.one_of(&[1, 2, 3]),
-            slot: self.one_of(&[None, Some(0), Some(1), Some(2)]),
-        });
-        let known = key.clone().of_kind(Kind::Permit {
-            permits: 3,
-            slot: self.one_of(&[Some(0), Some(1), Some(2)]),
-        });
-        let (action, key) = match self.random.below(100) {
-            0..45 => (Action::Acquire(ttl), key),
-            45..60 => (Action::Extend(ttl), key),
-            60..70 => (Action::Release(Notify::None), key),
-            70..90 => (Action::Repair(ttl), known),
-            _ => (Action::Fence(self.at_least()), key),
+    fn command_of_others_than_plain(&mut self, key: Key, ttl: Ttl) -> Vec<u8> {
+        let (permits, slot) = (self.one_of(&[1, 2, 3]), self.one_of(&[0, 1, 2]));
+        let slot = Some(slot).filter(|_| self.random.chance(75));
+        let waited = self.one_of(&[0, 0, 700, 5000]);
+        let writer = self.random.below(2);
+        let life = self.one_of(&[0, 4, 60_000]);
+        let kind = match self.random.below(100) {
+            0..45 => Kind::Permit { permits, slot },
+            45..65 => Kind::Read { waited },
+            65..85 => Kind::Write(Mark {
+                writer,
+                life,
+                waited,
+            }),
+            _ => Kind::Several([&b"a"[..], b"b}"].map(Arc::from).into()),
+        };
+        let action = match self.random.below(100) {
+            0..45 => Action::Acquire(ttl),
+            45..60 => Action::Extend(ttl),
+            60..64 => Action::Release(Notify::None),
+            64..72 => Action::Release(Notify::First),
+            // A permit is refilled in its slot.
+            72..90 if slot.is_some() => Action::Repair(ttl),
+            _ => Action::Fence(self.at_least()),
         };
         let mut bytes = Vec::new();
         let means = Means {
             by_hash: self.random.chance(50),
-            beside: Beside::All,
+            beside: self.one_of(&[Beside::All, Beside::All, Beside::None]),
         };
-        action.pack(&key, means, &mut bytes);
+        action.pack(&key.of_kind(kind), means, &mut bytes);
         bytes
     }
 
@@ -146,8 +155,12 @@ impl Pair {
         let channel = self.some_channel().bytes();
         let token = self.token();
         let member = [b"redlock:s001", &token.as_bytes()[..]].concat();
-        let values: [&[u8]; 12] = [
+        let reader = [b"redlock:r000", &token.as_bytes()[..]].concat();
+        let mark = format!("{} 0000000000000001", self.time / 1000 - 100).into_bytes();
+        let values: [&[u8]; 14] = [
             &member,
+            &reader,
+            &mark,
             b"redlock:s1",
             b"",
             b"x",

@@ -20,6 +20,7 @@ use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Extension, Lease};
 use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -661,6 +662,7 @@ impl World {
         self.tokens.push(TokenHistory {
             client: c,
             resource,
+            kind: Kind::Plain,
             set_sent: [None; 5],
             rel_sent: [None; 5],
             set: NodeSet::EMPTY,
@@ -693,6 +695,7 @@ impl World {
         let op = attempt.op(token, self.clients[c].point(self.t));
         let id = u64::from_le_bytes(op.key.token.as_bytes()[..8].try_into().unwrap());
         let id = usize::try_from(id).unwrap();
+        self.tokens[id].kind = attempt.kind().clone();
         self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, id);
         self.submit(c, thread, op);
     }
@@ -700,8 +703,9 @@ impl World {
     pub(super) fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         self.begin(c, thread);
         let name = Arc::from(&[resource][..]);
-        let attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT))
-            .of_kind(self.kind());
+        let kind = self.kind(resource);
+        let attempt =
+            Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT)).of_kind(kind);
         self.try_to_acquire(c, thread, attempt, resource);
     }
 
@@ -1107,7 +1111,14 @@ impl World {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
         });
         let slot = key.kind.slot();
-        self.counts.permits += u64::from(slot.is_some());
+        let counts = &mut self.counts;
+        match key.kind {
+            Kind::Plain => {}
+            Kind::Permit { .. } => counts.permits += 1,
+            Kind::Read { .. } => counts.reads += 1,
+            Kind::Write(_) => counts.writes += 1,
+            Kind::Several(_) => counts.several += 1,
+        }
         self.check(slot.is_some() == self.conditions.permits.is_some(), || {
             format!("client {c}: {token} has the slot {slot:?}")
         });
@@ -1125,8 +1136,8 @@ impl World {
         let resource = self.tokens[token].resource;
         let others = self.beliefs.iter().filter(|belief| {
             let now = self.clients[belief.client].point(self.t);
-            let same = self.tokens[belief.token].resource == resource;
-            same && belief.token != token && !belief.deadline.remaining(now).is_zero()
+            let live = !belief.deadline.remaining(now).is_zero();
+            live && belief.token != token && self.conflict(belief.token, token)
         });
         let own = self.beliefs.iter().find(|belief| belief.token == token);
         let own = own.and_then(|own| own.slot);

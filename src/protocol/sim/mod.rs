@@ -29,13 +29,14 @@ mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use client::{Client, RESOURCES};
 use network::Connection;
 use server::Server;
 use subscription::{Subscription, SubscriptionEvent};
 
-use crate::protocol::kind::Kind;
+use crate::protocol::kind::{Kind, Mark};
 use crate::protocol::quorum::{NodeSet, majority};
 
 /// Times are in microseconds of a clock that no part of the world can read.
@@ -104,6 +105,7 @@ enum Event {
 struct TokenHistory {
     client: usize,
     resource: u8,
+    kind: Kind,
     /// Over which connection its acquire and its release were sent.
     set_sent: [Option<usize>; 5],
     rel_sent: [Option<usize>; 5],
@@ -171,6 +173,9 @@ pub(super) struct Counts {
     confirm_probes: u64,
     permits: u64,
     strays: u64,
+    reads: u64,
+    writes: u64,
+    several: u64,
     /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
     slept: u64,
 }
@@ -201,6 +206,10 @@ struct Conditions {
     by_record: bool,
     /// All locks are semaphores with this number of permits.
     permits: Option<u16>,
+    /// They are read and write locks, and plain ones.
+    read_write: bool,
+    /// They are on one or two names.
+    several: bool,
     /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
     forsaken: bool,
 }
@@ -270,6 +279,9 @@ impl Counts {
         self.confirm_probes += other.confirm_probes;
         self.permits += other.permits;
         self.strays += other.strays;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.several += other.several;
         self.slept = self.slept.max(other.slept);
     }
 }
@@ -307,6 +319,8 @@ impl Conditions {
             guarded,
             by_record: random.chance(30),
             permits: None,
+            read_write: false,
+            several: false,
             forsaken,
         }
     }
@@ -318,8 +332,12 @@ impl World {
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
         let mut conditions = Conditions::draw(&mut random);
-        if !conditions.waits && seed.is_multiple_of(3) {
-            conditions.permits = Some([1, 2, 2, 3][random.pick(4)]);
+        match seed % 8 {
+            _ if conditions.waits => {}
+            0 | 1 => conditions.permits = Some([1, 2, 2, 3][random.pick(4)]),
+            2 => conditions.read_write = true,
+            3 => conditions.several = true,
+            _ => {}
         }
         let clients = if conditions.forsaken { 1 } else { clients };
         let (guarded, waits) = (conditions.guarded, conditions.waits);
@@ -379,13 +397,42 @@ impl World {
         self.events.push(Reverse((at, self.order, event)));
     }
 
-    /// As what all names are locked.
-    fn kind(&self) -> Kind {
-        let permit = |permits| Kind::Permit {
-            permits,
-            slot: None,
+    /// As what a name is locked, this time.
+    fn kind(&mut self, resource: u8) -> Kind {
+        if let Some(permits) = self.conditions.permits {
+            let slot = None;
+            return Kind::Permit { permits, slot };
+        }
+        let Conditions {
+            read_write,
+            several,
+            ..
+        } = self.conditions;
+        let writes = Kind::Write(Mark {
+            writer: self.order,
+            life: 30,
+            waited: 0,
+        });
+        match self.random.below(10) {
+            0..5 if read_write => Kind::Read { waited: 0 },
+            0..7 if several && resource == 0 => {
+                Kind::Several([0, 1].map(|name| Arc::from(&[name][..])).into())
+            }
+            0..9 if read_write || several => writes,
+            _ => Kind::Plain,
+        }
+    }
+
+    /// Whether two locks exclude each other.
+    fn conflict(&self, a: usize, b: usize) -> bool {
+        let (a, b) = (&self.tokens[a], &self.tokens[b]);
+        let has = |one: &TokenHistory, name: u8| {
+            let names = one.kind.names().unwrap_or_default();
+            one.resource == name || names.iter().any(|own| **own == [name])
         };
-        self.conditions.permits.map_or(Kind::Plain, permit)
+        let shared = (0..=u8::MAX).any(|name| has(a, name) && has(b, name));
+        let read = |one: &TokenHistory| matches!(one.kind, Kind::Read { .. });
+        shared && !(read(a) && read(b))
     }
 
     fn quorum(&self) -> usize {

@@ -4,8 +4,10 @@ use super::{Event, MS, RESOLUTION, Random, TODAY, World, trace};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
-    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, DEQUEUE, EXTEND, EXTEND_MEMBER, FENCE,
-    FENCE_MEMBER, REFILL_MEMBER, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, Script,
+    ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
+    ACQUIRE_WRITE, DEQUEUE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES,
+    REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES,
+    Script,
 };
 use crate::testing::store::members;
 use crate::testing::store::{Mood, Store, Value, parse};
@@ -36,6 +38,10 @@ pub(super) struct Server {
     started: u64,
     run: u64,
 }
+
+/// Those of locks that are not plain.
+const ACQUIRE: [Script; 4] = [ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, ACQUIRE_NAMES];
+const REFILL: [Script; 2] = [REFILL_MEMBER, REFILL_NAMES];
 
 /// What a command asks of which token.
 enum Command {
@@ -225,16 +231,21 @@ impl Command {
             args[1] == if by_hash { script.hash } else { script.text }
         };
         let arg = |number: usize| args[2 + keys(args) + number];
+        // The first argument behind the keys.
+        let first = || {
+            let keys: usize = str::from_utf8(args[2]).unwrap().parse().unwrap();
+            token(args[3 + keys])
+        };
         match args[0] {
             b"PING" => Command::Ping,
             b"SET" => Command::Set(token(args[2]), false),
             _ if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => {
                 Command::Set(token(arg(1)), true)
             }
-            _ if is(ACQUIRE_PERMIT) || is(REFILL_MEMBER) => Command::Set(token(args[4]), false),
-            _ if is(RELEASE_MEMBER) => Command::Release(token(args[4]), false),
-            _ if is(EXTEND_MEMBER) => Command::Extend(token(args[4])),
-            _ if is(FENCE_MEMBER) => Command::Fence(token(args[5])),
+            _ if ACQUIRE.into_iter().chain(REFILL).any(is) => Command::Set(first(), false),
+            _ if is(RELEASE_MEMBER) || is(RELEASE_NAMES) => Command::Release(first(), false),
+            _ if is(EXTEND_MEMBER) || is(EXTEND_NAMES) => Command::Extend(first()),
+            _ if is(FENCE_MEMBER) || is(FENCE_NAMES) => Command::Fence(first()),
             _ if is(RELEASE_AND_NOTIFY) || is(RELEASE) => {
                 Command::Release(token(arg(1)), is(RELEASE_AND_NOTIFY))
             }

@@ -1,15 +1,17 @@
-//! The scripts of permits, written out by hand.
+//! The scripts of permits, readers and writers, written out by hand.
 
-use super::scripts::{NOT_ITS_ARGUMENTS, needed};
+use super::scripts::{Given, NOT_ITS_ARGUMENTS, needed};
 use super::{Answer, Result, Run, Value};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{
-    ACQUIRE_PERMIT, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER, RELEASE_MEMBER, Script,
+    ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER,
+    RELEASE_MEMBER, Script,
 };
+use crate::protocol::sha1::sha1;
 
 /// What is under a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+pub(super) enum Found {
     Nothing,
     Text,
     Members(u8),
@@ -34,10 +36,18 @@ pub(crate) fn token(member: &[u8]) -> Option<&[u8]> {
 }
 
 impl Run<'_> {
-    pub(super) fn run_of_members(&mut self, hash: &[u8], args: &[&[u8]]) -> Option<Result<Answer>> {
+    pub(super) fn run_of_members(
+        &mut self,
+        hash: &[u8],
+        given: Given<'_>,
+    ) -> Option<Result<Answer>> {
+        let all = [given.keys, given.args].concat();
+        let args = &*all;
         let is = |script: Script| hash == script.hash;
         let answer = match () {
             () if is(ACQUIRE_PERMIT) => return Some(self.acquire_permit(args)),
+            () if is(ACQUIRE_READ) => return Some(self.acquire_read(given)),
+            () if is(ACQUIRE_WRITE) => return Some(self.acquire_write(given)),
             () if is(EXTEND_MEMBER) => self.extend_member(args),
             () if is(RELEASE_MEMBER) => self.release_member(args),
             () if is(REFILL_MEMBER) => self.refill_member(args),
@@ -52,7 +62,7 @@ impl Run<'_> {
     }
 
     /// What is there, without the members that have ended.
-    fn find_kind(&mut self, lock: &[u8]) -> Result<Found> {
+    pub(super) fn find_kind(&mut self, lock: &[u8]) -> Result<Found> {
         let found = match self.value(lock) {
             None => Found::Nothing,
             Some(Value::Text(_)) => Found::Text,
@@ -143,6 +153,94 @@ impl Run<'_> {
         let left = members.first().map_or(0, |first| first.0 - self.now());
         let denied = format!("{} {sum:06x} -", left.max(0));
         Ok(Answer::Bulk(denied.into_bytes()))
+    }
+
+    /// The names of three words are as those of a plain lock, but for the queue.
+    fn held(&mut self, lock: &[u8], value: &[u8]) -> Answer {
+        let hash = sha1(value.get(..20).unwrap_or(value));
+        let hash = String::from_utf8_lossy(hash.get(..6).unwrap_or_default()).into_owned();
+        Answer::Bulk(format!("{} {hash} -", self.pttl(lock)).into_bytes())
+    }
+
+    /// Since when the writer in the mark has waited, and which it is.
+    pub(super) fn mark(&self, mark: &[u8]) -> Option<(i64, Vec<u8>)> {
+        let Some(Value::Text(text)) = self.value(mark) else {
+            return None;
+        };
+        let space = text.iter().position(|byte| *byte == b' ')?;
+        let (since, writer) = text.split_at_checked(space)?;
+        let is_number = !since.is_empty() && since.iter().all(u8::is_ascii_digit);
+        let since = str::from_utf8(since).ok()?.parse().ok();
+        Some((since.filter(|_| is_number)?, writer.get(1..)?.to_vec()))
+    }
+
+    fn acquire_read(&mut self, given: Given<'_>) -> Result<Answer> {
+        let (&[lock, ref mark @ ..], &[value, ttl, waited]) = (given.keys, given.args) else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        match self.find_kind(lock)? {
+            Found::Text => {
+                let value = self.get(lock)?.unwrap_or_default();
+                return Ok(self.held(lock, &value));
+            }
+            Found::Members(b's') => return Ok(Answer::Int(-3)),
+            Found::Other => return Ok(Answer::Int(-4)),
+            Found::Nothing | Found::Members(_) => {}
+        }
+        let came = self.now() - needed::<i64>(waited)?;
+        if let Some(mark) = mark.first()
+            && let Some((since, _)) = self.mark(mark)
+            && since < came
+        {
+            let left = self.pttl(mark).max(0);
+            return Ok(Answer::Bulk(format!("{left} - -").into_bytes()));
+        }
+        self.put(lock, &[&b"redlock:r000"[..], value].concat(), needed(ttl)?)?;
+        Ok(Answer::Int(1))
+    }
+
+    fn acquire_write(&mut self, given: Given<'_>) -> Result<Answer> {
+        let (&[lock, ref mark @ ..], &[value, ttl, waited, writer, life]) =
+            (given.keys, given.args)
+        else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let mark = mark.first();
+        let found = self.find_kind(lock)?;
+        match found {
+            Found::Members(b's') => return Ok(Answer::Int(-3)),
+            Found::Other => return Ok(Answer::Int(-4)),
+            _ => {}
+        }
+        let beside = mutant(Mutant::WriteBesideReaders) && found != Found::Text;
+        if beside {
+            self.del(lock)?;
+        }
+        if self.set(lock, value, super::number(ttl), true)? {
+            return Ok(Answer::Int(1));
+        }
+        let since = self.now() - needed::<i64>(waited)?;
+        let is_later = |(older, of): &(i64, Vec<u8>)| *older > since || of == writer;
+        if let Some(mark) = mark.filter(|_| life != b"0")
+            && (self.value(mark).is_none() || self.mark(mark).as_ref().is_some_and(is_later))
+        {
+            let text = [since.to_string().as_bytes(), b" ", writer].concat();
+            let _ = self.set(mark, &text, super::number(life), false);
+        }
+        if found == Found::Text {
+            let value = self.get(lock)?.unwrap_or_default();
+            return Ok(self.held(lock, &value));
+        }
+        let members = self.members(lock, found);
+        let byte = |member: &[u8], at: usize| u32::from(member.get(at).copied().unwrap_or(0));
+        let count = u32::try_from(members.len()).unwrap_or(u32::MAX >> 8);
+        let sum = members.iter().take(64).fold(count, |sum, one| {
+            let (a, b, c) = (byte(&one.1, 12), byte(&one.1, 13), byte(&one.1, 14));
+            (sum + a * 65536 + b * 256 + c) % (1 << 24)
+        });
+        Ok(Answer::Bulk(
+            format!("{} {sum:06x} -", self.pttl(lock)).into_bytes(),
+        ))
     }
 
     fn extend_member(&mut self, args: &[&[u8]]) -> Result<i64> {

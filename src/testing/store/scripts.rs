@@ -71,8 +71,10 @@ impl Run<'_> {
         if is(ACQUIRE_IN_ORDER) {
             return self.wait_in_turn(args);
         }
-        let all = [args.keys, args.args].concat();
-        if let Some(answer) = self.run_of_members(hash, &all) {
+        if let Some(answer) = self.run_of_names(hash, args) {
+            return answer;
+        }
+        if let Some(answer) = self.run_of_members(hash, args) {
             return answer;
         }
         let number = match () {

@@ -93,7 +93,9 @@ fn every_function_has_its_signature() {
         Redlock::with_lock;
     let _: fn(&Redlock, &'static str, Token, Duration) -> Result<Lock, Error> = Redlock::resume;
     let _: fn(&Redlock, &'static str, u32) -> Result<Lockable, Error> = Redlock::semaphore;
-    let _: fn(&Lockable) -> &[u8] = Lockable::resource;
+    let _: fn(&Redlock, &'static str) -> Result<Lockable, Error> = Redlock::read_lock;
+    let _: fn(&Redlock, &'static str) -> Result<Lockable, Error> = Redlock::write_lock;
+    let _: fn(&Redlock, Vec<&'static str>) -> Result<Lockable, Error> = Redlock::several;
     let _: fn(&Lockable, Duration) -> Result<Option<Lock>, Error> = Lockable::try_acquire;
     let _: fn(&Lockable, Duration) -> Result<Lock, Error> = Lockable::acquire;
     let _: fn(&Lockable, Duration, Duration) -> Result<Lock, Error> = Lockable::acquire_within;

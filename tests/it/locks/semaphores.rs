@@ -199,7 +199,7 @@ fn numbers_and_names_that_cannot_be_are_refused() {
     }
     let one = redlock.semaphore("a", 1).unwrap();
     config(one.try_acquire(ms(1)));
-    assert_eq!(one.resource(), b"a");
+    assert_eq!(one.resources().collect::<Vec<_>>(), [b"a"]);
     assert_eq!(format!("{one:?}"), "Lockable(\"a\", 1 permits)");
 }
 

@@ -1,0 +1,6 @@
+-- Locks on one or more names: how their scripts begin. The names come first among the keys.
+
+local function holds(name)
+  local value = redis.pcall('GET', name)
+  return type(value) == 'string' and string.sub(value, 1, 20) == ARGV[1]
+end

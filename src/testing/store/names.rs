@@ -1,0 +1,175 @@
+//! The scripts of locks on one or more names, written out by hand.
+
+use super::scripts::{Given, NOT_ITS_ARGUMENTS, needed};
+use super::{Answer, Refused, Result, Run, Value, members, number};
+use crate::lock_value;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::scripts::{
+    ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, REFILL_NAMES, RELEASE_NAMES, Script,
+};
+use crate::protocol::sha1::sha1;
+
+fn start(value: &[u8], length: usize) -> &[u8] {
+    value.get(..length).unwrap_or(value)
+}
+
+impl Run<'_> {
+    pub(super) fn run_of_names(&mut self, hash: &[u8], given: Given<'_>) -> Option<Result<Answer>> {
+        let is = |script: Script| hash == script.hash;
+        let answer = match () {
+            () if is(ACQUIRE_NAMES) => return Some(self.acquire_names(given)),
+            () if is(EXTEND_NAMES) => self.extend_names(given),
+            () if is(RELEASE_NAMES) => self.release_names(given),
+            () if is(REFILL_NAMES) => self.refill_names(given),
+            () if is(FENCE_NAMES) => self.fence_names(given),
+            () => return None,
+        };
+        Some(answer.map(Answer::Int))
+    }
+
+    /// Whether the token has this name; data of another type is none of its.
+    fn has(&self, name: &[u8], token: &[u8]) -> bool {
+        match self.value(name) {
+            Some(Value::Text(value)) => start(value, lock_value::TOKEN) == token,
+            _ => false,
+        }
+    }
+
+    fn acquire_names(&mut self, given: Given<'_>) -> Result<Answer> {
+        let (names, [value, ttl]) = (given.keys, given.args) else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        for name in names {
+            let denied = match self.value(name) {
+                None => continue,
+                Some(Value::Text(value)) => {
+                    let hash = sha1(start(value, lock_value::TOKEN));
+                    String::from_utf8_lossy(start(&hash, 6)).into_owned()
+                }
+                Some(Value::Queue(all)) => {
+                    let head = all.first().and_then(|first| members::head(&first.1));
+                    match head.and_then(|head| head.first()) {
+                        Some(b'r') => "000000".to_owned(),
+                        Some(_) => return Ok(Answer::Int(-3)),
+                        None => return Ok(Answer::Int(-4)),
+                    }
+                }
+                #[cfg(test)]
+                Some(_) => return Ok(Answer::Int(-4)),
+            };
+            if mutant(Mutant::SomeNames) {
+                continue;
+            }
+            let denied = format!("{} {denied} -", self.pttl(name));
+            return Ok(Answer::Bulk(denied.into_bytes()));
+        }
+        for name in names {
+            if !mutant(Mutant::SomeNames) || self.value(name).is_none() {
+                self.set(name, value, number(ttl), false)?;
+            }
+        }
+        Ok(Answer::Int(1))
+    }
+
+    fn extend_names(&mut self, given: Given<'_>) -> Result<i64> {
+        let (names, [token, ttl]) = (given.keys, given.args) else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        if !names.iter().all(|name| self.has(name, token)) {
+            return Ok(0);
+        }
+        let ttl: i64 = needed(ttl)?;
+        for name in names {
+            if self.pttl(name) < ttl {
+                self.pexpire(name, ttl)?;
+            }
+        }
+        Ok(1)
+    }
+
+    fn release_names(&mut self, given: Given<'_>) -> Result<i64> {
+        let [token, count, writer] = *given.args else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let count: usize = needed(count)?;
+        let (names, beside) = given
+            .keys
+            .split_at_checked(count)
+            .ok_or(NOT_ITS_ARGUMENTS)?;
+        let (mut deleted, mut result) = (0, 1);
+        for (at, name) in names.iter().enumerate() {
+            let queue = beside.get(at).copied();
+            if let Some(mark) = beside.get(count + at)
+                && !writer.is_empty()
+                && self.mark(mark).is_some_and(|(_, of)| of == writer)
+            {
+                let _ = self.del(mark);
+            }
+            if !self.has(name, token) {
+                continue;
+            }
+            self.del(name)?;
+            deleted += 1;
+            for _ in 0..queue.map_or(0, |_| 99) {
+                let Some(waiter) = self.zpopmin(queue.unwrap_or_default()) else {
+                    break;
+                };
+                if self.publish(&waiter, name) != 0 {
+                    result = 2;
+                    break;
+                }
+            }
+            if mutant(Mutant::ReleaseFirstName) {
+                break;
+            }
+        }
+        Ok(if deleted == count { result } else { 0 })
+    }
+
+    fn refill_names(&mut self, given: Given<'_>) -> Result<i64> {
+        let (names, [token, value, ttl]) = (given.keys, given.args) else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let taken = |name: &&[u8]| self.value(name).is_some() && !self.has(name, token);
+        if names.iter().any(taken) {
+            return Ok(0);
+        }
+        for name in names {
+            self.set(name, value, number(ttl), true)?;
+        }
+        Ok(1)
+    }
+
+    fn fence_names(&mut self, given: Given<'_>) -> Result<i64> {
+        let [token, at_least] = *given.args else {
+            return Err(NOT_ITS_ARGUMENTS);
+        };
+        let (names, counters) = given.keys.split_at(given.keys.len() / 2);
+        let time = self.store.time - self.store.time % self.store.step;
+        let mut next = needed::<u64>(at_least)?.max(time) as f64;
+        for (name, counter) in names.iter().zip(counters) {
+            if !self.has(name, token) {
+                return Ok(0);
+            }
+            let counted: f64 = match self.get(counter)? {
+                None => 0.0,
+                Some(text) => number(&text).ok_or(Refused(
+                    "ERR attempt to perform arithmetic on a string value",
+                ))?,
+            };
+            // What is no number is not less.
+            next = match counted + 1.0 <= next {
+                true => next,
+                false => counted + 1.0,
+            };
+        }
+        if next.is_nan() || next > 9_007_199_254_740_991.0 {
+            return Err(Refused("ERR the fencing counter is out of range"));
+        }
+        let next = format!("{next:.0}");
+        for counter in counters {
+            self.set(counter, next.as_bytes(), Some(86_400_000), false)?;
+        }
+        needed(next.as_bytes())
+    }
+}
