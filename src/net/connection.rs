@@ -11,8 +11,9 @@ use crate::error::Cause;
 use crate::net::peer::Peer;
 use crate::net::plain::Plain;
 use crate::net::tls::Tls;
+use crate::protocol::means::Means;
 use crate::protocol::resp::{Reply, ReplyReader};
-use crate::protocol::scripts::SCRIPTS;
+use crate::protocol::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::server_error::Meaning;
 use crate::protocol::server_info::{Role, ServerInfo};
 use crate::protocol::wire::Handshake;
@@ -142,6 +143,7 @@ impl Connection {
             handshake,
             answered: 0,
             loaded: 0,
+            trials: Default::default(),
             refused: None,
         };
         while replies.answered < set_up.commands.len() {
@@ -159,7 +161,7 @@ impl Connection {
             }
         }
         match reader.is_empty() {
-            true => Ok(replies.end()),
+            true => replies.end(),
             false => Err(Cause::Garbage("more than was asked for".into())),
         }
     }
@@ -176,7 +178,13 @@ struct SetUp {
     needed: usize,
     /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it.
     hello: Option<usize>,
+    /// The number of the command before the trials.
+    before_trials: usize,
 }
+
+/// What shows how a server takes commands, in this order. The last two are incomplete: so a server that has them does
+/// nothing, and does not look at this user's rights.
+const TRIALS: usize = 4;
 
 impl SetUp {
     fn new(settings: &RedisConnectionInfo, login: Option<&Credentials>, purpose: Purpose) -> SetUp {
@@ -215,10 +223,18 @@ impl SetUp {
                 commands.push(load);
             }
         }
+        let before_trials = commands.len();
+        if purpose != Purpose::Messages {
+            for (call, script) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
+                commands.push(redis::cmd(call).arg(script).arg(0).clone());
+            }
+            commands.extend([redis::cmd("DELIFEQ"), redis::cmd("DELEX")]);
+        }
         SetUp {
             commands,
             needed,
             hello,
+            before_trials,
         }
     }
 }
@@ -233,6 +249,8 @@ struct SetUpReplies<'a> {
     answered: usize,
     /// The number of scripts that were loaded.
     loaded: usize,
+    /// What it has said of the trials.
+    trials: [Option<String>; TRIALS],
     /// A server that is full, or that demands what we do not have, answers that and hangs up.
     refused: Option<Cause>,
 }
@@ -251,7 +269,11 @@ impl SetUpReplies<'_> {
                 if !is_hello && (self.answered <= self.set_up.needed || ends) {
                     return Err(cause);
                 }
-                self.refused.get_or_insert(cause);
+                let trial = self.answered.checked_sub(self.set_up.before_trials + 1);
+                match trial.and_then(|trial| self.trials.get_mut(trial)) {
+                    Some(trial) => *trial = Some(text),
+                    None => drop(self.refused.get_or_insert(cause)),
+                }
             }
             Reply::Array(fields) if is_hello => match Role::of_hello(&fields) {
                 Some(Role::Replica) => return Err(Cause::Replica(self.address)),
@@ -281,8 +303,12 @@ impl SetUpReplies<'_> {
         self.refused.unwrap_or(Cause::Closed(text))
     }
 
-    fn end(mut self) -> Handshake {
-        self.handshake.means.by_hash = self.loaded == SCRIPTS.len();
-        self.handshake
+    fn end(mut self) -> Result<Handshake, Cause> {
+        if self.set_up.before_trials == self.set_up.commands.len() {
+            return Ok(self.handshake);
+        }
+        let loaded = self.loaded == SCRIPTS.len();
+        self.handshake.means = Means::found(loaded, &self.trials)?;
+        Ok(self.handshake)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::error::Cause;
 use crate::observe::{self, Observer};
 use crate::protocol::event::Event;
+use crate::protocol::means::Lack;
 use crate::protocol::notice::Notice;
 use crate::protocol::queue::NotALock;
 use crate::shown::Shown;
@@ -30,6 +31,15 @@ pub(super) fn log(node: &str, event: &Event, guarded: bool) {
         Event::VotesAgain(dropped) => {
             say!(warn, "{node} gives votes again{}", dropped_suffix(*dropped));
         }
+        Event::Lacks(Lack::Scripts) => say!(
+            info,
+            "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
+        ),
+        Event::Lacks(Lack::Queues) => say!(
+            info,
+            "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
+             order of arrival"
+        ),
         Event::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
     }
 }
@@ -45,7 +55,7 @@ pub(super) fn notify(
 ) {
     let quarantined;
     let cause = match event {
-        Event::Notice(..) => return,
+        Event::Notice(..) | Event::Lacks(_) => return,
         Event::Back(..) | Event::VotesAgain(_) => None,
         Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
         Event::Quarantined(left) => {

@@ -12,6 +12,7 @@ use crate::protocol::means::Means;
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Notify, Vote};
+use crate::protocol::scripts::TRIAL;
 use crate::protocol::server_error::refuses_companions;
 use crate::protocol::server_info::ServerInfo;
 use crate::redlock::{Redlock, checked};
@@ -169,15 +170,26 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     // So that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
+    // Not by a script's hash: none was loaded.
+    let mut trials = Vec::new();
+    for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
+        resp::pack(&mut trials, &[&[call.as_bytes(), text, b"0"]], None);
+    }
+    resp::pack(&mut trials, &[&[b"DELIFEQ"]], None);
+    resp::pack(&mut trials, &[&[b"DELEX"]], None);
+    let trials = query.ask::<4>(&trials)?.map(|reply| match reply {
+        Reply::Error(text) => Some(text),
+        _ => None,
+    });
+    let means = Means::found(false, &trials).unwrap_or_default();
     let steps = [
         ("SET", Action::Acquire(shorter)),
-        ("the script that extends", Action::Extend(ttl)),
-        ("the script that releases", Action::Release(Notify::None)),
+        ("the extension", Action::Extend(ttl, ttl)),
+        ("the release", Action::Release(Notify::None)),
     ];
     let mut bytes = Vec::new();
     for (_, action) in &steps {
-        // Not by a script's hash: it may not have been loaded.
-        action.pack(key, Means::default(), &mut bytes);
+        action.pack(key, means, &mut bytes);
     }
     let replies = query.ask::<3>(&bytes)?;
     // What is refused whatever the name is says more than that the name is refused.

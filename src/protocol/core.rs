@@ -17,7 +17,6 @@ use crate::error::{Cause, Limit, NodeErrors};
 use crate::protocol::confirm::{Confirm, Confirmation};
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
-use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, Node, NodeTask, Timeouts};
 use crate::protocol::notified::NotifiedElsewhere;
@@ -415,7 +414,7 @@ impl<W> Core<W> {
                 loads: loads.is_some(),
             };
             node.wire_mut().expect(pending, out);
-            if means == Means::ALL {
+            if means.is_usual(action) {
                 out.bytes.extend_from_slice(&operation.bytes);
             } else {
                 action.pack(key, means, out.bytes);
@@ -486,7 +485,7 @@ impl<W> Core<W> {
             _ => "",
         };
         let slot = pending.operation.and_then(|id| self.operations.open(id));
-        if self.is_to_be_sent_anew(at, slot, error, &pending) {
+        if self.is_to_be_sent_anew(at, slot, error, &pending, now) {
             match slot {
                 Some(slot) => self.operations[slot].sent_to.remove(at),
                 None => {
@@ -547,6 +546,7 @@ impl<W> Core<W> {
         slot: Option<usize>,
         error: &str,
         pending: &Pending,
+        now: Instant,
     ) -> bool {
         let key = match slot {
             Some(slot) => Some(&self.operations[slot].op.key),
@@ -558,7 +558,11 @@ impl<W> Core<W> {
             wire.forget_loaded();
             return true;
         }
-        wire.handshake.means.learn(error, pending.named, resource)
+        let means = &mut wire.handshake.means;
+        let learned = means.learn(error, pending.named, resource);
+        let lack = means.lack().filter(|_| learned);
+        self.events.lacks(at, lack, now);
+        learned
     }
 
     fn add_release(&mut self, at: usize, release: Option<Key>) {
@@ -840,6 +844,8 @@ impl<W> Core<W> {
     fn reconnected(&mut self, at: usize, now: Instant) {
         let event = self.nodes[at].reconnected(now);
         self.events.push(at, event, now);
+        let lack = self.nodes[at].wire().handshake.means.lack();
+        self.events.lacks(at, lack, now);
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::protocol::means::Lack;
 use crate::protocol::notice::{Notice, Notices};
 use crate::protocol::script::{Action, Key, Vote};
 
@@ -19,6 +20,8 @@ pub(crate) enum Event {
     Quarantined(Duration),
     GivesNoVotes(Arc<Cause>),
     VotesAgain(u64),
+    /// What its server does not do, or not for this user. Its votes are as good.
+    Lacks(Lack),
     /// About a resource, and not about the node's votes.
     Notice(Arc<[u8]>, Notice),
 }
@@ -36,6 +39,12 @@ impl Events {
         if let Some(event) = event.filter(|_| self.queue.len() < MAX_EVENTS) {
             self.queue.push((node, event, now));
         }
+    }
+
+    /// A node lacks something: that is to be logged once.
+    pub(crate) fn lacks(&mut self, node: usize, lack: Option<Lack>, now: Instant) {
+        let lack = lack.filter(|lack| self.notices.is_lacking(node, *lack));
+        self.push(node, lack.map(Event::Lacks), now);
     }
 
     /// A node has answered: what is to be logged once.

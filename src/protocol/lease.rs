@@ -179,7 +179,8 @@ impl Lease {
     pub(crate) fn extension(&self, ttl: Ttl, now: Point) -> (Extension, Op) {
         // The answers must be here before the old deadline (rule R10). If the new one were over first,
         // the later of the two would still be the old one.
-        let op = Op::new(Action::Extend(ttl), self.key.clone()).until(Some(self.expires(now)));
+        let op = Op::new(Action::Extend(ttl, ttl.max(self.granted)), self.key.clone())
+            .until(Some(self.expires(now)));
         (Extension { ttl, started: now }, op)
     }
 

@@ -41,6 +41,7 @@ mutants! {
     ResendAcquire = "an acquire is sent again over a new connection",
     DropUnloadedRelease = "a release whose script was not loaded is dropped",
     DropReleaseWithQueue = "a release is dropped because the queue's key was refused",
+    ShortenNatively = "without scripts, an extension shortens",
     VoteAfterRestart = "a restarted node votes at once",
     RepairAfterRelease = "a repair is written behind the release",
     RepairVotes = "a repair counts as a vote",

@@ -7,6 +7,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use crate::error::Cause;
+use crate::protocol::means::Lack;
 use crate::protocol::queue::NotALock;
 use crate::protocol::script::{Action, Key, Vote};
 use crate::protocol::server_error::{Meaning, code};
@@ -29,6 +30,7 @@ pub(crate) struct Notices {
     refused: Vec<(usize, String)>,
     /// By node and a hash of the resource.
     foreign: Vec<(usize, u64)>,
+    lacking: Vec<(usize, Lack)>,
 }
 
 impl Notices {
@@ -52,7 +54,7 @@ impl Notices {
         let Cause::Refused(text) = cause else {
             return None;
         };
-        let compares = action.is_release() || matches!(action, Action::Extend(_));
+        let compares = action.is_release() || matches!(action, Action::Extend(..));
         if compares && Meaning::of(text) == Meaning::WrongType {
             return self.foreign(node, resource, NotALock::OtherType);
         }
@@ -60,6 +62,11 @@ impl Notices {
         let stays = action.is_release() && key.sent_to.has(node);
         let new = stays && is_new(&mut self.refused, (node, code(text).to_owned()));
         new.then(|| Notice::NotReleased(cause.clone()))
+    }
+
+    /// Whether that is new.
+    pub(crate) fn is_lacking(&mut self, node: usize, lack: Lack) -> bool {
+        is_new(&mut self.lacking, (node, lack))
     }
 
     fn foreign(&mut self, node: usize, resource: &[u8], what: NotALock) -> Option<Notice> {
@@ -127,7 +134,8 @@ mod tests {
             on(&mut notices, 2, "a", &RELEASE, &failed("BUSY", true)),
             ""
         );
-        let extend = Action::Extend(Ttl::new(Duration::from_secs(1)).unwrap());
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let extend = Action::Extend(ttl, ttl);
         assert_eq!(on(&mut notices, 2, "a", &extend, &noperm), "");
         assert_eq!(on(&mut notices, 2, "a", &RELEASE, &Vote::Granted(1)), "");
     }
@@ -146,10 +154,9 @@ mod tests {
     #[test]
     fn what_is_no_lock_is_logged_once_for_each_node_and_resource() {
         let mut notices = Notices::default();
-        let (list, extend) = (
-            failed("WRONGTYPE Operation against a key", false),
-            Action::Extend(Ttl::new(Duration::from_secs(1)).unwrap()),
-        );
+        let list = failed("WRONGTYPE Operation against a key", false);
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let extend = Action::Extend(ttl, ttl);
         let seen = |other_type, left, holder| {
             Vote::Refused(Some(LockInfo {
                 other_type,

@@ -338,7 +338,7 @@ impl<W> Operation<W> {
     }
 
     pub(crate) fn is_extension(&self) -> bool {
-        matches!(self.op.action, Action::Extend(_))
+        matches!(self.op.action, Action::Extend(..))
     }
 
     pub(crate) fn is_release(&self) -> bool {

@@ -55,7 +55,7 @@
 //!   many operations want the node.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
 //!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
-//!   connection.
+//!   connection. A server on which nothing compares and deletes is away: a lock could be taken there, and not released.
 //! - R47 A permit is q grants of one slot. Other grants count as refusals, and are released behind the verdict.
 //! - R48 So is an extension of a permit: a node that has it in another slot does not hold it. A refill puts it right.
 //! - R49 A permit or a reader ends by its own time and the node's clock. What has ended is removed before anything is
@@ -90,7 +90,7 @@ pub(crate) fn spare(nodes: usize) -> usize {
 
 /// A lifetime that Redis can carry out: whole milliseconds, at most 100 years, and long enough
 /// that a validity is left once drift is taken off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ttl(Duration);
 
 impl Ttl {

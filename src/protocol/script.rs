@@ -8,7 +8,7 @@ use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::companions::Companion::{self, Counter, Queue, Turn as Reservation};
 use crate::protocol::kind::{Ask, Kind, Named, OtherUse};
-use crate::protocol::means::Means;
+use crate::protocol::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
@@ -27,7 +27,8 @@ pub(crate) enum Action {
     Acquire(Ttl),
     /// Acquire, or enter the queue, to be notified when the lock is free.
     AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
-    Extend(Ttl),
+    /// And what the key gets on a server that cannot compare times: no less than the holder was granted before.
+    Extend(Ttl, Ttl),
     Release(Notify),
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
     Repair(Ttl),
@@ -129,7 +130,7 @@ impl Action {
         match self {
             Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(Ask::Acquire(*ttl)),
             Action::Repair(ttl) => Some(Ask::Refill(*ttl)),
-            Action::Extend(ttl) => Some(Ask::Extend(*ttl)),
+            Action::Extend(ttl, _) => Some(Ask::Extend(*ttl)),
             Action::Release(notify) => Some(Ask::Release {
                 undo: *notify == Notify::None,
             }),
@@ -156,12 +157,16 @@ impl Action {
                 value: &key.value(),
                 companions: named,
             };
-            return key.kind.pack(ask, lock, means.by_hash, out);
+            let by_hash = means.scripts == Scripts::ByHash;
+            return key.kind.pack(ask, lock, by_hash, out);
+        }
+        if means.is_native(self) {
+            return self.pack_natively(key, means, out);
         }
         let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
         let companions = |all: &'static [Companion]| if named { all } else { &[] };
         let call = Call {
-            by_hash: means.by_hash,
+            by_hash: means.scripts == Scripts::ByHash,
             resource,
             out,
         };
@@ -171,7 +176,7 @@ impl Action {
                 resp::pack(call.out, &[args], Some(ttl.millis()));
             }
             Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
-            Action::Extend(ttl) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
+            Action::Extend(ttl, _) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
             Action::Release(Notify::None) => call.script(RELEASE, &[], &[token], None),
             Action::Release(Notify::First) => {
                 call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), &[token], None);
@@ -208,6 +213,32 @@ impl Action {
         }
     }
 
+    /// The same without a script, as far as that goes: there is no queue.
+    fn pack_natively(&self, key: &Key, means: Means, out: &mut Vec<u8>) {
+        let (resource, value): (&[u8], _) = (&key.resource, key.value());
+        match (self, means.delete) {
+            (Action::Release(_), Some(Delete::IfEq)) => {
+                resp::pack(out, &[&[b"DELIFEQ", resource, &value]], None);
+            }
+            (Action::Release(_), _) => {
+                resp::pack(out, &[&[b"DELEX", resource, b"IFEQ", &value]], None);
+            }
+            (Action::Extend(ttl, longest), _) => {
+                let ttl = match mutant(Mutant::ShortenNatively) {
+                    true => ttl,
+                    false => longest,
+                };
+                let args: &[&[u8]] = &[b"SET", resource, &value, b"IFEQ", &value, b"PX"];
+                resp::pack(out, &[args], Some(ttl.millis()));
+            }
+            (Action::AcquireOrEnqueue(ttl, _), _) => {
+                Action::Acquire(*ttl).pack(key, means, out);
+            }
+            // There is no queue to leave.
+            _ => resp::pack(out, &[&[b"PING"]], None),
+        }
+    }
+
     /// What a node's reply to this action means, for this lock.
     pub(crate) fn vote(&self, key: &Key, reply: Reply) -> Vote {
         let reply = match reply {
@@ -231,18 +262,21 @@ impl Action {
                 Reply::Okay,
             ) => Vote::Granted(0),
             (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(None),
-            (Action::Extend(_), Reply::Int(1)) => Vote::Granted(0),
+            (Action::Extend(..), Reply::Int(1) | Reply::Okay) => Vote::Granted(0),
+            (Action::Extend(..), Reply::Nil) => Vote::Refused(None),
+            // Without scripts a node tells nothing of the holder.
+            (Action::AcquireOrEnqueue(..), Reply::Nil) => Vote::Refused(Some(LockInfo::default())),
             (Action::Release(_), Reply::Int(number @ 1..=2)) => {
                 Vote::Granted(number.unsigned_abs())
             }
             (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
-            (Action::Dequeue(..), Reply::Int(_)) => Vote::Granted(0),
+            (Action::Dequeue(..), Reply::Int(_) | Reply::Other) => Vote::Granted(0),
             (Action::Ping, Reply::Other) => Vote::Granted(0),
             // A user without the right to PING may take locks all the same.
             (Action::Ping, Reply::Error(text)) if Meaning::of(&text) == Meaning::NotPermitted => {
                 Vote::Granted(0)
             }
-            (Action::Extend(_) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
+            (Action::Extend(..) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
                 Vote::Refused(None)
             }
             // A new connection logs in again.
@@ -429,7 +463,7 @@ mod tests {
                     dequeue(by_hash),
                 ),
                 (
-                    Action::Extend(ttl),
+                    Action::Extend(ttl, ttl),
                     held(EXTEND, &[], by_hash).arg(30_000).clone(),
                 ),
                 (
@@ -440,7 +474,7 @@ mod tests {
             ] {
                 let mut packed = Vec::new();
                 let means = Means {
-                    by_hash,
+                    scripts: Scripts::by_hash_if(by_hash),
                     ..Means::ALL
                 };
                 action.pack(&key, means, &mut packed);
@@ -467,7 +501,7 @@ mod tests {
         }
         for action in [
             Action::Release(Notify::First),
-            Action::Extend(ttl),
+            Action::Extend(ttl, ttl),
             Action::Fence(1),
         ] {
             assert_eq!(packed(&action, &labelled), packed(&action, &key));

@@ -88,6 +88,12 @@ impl Script {
 /// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
 pub(crate) const INSPECT: Script = script!("inspect");
 
+/// Shows whether scripts can be run at all. It needs no key.
+pub(crate) const TRIAL: Script = Script {
+    text: b"return 1",
+    hash: &sha1(b"return 1"),
+};
+
 /// The lines of `source` without indentation, comments and blank lines: as many bytes as fit, and how many there are.
 // The compiler runs it: an index out of bounds does not compile.
 #[allow(clippy::indexing_slicing)]

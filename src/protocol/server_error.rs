@@ -207,8 +207,29 @@ pub(crate) fn is_not_loaded(error: &str) -> bool {
     match Meaning::of(error) {
         NoScript => true,
         NotPermitted => error.contains("'evalsha'"),
+        NoSuchCommand => without_arguments(error).contains("EVALSHA"),
         _ => false,
     }
+}
+
+/// Whether the command was refused that compares and deletes.
+pub(crate) fn refuses_delete(error: &str) -> bool {
+    let names = ["'delifeq'", "'delex'", "DELIFEQ", "DELEX"];
+    Meaning::of(error).concerns_rights()
+        && names
+            .iter()
+            .any(|name| without_arguments(error).contains(name))
+}
+
+/// Whether a server runs no scripts, or not for this user. (Another error says that it tried to.)
+pub(crate) fn refuses_scripts(error: &str) -> bool {
+    let words = [
+        "disabled",
+        "must be enabled",
+        "not supported",
+        "not allowed",
+    ];
+    Meaning::of(error).concerns_rights() || words.iter().any(|words| error.contains(words))
 }
 
 /// Whether a name is refused and not a command: other names may be permitted. Servers of different versions put it in
@@ -393,6 +414,18 @@ mod tests {
                 false,
             ),
             ("ERR unknown command 'EVAL'", false),
+            (
+                "ERR unknown command 'EVAL', with args beginning with: 'EVALSHA' ",
+                false,
+            ),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 'x' ",
+                true,
+            ),
+            (
+                "ERR unknown command `EVALSHA`, with args beginning with: `x`, ",
+                true,
+            ),
         ] {
             assert_eq!(is_not_loaded(text), expected, "{text}");
         }

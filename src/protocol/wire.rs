@@ -148,9 +148,9 @@ impl Wire {
         };
         let known = self.loaded & 1 << script != 0;
         self.loaded |= 1 << script;
-        Means {
-            by_hash: known && means.by_hash,
-            ..means
+        match known {
+            true => means,
+            false => means.with_text(),
         }
     }
 

@@ -44,6 +44,7 @@ mod connections {
 mod faults {
     mod confirm;
     mod demotion;
+    mod narrow;
     mod no_threads;
     mod nodes;
     mod orphans;

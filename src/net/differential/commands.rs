@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
 use crate::protocol::kind::{Kind, Mark};
-use crate::protocol::means::{Beside, Means};
+use crate::protocol::means::{Beside, Means, Scripts};
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
@@ -59,7 +59,7 @@ impl Pair {
             0..10 => Action::Acquire(ttl),
             10..32 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
             32..54 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(true))),
-            54..60 => Action::Extend(ttl),
+            54..60 => Action::Extend(ttl, ttl),
             60..66 => Action::Release(Notify::None),
             66..72 => Action::Release(Notify::First),
             72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
@@ -76,7 +76,8 @@ impl Pair {
         };
         let mut bytes = Vec::new();
         let means = Means {
-            by_hash: self.random.chance(70),
+            scripts: Scripts::by_hash_if(self.random.chance(70)),
+            delete: None,
             beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
         };
         action.pack(&key, means, &mut bytes);
@@ -101,7 +102,7 @@ impl Pair {
         };
         let action = match self.random.below(100) {
             0..45 => Action::Acquire(ttl),
-            45..60 => Action::Extend(ttl),
+            45..60 => Action::Extend(ttl, ttl),
             60..64 => Action::Release(Notify::None),
             64..72 => Action::Release(Notify::First),
             // A permit is refilled in its slot.
@@ -110,8 +111,9 @@ impl Pair {
         };
         let mut bytes = Vec::new();
         let means = Means {
-            by_hash: self.random.chance(50),
+            scripts: Scripts::by_hash_if(self.random.chance(50)),
             beside: self.one_of(&[Beside::All, Beside::All, Beside::None]),
+            ..Means::ALL
         };
         action.pack(&key.of_kind(kind), means, &mut bytes);
         bytes

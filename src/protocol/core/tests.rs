@@ -59,7 +59,7 @@ impl World {
     fn connected(&mut self, result: Result<(), Cause>) {
         self.now += 10 * MS;
         let handshake = result.map(|()| Handshake {
-            means: Means::ALL,
+            means: crate::protocol::means::Means::ALL,
             ..Handshake::default()
         });
         if self.core.connected(0, handshake, self.now) {

@@ -22,7 +22,7 @@ use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Extension, Lease};
-use crate::protocol::means::Means;
+use crate::protocol::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::{Answer, Op, Outcome};
@@ -565,6 +565,25 @@ impl World {
         true
     }
 
+    /// How a server takes commands: some run no scripts, and some delete without.
+    fn random_means(&mut self, node: usize, by_hash: bool) -> Means {
+        let delete = match self.random.below(10) {
+            0..2 => Some(Delete::IfEq),
+            2..4 => Some(Delete::Ex),
+            _ => None,
+        };
+        // Where it runs none, no waiter is notified.
+        let runs_none = self.servers[node].runs_no_scripts && !self.conditions.prompt;
+        Means {
+            scripts: match runs_none {
+                true => Scripts::None,
+                false => Scripts::by_hash_if(by_hash),
+            },
+            delete: delete.or(runs_none.then_some(Delete::IfEq)),
+            ..Means::default()
+        }
+    }
+
     pub(super) fn connected(&mut self, c: usize, node: usize, well: bool) {
         if self.clients[c].dead {
             return;
@@ -602,10 +621,7 @@ impl World {
             }
             let uptime = self.servers[node].uptime(self.t, &mut self.random);
             Ok(Handshake {
-                means: Means {
-                    by_hash,
-                    ..Means::default()
-                },
+                means: self.random_means(node, by_hash),
                 run_id: Some(format!("{node}-{}", self.servers[node].run())),
                 uptime: Some((Duration::from_micros(uptime), self.now(c))),
                 by_record: self.conditions.by_record,

@@ -34,6 +34,7 @@ pub(super) struct Server {
     /// What is being asked is the one that was its master before.
     demoted: bool,
     slow_until: u64,
+    pub(super) runs_no_scripts: bool,
     /// When it was started, and how often.
     started: u64,
     run: u64,
@@ -72,6 +73,7 @@ impl Server {
             replica_until: 0,
             demoted: false,
             slow_until: 0,
+            runs_no_scripts: random.chance(5),
             started: 0,
             run: 0,
         }
@@ -238,7 +240,9 @@ impl Command {
         };
         match args[0] {
             b"PING" => Command::Ping,
+            b"SET" if args[3] == b"IFEQ" => Command::Extend(token(args[2])),
             b"SET" => Command::Set(token(args[2]), false),
+            b"DELIFEQ" | b"DELEX" => Command::Release(token(args[args.len() - 1]), false),
             _ if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => {
                 Command::Set(token(arg(1)), true)
             }
@@ -337,8 +341,8 @@ impl World {
                     [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
                         self.tokens[token].not_held.add(node);
                     }
-                    b":0\r\n" => self.tokens[token].not_held.add(node),
-                    [b':', ..] => self.tokens[token].extended.add(node),
+                    b":0\r\n" | b"$-1\r\n" => self.tokens[token].not_held.add(node),
+                    [b':', ..] | b"+OK\r\n" => self.tokens[token].extended.add(node),
                     _ => {}
                 }
                 reply
@@ -395,7 +399,8 @@ impl World {
                 self.tokens[token].rel.add(node);
                 // What a killed process has undone may be free later than others ask.
                 let late = !notifies && self.clients[self.tokens[token].client].dead;
-                if let Some(excused) = self.excused.get_mut(usize::from(args[3][0])) {
+                let resource = if args[0].starts_with(b"DEL") { 1 } else { 3 };
+                if let Some(excused) = self.excused.get_mut(usize::from(args[resource][0])) {
                     *excused |= late;
                 }
             }

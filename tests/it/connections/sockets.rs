@@ -311,7 +311,8 @@ impl Gate {
         let mut buffer = [0; 65_536];
         while let Ok(read @ 1..) = client.read(&mut buffer) {
             let text = String::from_utf8_lossy(&buffer[..read]);
-            let is_lock = text.contains("\r\nPX\r\n") || text.contains("\r\nEVAL");
+            let sets_up = text.contains("\r\nHELLO\r\n");
+            let is_lock = text.contains("\r\nPX\r\n") || text.contains("\r\nEVAL") && !sets_up;
             let passed = match mode.load(Ordering::Relaxed) {
                 IS_REFUSED if is_lock => client.write_all(b"-NOAUTH Authentication required.\r\n"),
                 IS_CUT_OFF if is_lock => break,

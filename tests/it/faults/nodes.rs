@@ -551,17 +551,20 @@ fn a_key_of_another_type_denies_and_cannot_be_extended_or_released() {
 }
 
 #[test]
-fn a_user_that_may_not_eval_can_neither_extend_nor_release_but_is_told() {
+fn a_user_that_may_no_longer_eval_can_neither_extend_nor_release_but_is_told() {
     let servers = Server::several(1);
-    servers[0].command(&[
-        "ACL", "SETUSER", "u", "on", ">hunter2", "~*", "+@all", "-eval", "-evalsha",
-    ]);
+    let allow = |rules: &[&str]| {
+        let user = ["ACL", "SETUSER", "u", "on", ">hunter2", "~*"];
+        servers[0].command(&[&user, rules].concat());
+    };
+    allow(&["+@all"]);
     let url = servers[0].url().replace("://", "://u:hunter2@");
     let redlock = Redlock::new([url])
         .unwrap()
         .with_options(options())
         .unwrap();
     let mut lock = redlock.try_acquire("a", ms(3000)).unwrap().unwrap();
+    allow(&["-eval", "-evalsha"]);
     let errors = unavailable(lock.extend(TTL)).to_string();
     assert!(
         errors.contains("NOPERM") && !errors.contains("hunter2"),
@@ -570,6 +573,13 @@ fn a_user_that_may_not_eval_can_neither_extend_nor_release_but_is_told() {
     let errors = unavailable(lock.release()).to_string();
     assert!(errors.contains("NOPERM"), "{errors}");
     eventually("the ttl ends it", || servers[0].keys().is_empty());
+    // On a new connection that is known before anything is written.
+    servers[0].command(&["CLIENT", "KILL", "USER", "u"]);
+    eventually("it is refused", || {
+        let errors = unavailable(redlock.try_acquire("a", ms(3000)));
+        errors.to_string().contains("neither EVAL nor DELIFEQ")
+    });
+    assert!(servers[0].keys().is_empty());
 }
 
 /// Scripts are called by their hashes where they were loaded, and by their texts elsewhere.

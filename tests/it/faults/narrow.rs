@@ -1,0 +1,325 @@
+//! Servers that do not take all commands: what they lack is found by trying.
+
+use crate::support;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use redlock_sync::{Error, Redlock};
+use support::*;
+
+fn without(commands: &[&str]) -> Server {
+    let mut args = Vec::new();
+    for command in commands {
+        args.extend(["--rename-command", command, ""]);
+    }
+    Server::with_args(&args)
+}
+
+/// Locks on what is reached at this URL.
+fn locks(url: &str) -> Redlock {
+    let redlock = Redlock::new([url]).unwrap();
+    redlock.with_options(options()).unwrap()
+}
+
+#[test]
+fn a_server_that_runs_no_scripts_is_refused_before_a_key_is_written() {
+    let server = without(&["EVAL", "EVALSHA"]);
+    let redlock = locks(&server.url());
+    for _ in 0..3 {
+        let errors = unavailable(redlock.acquire("a", TTL)).to_string();
+        let expected = "it permits neither EVAL nor DELIFEQ nor DELEX (ERR unknown command 'EVAL'): \
+                        a lock could be taken and not released";
+        assert!(errors.contains(expected), "{errors}");
+        // It is final: a caller that waits is not kept.
+        let errors = unavailable(redlock.acquire_within("a", TTL, TTL));
+        assert!(errors.to_string().contains(expected), "{errors}");
+    }
+    assert_eq!((server.calls("set"), server.keys().len()), (0, 0));
+    let report = redlock.check("probe").unwrap();
+    assert!(
+        !report.is_fit() && report.to_string().contains("'EVAL'"),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_minority_of_such_servers_is_done_without() {
+    let mut servers = Server::several(2);
+    servers.push(without(&["EVAL", "EVALSHA"]));
+    let redlock = redlock(&servers);
+    for _ in 0..10 {
+        let mut lock = take(&redlock, "a");
+        lock.extend(TTL).unwrap();
+        lock.release().unwrap();
+    }
+    assert_eq!(servers[2].calls("set"), 0);
+}
+
+/// As on services that permit one of them.
+#[test]
+fn scripts_are_called_as_the_server_permits() {
+    for missing in [
+        &["EVALSHA"][..],
+        &["EVAL"],
+        &["SCRIPT"],
+        &["SCRIPT", "EVALSHA"],
+        &["CLIENT", "HELLO", "CONFIG", "INFO"],
+    ] {
+        let server = without(missing);
+        let redlock = locks(&server.url());
+        for _ in 0..5 {
+            let mut lock = take(&redlock, "a");
+            lock.extend(2 * TTL).unwrap();
+            assert!(lock.fencing_token().is_ok());
+            assert!(redlock.try_acquire("a", TTL).unwrap().is_none());
+            lock.release().unwrap();
+            drop(take(&redlock, "b"));
+        }
+        let left = || {
+            server
+                .keys()
+                .into_iter()
+                .any(|key| !key.ends_with(":fence"))
+        };
+        eventually(&format!("nothing is left without {missing:?}"), || !left());
+    }
+}
+
+#[test]
+fn commands_of_waiting_that_are_missing_cost_only_time() {
+    for missing in [
+        &["PUBLISH"][..],
+        &["SUBSCRIBE"],
+        &["ZADD"],
+        &["ZADD", "ZREM", "ZPOPMIN", "ZRANGE"],
+        &["TIME"],
+    ] {
+        for fair in [false, true] {
+            let server = without(missing);
+            let processes = [(); 3].map(|()| {
+                let options = options().fair(fair);
+                Redlock::new([server.url()])
+                    .unwrap()
+                    .with_options(options)
+                    .unwrap()
+            });
+            std::thread::scope(|scope| {
+                for redlock in &processes {
+                    scope.spawn(|| {
+                        for _ in 0..5 {
+                            redlock.acquire("a", TTL).unwrap().release().unwrap();
+                        }
+                    });
+                }
+            });
+            eventually("nothing is left", || !server.exists("a"));
+        }
+    }
+}
+
+/// What a command that compares and deletes is called.
+#[derive(Clone, Copy, Debug)]
+enum Native {
+    DelIfEq,
+    DelEx,
+}
+
+const DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const SET_IF: &str = "if redis.call('GET', KEYS[1]) == ARGV[2] then \
+    return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) end return false";
+
+/// A server before which one stands that runs scripts only if `scripts`, and has native commands.
+fn narrow(server: &Server, native: Native, scripts: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let port = server.port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            std::thread::spawn(move || translate(client.unwrap(), server, native, scripts));
+        }
+    });
+    url
+}
+
+fn translate(
+    mut client: TcpStream,
+    server: TcpStream,
+    native: Native,
+    scripts: bool,
+) -> Option<()> {
+    let mut connection = Redis { stream: server };
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 16384]);
+    loop {
+        let read = client.read(&mut buffer).ok().filter(|read| *read > 0)?;
+        bytes.extend_from_slice(&buffer[..read]);
+        while let Some((args, length)) = parse(&bytes) {
+            bytes.drain(..length);
+            let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let reply = match (&words[..], native) {
+                ([b"EVAL" | b"EVALSHA", ..], _) if !scripts => {
+                    let name = String::from_utf8_lossy(words[0]);
+                    format!("-ERR unknown command '{name}', with args beginning with: \r\n")
+                        .into_bytes()
+                }
+                ([b"DELIFEQ"], Native::DelIfEq) | ([b"DELEX"], Native::DelEx) => {
+                    b"-ERR wrong number of arguments for 'that' command\r\n".to_vec()
+                }
+                ([b"DELIFEQ", key, value], Native::DelIfEq)
+                | ([b"DELEX", key, b"IFEQ", value], Native::DelEx) => {
+                    connection.ask(&[b"EVAL", DELETE.as_bytes(), b"1", key, value])?
+                }
+                ([b"SET", key, value, b"IFEQ", old, b"PX", ttl], _) => {
+                    connection.ask(&[b"EVAL", SET_IF.as_bytes(), b"1", key, value, old, ttl])?
+                }
+                (other, _) => connection.ask(other)?,
+            };
+            client.write_all(&reply).ok()?;
+        }
+    }
+}
+
+/// A connection on which one command is asked at a time.
+struct Redis {
+    stream: TcpStream,
+}
+
+impl Redis {
+    /// The bytes of the reply.
+    fn ask(&mut self, args: &[&[u8]]) -> Option<Vec<u8>> {
+        let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            bytes.extend_from_slice(arg);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        self.stream.write_all(&bytes).ok()?;
+        let (mut reply, mut byte) = (Vec::new(), [0]);
+        let mut items = 1_usize;
+        while items > 0 {
+            let start = reply.len();
+            while !reply.ends_with(b"\r\n") || reply.len() == start {
+                self.stream.read_exact(&mut byte).ok()?;
+                reply.push(byte[0]);
+            }
+            let line = std::str::from_utf8(&reply[start + 1..reply.len() - 2]).ok();
+            let number = line.and_then(|line| line.parse::<usize>().ok());
+            items -= 1;
+            match (reply[start], number) {
+                (b'*', Some(more)) => items += more,
+                (b'$', Some(length)) => {
+                    let mut bulk = vec![0; length + 2];
+                    self.stream.read_exact(&mut bulk).ok()?;
+                    reply.extend_from_slice(&bulk);
+                }
+                _ => {}
+            }
+        }
+        Some(reply)
+    }
+}
+
+/// The first command, once it is complete, and its length.
+fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+    let line = |at: usize| {
+        let length = bytes.get(at..)?.windows(2).position(|two| two == b"\r\n")?;
+        let number = std::str::from_utf8(&bytes[at + 1..at + length]).ok()?;
+        Some((number.parse::<usize>().ok()?, at + length + 2))
+    };
+    let (count, mut at) = line(0)?;
+    let mut args = Vec::new();
+    for _ in 0..count {
+        let (length, start) = line(at)?;
+        args.push(bytes.get(start..start + length)?.to_vec());
+        at = start + length + 2;
+    }
+    (at <= bytes.len()).then_some((args, at))
+}
+
+#[test]
+fn without_scripts_locks_are_compared_by_native_commands() {
+    for native in [Native::DelIfEq, Native::DelEx] {
+        for label in [None, Some("web-3")] {
+            let server = Server::plain();
+            let url = narrow(&server, native, false);
+            let processes = [(); 3].map(|()| {
+                let options = label.map_or_else(options, |label| options().label(label));
+                Redlock::new([&*url])
+                    .unwrap()
+                    .with_options(options)
+                    .unwrap()
+            });
+            let [holder, next, _] = &processes;
+            let report = holder.check("probe").unwrap();
+            assert!(report.is_checked() && report.is_fit(), "{report}");
+            let mut lock = take(holder, "a");
+            assert!(next.try_acquire("a", TTL).unwrap().is_none());
+            let left = || redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
+            lock.extend(2 * TTL).unwrap();
+            assert!(left() > ms_of(TTL), "{native:?}");
+            // Shorter than what its holder was granted.
+            lock.extend(TTL / 2).unwrap();
+            assert!(left() > ms_of(TTL), "{native:?}");
+            assert!(lock.remaining() > TTL);
+            let errors = unavailable(lock.fencing_token()).to_string();
+            assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
+            lock.release().unwrap();
+            assert!(!server.exists("a"));
+            // Another one's lock stays.
+            let mut lost = take(holder, "a");
+            server.command(&["SET", "a", "another holder's", "PX", "60000"]);
+            assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));
+            drop(lost);
+            take(holder, "b").release().unwrap();
+            assert!(server.exists("a"));
+            server.command(&["DEL", "a"]);
+            std::thread::scope(|scope| {
+                for redlock in &processes {
+                    scope.spawn(|| {
+                        for _ in 0..10 {
+                            redlock.acquire("shared", TTL).unwrap().release().unwrap();
+                            drop(redlock.acquire("shared", TTL).unwrap());
+                        }
+                    });
+                }
+            });
+            eventually("nothing is left", || server.keys().is_empty());
+        }
+    }
+}
+
+fn ms_of(time: std::time::Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap()
+}
+
+/// An acquire that has failed has nothing to notify.
+#[test]
+fn an_undo_is_native_where_that_was_found_and_scripts_do_the_rest() {
+    for native in [Native::DelIfEq, Native::DelEx] {
+        let server = Server::plain();
+        let url = narrow(&server, native, true);
+        let redlock = locks(&url);
+        let mut lock = take(&redlock, "a");
+        assert!(lock.fencing_token().is_ok());
+        lock.extend(2 * TTL).unwrap();
+        lock.release().unwrap();
+        let evals = || server.calls("eval");
+        let before = evals();
+        assert_eq!(before, 1, "only the trial when it was connected");
+        // Two threads: the lock goes from one to the other, and no process is to be notified.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        redlock.acquire("a", TTL).unwrap().release().unwrap();
+                    }
+                });
+            }
+        });
+        eventually("all are released", || !server.exists("a"));
+        // The relay asks for them so.
+        assert!(evals() > before, "{native:?}");
+    }
+}
