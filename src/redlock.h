@@ -163,8 +163,9 @@ const char *redlock_version_string(void);
 const char *redlock_status_string(int status);
 
 /* The text of the last failure in this thread, with more detail than the code: the lock's name, for how
-   long another has it, the cause at each failed node. Never a password. A call that succeeds does not change it; it is empty
-   before the first failure.
+   long another has it, the cause at each failed node. It is a whole sentence: print it without
+   redlock_status_string(). Never a password. A call that succeeds does not change it; it is empty before the
+   first failure.
    Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);
 
@@ -241,11 +242,43 @@ int redlock_set(redlock_t *redlock, int option, uint64_t value);
 int redlock_set_tls(redlock_t *redlock, const char *roots, size_t roots_len, const char *chain, size_t chain_len,
                     const char *key, size_t key_len, const char *server_name);
 
+/* A text for people that is stored with each lock from now on: which program holds it, such as a host's name and a
+   process id. redlock_inspect() and the command `redlock` show it; it decides nothing. At most 64 bytes of printable
+   UTF-8; NULL or "": none, the default.
+   CONFIG: it is longer, or not printable (nothing is changed then), a forked child. */
+int redlock_set_label(redlock_t *redlock, const char *label);
+
 /* Connects to all nodes now, which otherwise the first lock does, and asks each whether it answers: for
    programs that should fail at their start. Blocks for at most a connect timeout and five node timeouts.
    OK: a majority answers (the log names the nodes that do not). UNAVAILABLE: no majority answers;
    redlock_last_error() has the cause at each failed node. CONFIG: two nodes are one server. */
 int redlock_connect(redlock_t *redlock);
+
+/* Whether the nodes are fit for locks: settings that lose locks, rights that are missing, nodes that do not answer;
+   redlock_connect() only asks whether a majority answers. For the start of a program, and for monitoring. A lock named
+   `probe` (len bytes) is taken and released on each node, so the user must be permitted to use that name. `fit` is 1 if
+   there is no fault and a lock could be tried on a majority, else 0. `buf` gets the findings, one in a line, cut to
+   `cap` bytes with the NUL; it may be NULL. New connections are made, with a connect timeout each.
+   OK: the nodes were asked, whatever `fit` is. CONFIG: a bad name. RANDOM. */
+int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, size_t cap, int *fit);
+
+/* A majority of the nodes does not have the lock. */
+#define REDLOCK_STATE_FREE 0
+/* A majority has it for one holder. */
+#define REDLOCK_STATE_HELD 1
+/* Neither: attempts collide, an attempt left keys on nodes that were away, or the keys are not locks. */
+#define REDLOCK_STATE_BLOCKED 2
+/* Too few nodes answered. */
+#define REDLOCK_STATE_UNKNOWN 3
+
+/* Shows who has a lock at this moment, for people; do not decide by it whether to take the lock. `holder` gets a
+   fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
+   NUL, empty if there is no holder, and may be NULL. `left_ms` is how long the state lasts, if nothing else happens:
+   0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
+   nothing. New connections are made, with a connect timeout each.
+   OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
+int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *left_ms,
+                    int *state);
 
 /* Ends the client object. The connections are closed when all its locks have ended too. The call that ends
    the last of them may block until pending releases have been written and everything written before has

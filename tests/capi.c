@@ -528,6 +528,61 @@ static void on_lost(int reason, void *user)
     add(&loss->done, 1);
 }
 
+static void labels_and_what_is_shown(const char *const *urls)
+{
+    static const char label[] = "web-2:4711";
+    static const char *const nowhere[] = {"redis://127.0.0.1:1"};
+    redlock_t *labelled = client(urls, 3);
+    redlock_lock_t *lock;
+    char text[400];
+    uint64_t left = 0;
+    int state = -1, fit = -1;
+
+    IS(REDLOCK_CONFIG, redlock_set_label(NULL, label));
+    IS(REDLOCK_CONFIG, redlock_set_label(labelled, "a\nb"));
+    CHECK(last_error_has("printable"));
+    IS(REDLOCK_CONFIG, redlock_set_label(labelled, "\xff"));
+    OK(redlock_set_label(labelled, label));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_FREE && left == 0 && text[0] == 0);
+    OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_HELD && strstr(text, "(web-2:4711)") != NULL);
+    CHECK(left > TTL / 2 && left <= TTL);
+    OK(redlock_inspect(labelled, "shown", 5, NULL, 0, &left, &state));
+    OK(redlock_inspect(labelled, "shown", 5, text, 4, &left, &state));
+    CHECK(strlen(text) == 3);
+    OK(redlock_lock_release(lock));
+    OK(redlock_set_label(labelled, NULL));
+    OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_HELD && text[0] != 0 && strchr(text, '(') == NULL);
+    OK(redlock_lock_release(lock));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "", 0, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_UNKNOWN && text[0] == 0);
+    IS(REDLOCK_CONFIG, redlock_inspect(NULL, "a", 1, text, sizeof text, &left, &state));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, NULL, 1, text, sizeof text, &left, &state));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, NULL, &state));
+    IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, &left, NULL));
+    CHECK(REDLOCK_STATE_BLOCKED == 2);
+
+    OK(redlock_check(labelled, "probe", 5, text, sizeof text, &fit));
+    CHECK(fit == 1);
+    OK(redlock_check(labelled, "probe", 5, NULL, 0, &fit));
+    IS(REDLOCK_CONFIG, redlock_check(labelled, "", 0, text, sizeof text, &fit));
+    CHECK(fit == 0);
+    IS(REDLOCK_CONFIG, redlock_check(NULL, "probe", 5, text, sizeof text, &fit));
+    IS(REDLOCK_CONFIG, redlock_check(labelled, "probe", 5, text, sizeof text, NULL));
+    redlock_free(labelled);
+
+    labelled = client(nowhere, 1);
+    OK(redlock_check(labelled, "probe", 5, text, sizeof text, &fit));
+    CHECK(fit == 0 && strstr(text, "fault: ") != NULL);
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_UNKNOWN && left == 0);
+    redlock_free(labelled);
+}
+
 static void kept_alive(const char *const *urls)
 {
     counter_t calls = COUNTER;
@@ -1246,6 +1301,7 @@ int main(int argc, char **argv)
     restarted_nodes_do_not_vote(urls);
     a_wrong_password_is_not_waited_for(urls);
     acquire_ask_extend_release(redlock);
+    labels_and_what_is_shown(urls);
     kept_alive(urls);
     reentrant(redlock);
     log_messages(urls);

@@ -51,12 +51,17 @@ ok(redlock.redlock_new(ffi.new("char *[]", strings), len(strings), out))
 client = out[0]
 ok(redlock.redlock_set(client, redlock.REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000))
 name = "größe:1".encode()
+ok(redlock.redlock_set_label(client, b"cffi"))
 
 out = ffi.new("redlock_lock_t **")
 ok(redlock.redlock_acquire_within(client, name, len(name), TTL, WAIT, out))
 lock = out[0]
 assert redlock.redlock_try_acquire(client, name, len(name), TTL, out) == redlock.REDLOCK_BUSY
 assert out[0] == ffi.NULL and "another has the lock" in last_error()
+holder, left, state = ffi.new("char[]", 100), ffi.new("uint64_t *"), ffi.new("int *")
+ok(redlock.redlock_inspect(client, name, len(name), holder, len(holder), left, state))
+assert state[0] == redlock.REDLOCK_STATE_HELD and 0 < left[0] <= TTL
+assert ffi.string(holder).decode().endswith(" (cffi)")
 assert 0 < redlock.redlock_lock_remaining_ms(lock) < TTL
 ok(redlock.redlock_lock_ensure(lock, 1))
 ok(redlock.redlock_lock_extend(lock, 2 * TTL))

@@ -18,7 +18,7 @@ pub(super) struct Client {
 }
 
 #[derive(Clone)]
-struct Settings {
+pub(super) struct Settings {
     redlock: Redlock,
     options: Options,
     /// The options do not tell, and C sets them one after the other.
@@ -70,6 +70,11 @@ impl Settings {
             },
             _ => return Err(Failure::config(format!("there is no option {option}"))),
         };
+        self.with(options)
+    }
+
+    pub(super) fn labelled(self, label: &str) -> Result<Settings, Failure> {
+        let options = self.options.clone().label(label);
         self.with(options)
     }
 
@@ -179,7 +184,7 @@ unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-fn change(
+pub(super) fn change(
     client: Option<&Client>,
     new: impl FnOnce(Settings) -> Result<Settings, Failure>,
 ) -> Result<(), Failure> {

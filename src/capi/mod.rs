@@ -1,6 +1,6 @@
 //! The C interface. Its manual is `redlock.h`; here stands only how it is done: errors and panics at the boundary in this
 //! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire`, what it has only while it is kept alive in `kept`, its
-//! callbacks in `callback`, log messages in `log`, nodes for tests in `testing`.
+//! callbacks in `callback`, what is shown to people in `look`, log messages in `log`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -20,6 +20,7 @@ mod client;
 mod kept;
 mod lock;
 mod log;
+mod look;
 
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;
@@ -63,6 +64,11 @@ constants! {
     REDLOCK_REASON_TAKEN = 1;
     REDLOCK_REASON_EXPIRED = 2;
     REDLOCK_REASON_HOLD_LIMIT = 3;
+
+    REDLOCK_STATE_FREE = 0;
+    REDLOCK_STATE_HELD = 1;
+    REDLOCK_STATE_BLOCKED = 2;
+    REDLOCK_STATE_UNKNOWN = 3;
 
     REDLOCK_LOG_ERROR = 1;
     REDLOCK_LOG_WARN = 2;

@@ -1,0 +1,99 @@
+//! What people and monitoring ask: whether nodes are fit, and who has a lock. And the label, by which they know a holder.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+
+use super::client::{Client, change, redlock_of};
+use super::*;
+use crate::{Inspection, LockState};
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_label(client: Option<&Client>, label: *const c_char) -> c_int {
+    status(|| {
+        let label = match label.is_null() {
+            true => "",
+            false => {
+                // SAFETY: not null, and the header demands a string.
+                let label = unsafe { CStr::from_ptr(label) };
+                let not_text = |_| Failure::config("the label is not UTF-8");
+                label.to_str().map_err(not_text)?
+            }
+        };
+        change(client, |settings| settings.labelled(label))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_check(
+    client: Option<&Client>,
+    probe: *const c_void,
+    len: usize,
+    text: *mut c_char,
+    cap: usize,
+    fit: Option<&mut MaybeUninit<c_int>>,
+) -> c_int {
+    let (mut is_fit, mut findings) = (false, String::new());
+    let code = status(|| {
+        if fit.is_none() {
+            return Err(Failure::null("fit"));
+        }
+        // SAFETY: the header demands it.
+        let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
+        (is_fit, findings) = (report.is_fit(), report.to_string());
+        Ok(())
+    });
+    // SAFETY: the header demands it.
+    unsafe { copy_text(&findings, text, cap) };
+    if let Some(fit) = fit {
+        fit.write(is_fit.into());
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_inspect(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    holder: *mut c_char,
+    cap: usize,
+    left: Option<&mut MaybeUninit<u64>>,
+    state: Option<&mut MaybeUninit<c_int>>,
+) -> c_int {
+    let mut seen = (REDLOCK_STATE_UNKNOWN, String::new(), 0);
+    let code = status(|| {
+        if left.is_none() {
+            return Err(Failure::null("left_ms"));
+        }
+        if state.is_none() {
+            return Err(Failure::null("state"));
+        }
+        // SAFETY: the header demands it.
+        let found = redlock_of(client)?.inspect(unsafe { bytes(resource, len)? })?;
+        seen = shown(&found);
+        Ok(())
+    });
+    let (code_of_state, who, time) = seen;
+    // SAFETY: the header demands it.
+    unsafe { copy_text(&who, holder, cap) };
+    if let Some(left) = left {
+        left.write(time);
+    }
+    if let Some(state) = state {
+        state.write(code_of_state);
+    }
+    code
+}
+
+/// The state, the holder, and how long that lasts.
+fn shown(found: &Inspection) -> (c_int, String, u64) {
+    let ends = |time: Option<Duration>| time.map_or(u64::MAX, to_ms);
+    match found.state() {
+        LockState::Held { holder, remaining } => {
+            (REDLOCK_STATE_HELD, holder.to_string(), ends(remaining))
+        }
+        LockState::Blocked { remaining } => (REDLOCK_STATE_BLOCKED, String::new(), ends(remaining)),
+        LockState::Free => (REDLOCK_STATE_FREE, String::new(), 0),
+        LockState::Unknown => (REDLOCK_STATE_UNKNOWN, String::new(), 0),
+    }
+}
