@@ -59,25 +59,23 @@ impl Lock {
         token
     }
 
-    /// The validity is over neither before nor after (rule R22).
     fn fence(&self) -> Result<u64, Error> {
+        if !self.is_valid() {
+            return Err(Error::lost(&self.resource));
+        }
+        if let Some(token) = self.fencing_token.get() {
+            return Ok(*token);
+        }
         let mut fencing = Fencing::new();
+        let mut fenced = fencing.next(&self.lease(), Point::now());
         loop {
-            let left = self.remaining();
-            if left.is_zero() {
-                return Err(Error::lost(&self.resource));
-            }
-            if let Some(token) = self.fencing_token.get() {
-                return Ok(*token);
-            }
-            let (key, now) = (self.lease().key.clone(), Point::now().mono);
-            let op = fencing.op(key, now, now.checked_add(left));
-            let answer = self.shared.driver.run(op);
-            let over = self.remaining().is_zero();
-            match fencing.answered(answer, Point::now().mono, over) {
+            fenced = match fenced {
+                Fenced::Ask(op) => {
+                    let answer = self.shared.driver.run(op);
+                    fencing.answered(answer, &self.lease(), Point::now())
+                }
                 // Another thread may have been first: one lock has one number.
-                Fenced::Token(token) => drop(self.fencing_token.set(token)),
-                Fenced::Again => {}
+                Fenced::Token(token) => return Ok(*self.fencing_token.get_or_init(|| token)),
                 Fenced::Lost => return Err(Error::lost(&self.resource)),
                 Fenced::Unavailable(nodes) => return Err(Error::Unavailable(nodes)),
             }

@@ -12,12 +12,12 @@ use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
 use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
-use crate::protocol::script::Key;
+use crate::protocol::release::Release;
 use crate::renewals::{DetectedBy, Renewal, Renewals};
 use crate::shown::Shown;
 use crate::sync;
 use crate::token::Token;
-use crate::waiting::{Release, Waiting};
+use crate::waiting::Waiting;
 
 /// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
 /// the last of them is gone, and the kept locks.
@@ -88,8 +88,6 @@ pub struct Lock {
     pub(crate) fencing_token: OnceLock<u64>,
     /// The observer was notified of the acquisition.
     announced: bool,
-    /// When it was acquired, another process had been notified that it is free.
-    pub(crate) notified_elsewhere: bool,
     /// Waiters get it in the order of their arrival.
     fair: bool,
     /// Released, leaked, or dropped: nothing is left to do in `Drop`.
@@ -123,22 +121,14 @@ impl Home {
 }
 
 impl Lock {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        key: Key,
-        ttl: Ttl,
-        deadline: Deadline,
-        options: &Options,
-    ) -> Lock {
-        if key.kind.is_plain() {
-            shared.waiting.holds(&key.resource);
-        }
+    /// It counts as held here already.
+    pub(crate) fn new(shared: Arc<Shared>, lease: Lease, options: &Options) -> Lock {
         Lock {
             shared,
-            resource: key.resource.clone(),
-            kind: key.kind.clone(),
-            token: key.token,
-            home: Home::Own(Mutex::new(Lease::new(key, ttl, deadline))),
+            resource: lease.key.resource.clone(),
+            kind: lease.key.kind.clone(),
+            token: lease.key.token,
+            home: Home::Own(Mutex::new(lease)),
             limits: Limits {
                 extensions_left: options.max_extensions,
                 max_extensions: options.max_extensions,
@@ -146,7 +136,6 @@ impl Lock {
             },
             fencing_token: OnceLock::new(),
             announced: false,
-            notified_elsewhere: false,
             fair: options.fair,
             ended: false,
         }
@@ -261,8 +250,7 @@ impl Lock {
         match extended {
             Extended::Yes(None) => Ok(()),
             Extended::Yes(Some(repair)) => {
-                let op = self.lease().repair(repair, Point::now());
-                drop(self.shared.driver.run(op));
+                drop(self.shared.driver.run(repair));
                 // The repair may have taken its time.
                 self.validity()
                     .map(drop)
@@ -449,13 +437,15 @@ impl Lock {
     }
 
     fn run_release(&self, only_write: bool) -> Outcome {
-        let (shared, key) = (&self.shared, self.lease().key.clone());
+        let (shared, lease) = (&self.shared, self.lease());
         let release = Release {
-            key: &key,
-            notified_elsewhere: self.notified_elsewhere,
+            key: lease.key.clone(),
+            notified_elsewhere: lease.notified_elsewhere,
             fair: self.fair,
             only_write,
+            node_timeout: shared.driver.nodes().node_timeout,
         };
+        drop(lease);
         shared.waiting.release(&shared.driver, &release)
     }
 

@@ -18,6 +18,7 @@ use crate::observe::{Event, Observer};
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::kind::Kind;
+use crate::protocol::lease::Lease;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::text::address;
@@ -211,17 +212,10 @@ impl Redlock {
     ) -> Result<Option<Lock>, Error> {
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
         let shared = self.shared();
-        let mut acquirer = Acquirer {
-            shared: &shared,
-            options: &self.options,
-            resource,
-            kind,
-            ttl,
-            keep_trying: None,
-            attempts: 0,
-        };
         let began = shared.observer().begins();
-        let tried = acquirer.once();
+        let (options, wait) = (&self.options, Duration::ZERO);
+        let mut acquirer = Acquirer::new(&shared, options, resource, kind, ttl, wait, false);
+        let tried = acquirer.run(&mut || true);
         match notified(shared.observer(), tried, began, &acquirer) {
             Ok(lock) => Ok(Some(lock)),
             Err(Error::Busy(_)) => Ok(None),
@@ -407,7 +401,11 @@ impl Redlock {
         let key = Key::new(resource, token, self.options.label.clone());
         let key = key.sent_to(NodeSet::ALL).of_kind(kind);
         let deadline = Deadline::new(now, validity);
-        let mut lock = Lock::new(self.shared(), key, ttl, deadline, &self.options);
+        let (shared, lease) = (self.shared(), Lease::new(key, ttl, deadline));
+        if lease.key.kind.is_plain() {
+            shared.waiting.holds(&lease.key.resource);
+        }
+        let mut lock = Lock::new(shared, lease, &self.options);
         lock.acquired(Duration::ZERO, 0);
         Ok(lock)
     }
@@ -490,20 +488,13 @@ impl Redlock {
     ) -> Result<Lock, Error> {
         let ttl = Ttl::within(ttl, self.options.restart_guard)?;
         let shared = self.shared();
-        let mut acquirer = Acquirer {
-            shared: &shared,
-            options: &self.options,
-            resource,
-            kind,
-            ttl,
-            keep_trying: match keep_trying {
-                Some(keep_trying) => Some(keep_trying),
-                None => None,
-            },
-            attempts: 0,
-        };
         let began = shared.observer().begins();
-        let waited = acquirer.wait(wait);
+        let (options, must_ask) = (&self.options, keep_trying.is_some());
+        let mut acquirer = Acquirer::new(&shared, options, resource, kind, ttl, wait, must_ask);
+        let waited = match keep_trying {
+            Some(keep_trying) => acquirer.run(keep_trying),
+            None => acquirer.run(&mut || true),
+        };
         notified(shared.observer(), waited, began, &acquirer)
     }
 }
@@ -521,7 +512,7 @@ fn notified(
     let wait = clock::instant().saturating_duration_since(began);
     match result {
         Ok(mut lock) => {
-            lock.acquired(wait, acquirer.attempts);
+            lock.acquired(wait, acquirer.attempts());
             // The observer may have taken its time (rule R4).
             match lock.is_valid() {
                 true => Ok(lock),
@@ -530,9 +521,9 @@ fn notified(
         }
         Err(error) => {
             observer.notify(|| Event::NotAcquired {
-                resource: acquirer.resource,
+                resource: acquirer.resource(),
                 wait,
-                attempts: acquirer.attempts,
+                attempts: acquirer.attempts(),
                 error: &error,
             });
             Err(error)

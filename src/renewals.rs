@@ -13,7 +13,8 @@ use crate::clock::{self, Point};
 use crate::error::Error;
 use crate::net::driver::Driver;
 use crate::observe::{Event, Observer};
-use crate::protocol::lease::{Extended, Lease, Loss, LostReason, Refill};
+use crate::protocol::lease::{self, Lease, Loss, LostReason, Renewed};
+use crate::protocol::operation::Op;
 use crate::shown::Shown;
 use crate::sync::{lock, wait_for};
 use crate::token::jitter;
@@ -40,11 +41,11 @@ pub(crate) struct Renewal {
     callbacks: Mutex<Vec<Callback>>,
     observer: Observer,
     /// The observer has not been notified of it.
-    result: Mutex<Option<Renewed>>,
+    result: Mutex<Option<Report>>,
 }
 
 /// What was left of the validity, and the result of the renewal.
-type Renewed = (Duration, Result<(), Error>);
+type Report = (Duration, Result<(), Error>);
 
 /// What has detected a loss.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -244,48 +245,43 @@ fn renew(driver: &Driver, events: &Arc<Schedule>, due: Due) -> Due {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
-        let Some(mut lease) = renewal.valid_lease(started) else {
-            continue;
-        };
-        let (begun, end) = (lease.renewal(started), lease.expires(started));
-        drop(lease);
-        if let Some((extension, op)) = begun {
-            ops.push(op);
-            asked.push((due, renewal, extension));
-        } else {
-            next.push((end, renewal));
+        let decided = lock(&renewal.lease).due(started);
+        match decided {
+            lease::Due::Renew(extension, op) => {
+                ops.push(op);
+                asked.push((due, renewal, extension));
+            }
+            lease::Due::Later(at) => next.push((at, renewal)),
+            lease::Due::Lost(loss) => renewal.report(loss, DetectedBy::Thread),
+            lease::Due::Ended => {}
         }
     }
-    let answers = driver.run_all(ops);
-    let (mut incomplete, mut results) = (Vec::new(), Vec::new());
+    let (answers, node_timeout) = (driver.run_all(ops), driver.nodes().node_timeout);
+    let (mut repairs, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, extension), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();
-        let Some(mut lease) = renewal.valid_lease(now) else {
-            continue;
-        };
+        let mut lease = lock(&renewal.lease);
         let left = lease.left(now);
-        let (again, result) = match lease.extended(extension, answer, now) {
-            Extended::Yes(repair) => {
-                incomplete.extend(repair.map(|repair| (renewal.clone(), repair)));
-                (lease.next_renewal(due, now, jitter), Ok(()))
+        let renewed = lease.renewed((extension, answer), due, node_timeout, jitter, now);
+        drop(lease);
+        let (again, result) = match renewed {
+            Renewed::Yes { next, repair } => {
+                repairs.extend(repair.map(|repair| (renewal.clone(), repair)));
+                (next, Ok(()))
             }
-            Extended::Unavailable(nodes) => {
-                let again = lease.retry(now, driver.nodes().node_timeout);
-                (again, Err(Error::Unavailable(nodes)))
-            }
-            Extended::Lost(loss) => {
-                drop(lease);
+            Renewed::Unavailable { retry, errors } => (retry, Err(Error::Unavailable(errors))),
+            Renewed::Lost(loss) => {
                 renewal.report(loss, DetectedBy::Thread);
                 continue;
             }
+            Renewed::Ended => continue,
         };
-        drop(lease);
         if !renewal.observer.is_none() {
             results.push((renewal.clone(), (left, result)));
         }
         next.push((again, renewal));
     }
-    repair_all(driver, incomplete);
+    repair_all(driver, repairs);
     for (renewal, result) in results {
         report_later(events, renewal, result);
     }
@@ -294,14 +290,13 @@ fn renew(driver: &Driver, events: &Arc<Schedule>, due: Due) -> Due {
 
 /// Brings locks back to nodes that do not hold them. Nothing may come between: once the first is submitted, this
 /// thread may be made to lead.
-fn repair_all(driver: &Driver, incomplete: Vec<(Arc<Renewal>, Refill)>) {
-    let submit = |(renewal, repair): (Arc<Renewal>, Refill)| {
+fn repair_all(driver: &Driver, repairs: Vec<(Arc<Renewal>, Op)>) {
+    let submit = |(renewal, repair): (Arc<Renewal>, Op)| {
         // Ending the renewal waits for this mutex, so the release is sent after the repair.
         let lease = lock(&renewal.lease);
-        let op = || lease.repair(repair, Point::now());
-        lease.is_kept().then(|| driver.submit(op()))
+        lease.is_kept().then(|| driver.submit(repair))
     };
-    let repairs: Vec<_> = incomplete.into_iter().filter_map(submit).collect();
+    let repairs: Vec<_> = repairs.into_iter().filter_map(submit).collect();
     driver.collect(&repairs);
 }
 
@@ -318,7 +313,7 @@ fn watch(due: Due) -> Due {
 
 /// Has the observer notified of the result of a renewal by a thread of its own, since it may take its time. At most one
 /// result of each lock waits for that: an observer that does not return must not fill the memory.
-fn report_later(events: &Arc<Schedule>, renewal: Arc<Renewal>, result: Renewed) {
+fn report_later(events: &Arc<Schedule>, renewal: Arc<Renewal>, result: Report) {
     if lock(&renewal.result).is_some() {
         return;
     }

@@ -5,17 +5,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::clock::{self, Point};
-use crate::error::Cause;
+use crate::error::{Cause, Error};
 use crate::net::driver::Driver;
 use crate::net::leader::Waiter;
 use crate::net::nodes::Nodes;
 use crate::net::subscription::Subscription;
-use crate::protocol::attempt::Attempt;
-use crate::protocol::operation::{Op, Outcome};
-use crate::protocol::queue::{Channel, Turn};
-use crate::protocol::quorum::NodeSet;
-use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::wait_queue::{HandOff, WaitQueues};
+use crate::protocol::operation::Outcome;
+use crate::protocol::process::Process;
+use crate::protocol::queue::Channel;
+use crate::protocol::release::{Release, Submit};
+use crate::protocol::wait_queue::WaitQueues;
 use crate::sync::lock;
 use crate::token::{Token, jitter};
 
@@ -31,23 +30,6 @@ pub(crate) struct Waiting {
     idle: AtomicBool,
     /// The number of locks held here, by a hash of their resource.
     held_here: Box<[AtomicU32]>,
-}
-
-/// The release of a lock.
-pub(crate) struct Release<'a> {
-    pub(crate) key: &'a Key,
-    /// When the lock was acquired, another process had been notified that it is free.
-    pub(crate) notified_elsewhere: bool,
-    /// The nodes decide which waiter is next, here or elsewhere.
-    pub(crate) fair: bool,
-    /// Does not wait for the answers.
-    pub(crate) only_write: bool,
-}
-
-impl Release<'_> {
-    fn op(&self, notify: Notify) -> Op {
-        Op::new(Action::Release(notify), self.key.clone()).only_write(self.only_write)
-    }
 }
 
 impl Waiting {
@@ -75,32 +57,22 @@ impl Waiting {
         self.held_here.get(at)
     }
 
-    /// A plain lock is held here from now on.
+    /// One more plain lock is held here.
     pub(crate) fn holds(&self, resource: &[u8]) {
         if let Some(counter) = self.counter(resource) {
             counter.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// A plain lock is no longer held here.
+    /// One plain lock less is held here.
     pub(crate) fn ends(&self, resource: &[u8]) {
         if let Some(counter) = self.counter(resource) {
             counter.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Whether a thread of this process seems to hold the lock.
-    pub(crate) fn is_held_here(&self, resource: &[u8]) -> bool {
-        self.counter(resource)
-            .is_some_and(|counter| counter.load(Ordering::SeqCst) > 0)
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.idle.load(Ordering::SeqCst)
-    }
-
     /// Uses the queues, and wakes the threads that should then look again.
-    pub(crate) fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
+    fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
         let mut queues = lock(&self.queues);
         let result = use_them(&mut queues);
         self.idle.store(queues.is_idle(), Ordering::SeqCst);
@@ -110,65 +82,16 @@ impl Waiting {
         result
     }
 
-    // ---- releases
-
-    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere. Until that is done the lock counts as
-    /// held here.
-    pub(crate) fn release(&self, driver: &Driver, release: &Release<'_>) -> Outcome {
-        let resource = &release.key.resource;
-        if !release.key.kind.is_plain() {
-            // Plain waiters are notified; others try again by themselves.
-            return driver.run(release.op(Notify::First)).outcome;
-        }
-        if release.notified_elsewhere {
-            // However long the lock was held: this time that process gets a head start.
-            self.with(|queues| queues.notified_elsewhere(resource, clock::instant()));
-        }
-        if release.fair {
-            let turn = Turn::new(driver.nodes().node_timeout);
-            return self.notify(driver, release, Notify::FirstAndReserve(turn));
-        }
-        if self.is_idle() {
-            return self.notify(driver, release, Notify::First);
-        }
-        match self.with(|queues| queues.hand_off(resource, clock::instant())) {
-            HandOff::Notify(notify) => self.notify(driver, release, notify),
-            HandOff::To {
-                waiter,
-                thread,
-                ttl,
-                label,
-            } => {
-                let node_timeout = driver.nodes().node_timeout;
-                let mut attempt = Attempt::new(resource.clone(), ttl, label, None, node_timeout);
-                let Ok(token) = Token::random() else {
-                    self.with(|queues| queues.hand_off_failed(waiter, clock::instant()));
-                    return self.notify(driver, release, Notify::First);
-                };
-                let next = attempt.op(token, Point::now());
-                // It holds the lock before its thread knows: then the waiter at the front need not ask the nodes.
-                self.holds(resource);
-                self.with(|queues| queues.handed_off(waiter, attempt));
-                let answer = driver.run_before(release.op(Notify::None), next, thread);
-                self.ends(resource);
-                self.with(|queues| queues.wake(resource));
-                answer.outcome
-            }
-        }
-    }
-
-    /// A release without a hand-off.
-    fn notify(&self, driver: &Driver, release: &Release<'_>, notify: Notify) -> Outcome {
-        let resource = &release.key.resource;
-        let answer = driver.run(release.op(notify));
-        // Before looking for waiters: a thread that joins now either finds the lock not held here, or is found.
-        self.ends(resource);
-        let notified = answer.has_notified();
-        if notified || !self.is_idle() {
-            let now = clock::instant();
-            self.with(|queues| queues.released(resource, notified, now));
-        }
-        answer.outcome
+    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
+    pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Outcome {
+        let mut process = self;
+        let Submit { op, next } = release.submit(&mut process, Point::now());
+        let handed_off = next.is_some();
+        let answer = match next {
+            None => driver.run(op),
+            Some((next, thread)) => driver.run_before(op, next, thread),
+        };
+        release.answered(handed_off, answer, &mut process, Point::now())
     }
 
     // ---- notifications by other processes
@@ -235,18 +158,53 @@ impl Waiting {
             let Some(resource) = subscription.receive()? else {
                 continue;
             };
-            let now = clock::instant();
-            if self.with(|queues| queues.must_forward(&resource, node, now))
+            let (resource, now) = (Arc::from(resource), clock::instant());
+            let forward = self.with(|queues| queues.forward(&resource, node, now));
+            if let Some(op) = forward
                 && let Some(driver) = driver.upgrade()
             {
-                // Every node notifies independently, so pass it on only on this node.
-                let only = std::iter::once(node).collect();
-                dequeue(&driver, &resource.clone().into(), channel, false, only);
-                // A thread of this process may have enqueued since, and been removed by this: wake it.
+                driver.run(op);
                 self.with(|queues| queues.notify_front(&resource, node));
             }
         }
         Ok(())
+    }
+}
+
+impl Process for &Waiting {
+    type Thread = Arc<Waiter>;
+
+    fn thread(&mut self, resource: &Arc<[u8]>) -> Arc<Waiter> {
+        Waiter::new(Some(resource.clone()))
+    }
+
+    fn token(&mut self, _: &[u8]) -> Result<Token, Error> {
+        Token::random()
+    }
+
+    fn jitter(&mut self, min: Duration, max: Duration) -> Duration {
+        jitter(min, max)
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.idle.load(Ordering::SeqCst)
+    }
+
+    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
+        self.with(work)
+    }
+
+    fn is_held_here(&mut self, resource: &[u8]) -> bool {
+        self.counter(resource)
+            .is_some_and(|counter| counter.load(Ordering::SeqCst) > 0)
+    }
+
+    fn holds(&mut self, resource: &[u8]) {
+        Waiting::holds(self, resource);
+    }
+
+    fn ends(&mut self, resource: &[u8]) {
+        Waiting::ends(self, resource);
     }
 }
 
@@ -263,18 +221,4 @@ impl Drop for SubscriberGuard<'_> {
                 .with(|queues| queues.cannot_start_worker(self.node));
         }
     }
-}
-
-/// Removes this process from the queues on the nodes. If the lock is free, the next in the queue is notified.
-pub(crate) fn dequeue(
-    driver: &Driver,
-    resource: &Arc<[u8]>,
-    channel: Channel,
-    fair: bool,
-    nodes: NodeSet,
-) {
-    let turn = Turn::new(driver.nodes().node_timeout);
-    // The answer is not read.
-    let op = Op::dequeue(resource.clone(), channel, turn, fair);
-    driver.run(op.only_write(true).to(nodes));
 }

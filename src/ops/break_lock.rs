@@ -2,9 +2,9 @@ use crate::error::Error;
 use crate::ops::inspect::{Holder, NodeState};
 use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::NodeSet;
+use crate::protocol::release::Release;
 use crate::protocol::script::Key;
 use crate::redlock::{Redlock, checked};
-use crate::waiting::Release;
 
 impl Redlock {
     /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns true
@@ -48,13 +48,14 @@ impl Redlock {
         drop(shared.driver.connect());
         let key = Key::new(resource, *holder.token(), None).sent_to(NodeSet::ALL);
         let release = Release {
-            key: &key,
+            key,
             notified_elsewhere: false,
             fair: self.options().fair,
             only_write: false,
+            node_timeout: shared.driver.nodes().node_timeout,
         };
         // As long as it is being released it counts as held here.
-        shared.waiting.holds(&key.resource);
+        shared.waiting.holds(&release.key.resource);
         match shared.waiting.release(&shared.driver, &release) {
             Outcome::Yes(_) => Ok(true),
             Outcome::No => Ok(false),

@@ -247,14 +247,6 @@ impl Attempt {
 
 #[cfg(test)]
 impl Attempt {
-    pub(crate) fn ttl(&self) -> Ttl {
-        self.ttl
-    }
-
-    pub(crate) fn kind(&self) -> &Kind {
-        &self.kind
-    }
-
     /// Whether this was its first try, and others may follow.
     pub(crate) fn is_first(&self) -> bool {
         self.splits.failures() == 0 && !self.closed && self.queue_entry.is_none()

@@ -7,10 +7,12 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::Point;
 use crate::error::NodeErrors;
+use crate::protocol::lease::Lease;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
-use crate::protocol::script::{Action, Key};
+use crate::protocol::script::Action;
 
 /// Where nodes differ, so far ahead at most is asked for: with a second of the restart guard's, and clocks that
 /// differ by less than 0.4 s, a lost counter goes on above it (rule R28).
@@ -24,11 +26,11 @@ pub(crate) struct Fencing {
     sent: Option<Instant>,
 }
 
-/// What a round came to.
+/// What follows.
 pub(crate) enum Fenced {
+    /// A round: has it carried out, and passes on the answer.
+    Ask(Op),
     Token(u64),
-    /// The nodes gave different numbers: another round.
-    Again,
     Lost,
     /// The old deadline stays in force.
     Unavailable(NodeErrors),
@@ -43,15 +45,21 @@ impl Fencing {
         }
     }
 
-    pub(crate) fn op(&mut self, key: Key, now: Instant, until: Option<Instant>) -> Op {
-        self.sent = Some(now);
-        Op::new(Action::Fence(self.at_least), key).until(until)
+    /// A round, unless the validity is over (rule R22).
+    pub(crate) fn next(&mut self, lease: &Lease, now: Point) -> Fenced {
+        if lease.left(now).is_zero() {
+            return Fenced::Lost;
+        }
+        self.sent = Some(now.mono);
+        let op = Op::new(Action::Fence(self.at_least), lease.key.clone());
+        Fenced::Ask(op.until(Some(lease.expires(now))))
     }
 
-    /// `over`: the lock's validity is, now (rule R22).
-    pub(crate) fn answered(&mut self, answer: Answer, now: Instant, over: bool) -> Fenced {
+    pub(crate) fn answered(&mut self, answer: Answer, lease: &Lease, now: Point) -> Fenced {
+        let over = lease.left(now).is_zero();
         match (answer.outcome, answer.numbers) {
             (Outcome::No, _) => Fenced::Lost,
+            // Rule R22.
             _ if over && !mutant(Mutant::FenceAfterDeadline) => Fenced::Lost,
             (Outcome::Unavailable { errors, .. }, _) => Fenced::Unavailable(errors),
             (Outcome::Yes(_), Some((least, most)))
@@ -62,11 +70,13 @@ impl Fencing {
             (Outcome::Yes(_), numbers) => {
                 // So they agree next time, unless the time of day is further then (rule R21): the next round
                 // may take as long, and reach one node at its beginning and another one at its end.
-                let took = now.saturating_duration_since(self.sent.unwrap_or(now));
+                let took = now
+                    .mono
+                    .saturating_duration_since(self.sent.unwrap_or(now.mono));
                 let lead = (2 * took).min(self.longest_lead).as_micros();
                 let lead = u64::try_from(lead).unwrap_or(0).saturating_add(1);
                 self.at_least = numbers.map_or(0, |(_, most)| most.saturating_add(lead));
-                Fenced::Again
+                self.next(lease, now)
             }
         }
     }
@@ -88,15 +98,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock;
-    use crate::protocol::fixtures::{key, unavailable};
-    use crate::protocol::quorum::NodeSet;
+    use crate::protocol::fixtures::{MS, key, later, ttl, unavailable};
+    use crate::protocol::quorum::{Deadline, NodeSet};
 
-    fn answer(outcome: Outcome, numbers: Option<(u64, u64)>) -> Answer {
+    fn answer(outcome: Outcome, numbers: Option<(u64, u64)>, now: Point) -> Answer {
         Answer {
             outcome,
             numbers,
-            ..Answer::none(clock::instant())
+            ..Answer::none(now.mono)
         }
     }
 
@@ -104,38 +113,50 @@ mod tests {
         Outcome::Yes(NodeSet::ALL)
     }
 
+    /// Valid for some seconds.
+    fn lease(start: Point) -> Lease {
+        let ttl = ttl(Duration::from_secs(10));
+        Lease::new(key(b"a"), ttl, Deadline::new(start, ttl.validity()))
+    }
+
     #[test]
     fn a_token_is_what_a_quorum_gave_alike_before_the_deadline() {
-        let (mut fencing, now) = (Fencing::new(), clock::instant());
-        let token = |fenced| match fenced {
-            Fenced::Token(number) => Some(number),
-            _ => None,
-        };
-        assert_eq!(
-            token(fencing.answered(answer(yes(), Some((7, 7))), now, false)),
-            Some(7)
-        );
-        let late = fencing.answered(answer(yes(), Some((7, 7))), now, true);
-        assert!(matches!(late, Fenced::Lost));
-        let not_held = fencing.answered(answer(Outcome::No, None), now, false);
-        assert!(matches!(not_held, Fenced::Lost));
-        let few = answer(unavailable(false, false), None);
-        let few = fencing.answered(few, now, false);
+        let start = Point::now();
+        let (mut fencing, lease) = (Fencing::new(), lease(start));
+        let late = later(start, Duration::from_secs(10));
+        let same = |now| answer(yes(), Some((7, 7)), now);
+        let token = fencing.answered(same(start), &lease, start);
+        assert!(matches!(token, Fenced::Token(7)));
+        assert!(matches!(
+            fencing.answered(same(late), &lease, late),
+            Fenced::Lost
+        ));
+        assert!(matches!(fencing.next(&lease, late), Fenced::Lost));
+        let not_held = answer(Outcome::No, None, start);
+        assert!(matches!(
+            fencing.answered(not_held, &lease, start),
+            Fenced::Lost
+        ));
+        let few = answer(unavailable(false, false), None, start);
+        let few = fencing.answered(few, &lease, start);
         assert!(matches!(few, Fenced::Unavailable(_)));
     }
 
     #[test]
     fn where_numbers_differ_more_than_the_largest_is_asked_for() {
-        let (mut fencing, now) = (Fencing::new(), clock::instant());
-        let key = key(b"a");
+        let start = Point::now();
+        let (mut fencing, lease) = (Fencing::new(), lease(start));
         // So far that the time of day is not further at the end of another round; within a bound.
         for (took, expected) in [(0, 10), (3, 6_010), (200, 400_010), (4000, 500_010)] {
-            fencing.op(key.clone(), now, None);
-            let later = now + Duration::from_millis(took);
-            let fenced = fencing.answered(answer(yes(), Some((7, 9))), later, false);
-            assert!(matches!(fenced, Fenced::Again));
-            let op = fencing.op(key.clone(), now, None);
+            let first = fencing.next(&lease, start);
+            assert!(matches!(first, Fenced::Ask(_)));
+            let now = later(start, took * MS);
+            let fenced = fencing.answered(answer(yes(), Some((7, 9)), now), &lease, now);
+            let Fenced::Ask(op) = fenced else {
+                panic!("another round follows");
+            };
             assert_eq!(op.action, Action::Fence(expected), "{took} ms");
+            assert_eq!(op.until, Some(lease.expires(start)));
         }
     }
 }

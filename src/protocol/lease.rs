@@ -54,6 +54,8 @@ pub(crate) struct Loss {
 pub(crate) struct Lease {
     /// The lock as the nodes know it.
     pub(crate) key: Key,
+    /// When the lock was acquired, another process had been notified that it is free.
+    pub(crate) notified_elsewhere: bool,
     /// When its acquisition began.
     since: Point,
     /// The ttl last granted, which renewals ask for.
@@ -77,9 +79,6 @@ struct Hold {
     over: bool,
 }
 
-/// Draws a time between two others.
-type Jitter = fn(Duration, Duration) -> Duration;
-
 /// An extension under way.
 pub(crate) struct Extension {
     ttl: Ttl,
@@ -88,22 +87,38 @@ pub(crate) struct Extension {
 
 /// The result of an extension.
 pub(crate) enum Extended {
-    Yes(Option<Refill>),
+    /// With what brings the lock back to nodes that do not hold it.
+    Yes(Option<Op>),
     Lost(Loss),
     /// The old deadline stays in force.
     Unavailable(NodeErrors),
 }
 
-/// Nodes that do not hold a lock that was extended just now.
-pub(crate) struct Refill {
-    ttl: Ttl,
-    pub(crate) nodes: NodeSet,
+/// What to do about a kept lock whose time has come.
+// A box would be an allocation for each renewal.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Due {
+    Renew(Extension, Op),
+    /// No renewal follows. To look again then: its validity is over.
+    Later(Instant),
+    Lost(Loss),
+    /// The holder has ended the renewal: the lease is its own.
+    Ended,
+}
+
+/// The result of a renewal.
+pub(crate) enum Renewed {
+    Yes { next: Instant, repair: Option<Op> },
+    Unavailable { retry: Instant, errors: NodeErrors },
+    Lost(Loss),
+    Ended,
 }
 
 impl Lease {
     pub(crate) fn new(key: Key, granted: Ttl, deadline: Deadline) -> Lease {
         Lease {
             key,
+            notified_elsewhere: false,
             since: deadline.from,
             granted,
             deadline,
@@ -207,7 +222,7 @@ impl Lease {
                 if !mutant(Mutant::NoReleaseOfRepairs) {
                     self.key.sent_to = self.key.sent_to.or(nodes);
                 }
-                Extended::Yes((!nodes.is_empty()).then_some(Refill { ttl, nodes }))
+                Extended::Yes((!nodes.is_empty()).then(|| self.repair(ttl, nodes, now)))
             }
             Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
         }
@@ -215,7 +230,7 @@ impl Lease {
 
     /// Brings the lock back to nodes that do not hold it, because they were restarted or connected late (rule R11b).
     /// Never a vote.
-    pub(crate) fn repair(&self, Refill { ttl, nodes }: Refill, now: Point) -> Op {
+    fn repair(&self, ttl: Ttl, nodes: NodeSet, now: Point) -> Op {
         Op::new(Action::Repair(ttl), self.key.clone())
             .until(Some(self.expires(now)))
             .only_write(true)
@@ -256,25 +271,75 @@ impl Lease {
         max.saturating_sub(self.held(now))
     }
 
-    /// A renewal, unless the bound on them is used up.
-    pub(crate) fn renewal(&mut self, now: Point) -> Option<(Extension, Op)> {
-        let over = self.hold_left(now).is_zero();
+    /// What to do now that a renewal is due.
+    pub(crate) fn due(&mut self, now: Point) -> Due {
+        if !self.is_kept() {
+            return Due::Ended;
+        }
+        if let Err(loss) = self.validity(now) {
+            return Due::Lost(loss);
+        }
+        let over = self.hold_left(now).is_zero() && !mutant(Mutant::RenewForEver);
         if let Some(hold) = &mut self.hold {
             hold.over = over;
         }
-        (!over).then(|| self.extension(self.granted, now))
+        if over {
+            return Due::Later(self.expires(now));
+        }
+        let (extension, op) = self.extension(self.granted, now);
+        Due::Renew(extension, op)
+    }
+
+    /// The result of the renewal that was due then, and when the next one is.
+    pub(crate) fn renewed(
+        &mut self,
+        (extension, answer): (Extension, Answer),
+        due: Instant,
+        node_timeout: Duration,
+        jitter: impl FnOnce(Duration, Duration) -> Duration,
+        now: Point,
+    ) -> Renewed {
+        if !self.is_kept() {
+            return Renewed::Ended;
+        }
+        if let Err(loss) = self.validity(now) {
+            return Renewed::Lost(loss);
+        }
+        match self.extended(extension, answer, now) {
+            Extended::Yes(repair) => Renewed::Yes {
+                next: self.next_renewal(due, now, jitter),
+                repair,
+            },
+            Extended::Unavailable(errors) => Renewed::Unavailable {
+                retry: self.retry(now, node_timeout),
+                errors,
+            },
+            Extended::Lost(loss) => Renewed::Lost(loss),
+        }
     }
 
     /// When the next renewal is due, after that of `last`: by the schedule, unless that is too far behind. `jitter`
     /// spreads out locks that were acquired together.
-    pub(crate) fn next_renewal(&self, last: Instant, now: Point, jitter: Jitter) -> Instant {
+    pub(crate) fn next_renewal(
+        &self,
+        last: Instant,
+        now: Point,
+        jitter: impl FnOnce(Duration, Duration) -> Duration,
+    ) -> Instant {
         let third = self.granted.duration() / 3;
+        let third = match mutant(Mutant::RenewLate) {
+            true => self.granted.duration(),
+            false => third,
+        };
         (last + jitter(third - third / 10, third)).max(now.mono)
     }
 
     /// When one that too few nodes answered is tried again.
-    pub(crate) fn retry(&self, now: Point, node_timeout: Duration) -> Instant {
-        now.mono + (self.granted.duration() / 20).max(node_timeout)
+    fn retry(&self, now: Point, node_timeout: Duration) -> Instant {
+        match mutant(Mutant::NoSecondRenewal) {
+            true => self.expires(now),
+            false => now.mono + (self.granted.duration() / 20).max(node_timeout),
+        }
     }
 }
 
@@ -342,11 +407,10 @@ mod tests {
         let (extension, _) = lease.extension(ttl(2000 * MS), start);
         let (yes, now) = (Outcome::Yes(NodeSet::ALL), later(start, MS));
         let extended = lease.extended(extension, answer(yes, start), now);
-        let Extended::Yes(Some(repair)) = extended else {
+        let Extended::Yes(Some(op)) = extended else {
             panic!("one node does not hold it");
         };
         assert_eq!(lease.key.sent_to, NodeSet::first(3));
-        let op = lease.repair(repair, now);
         assert_eq!(op.nodes.iter().collect::<Vec<_>>(), [2]);
         assert_eq!(op.until, Some(start.mono + 1978 * MS));
         assert!(op.only_write && matches!(op.action, Action::Repair(ttl) if ttl.millis() == 2000));
@@ -370,8 +434,9 @@ mod tests {
                 lease.keep(max_hold * MS);
             }
             if let Some(due) = due {
-                let renewal = lease.renewal(later(start, due * MS));
-                assert_eq!(renewal.is_none(), max_hold < Some(due), "{reason:?}");
+                let due_then = lease.due(later(start, due * MS));
+                let over = matches!(due_then, Due::Later(_));
+                assert_eq!(over, max_hold < Some(due), "{reason:?}");
             }
             let now = later(start, time * MS);
             let loss = |is_new| Loss { reason, is_new };
@@ -417,7 +482,8 @@ mod tests {
         lease.keep(5000 * MS);
         assert!(lease.is_kept() && lease.key.sent_to == NodeSet::ALL);
         let at = |time| later(start, time * MS);
-        let (least, most): (Jitter, Jitter) = (|min, _| min, |_, max| max);
+        let least = |min: Duration, _: Duration| min;
+        let most = |_: Duration, max: Duration| max;
         let due = |due: Instant| (due - start.mono).as_millis();
         assert_eq!(due(lease.next_renewal(start.mono, at(1), least)), 300);
         assert_eq!(due(lease.next_renewal(start.mono, at(1), most)), 333);
@@ -429,7 +495,10 @@ mod tests {
         assert_eq!(due(lease.expires(at(340))), 988);
         assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
         assert_eq!(lease.hold_left(at(400)), 4600 * MS);
-        assert!(lease.renewal(at(4999)).is_some() && lease.renewal(at(5000)).is_none());
+        lease.deadline = Deadline::new(start, 6000 * MS);
+        assert!(matches!(lease.due(at(4999)), Due::Renew(..)));
+        assert!(matches!(lease.due(at(5000)), Due::Later(_)));
         assert!(lease.stop_renewal() && !lease.stop_renewal() && !lease.is_kept());
+        assert!(matches!(lease.due(at(5000)), Due::Ended));
     }
 }

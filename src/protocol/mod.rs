@@ -29,9 +29,12 @@
 //! - `poller`: what the one thread does that asks the nodes for a lock on behalf of its process
 //! - `waiter`: a thread that waits for a lock
 //! - `wait_queue`: the threads of a process that wait for a lock, and which of them is next
+//! - `process`: what a call needs of its process
+//! - `acquire`, `release`: one call each, from its beginning to its end
 //! - `mutants`: how each rule can be broken, for tests
 //! - `sim`: all of that among virtual servers, connections and clocks
 
+pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod companions;
@@ -54,9 +57,11 @@ pub(crate) mod operations;
 pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod poller;
+pub(crate) mod process;
 pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod random;
+pub(crate) mod release;
 pub(crate) mod resp;
 pub(crate) mod script;
 pub(crate) mod scripts;

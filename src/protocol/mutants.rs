@@ -73,6 +73,14 @@ mutants! {
     SomeNames = "of several names a node locks those that are free",
     ReleaseFirstName = "only the first of several names is released",
     KeepReplica = "a connection to a server that has become a replica is kept",
+    GiveUpUnasked = "a call fails as busy without having asked a node",
+    KeepWhatCameTooLate = "a lock that was granted too late is not released",
+    FailedHandOffIsHeld = "a lock whose hand-off failed counts as held in the process",
+    AskSeldom = "a program is not asked after each sleep whether to go on",
+    LeaveNoQueue = "a call that fails stays in the queue of its process",
+    RenewLate = "a renewal is due after a whole ttl",
+    RenewForEver = "a kept lock is renewed for longer than its bound",
+    NoSecondRenewal = "a renewal that too few nodes answered is not tried again",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",
 }

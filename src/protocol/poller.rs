@@ -182,6 +182,12 @@ impl Poller {
         self.membership = Membership::NoTime;
     }
 
+    /// The only try of a waiter whose time is over.
+    pub(crate) fn last_try(&mut self, now: Instant) -> PollerAction {
+        self.has_no_time();
+        self.start_try(false, now)
+    }
+
     /// The maximum time for which it sleeps without a notification.
     pub(crate) fn longest_poll(&self) -> Duration {
         let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);

@@ -14,8 +14,9 @@ use crate::clock::Point;
 use crate::label::Label;
 use crate::protocol::attempt::{Attempt, Rejection};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::operation::Op;
 use crate::protocol::poller::{AcquireMode, Poller, PollerAction};
-use crate::protocol::queue::{self, Channel, QueueEntry};
+use crate::protocol::queue::{self, Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::script::Notify;
@@ -208,6 +209,7 @@ impl<W: Clone> WaitQueues<W> {
         let over = waiter.is_over(now.mono);
         let soon = waiter.arrived.mono + self.node_timeout;
         let owed = waiter.owed_an_attempt && (waiter.last_failure.is_none() || now.mono < soon);
+        let unasked = waiter.last_failure.is_none() && !mutant(Mutant::GiveUpUnasked);
         let longest = || now.mono + LONGEST_PARK;
         let action = match &mut waiter.state {
             State::HandedOff(attempt) => match attempt.take() {
@@ -215,13 +217,21 @@ impl<W: Clone> WaitQueues<W> {
                 None => return WaiterAction::Park(longest()),
             },
             State::Queued if over => return WaiterAction::GiveUp(self.failure(id)),
-            _ if over && !owed => return WaiterAction::GiveUp(self.failure(id)),
+            _ if over && !owed && !unasked => return WaiterAction::GiveUp(self.failure(id)),
             State::Queued => {
                 return WaiterAction::Park(waiter.request.end.unwrap_or_else(longest));
             }
             State::Front(poller) => {
                 let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
-                poller.next(held_here, subscriptions, self.node_timeout, rng, now.mono)
+                let action =
+                    poller.next(held_here, subscriptions, self.node_timeout, rng, now.mono);
+                match action {
+                    // Behind others it need not ask: they do. At the front it is the one that asks, if only once.
+                    PollerAction::Park(until) if over && unasked && !(owed && until < soon) => {
+                        poller.last_try(now.mono)
+                    }
+                    action => action,
+                }
             }
         };
         // With a queue that was contended recently, a granted try needs no subscriptions.
@@ -614,13 +624,25 @@ impl<W: Clone> WaitQueues<W> {
 
     // ---- notifications by other processes
 
-    /// A node has sent a message that a lock may be free. Returns whether to pass it on to another process, since no
-    /// thread of this one waits for the lock.
-    pub(crate) fn must_forward(&mut self, resource: &[u8], node: usize, now: Instant) -> bool {
-        !self.notify_front(resource, node) && self.subscriptions.may_forward(now)
+    /// A node has sent a message that a lock may be free. If no thread of this process waits for the lock, returns what
+    /// passes the message on to another process. `notify_front` follows.
+    pub(crate) fn forward(
+        &mut self,
+        resource: &Arc<[u8]>,
+        node: usize,
+        now: Instant,
+    ) -> Option<Op> {
+        if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
+            return None;
+        }
+        let (channel, turn) = (self.subscriptions.channel()?, Turn::new(self.node_timeout));
+        let op = Op::dequeue(resource.clone(), channel, turn, false).only_write(true);
+        // Every node notifies independently, so pass it on only on this node.
+        Some(op.to(std::iter::once(node).collect()))
     }
 
-    /// Makes the thread at the front try again. Returns whether there is one.
+    /// Makes the thread at the front try again. Returns whether there is one. After a message was passed on: it may have
+    /// enqueued since, and been removed by that.
     pub(crate) fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
         let Some(poller) = self.poller(resource) else {
             return false;

@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use super::clocks::Clocks;
+use super::kept::Keeping;
 use super::network::Connection;
 use super::server::commands;
 use super::subscription::Listener;
-use super::waiting::{After, Wait};
+use super::waiting::{Call, Releasing};
 use super::{
-    Belief, CONNECT_TIMEOUT, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK, TODAY,
+    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK,
     TokenHistory, World, trace,
 };
-use crate::clock::{self, Point};
 use crate::error::Cause;
-use crate::protocol::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::confirm::Confirm;
 use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event as CoreEvent;
@@ -30,31 +30,27 @@ use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::wait_queue::WaitQueues;
-use crate::protocol::waiter::Failure;
 use crate::protocol::wire::Handshake;
 use crate::token::Token;
 
 /// The number of resources that are locked. The other one is for when all is quiet.
 pub(super) const RESOURCES: u8 = 2;
-const PROBED: u8 = 9;
+pub(super) const PROBED: u8 = 9;
 /// In the place of a thread, where none waits for the operation.
 pub(super) const NO_THREAD: usize = usize::MAX;
 /// From here on: the threads for which others have submitted something.
 pub(super) const HANDED_OFF: usize = 1000;
 
+/// A token is its number.
+pub(super) fn token_id(token: &Token) -> usize {
+    let id = u64::from_le_bytes(token.as_bytes()[..8].try_into().unwrap());
+    usize::try_from(id).unwrap()
+}
+
 pub(super) struct Client {
     core: Core<usize>,
-    /// The connections of the leader or the worker, by node, and those that were just made.
-    connections: Vec<Option<usize>>,
-    fresh: Vec<Option<usize>>,
-    workers: Vec<Worker>,
-    leader: Leader,
-    /// The thread that confirms releases, and until when it waits.
-    confirmer: Option<Instant>,
-    /// Where nothing follows a release: when the lock must be gone; and how often new connections are closed.
-    gone_by: u64,
-    forsaken: bool,
-    unlucky: u32,
+    driver: Driver,
+    forsaken: Forsaken,
     pub(super) threads: Vec<Thread>,
     /// The threads that wait, and the number of locks that are held here, by resource.
     pub(super) queues: WaitQueues<usize>,
@@ -62,14 +58,31 @@ pub(super) struct Client {
     pub(super) listeners: Vec<Listener>,
     /// It was killed.
     pub(super) dead: bool,
-    /// Its clocks: their rate in parts of ten thousand; one of them stands still while it is
-    /// suspended.
-    base: Point,
-    rate: u64,
-    suspended: u64,
-    stands_until: u64,
+    pub(super) clocks: Clocks,
     /// When it is woken next.
     wake_at: u64,
+}
+
+/// What has the sockets and threads.
+struct Driver {
+    /// The connections of the leader or the worker, by node, and those that were just made.
+    connections: Vec<Option<usize>>,
+    fresh: Vec<Option<usize>>,
+    workers: Vec<Worker>,
+    leader: Leader,
+    /// The thread that confirms releases, and until when it waits.
+    confirmer: Option<Instant>,
+}
+
+/// Where nothing follows a release.
+#[derive(Default)]
+struct Forsaken {
+    /// When the lock must be gone.
+    gone_by: u64,
+    /// The servers have closed its connections before.
+    again: bool,
+    /// How often new connections are closed.
+    unlucky: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,32 +110,46 @@ pub(super) struct Thread {
     acts: u32,
     /// When its operation was submitted.
     since: u64,
-    /// It waits for a lock.
-    pub(super) wait: Option<Wait>,
 }
 
 pub(super) enum Doing {
     Idle(u64),
-    Acquires(Attempt, u8, usize),
-    /// Between two tries.
-    Pauses(Attempt, u8, Instant),
+    Acquires(Box<Call>),
     Holds(Held, u64),
     Extends(Held, Extension),
+    Keeps(Keeping),
     /// Asks for a fencing token, since then.
     Fences(Held, Fencing, u64),
-    /// Which token; whether it is only written; and what follows.
-    Releases(usize, bool, After),
-    /// In a queue: decides what to do then; or sleeps until then.
-    Stands(u64),
-    Parks(u64),
-    /// Leaves the queue: then, or when the nodes have answered.
-    Leaves(Option<u64>),
+    Releases(Releasing),
     Stopped,
+}
+
+impl Thread {
+    /// The token of the lock that it has.
+    pub(super) fn uses(&self) -> Option<usize> {
+        match &self.doing {
+            Doing::Holds(held, _) | Doing::Extends(held, _) | Doing::Fences(held, ..) => {
+                Some(held.token)
+            }
+            Doing::Keeps(keeping) => Some(keeping.token()),
+            Doing::Releases(releasing) => Some(releasing.token),
+            _ => None,
+        }
+    }
+
+    /// Its call that acquires a lock.
+    pub(super) fn call(&self) -> Option<&Call> {
+        match &self.doing {
+            Doing::Acquires(call) => Some(call),
+            Doing::Releases(releasing) => releasing.call.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 pub(super) struct Held {
     pub(super) token: usize,
-    lease: Lease,
+    pub(super) lease: Lease,
 }
 
 impl Client {
@@ -134,14 +161,7 @@ impl Client {
         waits: bool,
         random: &mut Random,
     ) -> Client {
-        // Wall clocks differ, if they do, by less or more than queues take from them.
-        let ahead = if random.chance(50) { 2000 } else { 1 };
-        let base = Point {
-            mono: clock::instant(),
-            wall: SystemTime::UNIX_EPOCH
-                + Duration::from_micros(TODAY)
-                + Duration::from_millis(random.below(ahead)),
-        };
+        let clocks = Clocks::new(random);
         let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         let rng = random.next();
@@ -158,88 +178,37 @@ impl Client {
             here: [0; 16],
             listeners: Vec::new(),
             dead: false,
-            core: Core::new(addresses, timeouts, guard, random.next(), base.mono),
-            connections: vec![None; nodes],
-            fresh: vec![None; nodes],
-            workers: vec![Worker::None; nodes],
-            leader: Leader::None,
-            confirmer: None,
-            gone_by: 0,
-            forsaken: false,
-            unlucky: 0,
+            core: Core::new(addresses, timeouts, guard, random.next(), clocks.start()),
+            driver: Driver {
+                connections: vec![None; nodes],
+                fresh: vec![None; nodes],
+                workers: vec![Worker::None; nodes],
+                leader: Leader::None,
+                confirmer: None,
+            },
+            forsaken: Forsaken::default(),
             threads: (0..threads)
                 .map(|_| Thread {
                     doing: Doing::Idle(random.below(30 * MS)),
                     acts: 0,
                     since: 0,
-                    wait: None,
                 })
                 .collect(),
-            base,
-            rate: 9_960 + random.below(81),
-            suspended: 0,
-            stands_until: 0,
+            clocks,
             wake_at: u64::MAX,
         }
-    }
-
-    /// Its clocks at time `t`.
-    pub(super) fn point(&self, t: u64) -> Point {
-        let runs = |t: u64| Duration::from_micros(t * self.rate / 10_000);
-        Point {
-            mono: self.base.mono + runs(t.saturating_sub(self.suspended)),
-            wall: self.base.wall + runs(t),
-        }
-    }
-
-    /// Its wall clock at time `t`, and whether all nodes take its word for it.
-    pub(super) fn wall(&self, t: u64) -> u64 {
-        let wall = self.point(t).wall.duration_since(SystemTime::UNIX_EPOCH);
-        u64::try_from(wall.unwrap().as_micros()).unwrap()
-    }
-
-    pub(super) fn is_punctual(&self) -> bool {
-        self.wall(0) < TODAY + 300 * MS
-    }
-
-    /// The time at which its monotonic clock shows `at`.
-    pub(super) fn time(&self, at: Instant) -> u64 {
-        let runs = at.saturating_duration_since(self.base.mono).as_micros();
-        let runs = u64::try_from(runs).unwrap_or(u64::MAX / 20_000);
-        runs.min(u64::MAX / 20_000) * 10_000 / self.rate + self.suspended + 1
-    }
-
-    pub(super) fn freeze(&mut self, until: u64) {
-        self.stands_until = self.stands_until.max(until);
-    }
-
-    /// Whether all its threads stand still.
-    pub(super) fn stands(&self, t: u64) -> bool {
-        self.stands_until > t
-    }
-
-    /// All its threads have stood still at one time or another.
-    pub(super) fn has_hung(&self) -> bool {
-        self.stands_until > 0
     }
 
     /// It is killed.
     pub(super) fn die(&mut self) {
         self.dead = true;
-        self.workers.fill(Worker::None);
-        self.leader = Leader::None;
-        self.confirmer = None;
+        self.driver.workers.fill(Worker::None);
+        self.driver.leader = Leader::None;
+        self.driver.confirmer = None;
         self.listeners.clear();
         for thread in &mut self.threads {
-            (thread.doing, thread.wait) = (Doing::Stopped, None);
+            thread.doing = Doing::Stopped;
         }
-    }
-
-    pub(super) fn suspend(&mut self, t: u64, until: u64) {
-        if self.stands_until <= t {
-            self.suspended += until - t;
-        }
-        self.freeze(until);
     }
 
     /// What is not as it is when all is quiet.
@@ -252,10 +221,13 @@ impl Client {
 
     /// A thread of the driver that has not ended.
     pub(super) fn running(&self) -> Option<String> {
-        let has_worker = self.workers.iter().any(|one| *one != Worker::None);
-        let leads = !matches!(self.leader, Leader::None | Leader::Runs);
+        let has_worker = self.driver.workers.iter().any(|one| *one != Worker::None);
+        let leads = !matches!(self.driver.leader, Leader::None | Leader::Runs);
         let has_worker = has_worker.then(|| "a worker is left".to_owned());
-        let confirms = self.confirmer.map(|_| "a thread still confirms".to_owned());
+        let confirms = self
+            .driver
+            .confirmer
+            .map(|_| "a thread still confirms".to_owned());
         let leads = leads.then(|| "a thread still leads".to_owned());
         has_worker.or(leads).or(confirms)
     }
@@ -271,7 +243,7 @@ impl World {
             self.clients[c].wake_at = u64::MAX;
         }
         for _ in 0..1000 {
-            let stands = self.clients[c].stands_until;
+            let stands = self.clients[c].clocks.stands_until;
             if stands > self.t {
                 return self.wake(c, stands);
             }
@@ -300,7 +272,7 @@ impl World {
     }
 
     pub(super) fn now(&self, c: usize) -> Instant {
-        self.clients[c].point(self.t).mono
+        self.clients[c].clocks.point(self.t).mono
     }
 
     /// Whether a time has come; otherwise it is woken then.
@@ -308,7 +280,7 @@ impl World {
         if self.now(c) >= at {
             return true;
         }
-        let at = self.clients[c].time(at);
+        let at = self.clients[c].clocks.time(at);
         self.wake(c, at);
         false
     }
@@ -317,20 +289,20 @@ impl World {
     fn announce(&mut self, c: usize) {
         let client = &mut self.clients[c];
         if std::mem::take(&mut client.core.news) {
-            for worker in &mut client.workers {
+            for worker in &mut client.driver.workers {
                 if let Worker::Pauses(_) = worker {
                     *worker = Worker::Runs;
                 }
             }
-            if let Leader::Waits(_) = client.leader {
-                client.leader = Leader::Runs;
+            if let Leader::Waits(_) = client.driver.leader {
+                client.driver.leader = Leader::Runs;
             }
-            client.confirmer = client.confirmer.map(|_| client.base.mono);
+            client.driver.confirmer = client.driver.confirmer.map(|_| client.clocks.start());
         }
         for event in client.core.events.take() {
             match event {
-                (_, CoreEvent::Back(..), _) => self.counts.reconnected += 1,
-                (_, CoreEvent::Quarantined(_), _) => self.counts.quarantined += 1,
+                (_, CoreEvent::Back(..), _) => self.counts[Count::Reconnected] += 1,
+                (_, CoreEvent::Quarantined(_), _) => self.counts[Count::Quarantined] += 1,
                 _ => {}
             }
         }
@@ -342,7 +314,7 @@ impl World {
     // ---- the leader
 
     fn lead(&mut self, c: usize) -> bool {
-        match self.clients[c].leader {
+        match self.clients[c].driver.leader {
             Leader::None => return false,
             Leader::Runs => {}
             Leader::Writes(_, at) if at > self.t => {
@@ -364,7 +336,7 @@ impl World {
                 }
             }
             Leader::Recv(node, until) => {
-                let connection = self.clients[c].connections[node];
+                let connection = self.clients[c].driver.connections[node];
                 if !self.can_read(connection) {
                     if !self.has_come(c, until) {
                         return false;
@@ -372,8 +344,8 @@ impl World {
                     if !self.conditions.faultless && !self.quiet && self.random.chance(1) {
                         // Between the read and what follows.
                         let until = self.t + self.random.below(80 * MS);
-                        self.clients[c].freeze(until);
-                        self.clients[c].leader = Leader::ReadNothing(node);
+                        self.clients[c].clocks.freeze(until);
+                        self.clients[c].driver.leader = Leader::ReadNothing(node);
                         return true;
                     }
                 }
@@ -388,15 +360,22 @@ impl World {
         let now = self.now(c);
         let next = self.clients[c].core.next(now);
         trace!(self, "client {c} leads: {next:?}");
-        self.clients[c].leader = Leader::Runs;
+        self.clients[c].driver.leader = Leader::Runs;
+        self.follow(c, next, now);
+        self.announce(c);
+        true
+    }
+
+    /// What the core has decided.
+    fn follow(&mut self, c: usize, next: Next, now: Instant) {
         match next {
             Next::StartWorker { node } => {
                 let silent = self.clients[c].core.link(node) == Link::Unresponsive;
-                self.counts.unresponsive += u64::from(silent);
-                if !silent && let Some(old) = self.clients[c].connections[node].take() {
+                self.counts[Count::Unresponsive] += u64::from(silent);
+                if !silent && let Some(old) = self.clients[c].driver.connections[node].take() {
                     self.give_up(old, true);
                 }
-                self.clients[c].workers[node] = Worker::Runs;
+                self.clients[c].driver.workers[node] = Worker::Runs;
                 self.clients[c].core.worker_started(node, Ok(()), now);
             }
             Next::Send { nodes, .. } => {
@@ -406,24 +385,22 @@ impl World {
                     (node, bytes)
                 };
                 let parts = nodes.iter().map(take).collect();
-                self.clients[c].leader = Leader::Writes(parts, self.t);
+                self.clients[c].driver.leader = Leader::Writes(parts, self.t);
             }
-            Next::Recv { node, until } => self.clients[c].leader = Leader::Recv(node, until),
-            Next::Wait { until } => self.clients[c].leader = Leader::Waits(until),
+            Next::Recv { node, until } => self.clients[c].driver.leader = Leader::Recv(node, until),
+            Next::Wait { until } => self.clients[c].driver.leader = Leader::Waits(until),
             Next::Finished => {
-                self.clients[c].leader = Leader::None;
+                self.clients[c].driver.leader = Leader::None;
                 if self.clients[c].core.wants_confirmer() {
-                    self.clients[c].confirmer = Some(now);
+                    self.clients[c].driver.confirmer = Some(now);
                 }
             }
         }
-        self.announce(c);
-        true
     }
 
     /// What the thread does that confirms releases.
     fn confirm(&mut self, c: usize) -> bool {
-        let Some(until) = self.clients[c].confirmer else {
+        let Some(until) = self.clients[c].driver.confirmer else {
             return false;
         };
         if !self.has_come(c, until) {
@@ -433,12 +410,12 @@ impl World {
         let confirm = self.clients[c].core.confirm(now);
         trace!(self, "client {c} confirms: {confirm:?}");
         let client = &mut self.clients[c];
-        client.confirmer = match (confirm, &client.leader) {
+        client.driver.confirmer = match (confirm, &client.driver.leader) {
             (Confirm::End, _) => None,
             (Confirm::Wait { until }, _) => Some(until),
             (Confirm::Probe, Leader::None) => {
-                client.leader = Leader::Runs;
-                self.counts.confirm_probes += 1;
+                client.driver.leader = Leader::Runs;
+                self.counts[Count::ConfirmProbes] += 1;
                 Some(now)
             }
             (Confirm::Probe, _) => Some(now + Duration::from_millis(1)),
@@ -461,7 +438,7 @@ impl World {
         } else {
             usize::MAX
         };
-        let received = match self.clients[c].connections[node] {
+        let received = match self.clients[c].driver.connections[node] {
             Some(connection) => self.connections[connection].recv(part),
             None => Err(Cause::Closed("there is none".into())),
         };
@@ -473,7 +450,7 @@ impl World {
 
     fn write(&mut self, c: usize, node: usize, bytes: &[u8]) {
         let now = self.now(c);
-        let Some(connection) = self.clients[c].connections[node] else {
+        let Some(connection) = self.clients[c].driver.connections[node] else {
             return self.violated(format!(
                 "client {c} writes to node {node} without a connection"
             ));
@@ -500,7 +477,7 @@ impl World {
     // ---- workers
 
     fn work(&mut self, c: usize, node: usize) -> bool {
-        match self.clients[c].workers[node] {
+        match self.clients[c].driver.workers[node] {
             Worker::None | Worker::Connects => return false,
             Worker::Runs => {}
             Worker::Pauses(until) => {
@@ -509,7 +486,7 @@ impl World {
                 }
             }
             Worker::Recv(until) => {
-                let connection = self.clients[c].connections[node];
+                let connection = self.clients[c].driver.connections[node];
                 if !self.can_read(connection) && !self.has_come(c, until) {
                     return false;
                 }
@@ -517,13 +494,19 @@ impl World {
             }
         }
         let now = self.now(c);
-        self.clients[c].workers[node] = Worker::Runs;
+        self.clients[c].driver.workers[node] = Worker::Runs;
         let task = self.clients[c].core.task(node, now);
         trace!(self, "client {c} serves {node}: {task:?}");
+        self.carry_out(c, node, task, now);
+        self.announce(c);
+        true
+    }
+
+    fn carry_out(&mut self, c: usize, node: usize, task: NodeTask, now: Instant) {
         match task {
             NodeTask::Connect => {
-                if self.clients[c].connections[node].is_none() {
-                    self.clients[c].workers[node] = Worker::Connects;
+                if self.clients[c].driver.connections[node].is_none() {
+                    self.clients[c].driver.workers[node] = Worker::Connects;
                 }
                 let refused = self.servers[node].refuses_connections(self.t);
                 let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
@@ -539,10 +522,11 @@ impl World {
                 );
             }
             NodeTask::Adopt => {
-                let fresh = self.clients[c].fresh[node].take();
-                if let Some(old) = std::mem::replace(&mut self.clients[c].connections[node], fresh)
+                let fresh = self.clients[c].driver.fresh[node].take();
+                if let Some(old) =
+                    std::mem::replace(&mut self.clients[c].driver.connections[node], fresh)
                 {
-                    self.counts.replaced += 1;
+                    self.counts[Count::Replaced] += 1;
                     self.give_up(old, !mutant(Mutant::CloseWithoutReset));
                 }
             }
@@ -552,17 +536,17 @@ impl World {
                 self.write(c, node, &bytes);
                 self.clients[c].core.written(node, Ok(()), now);
             }
-            NodeTask::Recv { until } => self.clients[c].workers[node] = Worker::Recv(until),
-            NodeTask::Pause { until } => self.clients[c].workers[node] = Worker::Pauses(until),
+            NodeTask::Recv { until } => self.clients[c].driver.workers[node] = Worker::Recv(until),
+            NodeTask::Pause { until } => {
+                self.clients[c].driver.workers[node] = Worker::Pauses(until)
+            }
             NodeTask::Reconnected | NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => {
-                self.clients[c].workers[node] = Worker::None;
-                if let Some(fresh) = self.clients[c].fresh[node].take() {
+                self.clients[c].driver.workers[node] = Worker::None;
+                if let Some(fresh) = self.clients[c].driver.fresh[node].take() {
                     self.give_up(fresh, false);
                 }
             }
         }
-        self.announce(c);
-        true
     }
 
     /// How a server takes commands: some run no scripts, and some delete without.
@@ -589,7 +573,7 @@ impl World {
             return;
         }
         let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
-        let later = paused.max(self.clients[c].stands_until);
+        let later = paused.max(self.clients[c].clocks.stands_until);
         if well && later > self.t {
             // A connection that takes too long has failed.
             let late = later > self.t + CONNECT_TIMEOUT;
@@ -607,6 +591,33 @@ impl World {
                 },
             );
         }
+        let (fresh, result) = self.shake_hands(c, node, well);
+        let now = self.now(c);
+        let released = self.conditions.forsaken && self.clients[c].forsaken.gone_by > self.t;
+        if released && well && self.clients[c].forsaken.unlucky > 0 {
+            self.clients[c].forsaken.unlucky -= 1;
+            let at = self.t + self.random.below(400);
+            self.at(at, Event::Forsake(c));
+        }
+        if self.clients[c].core.connected(node, result, now) {
+            self.clients[c].driver.fresh[node] = fresh;
+        } else if let Some(fresh) = fresh {
+            self.give_up(fresh, false);
+        }
+        if let Worker::Connects = self.clients[c].driver.workers[node] {
+            self.clients[c].driver.workers[node] = Worker::Runs;
+        }
+        self.announce(c);
+        self.pump(c);
+    }
+
+    /// A new connection, and what its server reports.
+    fn shake_hands(
+        &mut self,
+        c: usize,
+        node: usize,
+        well: bool,
+    ) -> (Option<usize>, Result<Handshake, Cause>) {
         let mut fresh = None;
         let result = if well && self.servers[node].is_replica(self.t) {
             Err(Cause::Replica(None))
@@ -630,23 +641,7 @@ impl World {
         } else {
             Err(Cause::Connect("refused".into()))
         };
-        let now = self.now(c);
-        let released = self.conditions.forsaken && self.clients[c].gone_by > self.t;
-        if released && well && self.clients[c].unlucky > 0 {
-            self.clients[c].unlucky -= 1;
-            let at = self.t + self.random.below(400);
-            self.at(at, Event::Forsake(c));
-        }
-        if self.clients[c].core.connected(node, result, now) {
-            self.clients[c].fresh[node] = fresh;
-        } else if let Some(fresh) = fresh {
-            self.give_up(fresh, false);
-        }
-        if let Worker::Connects = self.clients[c].workers[node] {
-            self.clients[c].workers[node] = Worker::Runs;
-        }
-        self.announce(c);
-        self.pump(c);
+        (fresh, result)
     }
 
     // ---- threads
@@ -662,8 +657,8 @@ impl World {
         self.add(c, thread, op);
         let client = &mut self.clients[c];
         // It does not let what is submitted wait.
-        if let Leader::None | Leader::Waits(_) = client.leader {
-            client.leader = Leader::Runs;
+        if let Leader::None | Leader::Waits(_) = client.driver.leader {
+            client.driver.leader = Leader::Runs;
         }
         self.announce(c);
     }
@@ -672,7 +667,7 @@ impl World {
         self.clients[c].threads[thread].since = self.t;
     }
 
-    pub(super) fn draw(&mut self, c: usize, resource: u8) -> (Token, usize) {
+    pub(super) fn draw(&mut self, c: usize, resource: u8) -> Token {
         let id = self.tokens.len();
         self.order += 1;
         self.tokens.push(TokenHistory {
@@ -693,45 +688,22 @@ impl World {
             freed: None,
             alone: false,
             leaked: false,
-            notified_elsewhere: false,
         });
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
-        (Token::from_bytes(bytes), id)
-    }
-
-    pub(super) fn try_to_acquire(
-        &mut self,
-        c: usize,
-        thread: usize,
-        mut attempt: Attempt,
-        resource: u8,
-    ) {
-        let (token, _) = self.draw(c, resource);
-        let op = attempt.op(token, self.clients[c].point(self.t));
-        let id = u64::from_le_bytes(op.key.token.as_bytes()[..8].try_into().unwrap());
-        let id = usize::try_from(id).unwrap();
-        self.tokens[id].kind = attempt.kind().clone();
-        self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, id);
-        self.submit(c, thread, op);
-    }
-
-    pub(super) fn acquire(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
-        self.begin(c, thread);
-        let name = Arc::from(&[resource][..]);
-        let kind = self.kind(resource);
-        let attempt =
-            Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT)).of_kind(kind);
-        self.try_to_acquire(c, thread, attempt, resource);
+        Token::from_bytes(bytes)
     }
 
     /// What the thread does next, if it waits for nothing.
     fn act(&mut self, c: usize, thread: usize) -> bool {
-        let due = match self.clients[c].threads[thread].doing {
-            Doing::Idle(until) | Doing::Holds(_, until) => until,
-            Doing::Stands(until) | Doing::Parks(until) | Doing::Leaves(Some(until)) => until,
-            Doing::Pauses(_, _, until) => self.clients[c].time(until),
-            _ => return false,
+        let due = match &self.clients[c].threads[thread].doing {
+            Doing::Idle(until) | Doing::Holds(_, until) => Some(*until),
+            Doing::Acquires(call) => call.due(),
+            Doing::Keeps(keeping) => keeping.wakes(&self.clients[c]),
+            _ => None,
+        };
+        let Some(due) = due else {
+            return false;
         };
         if due > self.t {
             self.wake(c, due);
@@ -739,15 +711,8 @@ impl World {
         }
         let stopped = Doing::Stopped;
         match std::mem::replace(&mut self.clients[c].threads[thread].doing, stopped) {
-            Doing::Stands(_) => self.stand(c, thread),
-            Doing::Parks(_) => self.woken(c, thread),
-            Doing::Leaves(_) => self.gone(c, thread, false),
-            Doing::Pauses(attempt, resource, _) => {
-                if self.is_stopped(c, thread) {
-                    return true;
-                }
-                self.try_to_acquire(c, thread, attempt, resource);
-            }
+            Doing::Acquires(call) => self.go_on(c, thread, call),
+            Doing::Keeps(keeping) => self.keep(c, thread, keeping),
             Doing::Holds(held, _) => self.use_lock(c, thread, held),
             _ => {
                 self.clients[c].threads[thread].acts += 1;
@@ -770,7 +735,7 @@ impl World {
                 if self.conditions.waits && (self.random.chance(80) || fair) {
                     self.wait(c, thread, resource, ttl);
                 } else {
-                    self.acquire(c, thread, resource, ttl);
+                    self.try_once(c, thread, resource, ttl);
                 }
             }
         }
@@ -778,7 +743,7 @@ impl World {
     }
 
     /// How long a thread has a lock before it does something.
-    fn hold(&mut self) -> u64 {
+    pub(super) fn hold(&mut self) -> u64 {
         let long = if self.conditions.sluggish || self.conditions.waits && self.random.chance(50) {
             3
         } else {
@@ -819,14 +784,26 @@ impl World {
 
     fn use_lock(&mut self, c: usize, thread: usize, held: Held) {
         self.begin(c, thread);
-        let now = self.clients[c].point(self.t);
+        let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
-        let choice = self.random.below(if self.quiet { 5 } else { 12 });
+        let choices = match self.conditions.prompt || self.conditions.forsaken {
+            _ if self.quiet => 5,
+            // Where order and promptness count, locks are not held for long.
+            true => 12,
+            false => 14,
+        };
+        let choice = self.random.below(choices);
+        // One that is due is renewed before it is kept.
+        if choice >= 12 && valid && !held.lease.is_due(now) {
+            return self.begin_to_keep(c, thread, held);
+        }
         if choice >= 10 && valid {
             self.order += 1;
             let since = self.order;
-            let fencing = Fencing::with_lead(Duration::from_micros(LONGEST / 2));
-            return self.fence(c, thread, held, fencing, since);
+            self.begin(c, thread);
+            let mut fencing = Fencing::with_lead(Duration::from_micros(LONGEST / 2));
+            let fenced = fencing.next(&held.lease, now);
+            return self.fence(c, thread, (held, fencing, since), fenced);
         }
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
@@ -838,30 +815,40 @@ impl World {
         if choice != 5 || self.conditions.prompt {
             return self.release(c, thread, held);
         }
-        self.ends(c, self.tokens[held.token].resource);
+        if self.tokens[held.token].kind.is_plain() {
+            self.clients[c].here[usize::from(self.tokens[held.token].resource)] -= 1;
+        }
         // From here on it believes in nothing.
         self.beliefs.retain(|belief| belief.token != held.token);
         self.tokens[held.token].leaked = true;
         self.clients[c].threads[thread].doing = Doing::Idle(self.t);
     }
 
-    fn fence(&mut self, c: usize, thread: usize, held: Held, mut fencing: Fencing, since: u64) {
-        self.begin(c, thread);
-        let now = self.clients[c].point(self.t);
-        let left = held.lease.left(now);
-        if left.is_zero() {
-            self.clients[c].threads[thread].doing = Doing::Holds(held, self.t);
-            return;
+    fn fence(
+        &mut self,
+        c: usize,
+        thread: usize,
+        (held, fencing, since): (Held, Fencing, u64),
+        fenced: Fenced,
+    ) {
+        match fenced {
+            Fenced::Ask(op) => {
+                self.begin(c, thread);
+                self.clients[c].threads[thread].doing = Doing::Fences(held, fencing, since);
+                return self.submit(c, thread, op);
+            }
+            Fenced::Token(number) => self.fenced(c, &held, number, since),
+            Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
+            Fenced::Unavailable(_) => {}
         }
-        let op = fencing.op(held.lease.key.clone(), now.mono, now.mono.checked_add(left));
-        self.clients[c].threads[thread].doing = Doing::Fences(held, fencing, since);
-        self.submit(c, thread, op);
+        let until = self.t + self.hold();
+        self.clients[c].threads[thread].doing = Doing::Holds(held, until);
     }
 
     /// Numbers are distinct, and larger than all that were given out before this one was asked for.
     fn fenced(&mut self, c: usize, held: &Held, number: u64, since: u64) {
-        self.counts.fenced += 1;
-        let now = self.clients[c].point(self.t);
+        self.counts[Count::Fenced] += 1;
+        let now = self.clients[c].clocks.point(self.t);
         self.check(!held.lease.left(now).is_zero(), || {
             format!("client {c}: {number} was given out after the deadline")
         });
@@ -879,17 +866,16 @@ impl World {
         self.fences.push((resource, held.token, number, self.order));
     }
 
-    fn release(&mut self, c: usize, thread: usize, held: Held) {
-        let now = self.clients[c].point(self.t);
+    pub(super) fn release(&mut self, c: usize, thread: usize, held: Held) {
+        let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
         self.beliefs.retain(|belief| belief.token != held.token);
         if self.conditions.forsaken {
-            self.clients[c].gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
-            self.at(self.clients[c].gone_by, Event::Gone(held.token));
+            self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
+            self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
         }
         let only_write = self.random.chance(40) || !valid || self.conditions.forsaken;
-        self.ends(c, self.tokens[held.token].resource);
-        self.give_back(c, thread, held.lease.key, held.token, only_write);
+        self.give_back(c, thread, held, only_write, None);
     }
 
     // ---- answers
@@ -904,51 +890,31 @@ impl World {
         let idle = Doing::Stopped;
         let doing = std::mem::replace(&mut self.clients[c].threads[thread].doing, idle);
         match doing {
-            Doing::Acquires(attempt, resource, token) => {
-                self.tried(c, thread, attempt, resource, token, answer);
-            }
+            Doing::Acquires(call) => self.call_answered(c, thread, call, answer),
             Doing::Extends(held, extension) => {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
                 self.extended(c, thread, held, extension, answer);
             }
             Doing::Fences(held, mut fencing, since) => {
                 self.in_time(c, thread, 2 * NODE_TIMEOUT);
-                let now = self.clients[c].point(self.t);
-                let over = held.lease.left(now).is_zero();
-                match fencing.answered(answer, now.mono, over) {
-                    Fenced::Again => return self.fence(c, thread, held, fencing, since),
-                    Fenced::Token(number) => self.fenced(c, &held, number, since),
-                    Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
-                    Fenced::Unavailable(_) => {}
-                }
-                let until = self.t + self.hold();
-                self.clients[c].threads[thread].doing = Doing::Holds(held, until);
+                let now = self.clients[c].clocks.point(self.t);
+                let fenced = fencing.answered(answer, &held.lease, now);
+                self.fence(c, thread, (held, fencing, since), fenced);
             }
-            Doing::Leaves(_) => self.gone(c, thread, true),
-            Doing::Releases(token, only_write, after) => {
-                self.in_time(c, thread, NODE_TIMEOUT);
-                self.released(c, token, only_write, &answer.outcome);
-                let resource = self.tokens[token].resource;
-                self.after_release(c, resource, after, answer.has_notified());
-                if self.clients[c].threads[thread].wait.is_some() {
-                    let rejection = Rejection::default();
-                    return self.in_vain(c, thread, Failure::TooSlow, &rejection);
-                }
-                let pause = self.rest();
-                self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
-            }
+            Doing::Keeps(keeping) => self.renewed(c, thread, keeping, answer),
+            Doing::Releases(releasing) => self.given_back(c, thread, releasing, answer),
             _ => self.violated(format!("client {c}: an answer without a caller")),
         }
     }
 
     /// An operation ends within its time, unless the process stood still.
-    fn in_time(&mut self, c: usize, thread: usize, bound: u64) {
+    pub(super) fn in_time(&mut self, c: usize, thread: usize, bound: u64) {
         let thread = &self.clients[c].threads[thread];
         let client = &self.clients[c];
-        let stood = client.stands_until > thread.since;
+        let stood = client.clocks.stands_until > thread.since;
         // Then it was one of those that wait for first connections.
         let first = client.core.majority_at().is_none_or(|at| {
-            let at = client.time(at);
+            let at = client.clocks.time(at);
             thread.since <= at + NODE_TIMEOUT + SLACK
         });
         let bound = if first {
@@ -962,17 +928,8 @@ impl World {
         });
     }
 
-    fn tried(
-        &mut self,
-        c: usize,
-        thread: usize,
-        mut attempt: Attempt,
-        resource: u8,
-        token: usize,
-        answer: Answer,
-    ) {
-        let now = self.clients[c].point(self.t);
-        self.tokens[token].notified_elsewhere = answer.notified_elsewhere;
+    /// A try has enough answers; if it failed, its releases are written behind it.
+    pub(super) fn try_is_sound(&mut self, c: usize, token: usize, answer: &Answer) {
         let (votes, quorum) = (answer.tally, self.quorum());
         let no = matches!(answer.outcome, Outcome::No);
         self.check(
@@ -982,80 +939,20 @@ impl World {
         if !matches!(answer.outcome, Outcome::Yes(_)) {
             self.undone(c, token, no);
         }
-        let soon = !self.conditions.sluggish
-            && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
-        let tried = attempt.answered(answer, now);
-        let next = match tried {
-            Tried::Granted(key, deadline) => {
-                self.in_time(c, thread, 2 * NODE_TIMEOUT);
-                self.granted(c, thread, token, &key, deadline);
-                self.in_order(c, thread);
-                self.holds(c, thread, resource);
-                let until = self.t + self.hold();
-                self.forsake_about(c, until);
-                let lease = Lease::new(key, attempt.ttl(), deadline);
-                let held = Held { token, lease };
-                Doing::Holds(held, until)
-            }
-            Tried::TooSlow(key, _) => {
-                self.counts.too_slow += 1;
-                self.in_time(c, thread, 2 * NODE_TIMEOUT);
-                return self.give_back(c, thread, key, token, true);
-            }
-            Tried::Denied(_) | Tried::Unavailable(_) | Tried::Expired => {
-                if let Tried::Denied(_) = tried {
-                    self.counts.denied += 1;
-                    // A contender that has a vote has met another one, and tries again for a time.
-                    let voted = self.tokens[token].granted;
-                    let first = self.conditions.faultless && soon && attempt.is_first();
-                    self.check(!first || voted.is_empty(), || {
-                        format!("client {c}: {token} is denied, but {voted:?} granted it")
-                    });
-                } else {
-                    self.counts.unavailable += 1;
-                    self.check(
-                        !self.conditions.faultless || self.clients[c].has_hung(),
-                        || format!("client {c}: too few answers, and nothing is wrong"),
-                    );
-                }
-                self.is_hopeless(c, token, &tried);
-                // There are no other contenders.
-                self.probes_failed += u32::from(resource >= PROBED);
-                self.in_time(c, thread, 2 * NODE_TIMEOUT);
-                if self.clients[c].threads[thread].wait.is_some() {
-                    return match tried {
-                        Tried::Denied(rejection) => {
-                            self.in_vain(c, thread, Failure::Busy(None), &rejection);
-                        }
-                        Tried::Unavailable(errors) => {
-                            let failure = Failure::Unavailable(errors);
-                            self.in_vain(c, thread, failure, &Rejection::default());
-                        }
-                        _ => self.in_vain(c, thread, Failure::TooSlow, &Rejection::default()),
-                    };
-                }
-                let pause = self.rest();
-                Doing::Idle(self.t + pause)
-            }
-            Tried::Again(within) => {
-                self.counts.split += u64::from(!within.is_zero());
-                self.counts.second += u64::from(within.is_zero());
-                let part = u32::try_from(self.random.below(1025)).unwrap();
-                Doing::Pauses(attempt, resource, now.mono + within * part / 1024)
-            }
-        };
-        self.clients[c].threads[thread].doing = next;
+        self.is_hopeless(c, token, &answer.outcome);
     }
 
     /// A release returns what the nodes have answered.
-    fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
+    pub(super) fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
         let (quorum, all) = (self.quorum(), self.servers.len());
         let (told, gone) = (self.tokens[token].rel, self.tokens[token].not_held);
         let right = match outcome {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
             Outcome::No => gone.len() > all - quorum,
-            Outcome::Unavailable { .. } => !self.conditions.faultless || self.clients[c].has_hung(),
+            Outcome::Unavailable { .. } => {
+                !self.conditions.faultless || self.clients[c].clocks.has_hung()
+            }
         };
         self.check(right, || {
             format!("client {c}: the release of {token} met {told:?}, of which {gone:?} had none")
@@ -1063,15 +960,20 @@ impl World {
     }
 
     /// An acquire fails for good only if servers refuse that leave no quorum.
-    fn is_hopeless(&mut self, c: usize, token: usize, tried: &Tried) {
-        let Tried::Unavailable(errors) = tried else {
+    fn is_hopeless(&mut self, c: usize, token: usize, outcome: &Outcome) {
+        let Outcome::Unavailable {
+            errors,
+            closed,
+            useless,
+        } = outcome
+        else {
             return;
         };
         let forbidden = self.tokens[token].forbidden;
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
-        self.counts.permanent += u64::from(hopeless);
+        self.counts[Count::Permanent] += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
-        self.check(named > spare, || {
+        self.check(named > spare || *closed || *useless, || {
             format!("client {c}: {token} failed, and only {named} nodes are named: {errors}")
         });
         self.check(!hopeless || forbidden.len() > spare, || {
@@ -1103,8 +1005,15 @@ impl World {
         }
     }
 
-    fn granted(&mut self, c: usize, thread: usize, token: usize, key: &Key, deadline: Deadline) {
-        self.counts.granted += 1;
+    pub(super) fn granted(
+        &mut self,
+        c: usize,
+        thread: usize,
+        token: usize,
+        key: &Key,
+        deadline: Deadline,
+    ) {
+        self.counts[Count::Granted] += 1;
         let resource = self.tokens[token].resource;
         if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
             *excused = false;
@@ -1115,7 +1024,7 @@ impl World {
         self.check(granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
-        let now = self.clients[c].point(self.t);
+        let now = self.clients[c].clocks.point(self.t);
         self.check(!deadline.remaining(now).is_zero(), || {
             format!("client {c}: granted after its validity")
         });
@@ -1127,13 +1036,15 @@ impl World {
             format!("client {c}: only {asked:?} of {all} nodes were asked")
         });
         let slot = key.kind.slot();
-        let counts = &mut self.counts;
-        match key.kind {
-            Kind::Plain => {}
-            Kind::Permit { .. } => counts.permits += 1,
-            Kind::Read { .. } => counts.reads += 1,
-            Kind::Write(_) => counts.writes += 1,
-            Kind::Several(_) => counts.several += 1,
+        let count = match key.kind {
+            Kind::Plain => None,
+            Kind::Permit { .. } => Some(Count::Permits),
+            Kind::Read { .. } => Some(Count::Reads),
+            Kind::Write(_) => Some(Count::Writes),
+            Kind::Several(_) => Some(Count::Several),
+        };
+        if let Some(count) = count {
+            self.counts[count] += 1;
         }
         self.check(slot.is_some() == self.conditions.permits.is_some(), || {
             format!("client {c}: {token} has the slot {slot:?}")
@@ -1151,7 +1062,7 @@ impl World {
     fn alone(&mut self, c: usize, token: usize) {
         let resource = self.tokens[token].resource;
         let others = self.beliefs.iter().filter(|belief| {
-            let now = self.clients[belief.client].point(self.t);
+            let now = self.clients[belief.client].clocks.point(self.t);
             let live = !belief.deadline.remaining(now).is_zero();
             live && belief.token != token && self.conflict(belief.token, token)
         });
@@ -1178,57 +1089,68 @@ impl World {
         extension: Extension,
         answer: Answer,
     ) {
-        let now = self.clients[c].point(self.t);
-        let (quorum, all) = (self.quorum(), self.servers.len());
-        let (yes, no) = (
-            self.tokens[held.token].extended,
-            self.tokens[held.token].not_held,
-        );
+        let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
         match held.lease.extended(extension, answer, now) {
             Extended::Yes(repair) => {
-                self.counts.extended += 1;
-                self.check(yes.len() >= quorum, || {
-                    format!("client {c}: extended by {yes:?}")
-                });
-                let token = held.token;
-                self.check(valid, || {
-                    format!("client {c}: {token} is extended after its deadline")
-                });
-                self.alone(c, token);
-                let belief = self.beliefs.iter_mut().find(|one| one.token == token);
-                if let Some(belief) = belief {
-                    belief.deadline = held.lease.deadline;
-                }
+                self.is_extended(c, &held, valid);
                 // As a kept lock is: its holder does not wait for this.
-                if let Some(repair) = repair {
-                    self.counts.repairs += 1;
-                    let refilled = &mut self.tokens[token].refilled;
-                    *refilled = refilled.or(repair.nodes);
-                    let op = held.lease.repair(repair, now);
-                    self.submit(c, NO_THREAD, op);
+                if let Some(op) = repair {
+                    self.repairs(c, held.token, op);
                     if self.random.chance(30) {
                         return self.release(c, thread, held);
                     }
                 }
             }
-            Extended::Lost(_) => {
-                self.counts.lost += 1;
-                self.check(!valid || no.len() > all - quorum, || {
-                    format!("client {c}: lost, but only {no:?} no longer hold it")
-                });
-                self.beliefs.retain(|belief| belief.token != held.token);
-            }
+            Extended::Lost(_) => self.is_lost(c, held.token, valid),
             Extended::Unavailable(_) => {}
         }
         let until = self.t + self.hold();
         self.clients[c].threads[thread].doing = Doing::Holds(held, until);
     }
 
+    /// A quorum has extended it. `valid`: before the old deadline.
+    pub(super) fn is_extended(&mut self, c: usize, held: &Held, valid: bool) {
+        self.counts[Count::Extended] += 1;
+        let (token, quorum) = (held.token, self.quorum());
+        let yes = self.tokens[token].extended;
+        self.check(yes.len() >= quorum, || {
+            format!("client {c}: extended by {yes:?}")
+        });
+        self.check(valid, || {
+            format!("client {c}: {token} is extended after its deadline")
+        });
+        self.alone(c, token);
+        let belief = self.beliefs.iter_mut().find(|one| one.token == token);
+        if let Some(belief) = belief {
+            belief.deadline = held.lease.deadline;
+        }
+    }
+
+    pub(super) fn repairs(&mut self, c: usize, token: usize, op: Op) {
+        self.counts[Count::Repairs] += 1;
+        let refilled = &mut self.tokens[token].refilled;
+        *refilled = refilled.or(op.nodes);
+        self.submit(c, NO_THREAD, op);
+    }
+
+    /// Its holder has learned that. `valid`: before the deadline.
+    pub(super) fn is_lost(&mut self, c: usize, token: usize, valid: bool) {
+        self.counts[Count::Lost] += 1;
+        let (no, spare) = (
+            self.tokens[token].not_held,
+            self.servers.len() - self.quorum(),
+        );
+        self.check(!valid || no.len() > spare, || {
+            format!("client {c}: lost, but only {no:?} no longer hold it")
+        });
+        self.beliefs.retain(|belief| belief.token != token);
+    }
+
     // ---- the end
 
     /// All servers will close a client's connections, or forget the scripts, about when it releases its lock.
-    fn forsake_about(&mut self, c: usize, until: u64) {
+    pub(super) fn forsake_about(&mut self, c: usize, until: u64) {
         if !self.conditions.forsaken {
             return;
         }
@@ -1239,12 +1161,12 @@ impl World {
             let again = until + NODE_TIMEOUT + self.random.below(MS);
             self.at(again, Event::Forsake(c));
         }
-        self.clients[c].unlucky = u32::try_from(self.random.below(3)).unwrap();
+        self.clients[c].forsaken.unlucky = u32::try_from(self.random.below(3)).unwrap();
     }
 
     /// A lock that was released is on no node, though nothing followed.
     pub(super) fn is_gone(&mut self, token: usize) {
-        let gone_by = self.clients[self.tokens[token].client].gone_by;
+        let gone_by = self.clients[self.tokens[token].client].forsaken.gone_by;
         if gone_by > self.t {
             return self.at(gone_by, Event::Gone(token));
         }
@@ -1258,12 +1180,12 @@ impl World {
 
     pub(super) fn forsake(&mut self, c: usize) {
         // From the second time on new connections come after a pause.
-        if std::mem::replace(&mut self.clients[c].forsaken, true) {
-            self.clients[c].gone_by += 700 * MS;
+        if std::mem::replace(&mut self.clients[c].forsaken.again, true) {
+            self.clients[c].forsaken.gone_by += 700 * MS;
         }
         if self.random.chance(25) {
             let long = 700 * MS;
-            self.clients[c].gone_by += 2 * long;
+            self.clients[c].forsaken.gone_by += 2 * long;
             let node = self.random.pick(self.servers.len());
             self.servers[node].refuse_connections(self.t + long);
         }
@@ -1298,7 +1220,7 @@ impl World {
         let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
         self.probes += 1;
         let resource = PROBED + u8::try_from(c).unwrap();
-        self.acquire(c, thread, resource, ttl);
+        self.try_once(c, thread, resource, ttl);
         self.pump(c);
     }
 
@@ -1309,7 +1231,7 @@ impl World {
         }
         let now = self.now(c);
         self.clients[c].core.close(now);
-        self.clients[c].leader = Leader::Runs;
+        self.clients[c].driver.leader = Leader::Runs;
         self.announce(c);
         self.pump(c);
     }

@@ -21,6 +21,8 @@
 //! nothing else goes wrong, that is a few milliseconds; the polls are much longer.
 
 mod client;
+mod clocks;
+mod kept;
 mod network;
 mod server;
 mod subscription;
@@ -29,6 +31,7 @@ mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use client::{Client, RESOURCES};
@@ -127,8 +130,6 @@ struct TokenHistory {
     alone: bool,
     /// Left to its ttl.
     leaked: bool,
-    /// When it was acquired, another process had been notified.
-    notified_elsewhere: bool,
 }
 
 /// What a client believes to hold.
@@ -140,44 +141,118 @@ struct Belief {
     slot: Option<u16>,
 }
 
-/// How often what happened, to see that it does.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    events: u64,
-    granted: u64,
-    denied: u64,
-    unavailable: u64,
-    split: u64,
-    second: u64,
-    too_slow: u64,
-    extended: u64,
-    lost: u64,
-    reconnected: u64,
-    unresponsive: u64,
-    replaced: u64,
-    pings: u64,
-    refused: u64,
-    repairs: u64,
-    quarantined: u64,
-    fenced: u64,
-    enqueued: u64,
-    reserved: u64,
-    in_order: u64,
-    notified: u64,
-    forwards: u64,
-    handed_off: u64,
-    waited: u64,
-    gave_up: u64,
-    permanent: u64,
-    killed: u64,
-    confirm_probes: u64,
-    permits: u64,
-    strays: u64,
-    reads: u64,
-    writes: u64,
-    several: u64,
+/// What is counted, to see that it happens.
+#[derive(Clone, Copy, Debug)]
+enum Count {
+    Events,
+    Granted,
+    Denied,
+    Unavailable,
+    Split,
+    Second,
+    TooSlow,
+    Extended,
+    Lost,
+    Renewed,
+    HeldTooLong,
+    Reconnected,
+    Unresponsive,
+    Replaced,
+    Pings,
+    Refused,
+    Repairs,
+    Quarantined,
+    Fenced,
+    Enqueued,
+    Reserved,
+    InOrder,
+    Notified,
+    Forwards,
+    HandedOff,
+    Waited,
+    GaveUp,
+    Permanent,
+    Killed,
+    ConfirmProbes,
+    Permits,
+    Strays,
+    Reads,
+    Writes,
+    Several,
     /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
-    slept: u64,
+    Slept,
+}
+
+/// In the order of `Count`.
+const COUNTS: [Count; 36] = {
+    use Count::*;
+    [
+        Events,
+        Granted,
+        Denied,
+        Unavailable,
+        Split,
+        Second,
+        TooSlow,
+        Extended,
+        Lost,
+        Renewed,
+        HeldTooLong,
+        Reconnected,
+        Unresponsive,
+        Replaced,
+        Pings,
+        Refused,
+        Repairs,
+        Quarantined,
+        Fenced,
+        Enqueued,
+        Reserved,
+        InOrder,
+        Notified,
+        Forwards,
+        HandedOff,
+        Waited,
+        GaveUp,
+        Permanent,
+        Killed,
+        ConfirmProbes,
+        Permits,
+        Strays,
+        Reads,
+        Writes,
+        Several,
+        Slept,
+    ]
+};
+
+#[derive(Clone, Copy)]
+pub(super) struct Counts([u64; COUNTS.len()]);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts([0; COUNTS.len()])
+    }
+}
+
+impl Index<Count> for Counts {
+    type Output = u64;
+
+    fn index(&self, count: Count) -> &u64 {
+        &self.0[count as usize]
+    }
+}
+
+impl IndexMut<Count> for Counts {
+    fn index_mut(&mut self, count: Count) -> &mut u64 {
+        &mut self.0[count as usize]
+    }
+}
+
+impl std::fmt::Debug for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(COUNTS.iter().zip(self.0)).finish()
+    }
 }
 
 /// What may happen in a world.
@@ -249,40 +324,12 @@ pub(super) struct World {
 
 impl Counts {
     fn add(&mut self, other: &Counts) {
-        self.events += other.events;
-        self.granted += other.granted;
-        self.denied += other.denied;
-        self.unavailable += other.unavailable;
-        self.split += other.split;
-        self.second += other.second;
-        self.too_slow += other.too_slow;
-        self.extended += other.extended;
-        self.lost += other.lost;
-        self.reconnected += other.reconnected;
-        self.unresponsive += other.unresponsive;
-        self.replaced += other.replaced;
-        self.pings += other.pings;
-        self.refused += other.refused;
-        self.repairs += other.repairs;
-        self.quarantined += other.quarantined;
-        self.fenced += other.fenced;
-        self.enqueued += other.enqueued;
-        self.reserved += other.reserved;
-        self.in_order += other.in_order;
-        self.notified += other.notified;
-        self.forwards += other.forwards;
-        self.handed_off += other.handed_off;
-        self.waited += other.waited;
-        self.gave_up += other.gave_up;
-        self.permanent += other.permanent;
-        self.killed += other.killed;
-        self.confirm_probes += other.confirm_probes;
-        self.permits += other.permits;
-        self.strays += other.strays;
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.several += other.several;
-        self.slept = self.slept.max(other.slept);
+        for count in COUNTS {
+            self[count] = match count {
+                Count::Slept => self[count].max(other[count]),
+                _ => self[count] + other[count],
+            };
+        }
     }
 }
 
@@ -339,7 +386,12 @@ impl World {
             3 => conditions.several = true,
             _ => {}
         }
-        let clients = if conditions.forsaken { 1 } else { clients };
+        let clients = match conditions.fair && conditions.prompt {
+            _ if conditions.forsaken => 1,
+            // One may hang, and the order of the others counts.
+            true => 3,
+            false => clients,
+        };
         let (guarded, waits) = (conditions.guarded, conditions.waits);
         let mut world = World {
             t: 0,
@@ -370,26 +422,30 @@ impl World {
             counts: Counts::default(),
             traced,
         };
-        if world.conditions.sluggish {
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        if self.conditions.sluggish {
             // They meet on the nodes.
-            let threads = world.clients.iter_mut().map(|client| &mut client.threads);
+            let threads = self.clients.iter_mut().map(|client| &mut client.threads);
             threads.for_each(|threads| threads.truncate(1));
         }
-        for client in 0..clients {
-            let at = world.random.below(10 * MS);
-            world.at(at, Event::Wake(client));
+        for client in 0..self.clients.len() {
+            let at = self.random.below(10 * MS);
+            self.at(at, Event::Wake(client));
         }
         let Conditions {
             faultless,
             prompt,
             forsaken,
             ..
-        } = world.conditions;
+        } = self.conditions;
         if (!faultless || prompt) && !forsaken {
-            let at = world.random.below(20 * MS);
-            world.at(at, Event::Fault);
+            let at = self.random.below(20 * MS);
+            self.at(at, Event::Fault);
         }
-        world
     }
 
     fn at(&mut self, at: u64, event: Event) {
@@ -548,7 +604,7 @@ impl World {
                 break;
             }
             self.t = at;
-            self.counts.events += 1;
+            self.counts[Count::Events] += 1;
             match event {
                 Event::Arrive(connection) => self.arrive(connection),
                 Event::Deliver(connection) => self.deliver(connection),
@@ -569,6 +625,54 @@ impl World {
         self.t = end;
     }
 
+    fn fault_where_all_is_prompt(&mut self, client: usize) {
+        match self.random.below(6) {
+            // Among fair ones the order counts, but for those that hang.
+            _ if self.conditions.fair && self.conditions.orderly => {
+                let hangs = self.random.chance(30);
+                let until = self.t + 1500 * MS;
+                if hangs {
+                    trace!(self, "client {client} hangs");
+                    self.clients[client].clocks.freeze(until);
+                }
+            }
+            0 if !self.conditions.sluggish => self.kill(client),
+            1..3 => self.cut_some_subscription(),
+            _ => {}
+        }
+        let next = self.t + self.random.below(120 * MS);
+        self.at(next, Event::Fault);
+    }
+
+    /// With its data, or without.
+    fn restart_server(&mut self, node: usize, until: u64) {
+        let loses = self.random.chance(30);
+        if loses {
+            let (keys, counters) = self.servers[node].forget(self.t);
+            self.lossy |= keys && !self.conditions.guarded;
+            self.uncounted |= counters && !self.conditions.guarded;
+        }
+        self.servers[node].refuse_connections(until);
+        self.restart(node);
+        self.cut_subscriptions(true, |_, of| of == node);
+        self.servers[node].start(self.t);
+    }
+
+    /// Bytes between a node and all clients, or one, are held up: both ways, or one of them.
+    fn hold_some(&mut self, until: u64, node: usize, client: Option<usize>) {
+        let ways = self.random.below(3);
+        for connection in &mut self.connections {
+            if connection.node == node && client.is_none_or(|client| connection.client == client) {
+                connection.hold(until, ways != 1, ways != 2);
+            }
+        }
+        if ways != 1 {
+            self.hold_subscriptions(until, |of, at| {
+                at == node && client.is_none_or(|client| of == client)
+            });
+        }
+    }
+
     fn fault(&mut self) {
         if self.quiet {
             return;
@@ -576,22 +680,7 @@ impl World {
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
         if self.conditions.prompt {
-            match self.random.below(6) {
-                // Among fair ones the order counts, but for those that hang.
-                _ if self.conditions.fair && self.conditions.orderly => {
-                    let hangs = self.random.chance(30);
-                    let until = self.t + 1500 * MS;
-                    if hangs {
-                        trace!(self, "client {client} hangs");
-                        self.clients[client].freeze(until);
-                    }
-                }
-                0 if !self.conditions.sluggish => self.kill(client),
-                1..3 => self.cut_some_subscription(),
-                _ => {}
-            }
-            let next = self.t + self.random.below(120 * MS);
-            return self.at(next, Event::Fault);
+            return self.fault_where_all_is_prompt(client);
         }
         let longest = if self.random.chance(20) { 300 } else { 80 };
         let long = self.random.below(longest) * MS;
@@ -614,37 +703,16 @@ impl World {
             }
             2 => self.servers[node].pause(until),
             3 => {
-                // With its data, or without.
-                let loses = self.random.chance(30);
-                if loses {
-                    let (keys, counters) = self.servers[node].forget(self.t);
-                    self.lossy |= keys && !self.conditions.guarded;
-                    self.uncounted |= counters && !self.conditions.guarded;
-                }
-                self.servers[node].refuse_connections(until);
-                self.restart(node);
-                self.cut_subscriptions(true, |_, of| of == node);
-                self.servers[node].start(self.t);
+                self.restart_server(node, until);
             }
             4 | 5 => {
-                // Both ways, or one of them.
-                let ways = self.random.below(3);
-                for connection in &mut self.connections {
-                    if connection.node == node && (what == 4 || connection.client == client) {
-                        connection.hold(until, ways != 1, ways != 2);
-                    }
-                }
-                if ways != 1 {
-                    self.hold_subscriptions(until, |of, at| {
-                        at == node && (what == 4 || of == client)
-                    });
-                }
+                self.hold_some(until, node, (what == 5).then_some(client));
             }
             6 => self.servers[node].run_out_of_memory(until),
             7 if until.is_multiple_of(2) => self.servers[node].lack_replicas(until),
             7 => self.demote(node, until),
-            8 => self.clients[client].freeze(until),
-            9 => self.clients[client].suspend(self.t, until),
+            8 => self.clients[client].clocks.freeze(until),
+            9 => self.clients[client].clocks.suspend(self.t, until),
             11 if until.is_multiple_of(2) => self.servers[node].flush_scripts(),
             11 => self.servers[node].forbid_queues(until),
             10 => {

@@ -1,6 +1,6 @@
 //! A virtual server: a store with a clock of its own, and moods.
 
-use super::{Event, MS, RESOLUTION, Random, TODAY, World, trace};
+use super::{Count, Event, MS, RESOLUTION, Random, TODAY, World, trace};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
@@ -311,7 +311,7 @@ impl World {
         self.servers[node].demoted = self.connections[connection].demoted;
         let mood = self.servers[node].mood(self.t);
         if !self.servers[node].store.knows(args) || mood.refuses_keys(args) {
-            self.counts.refused += 1;
+            self.counts[Count::Refused] += 1;
             if let Command::Set(token, _) = command {
                 // There is nothing to undo.
                 self.tokens[token].set_sent[node] = None;
@@ -320,7 +320,7 @@ impl World {
         }
         match command {
             Command::Ping => {
-                self.counts.pings += 1;
+                self.counts[Count::Pings] += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.
                 if !self.conditions.by_record {
                     self.read_leftovers(node, self.connections[connection].client);
@@ -390,7 +390,9 @@ impl World {
         let believed = self.beliefs.iter().any(|belief| belief.token == token);
         match &*reply {
             // A permit in another slot than the one that was acquired.
-            [b':', ..] if believed && self.conditions.permits.is_some() => self.counts.strays += 1,
+            [b':', ..] if believed && self.conditions.permits.is_some() => {
+                self.counts[Count::Strays] += 1
+            }
             b":0\r\n" => {
                 self.tokens[token].rel.add(node);
                 self.tokens[token].not_held.add(node);
@@ -404,7 +406,7 @@ impl World {
                     *excused |= late;
                 }
             }
-            _ => self.counts.refused += 1,
+            _ => self.counts[Count::Refused] += 1,
         }
         reply
     }
@@ -457,19 +459,19 @@ impl World {
         };
         let freed = holders.iter().find(is_freed);
         let Some(&holder) = freed.or(holders.first()) else {
-            self.counts.reserved += 1;
+            self.counts[Count::Reserved] += 1;
             return;
         };
         let freed = freed.is_some();
         // What it could not carry out waits.
-        let refused = self.counts.refused > 0;
+        let refused = self.counts[Count::Refused] > 0;
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });
         let Some(args) = enqueue else {
             return;
         };
-        self.counts.enqueued += 1;
+        self.counts[Count::Enqueued] += 1;
         if mutant(Mutant::EnqueueAfterDenial) {
             let later = self.t + self.delay(node) + self.delay(node);
             let mut bytes = Vec::new();

@@ -6,10 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::waiting::turn;
-use super::{CONNECT_TIMEOUT, Event, MS, World, trace};
-use crate::protocol::operation::Op;
-use crate::protocol::queue::Channel;
+use super::{CONNECT_TIMEOUT, Count, Event, MS, World, trace};
 
 /// After this time without a message, the thread checks whether the subscription is still needed.
 const QUIET: u64 = 1000 * MS;
@@ -95,7 +92,7 @@ impl World {
             );
         }
         if !subscriptions.is_empty() {
-            self.counts.notified += 1;
+            self.counts[Count::Notified] += 1;
         }
         !subscriptions.is_empty()
     }
@@ -306,22 +303,19 @@ impl World {
     }
 
     fn hear(&mut self, c: usize, node: usize, resource: u8) {
-        let now = self.now(c);
-        let waited_for = !self.clients[c].queues.must_forward(&[resource], node, now);
+        let (now, name) = (self.now(c), Arc::from(&[resource][..]));
+        let forward = self.clients[c].queues.forward(&name, node, now);
+        let forwards = forward.is_some();
         trace!(
             self,
-            "client {c} is notified of {resource} by {node}: {waited_for}"
+            "client {c} is notified of {resource} by {node}: {forwards}"
         );
         self.wake_all(c);
-        if !waited_for {
-            self.counts.forwards += 1;
-            if let Some(channel) = self.clients[c].queues.channel() {
-                let nodes = std::iter::once(node).collect();
-                let op = leave(resource, channel, false).to(nodes);
-                self.submit(c, super::client::NO_THREAD, op);
-                self.clients[c].queues.notify_front(&[resource], node);
-                self.wake_all(c);
-            }
+        if let Some(op) = forward {
+            self.counts[Count::Forwards] += 1;
+            self.submit(c, super::client::NO_THREAD, op);
+            self.clients[c].queues.notify_front(&name, node);
+            self.wake_all(c);
         }
     }
 
@@ -343,10 +337,4 @@ impl World {
         let alive = self.clients.iter().filter(|client| !client.dead);
         alive.flat_map(|client| &client.listeners).all(hears)
     }
-}
-
-/// A process no longer waits for a resource.
-pub(super) fn leave(resource: u8, channel: Channel, fair: bool) -> Op {
-    let resource = Arc::from(&[resource][..]);
-    Op::dequeue(resource, channel, turn(), fair).only_write(true)
 }

@@ -1,23 +1,22 @@
-//! Virtual threads that wait for a lock in their process's queue, as the real ones in `acquire` do.
+//! Virtual threads that acquire and release locks: they carry out what the calls decide, as the real ones do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::client::{Doing, HANDED_OFF, RESOURCES};
-use super::subscription::leave;
-use super::{MS, NODE_TIMEOUT, SLACK, World, trace};
-use crate::protocol::attempt::{Attempt, Rejection};
-use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::operation::{Answer, Op};
+use super::client::{Doing, HANDED_OFF, Held, PROBED, RESOURCES, Thread, token_id};
+use super::{Count, MS, NODE_TIMEOUT, SLACK, World, trace};
+use crate::error::Error;
+use crate::protocol::acquire::{Acquire, Ended, Step};
+use crate::protocol::lease::Lease;
+use crate::protocol::operation::{Answer, Op, Outcome};
+use crate::protocol::process::Process;
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::Ttl;
-use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::wait_queue::HandOff;
-use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
+use crate::protocol::release::{Release, Submit};
+use crate::protocol::wait_queue::WaitQueues;
+use crate::protocol::waiter::{AcquireRequest, Failure};
 use crate::token::Token;
 
-/// How often a thread that must ask its program does so.
-const ASK: u64 = 50 * MS;
 /// A free lock with waiters is tried for within this time, if all subscriptions work: the longest settle delay (3 ms),
 /// the longest head start (2 ms), and some messages of up to 2 ms each.
 const PROMPT: u64 = 12 * MS;
@@ -31,20 +30,21 @@ const LATER: u64 = 20 * MS;
 /// An allowance for other pauses of a waiter that polls.
 const BESIDES: u64 = 150 * MS + SLACK;
 
-/// What a thread waits for.
-pub(super) struct Wait {
-    pub(super) resource: u8,
+/// A call of a thread that acquires a lock.
+pub(super) struct Call {
+    acquire: Acquire<usize>,
     request: AcquireRequest,
-    place: Option<u64>,
-    /// When it arrived, and until when its first attempt may go on.
+    pub(super) resource: u8,
+    stage: Stage,
+    /// When it began, and until when its first attempt may go on.
     came: u64,
     soon: Instant,
     /// Since when it has been in the queues on all nodes, with subscriptions to all.
     queued: Option<u64>,
-    tried: bool,
-    was_here: bool,
     /// When its program stops the wait.
     gives_up: u64,
+    /// The number of attempts that were seen.
+    attempts: u32,
     /// The first try that another thread has made for it, and the answer.
     served: Option<usize>,
     mail: Option<Answer>,
@@ -52,13 +52,96 @@ pub(super) struct Wait {
     vain: bool,
 }
 
-/// What follows a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
-    /// The queues are not involved.
-    Nothing,
-    Notify,
-    Serve,
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Decides then what to do; or sleeps until then, and may be woken; or sleeps in any case.
+    Stands(u64),
+    Parks(u64),
+    Pauses(u64),
+    /// With this token.
+    Tries(usize),
+    Leaves,
+    /// What was granted too late.
+    Releases,
+}
+
+impl Call {
+    /// When its thread goes on by itself.
+    pub(super) fn due(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Stands(at) | Stage::Parks(at) | Stage::Pauses(at) => Some(at),
+            Stage::Tries(_) | Stage::Leaves | Stage::Releases => None,
+        }
+    }
+
+    /// It is in the queue of its process.
+    fn waits(&self) -> bool {
+        self.acquire.place().is_some()
+    }
+
+    /// Its thread sleeps, or is about to look what to do.
+    fn sleeps(&self) -> bool {
+        matches!(self.stage, Stage::Stands(_) | Stage::Parks(_))
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.request.end.is_some_and(|end| end <= now)
+    }
+}
+
+/// A release, and the call that goes on after it.
+pub(super) struct Releasing {
+    release: Release,
+    pub(super) token: usize,
+    handed_off: bool,
+    pub(super) call: Option<Box<Call>>,
+}
+
+/// A thread, and what its calls need of its process.
+struct Local<'a> {
+    world: &'a mut World,
+    c: usize,
+    thread: usize,
+}
+
+impl Process for Local<'_> {
+    type Thread = usize;
+
+    fn thread(&mut self, _: &Arc<[u8]>) -> usize {
+        self.thread
+    }
+
+    fn token(&mut self, resource: &[u8]) -> Result<Token, Error> {
+        Ok(self.world.draw(self.c, resource[0]))
+    }
+
+    fn jitter(&mut self, min: Duration, max: Duration) -> Duration {
+        let part = u32::try_from(self.world.random.below(1025)).unwrap();
+        min + (max - min) / 1024 * part
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.world.clients[self.c].queues.is_idle()
+    }
+
+    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<usize>) -> T) -> T {
+        let result = work(&mut self.world.clients[self.c].queues);
+        self.world.wake_all(self.c);
+        result
+    }
+
+    fn is_held_here(&mut self, resource: &[u8]) -> bool {
+        let collides = self.world.conditions.collides && self.world.random.chance(20);
+        self.world.clients[self.c].here[usize::from(resource[0])] > 0 || collides
+    }
+
+    fn holds(&mut self, resource: &[u8]) {
+        self.world.clients[self.c].here[usize::from(resource[0])] += 1;
+    }
+
+    fn ends(&mut self, resource: &[u8]) {
+        self.world.clients[self.c].here[usize::from(resource[0])] -= 1;
+    }
 }
 
 impl World {
@@ -70,9 +153,11 @@ impl World {
         woken.sort_unstable();
         woken.dedup();
         for thread in woken {
-            if let Doing::Parks(_) = self.clients[c].threads[thread].doing {
-                let at = self.t + self.lag();
-                self.clients[c].threads[thread].doing = Doing::Stands(at);
+            let at = self.t + self.lag();
+            if let Doing::Acquires(call) = &mut self.clients[c].threads[thread].doing
+                && let Stage::Parks(_) = call.stage
+            {
+                call.stage = Stage::Stands(at);
             }
         }
     }
@@ -86,41 +171,6 @@ impl World {
         }
     }
 
-    fn is_connected(&mut self, c: usize, resource: u8) -> bool {
-        let collides = self.conditions.collides && self.random.chance(20);
-        self.clients[c].here[usize::from(resource)] > 0 || collides
-    }
-
-    /// A thread has a lock from now on.
-    pub(super) fn holds(&mut self, c: usize, thread: usize, resource: u8) {
-        if !self.conditions.waits {
-            return;
-        }
-        self.clients[c].here[usize::from(resource)] += 1;
-        if let Some(wait) = self.clients[c].threads[thread].wait.take()
-            && let Some(place) = wait.place
-        {
-            self.counts.waited += 1;
-            let now = self.now(c);
-            self.clients[c].queues.acquired(place, now);
-            self.wake_all(c);
-        }
-    }
-
-    pub(super) fn ends(&mut self, c: usize, resource: u8) {
-        if self.conditions.waits {
-            self.clients[c].here[usize::from(resource)] -= 1;
-        }
-    }
-
-    fn notified_elsewhere(&mut self, c: usize, resource: u8) {
-        if self.conditions.waits {
-            let now = self.now(c);
-            let name = Arc::from(&[resource][..]);
-            self.clients[c].queues.notified_elsewhere(&name, now);
-        }
-    }
-
     // ---- releases
 
     /// The release of a lock, with a hand-off if there is a waiter here.
@@ -128,123 +178,85 @@ impl World {
         &mut self,
         c: usize,
         thread: usize,
-        key: Key,
-        token: usize,
-        quiet: bool,
+        held: Held,
+        only_write: bool,
+        call: Option<Box<Call>>,
     ) {
         self.begin(c, thread);
+        let (Held { token, lease }, now) = (held, self.clients[c].clocks.point(self.t));
         let resource = self.tokens[token].resource;
         self.order += 1;
         self.tokens[token].freed = Some(self.order);
         self.tokens[token].alone =
             self.conditions.waits && !self.conditions.fair && !self.waits_for(c, resource);
-        let now = self.now(c);
-        let mut after = After::Nothing;
-        let mut tell = Notify::First;
-        let mut next = None;
-        if self.conditions.waits {
-            after = After::Notify;
-            if self.tokens[token].notified_elsewhere {
-                self.notified_elsewhere(c, resource);
-            }
-            if !self.clients[c].queues.is_idle() && !self.conditions.fair {
-                let handover = self.clients[c].queues.hand_off(&key.resource, now);
-                trace!(self, "client {c} thread {thread}: {handover:?}");
-                match handover {
-                    HandOff::Notify(whom) => tell = whom,
-                    HandOff::To {
-                        waiter: place,
-                        thread: next_thread,
-                        ttl,
-                        ..
-                    } => {
-                        after = After::Serve;
-                        next = Some(self.serve(c, place, next_thread, ttl, resource, token));
-                    }
-                }
-                self.wake_all(c);
-            }
-        }
-        let tell = match after {
-            After::Nothing | After::Notify if self.conditions.fair => {
-                Notify::FirstAndReserve(turn())
-            }
-            After::Nothing | After::Notify => tell,
-            After::Serve => Notify::None,
+        let release = Release {
+            notified_elsewhere: lease.notified_elsewhere,
+            key: lease.key,
+            fair: self.conditions.fair,
+            only_write,
+            node_timeout: Duration::from_micros(NODE_TIMEOUT),
         };
-        let op = Op::new(Action::Release(tell), key).only_write(quiet);
-        self.clients[c].threads[thread].doing = Doing::Releases(token, quiet, after);
-        // Both while the mutex is held: no thread leads in between.
-        if let Some((next_thread, next)) = next {
-            self.add(c, thread, op);
-            return self.submit(c, HANDED_OFF + next_thread, next);
+        let Submit { op, next } = release.submit(&mut self.local(c, thread), now);
+        self.clients[c].threads[thread].doing = Doing::Releases(Releasing {
+            release,
+            token,
+            handed_off: next.is_some(),
+            call,
+        });
+        let Some((next_op, next_thread)) = next else {
+            return self.submit(c, thread, op);
+        };
+        self.counts[Count::HandedOff] += 1;
+        self.in_turn(c, next_thread, resource);
+        self.begin(c, next_thread);
+        if let Doing::Acquires(call) = &mut self.clients[c].threads[next_thread].doing {
+            call.served = Some(token_id(&next_op.key.token));
         }
-        self.submit(c, thread, op);
+        // Both while the mutex is held: no thread leads in between.
+        self.add(c, thread, op);
+        self.submit(c, HANDED_OFF + next_thread, next_op);
     }
 
-    /// The first try for a thread that waits.
-    fn serve(
-        &mut self,
-        c: usize,
-        place: u64,
-        next_thread: usize,
-        ttl: Ttl,
-        resource: u8,
-        old: usize,
-    ) -> (usize, Op) {
-        self.counts.handed_off += 1;
-        self.in_turn(c, next_thread, place, resource);
-        let (mut token, mut id) = self.draw(c, resource);
-        if mutant(Mutant::HandOffReusesToken) {
-            let mut bytes = [0; 20];
-            bytes[..8].copy_from_slice(&(old as u64).to_le_bytes());
-            (token, id) = (Token::from_bytes(bytes), old);
+    pub(super) fn given_back(&mut self, c: usize, thread: usize, done: Releasing, answer: Answer) {
+        self.in_time(c, thread, NODE_TIMEOUT);
+        let only_write = done.release.only_write;
+        self.released(c, done.token, only_write, &answer.outcome);
+        let (now, mut local) = (self.clients[c].clocks.point(self.t), self.local(c, thread));
+        let release = done.release;
+        release.answered(done.handed_off, answer, &mut local, now);
+        match done.call {
+            Some(call) => self.go_on(c, thread, call),
+            None => self.rests(c, thread),
         }
-        let name = Arc::from(&[resource][..]);
-        let mut attempt = Attempt::new(name, ttl, None, None, Duration::from_micros(NODE_TIMEOUT));
-        let op = attempt.op(token, self.clients[c].point(self.t));
-        self.clients[c].queues.handed_off(place, attempt);
-        self.begin(c, next_thread);
-        if let Some(wait) = &mut self.clients[c].threads[next_thread].wait {
-            wait.served = Some(id);
-        }
-        (next_thread, op)
     }
 
     /// Hand-offs go to the threads in the order of their arrival, once each, and never to a thread that must ask, whose
     /// wait is over, or that is about to leave.
-    fn in_turn(&mut self, c: usize, next_thread: usize, place: u64, resource: u8) {
-        let now = self.now(c);
-        let over = |wait: &Wait| wait.request.end.is_some_and(|end| end <= now);
-        let mut wrong = None;
-        for (at, thread) in self.clients[c].threads.iter().enumerate() {
-            let stands = matches!(thread.doing, Doing::Parks(_) | Doing::Stands(_));
-            let Some(wait) = thread.wait.as_ref().filter(|wait| wait.place.is_some()) else {
-                if at == next_thread {
-                    wrong = Some("waits for nothing");
-                }
-                continue;
-            };
-            if at != next_thread {
-                let same = wait.resource == resource && stands && wait.served.is_none();
-                let goes = wait
-                    .place
-                    .is_some_and(|at| self.clients[c].queues.is_hopeless(at));
-                let before =
-                    wait.place < Some(place) && !wait.request.must_ask && !wait.vain && !goes;
-                if same && before && !over(wait) {
-                    wrong = Some("was not the first");
-                }
-            } else if wait.place != Some(place) || wait.resource != resource {
-                wrong = Some("waits for something else");
-            } else if wait.served.is_some() {
-                wrong = Some("has a hand-off already");
-            } else if wait.request.must_ask || over(wait) {
-                wrong = Some("takes no hand-off");
-            } else if !stands {
-                wrong = Some("does not wait");
+    fn in_turn(&mut self, c: usize, next_thread: usize, resource: u8) {
+        let (client, now) = (&self.clients[c], self.now(c));
+        let call = |thread: &'_ usize| client.threads[*thread].call().filter(|call| call.waits());
+        let goes = |call: &Call| {
+            let place = call.acquire.place();
+            place.is_some_and(|place| client.queues.is_hopeless(place))
+        };
+        let wrong = match call(&next_thread) {
+            None => Some("waits for nothing"),
+            Some(call) if call.resource != resource => Some("waits for something else"),
+            Some(call) if call.served.is_some() => Some("has a hand-off already"),
+            Some(call) if call.request.must_ask || call.is_over(now) => Some("takes no hand-off"),
+            Some(call) if !call.sleeps() => Some("does not wait"),
+            Some(next) => {
+                let others = (0..client.threads.len()).filter(|other| *other != next_thread);
+                let mut others = others.filter_map(|other| call(&other));
+                let overtaken = others.any(|call| {
+                    let same = call.resource == resource && call.sleeps() && call.served.is_none();
+                    let before = call.acquire.place() < next.acquire.place();
+                    let may = !call.request.must_ask && !call.vain && !call.is_over(now);
+                    same && before && may && !goes(call)
+                });
+                overtaken.then_some("was not the first")
             }
-        }
+        };
         if let Some(wrong) = wrong {
             self.violated(format!(
                 "client {c}: thread {next_thread} gets a hand-off, but {wrong}"
@@ -252,20 +264,28 @@ impl World {
         }
     }
 
-    pub(super) fn after_release(&mut self, c: usize, resource: u8, after: After, told: bool) {
-        let now = self.now(c);
-        let name = Arc::from(&[resource][..]);
-        let queues = &mut self.clients[c].queues;
-        match after {
-            After::Nothing => {}
-            After::Notify if told || !queues.is_idle() => queues.released(&name, told, now),
-            After::Notify => {}
-            After::Serve => queues.wake(&name),
+    // ---- calls
+
+    fn local(&mut self, c: usize, thread: usize) -> Local<'_> {
+        Local {
+            world: self,
+            c,
+            thread,
         }
-        self.wake_all(c);
     }
 
-    // ---- threads
+    /// One attempt to acquire.
+    pub(super) fn try_once(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
+        let request = AcquireRequest {
+            ttl,
+            label: None,
+            end: Some(self.now(c)),
+            must_ask: false,
+            retry_delay: (Duration::ZERO, Duration::ZERO),
+            turn: None,
+        };
+        self.acquire(c, thread, resource, request, u64::MAX);
+    }
 
     /// Waits for a lock.
     pub(super) fn wait(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
@@ -277,9 +297,9 @@ impl World {
             6 if !self.conditions.prompt => None,
             _ => Some(20_000 * MS),
         };
-        let asks = self.random.chance(20);
+        let must_ask = self.random.chance(20);
         let soon = self.random.chance(70);
-        let gives_up = match asks {
+        let gives_up = match must_ask {
             true if soon => self.t + self.random.below(150 * MS),
             _ => u64::MAX,
         };
@@ -293,293 +313,287 @@ impl World {
             ttl,
             label: None,
             end: long.map(|long| now + Duration::from_micros(long)),
-            must_ask: asks,
+            must_ask,
             retry_delay: (Duration::from_millis(min), Duration::from_millis(max)),
             // Some are not fair.
             turn: (self.conditions.fair && (self.conditions.prompt || !self.random.chance(20)))
                 .then(turn),
         };
-        let queues = &mut self.clients[c].queues;
-        let joins = self.conditions.fair || !queues.is_idle() && queues.has_queue(&[resource], now);
-        let was_here = !joins && self.is_connected(c, resource);
-        self.clients[c].threads[thread].wait = Some(Wait {
-            resource,
-            request,
-            place: None,
-            came: self.t,
-            soon: now + Duration::from_micros(NODE_TIMEOUT),
-            queued: None,
-            tried: false,
-            was_here,
-            gives_up,
-            served: None,
-            mail: None,
-            vain: false,
-        });
-        if joins {
-            return self.join(c, thread, None);
-        }
-        self.acquire(c, thread, resource, ttl);
+        self.acquire(c, thread, resource, request, gives_up);
     }
 
-    fn join(&mut self, c: usize, thread: usize, tried: Option<PlainTry>) {
-        let now = self.clients[c].point(self.t);
-        let client = &mut self.clients[c];
-        let Some(wait) = &mut client.threads[thread].wait else {
-            return;
-        };
-        let name = Arc::from(&[wait.resource][..]);
-        let place = client
-            .queues
-            .join(&name, thread, wait.request.clone(), tried, now);
-        wait.place = Some(place);
-        // An earlier release may be written after it has enqueued.
-        let before =
-            |history: &&mut super::TokenHistory| history.client == c && history.resource == name[0];
-        let before = self.tokens.iter_mut().filter(before);
-        before.for_each(|history| history.alone = false);
-        trace!(
-            self,
-            "client {c} thread {thread} waits for {} as {place}", name[0]
-        );
-        self.clients[c].threads[thread].doing = Doing::Stands(self.t);
-    }
-
-    /// An attempt of a thread that waits gave no lock.
-    pub(super) fn in_vain(
+    fn acquire(
         &mut self,
         c: usize,
         thread: usize,
-        failure: Failure,
-        rejection: &Rejection,
+        resource: u8,
+        request: AcquireRequest,
+        gives_up: u64,
     ) {
-        let now = self.now(c);
-        let Some(wait) = &self.clients[c].threads[thread].wait else {
-            return;
+        let (name, now) = (
+            Arc::from(&[resource][..]),
+            self.clients[c].clocks.point(self.t),
+        );
+        let node_timeout = Duration::from_micros(NODE_TIMEOUT);
+        let kind = self.kind(resource);
+        let call = Call {
+            acquire: Acquire::new(
+                (name, kind),
+                request.clone(),
+                self.servers.len(),
+                node_timeout,
+                now,
+            ),
+            request,
+            resource,
+            stage: Stage::Stands(self.t),
+            came: self.t,
+            soon: now.mono + node_timeout,
+            queued: None,
+            gives_up,
+            attempts: 0,
+            served: None,
+            mail: None,
+            vain: false,
         };
-        let (request, resource, was_here) = (wait.request.clone(), wait.resource, wait.was_here);
-        let pause = self.pause(&request, &failure);
-        if let Some(place) = wait_place(&self.clients[c].threads[thread].wait) {
-            self.is_queued(c, thread, rejection);
-            self.clients[c]
-                .queues
-                .failed(place, (failure, pause), rejection, now);
-            self.wake_all(c);
-            self.clients[c].threads[thread].doing = Doing::Stands(self.t);
-            return;
-        }
-        let here = self.is_connected(c, resource) || was_here;
-        let over = |at: Instant| request.end.is_some_and(|end| at >= end);
-        let for_nothing = !matches!(failure, Failure::Busy(_)) && over(now + pause);
-        if over(now) || for_nothing || failure.is_hopeless() {
-            self.clients[c].threads[thread].wait = None;
-            let pause = self.rest();
-            self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
-            return;
-        }
-        let tried = PlainTry {
-            failure,
-            pause,
-            held_here: here,
-        };
-        self.join(c, thread, Some(tried));
+        self.go_on(c, thread, Box::new(call));
     }
 
-    fn pause(&mut self, request: &AcquireRequest, failure: &Failure) -> Duration {
-        let (min, max) = request.retry_delay;
-        let mut between = |min: Duration, max: Duration| {
-            min + (max - min) / 1024 * u32::try_from(self.random.below(1025)).unwrap()
-        };
-        let pause = between(min, max);
-        match failure {
-            Failure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
-                pause.min(wait.saturating_add(between(Duration::ZERO, min)))
-            }),
-            _ => pause,
+    /// What the thread of a call does next.
+    pub(super) fn go_on(&mut self, c: usize, thread: usize, mut call: Box<Call>) {
+        let now = self.clients[c].clocks.point(self.t);
+        let waited = call.waits();
+        let step = call.acquire.next(&mut self.local(c, thread), now);
+        trace!(self, "client {c} thread {thread}: {}", shown(&step));
+        if !waited && call.waits() {
+            self.joined(c, call.resource);
         }
-    }
-
-    /// What a waiter does next.
-    pub(super) fn stand(&mut self, c: usize, thread: usize) {
-        let Some(wait) = &self.clients[c].threads[thread].wait else {
-            return self.violated(format!("client {c}: thread {thread} is in no queue"));
-        };
-        let (resource, request) = (wait.resource, wait.request.clone());
-        let gives_up = wait.gives_up <= self.t;
-        let Some(place) = wait.place else {
-            return self.violated(format!("client {c}: thread {thread} is no waiter"));
-        };
-        let here = self.is_connected(c, resource);
-        let now = self.clients[c].point(self.t);
-        let step = self.clients[c].queues.step(place, here, now);
-        trace!(self, "client {c} thread {thread}: {step:?}");
-        self.wake_all(c);
+        let at = |world: &World, until| world.clients[c].clocks.time(until).max(world.t + 1);
         match step {
-            WaiterAction::Park(until) => {
-                self.listen(c);
-                let contends = self.clients[c].queues.is_polled_for(&[resource]);
-                self.check(contends, || {
-                    format!("client {c}: no thread polls for {resource}")
-                });
-                let mut until = self.clients[c].time(until).max(self.t + 1);
-                if request.must_ask {
-                    until = until.min(self.t + ASK);
+            Step::Ask => {
+                if call.gives_up <= self.t {
+                    self.counts[Count::GaveUp] += 1;
+                    call.acquire.cancel(&mut self.local(c, thread));
                 }
-                if !self.conditions.prompt && self.random.chance(5) {
-                    // A sleep may end for no reason.
-                    until = until.min(self.t + self.random.below(5 * MS));
-                }
-                self.clients[c].threads[thread].doing = Doing::Parks(until);
+                return self.go_on(c, thread, call);
             }
-            WaiterAction::Try(_) if request.must_ask && gives_up => self.go(c, thread),
-            WaiterAction::Try(entry) => {
-                let over = request.end.is_some_and(|end| end <= now.mono);
-                let wait = self.clients[c].threads[thread].wait.as_mut();
-                let owed = wait.is_some_and(|wait| {
-                    let first = !std::mem::replace(&mut wait.tried, true);
-                    first || now.mono < wait.soon
-                });
-                self.check(!over || owed && self.conditions.fair, || {
-                    format!("client {c}: thread {thread} tries after its time")
-                });
+            Step::Try(op) => return self.tries(c, thread, call, op),
+            Step::TakeOver(_) => return self.take_over(c, thread, call),
+            Step::Leave(_) if !waited => {
+                // Here, a writer's mark ends by itself.
+                let none = Answer::none(now.mono);
+                call.acquire.answered(none, &mut self.local(c, thread), now);
+                return self.go_on(c, thread, call);
+            }
+            Step::Leave(op) => {
                 self.begin(c, thread);
-                let name = Arc::from(&[resource][..]);
-                let long = Duration::from_micros(NODE_TIMEOUT);
-                let attempt = Attempt::new(name, request.ttl, None, entry, long);
-                self.try_to_acquire(c, thread, attempt, resource);
+                call.stage = Stage::Leaves;
+                self.clients[c].threads[thread].doing = Doing::Acquires(call);
+                return self.submit(c, thread, op);
             }
-            WaiterAction::HandedOff(attempt) => self.take_hand_off(c, thread, attempt, resource),
-            WaiterAction::GiveUp(_) => self.go(c, thread),
+            Step::Park(until) => call.stage = Stage::Parks(self.park(c, &call, at(self, until))),
+            Step::Pause(until) => call.stage = Stage::Pauses(at(self, until)),
+            Step::Release(lease) => {
+                self.counts[Count::TooSlow] += 1;
+                call.stage = Stage::Releases;
+                let token = token_id(&lease.key.token);
+                return self.give_back(c, thread, Held { token, lease }, true, Some(call));
+            }
+            Step::Done(Ok(lease)) => return self.acquired(c, thread, &call, lease),
+            Step::Done(Err(ended)) => return self.gave_up(c, thread, &call, &ended),
         }
+        self.clients[c].threads[thread].doing = Doing::Acquires(call);
+    }
+
+    /// An earlier release may be written after a waiter of its process has enqueued.
+    fn joined(&mut self, c: usize, resource: u8) {
+        let before = |history: &&mut super::TokenHistory| {
+            history.client == c && history.resource == resource
+        };
+        let before = self.tokens.iter_mut().filter(before);
+        before.for_each(|history| history.alone = false);
+    }
+
+    /// Until when a thread sleeps.
+    fn park(&mut self, c: usize, call: &Call, until: u64) -> u64 {
+        self.listen(c);
+        let contends = self.clients[c].queues.is_polled_for(&[call.resource]);
+        self.check(contends, || {
+            format!("client {c}: no thread polls for {}", call.resource)
+        });
+        match !self.conditions.prompt && self.random.chance(5) {
+            // A sleep may end for no reason.
+            true => until.min(self.t + self.random.below(5 * MS)),
+            false => until,
+        }
+    }
+
+    fn tries(&mut self, c: usize, thread: usize, mut call: Box<Call>, op: Op) {
+        if call.acquire.attempts() > call.attempts {
+            self.begin(c, thread);
+            let now = self.now(c);
+            let owed = call.attempts == 0 || call.request.turn.is_some() && now < call.soon;
+            self.check(!call.is_over(now) || owed, || {
+                format!("client {c}: thread {thread} tries after its time")
+            });
+            let stopped = call.request.must_ask && call.gives_up <= self.t;
+            self.check(!stopped, || {
+                format!("client {c}: thread {thread} tries, and its program has not been asked")
+            });
+        }
+        call.attempts = call.acquire.attempts();
+        self.tokens[token_id(&op.key.token)].kind = op.key.kind.clone();
+        call.stage = Stage::Tries(token_id(&op.key.token));
+        self.clients[c].threads[thread].doing = Doing::Acquires(call);
+        self.submit(c, thread, op);
     }
 
     /// Goes on with an attempt whose first try another thread has submitted.
-    fn take_hand_off(&mut self, c: usize, thread: usize, attempt: Attempt, resource: u8) {
-        let wait = self.clients[c].threads[thread].wait.as_mut();
-        let (token, mail) = wait.map_or((None, None), |wait| {
-            wait.vain = true;
-            (wait.served.take(), wait.mail.take())
-        });
+    fn take_over(&mut self, c: usize, thread: usize, mut call: Box<Call>) {
+        let (token, mail) = (call.served.take(), call.mail.take());
         let Some(token) = token else {
             return self.violated(format!("client {c}: no hand-off for {thread}"));
         };
-        self.clients[c].threads[thread].doing = Doing::Acquires(attempt, resource, token);
+        call.vain = true;
+        call.attempts = call.acquire.attempts();
+        call.stage = Stage::Tries(token);
+        self.clients[c].threads[thread].doing = Doing::Acquires(call);
         if let Some(answer) = mail {
             self.answered(c, thread, answer);
         }
     }
 
-    /// The sleep is over.
-    pub(super) fn woken(&mut self, c: usize, thread: usize) {
-        let wait = self.clients[c].threads[thread].wait.as_ref();
-        let gives_up = wait.is_some_and(|wait| wait.request.must_ask && wait.gives_up <= self.t);
-        if gives_up {
-            return self.go(c, thread);
-        }
-        self.stand(c, thread);
-    }
-
-    /// Whether the program of a thread that pauses between two tries stops the wait. Then the thread leaves.
-    pub(super) fn is_stopped(&mut self, c: usize, thread: usize) -> bool {
-        let wait = self.clients[c].threads[thread].wait.as_ref();
-        let gives_up = wait.is_some_and(|wait| wait.request.must_ask && wait.gives_up <= self.t);
-        if gives_up {
-            self.go(c, thread);
-        }
-        gives_up
-    }
-
-    /// Leaves the queue, without the lock.
-    fn go(&mut self, c: usize, thread: usize) {
-        self.counts.gave_up += 1;
-        let at = self.t + self.lag();
-        self.clients[c].threads[thread].doing = Doing::Leaves(Some(at));
-    }
-
-    /// `left`: its process has left the queues.
-    pub(super) fn gone(&mut self, c: usize, thread: usize, left: bool) {
-        let wait = self.clients[c].threads[thread].wait.as_ref();
-        let fair = wait.is_some_and(|wait| wait.request.turn.is_some());
-        if let Some((place, resource)) = wait.and_then(|wait| Some((wait.place?, wait.resource))) {
-            let now = self.now(c);
-            let queues = &mut self.clients[c].queues;
-            let channel = match left {
-                false => queues.give_up(place, now),
-                true => {
-                    queues.dequeued(place, now);
-                    None
-                }
-            };
-            self.wake_all(c);
-            trace!(self, "client {c} thread {thread} goes: {channel:?}");
-            if let Some(channel) = channel {
-                self.begin(c, thread);
-                self.clients[c].threads[thread].doing = Doing::Leaves(None);
-                return self.submit(c, thread, leave(resource, channel, fair));
-            }
-        }
-        self.clients[c].threads[thread].wait = None;
-        let pause = self.rest();
-        self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
-    }
-
     /// The answer to a try that another thread has made for this one.
     pub(super) fn served(&mut self, c: usize, thread: usize, answer: Answer) {
-        let one = &mut self.clients[c].threads[thread];
-        let waits = one.wait.as_mut().filter(|wait| wait.served.is_some());
-        match (&one.doing, waits) {
-            (Doing::Stands(_) | Doing::Parks(_), Some(wait)) => {
-                wait.mail = Some(answer);
-                let at = self.t + self.lag();
-                self.clients[c].threads[thread].doing = Doing::Stands(at);
+        let at = self.t + self.lag();
+        match &mut self.clients[c].threads[thread].doing {
+            Doing::Acquires(call) if call.served.is_some() => {
+                call.mail = Some(answer);
+                call.stage = Stage::Stands(at);
             }
-            (Doing::Acquires(..), None) => self.answered(c, thread, answer),
+            Doing::Acquires(_) => self.answered(c, thread, answer),
             _ => self.violated(format!(
                 "client {c}: thread {thread} had a hand-off, and has left"
             )),
         }
     }
 
+    /// The answer to what a call has submitted.
+    pub(super) fn call_answered(
+        &mut self,
+        c: usize,
+        thread: usize,
+        mut call: Box<Call>,
+        answer: Answer,
+    ) {
+        let now = self.clients[c].clocks.point(self.t);
+        let Stage::Tries(token) = call.stage else {
+            let mut local = self.local(c, thread);
+            call.acquire.answered(answer, &mut local, now);
+            return self.go_on(c, thread, call);
+        };
+        self.try_is_sound(c, token, &answer);
+        self.is_queued(c, &mut call, &answer);
+        let soon = !self.conditions.sluggish
+            && now.mono < answer.begun + Duration::from_micros(NODE_TIMEOUT / 2);
+        let first = self.conditions.faultless && soon && call.acquire.is_first_try();
+        let (no, yes) = match &answer.outcome {
+            Outcome::Yes(_) => (false, true),
+            outcome => (matches!(outcome, Outcome::No), false),
+        };
+        call.acquire
+            .answered(answer, &mut self.local(c, thread), now);
+        let again = call.acquire.is_between_tries();
+        match (no, again) {
+            _ if yes => {}
+            (true, true) => self.counts[Count::Split] += 1,
+            (false, true) => self.counts[Count::Second] += 1,
+            (true, false) => {
+                self.counts[Count::Denied] += 1;
+                // A contender that has a vote has met another one, and tries again for a time.
+                let voted = self.tokens[token].granted;
+                self.check(!first || voted.is_empty(), || {
+                    format!("client {c}: {token} is denied, but {voted:?} granted it")
+                });
+            }
+            (false, false) => {
+                self.counts[Count::Unavailable] += 1;
+                let excused = !self.conditions.faultless || self.clients[c].clocks.has_hung();
+                self.check(excused, || {
+                    format!("client {c}: too few answers, and nothing is wrong")
+                });
+            }
+        }
+        if !again {
+            self.in_time(c, thread, 2 * NODE_TIMEOUT);
+        }
+        if !again && !yes && call.waits() {
+            // Others may act before its thread goes on.
+            call.stage = Stage::Stands(self.t + self.lag());
+            self.clients[c].threads[thread].doing = Doing::Acquires(call);
+            return;
+        }
+        self.go_on(c, thread, call);
+    }
+
+    fn acquired(&mut self, c: usize, thread: usize, call: &Call, lease: Lease) {
+        let token = token_id(&lease.key.token);
+        self.granted(c, thread, token, &lease.key, lease.deadline);
+        self.in_order(c, call);
+        self.counts[Count::Waited] += u64::from(call.attempts > 1 || call.vain);
+        let until = self.t + self.hold();
+        self.forsake_about(c, until);
+        self.clients[c].threads[thread].doing = Doing::Holds(Held { token, lease }, until);
+    }
+
+    fn gave_up(&mut self, c: usize, thread: usize, call: &Call, ended: &Ended) {
+        // There are no other contenders.
+        self.probes_failed += u32::from(call.resource >= PROBED);
+        // A thread behind others in the queue need not ask: they do.
+        let asked = call.attempts > 0 || self.waits_for(c, call.resource);
+        self.check(
+            asked || !matches!(ended, Ended::Failed(Failure::Busy(_))),
+            || format!("client {c}: thread {thread} is denied, and no node was asked"),
+        );
+        self.rests(c, thread);
+    }
+
+    pub(super) fn rests(&mut self, c: usize, thread: usize) {
+        let pause = self.rest();
+        self.clients[c].threads[thread].doing = Doing::Idle(self.t + pause);
+    }
+
     // ---- order
 
     /// After a denial: it waits in the queues, if it is subscribed to all nodes.
-    fn is_queued(&mut self, c: usize, thread: usize, rejection: &Rejection) {
-        let all = self.servers.len();
-        let queued = rejection
-            .lock_infos
-            .iter()
-            .filter(|info| info.queued)
-            .count()
-            == all;
-        let hears = self.is_subscribed_to_all(c);
-        let t = self.t;
-        if let Some(wait) = &mut self.clients[c].threads[thread].wait {
-            wait.queued = match queued && hears {
-                true => wait.queued.or(Some(t)),
-                false => None,
-            };
-        }
+    fn is_queued(&mut self, c: usize, call: &mut Call, answer: &Answer) {
+        let infos = answer.lock_infos.iter();
+        let queued = infos.filter(|info| info.queued).count() == self.servers.len();
+        call.queued = match queued && self.is_subscribed_to_all(c) {
+            true => call.queued.or(Some(self.t)),
+            false => None,
+        };
     }
 
     /// No waiter goes before one that arrived earlier, in worlds without faults in which the nodes agree on the arrivals.
-    pub(super) fn in_order(&mut self, c: usize, thread: usize) {
+    fn in_order(&mut self, c: usize, call: &Call) {
         let (t, one) = (self.t, self.servers.len() == 1);
-        let Some(wait) = &self.clients[c].threads[thread].wait else {
-            return;
-        };
-        let orderly =
-            self.conditions.prompt && self.conditions.orderly && !self.conditions.sluggish;
-        if !self.conditions.fair || !orderly || self.clients[c].has_hung() {
+        if call.request.turn.is_none() {
             return;
         }
-        let (resource, came) = (wait.resource, self.came(c, wait));
+        let orderly =
+            self.conditions.prompt && self.conditions.orderly && !self.conditions.sluggish;
+        if !self.conditions.fair || !orderly || self.clients[c].clocks.has_hung() {
+            return;
+        }
+        let (resource, came) = (call.resource, self.came(c, call));
         let mut before = None;
         for (other, client) in self.clients.iter().enumerate() {
-            if client.has_hung() {
+            if client.clocks.has_hung() {
                 continue;
             }
-            let agree = one || client.is_punctual() && self.clients[c].is_punctual();
-            for wait in client.threads.iter().filter_map(|one| one.wait.as_ref()) {
+            let agree = one || client.clocks.is_punctual() && self.clients[c].clocks.is_punctual();
+            for wait in client.threads.iter().filter_map(Thread::call) {
                 let queued = wait.queued.is_some_and(|since| since + LATER < t);
                 let earlier = self.came(other, wait) + LATER < came;
                 if other != c && wait.resource == resource && queued && earlier && agree {
@@ -587,7 +601,7 @@ impl World {
                 }
             }
         }
-        self.counts.in_order += 1;
+        self.counts[Count::InOrder] += 1;
         if let Some(other) = before {
             self.violated(format!(
                 "client {c} goes before client {other}, which came earlier"
@@ -596,10 +610,10 @@ impl World {
     }
 
     /// When a thread came: by its own clock, unless there is one node.
-    fn came(&self, c: usize, wait: &Wait) -> u64 {
+    fn came(&self, c: usize, wait: &Call) -> u64 {
         match self.servers.len() {
             1 => wait.came,
-            _ => self.clients[c].wall(wait.came),
+            _ => self.clients[c].clocks.wall(wait.came),
         }
     }
 
@@ -611,36 +625,35 @@ impl World {
         let clients = self.clients.iter().filter(|client| !client.dead);
         let mut threads = clients.flat_map(|client| &client.threads);
         threads.any(|thread| match &thread.doing {
-            Doing::Acquires(_, what, _) | Doing::Pauses(_, what, _) => *what == resource,
+            Doing::Acquires(call) => {
+                call.resource == resource && (!call.sleeps() || call.served.is_some())
+            }
             Doing::Holds(held, _) | Doing::Extends(held, _) | Doing::Fences(held, ..) => {
                 of(held.token) == resource
             }
-            Doing::Releases(token, ..) => of(*token) == resource,
-            Doing::Leaves(_) => wait_for(&thread.wait) == Some(resource),
-            Doing::Parks(_) | Doing::Stands(_) => {
-                let wait = thread.wait.as_ref();
-                wait.is_some_and(|wait| wait.resource == resource && wait.served.is_some())
-            }
+            Doing::Keeps(keeping) => of(keeping.token()) == resource,
+            Doing::Releases(releasing) => of(releasing.token) == resource,
             Doing::Idle(_) | Doing::Stopped => false,
         })
     }
 
     /// Whether a thread of a client is in the queue for a resource.
     pub(super) fn waits_for(&self, c: usize, resource: u8) -> bool {
-        let waits = |wait: &Wait| wait.resource == resource && wait.place.is_some();
+        let waits = |call: &Call| call.resource == resource && call.waits();
         let mut threads = self.clients[c].threads.iter();
-        threads.any(|thread| thread.wait.as_ref().is_some_and(waits))
+        threads.any(|thread| thread.call().is_some_and(waits))
     }
 
     /// The time within which all waiters find out by themselves that a lock is free. `None`: there are none.
     fn longest_poll(&self, resource: u8) -> Option<u64> {
         let replies_flowing = self.conditions.prompt;
-        let well = |client: &&super::Client| !(client.dead || replies_flowing && client.has_hung());
+        let well =
+            |client: &&super::Client| !(client.dead || replies_flowing && client.clocks.has_hung());
         let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
-        let waits = threads.filter_map(|thread| thread.wait.as_ref());
-        let waits = waits.filter(|wait| wait.resource == resource && wait.place.is_some());
-        let poll = |wait: &Wait| {
+        let waits = threads.filter_map(Thread::call);
+        let waits = waits.filter(|call| call.resource == resource && call.waits());
+        let poll = |wait: &Call| {
             let longest = (wait.request.retry_delay.1 * 8).max(Duration::from_secs(1));
             let longest = u64::try_from(longest.as_micros()).unwrap();
             // In fair worlds, some waiters are not fair.
@@ -659,7 +672,7 @@ impl World {
             // A waiter that hangs costs the fair ones a turn.
             let stands = |client: &super::Client| {
                 !client.dead
-                    && client.stands(self.t)
+                    && client.clocks.stands(self.t)
                     && !(self.conditions.fair && self.conditions.prompt)
             };
             let stands = self.clients.iter().any(stands);
@@ -682,7 +695,7 @@ impl World {
             };
             let time = self.t - since;
             if self.conditions.prompt && !self.conditions.sluggish {
-                self.counts.slept = self.counts.slept.max(time);
+                self.counts[Count::Slept] = self.counts[Count::Slept].max(time);
             }
             self.check(time <= most, || {
                 format!("{resource} has been free for {time} us, and has waiters")
@@ -696,11 +709,28 @@ impl World {
             if client.dead {
                 continue;
             }
-            if client.threads.iter().any(|thread| thread.wait.is_some()) {
+            if client.threads.iter().any(|thread| thread.call().is_some()) {
                 return Some(format!("client {c}: a thread still waits"));
             }
             if client.queues.waiters() > 0 {
                 return Some(format!("client {c}: a waiter is left"));
+            }
+            let holds = |of: u8| {
+                let is = |token: &usize| {
+                    let token = &self.tokens[*token];
+                    token.resource == of && token.kind.is_plain()
+                };
+                let tokens = client.threads.iter().filter_map(Thread::uses);
+                tokens.filter(is).count()
+            };
+            let miscounted =
+                (0..RESOURCES).find(|of| client.here[usize::from(*of)] as usize != holds(*of));
+            if let Some(of) = miscounted {
+                let count = client.here[usize::from(of)];
+                return Some(format!(
+                    "client {c}: {of} counts as held {count} times, not {}",
+                    holds(of)
+                ));
             }
             if !client.listeners.is_empty() {
                 return Some(format!("client {c}: a subscription is left"));
@@ -717,7 +747,7 @@ impl World {
             return;
         }
         trace!(self, "client {c} is killed");
-        self.counts.killed += 1;
+        self.counts[Count::Killed] += 1;
         self.clients[c].die();
         self.beliefs.retain(|belief| belief.client != c);
         let left = |history: &&mut super::TokenHistory| history.client == c;
@@ -737,14 +767,21 @@ impl World {
     }
 }
 
-pub(super) fn wait_for(wait: &Option<Wait>) -> Option<u8> {
-    wait.as_ref().map(|wait| wait.resource)
+/// A step, for the trace.
+fn shown(step: &Step<usize>) -> &'static str {
+    match step {
+        Step::Try(_) => "tries",
+        Step::TakeOver(_) => "takes over a try",
+        Step::Leave(_) => "leaves the queues",
+        Step::Park(_) => "parks",
+        Step::Pause(_) => "pauses",
+        Step::Ask => "asks",
+        Step::Release(_) => "releases what came too late",
+        Step::Done(Ok(_)) => "has the lock",
+        Step::Done(Err(_)) => "gives up",
+    }
 }
 
-fn wait_place(wait: &Option<Wait>) -> Option<u64> {
-    wait.as_ref().and_then(|wait| wait.place)
-}
-
-pub(super) fn turn() -> Turn {
+fn turn() -> Turn {
     Turn::new(Duration::from_micros(NODE_TIMEOUT))
 }

@@ -756,3 +756,18 @@ fn a_message_for_no_waiter_wakes_one_other_and_not_one_for_each_node() {
     });
     nothing_is_left(&servers);
 }
+
+/// The process that let another one go first remembers that, and waits a little before it tries again: longer than this
+/// call may wait.
+#[test]
+fn a_wait_shorter_than_the_head_start_of_others_makes_an_attempt() {
+    let servers = Server::several(3);
+    let [first, second] = two(&servers);
+    let lock = first.acquire("a", TTL).unwrap();
+    is_woken(&servers, &second, lock, "a release", |lock| {
+        lock.release().unwrap()
+    });
+    let lock = first.acquire_within("a", TTL, Duration::from_micros(100));
+    lock.expect("the lock is free").release().unwrap();
+    nothing_is_left(&servers);
+}
