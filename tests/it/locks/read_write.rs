@@ -261,6 +261,7 @@ fn eight_processes(test: &str, time: Duration) {
         let (servers, dir) = (Server::several(nodes), TempDir::new());
         let start = |at: u32| {
             another_process(test, if at < 2 { "writer" } else { "reader" })
+                .arg("--include-ignored")
                 .env("NODES", urls(&servers).join(","))
                 .env("DIR", dir.path())
                 .spawn()
@@ -270,6 +271,7 @@ fn eight_processes(test: &str, time: Duration) {
         for process in &mut processes {
             assert!(process.wait().unwrap().success(), "{nodes} nodes");
         }
+        assert!(servers[0].calls("evalsha") > 100, "they did nothing");
         nothing_is_left(&servers);
     }
 }

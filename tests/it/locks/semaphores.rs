@@ -303,6 +303,7 @@ fn eight_processes(test: &str, permits: u32, time: Duration) {
         let (servers, dir) = (Server::several(nodes), TempDir::new());
         let start = |_| {
             another_process(test, "contend")
+                .arg("--include-ignored")
                 .env("NODES", urls(&servers).join(","))
                 .env("PERMITS", permits.to_string())
                 .env("DIR", dir.path())
@@ -313,6 +314,7 @@ fn eight_processes(test: &str, permits: u32, time: Duration) {
         for process in &mut processes {
             assert!(process.wait().unwrap().success(), "{nodes} nodes");
         }
+        assert!(servers[0].calls("evalsha") > 100, "they did nothing");
         eventually("nothing is left", || {
             servers.iter().all(|server| server.keys().is_empty())
         });

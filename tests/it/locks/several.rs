@@ -230,6 +230,7 @@ fn eight_processes(test: &str, time: Duration) {
         let (servers, dir) = (Server::several(nodes), TempDir::new());
         let start = |at: u32| {
             another_process(test, &(at + 1).to_string())
+                .arg("--include-ignored")
                 .env("NODES", urls(&servers).join(","))
                 .env("DIR", dir.path())
                 .spawn()
@@ -239,6 +240,7 @@ fn eight_processes(test: &str, time: Duration) {
         for process in &mut processes {
             assert!(process.wait().unwrap().success(), "{nodes} nodes");
         }
+        assert!(servers[0].calls("evalsha") > 100, "they did nothing");
         nothing_is_left(&servers);
     }
 }
