@@ -280,6 +280,17 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *left_ms,
                     int *state);
 
+/* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
+   whole text from redlock_inspect(). `broken` is 1 if the lock was released; 0 if a majority of the nodes no longer has it
+   for this holder: it has ended, or another holder has it, whose lock stays.
+   This gives up mutual exclusion: the holder is not stopped. If it still runs, it learns of it by LOST from its next
+   extension, renewal or release, and relies on the lock until then. Only a fencing token keeps out what it still writes.
+   Those that wait are notified; set REDLOCK_OPTION_FAIR if they wait in the order of their arrival. New connections are
+   made, with a connect timeout each.
+   UNAVAILABLE: too few nodes answered; those that did have deleted it. CONFIG: a bad name, or the key has no ttl on some
+   node: it is no lock, and nothing is deleted. */
+int redlock_break_lock(redlock_t *redlock, const void *resource, size_t len, const char *holder, int *broken);
+
 /* Ends the client object. The connections are closed when all its locks have ended too. The call that ends
    the last of them may block until pending releases have been written and everything written before has
    been answered, for at most a node timeout. */

@@ -566,6 +566,27 @@ static void labels_and_what_is_shown(const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_inspect(labelled, "a", 1, text, sizeof text, &left, NULL));
     CHECK(REDLOCK_STATE_BLOCKED == 2);
 
+    OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
+    OK(redlock_inspect(labelled, "shown", 5, text, 4, &left, &state));
+    OK(redlock_break_lock(labelled, "shown", 5, text, &fit));
+    CHECK(fit == 0 && strlen(text) == 3);
+    OK(redlock_break_lock(labelled, "shown", 5, "", &fit));
+    CHECK(fit == 0);
+    OK(redlock_lock_extend(lock, TTL));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    OK(redlock_break_lock(labelled, "shown", 5, text, &fit));
+    CHECK(fit == 1);
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    /* The next holder stays. */
+    OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
+    OK(redlock_break_lock(labelled, "shown", 5, text, &fit));
+    CHECK(fit == 0);
+    OK(redlock_lock_release(lock));
+    IS(REDLOCK_CONFIG, redlock_break_lock(NULL, "a", 1, text, &fit));
+    IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "", 0, text, &fit));
+    IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "a", 1, NULL, &fit));
+    IS(REDLOCK_CONFIG, redlock_break_lock(labelled, "a", 1, text, NULL));
+
     OK(redlock_check(labelled, "probe", 5, text, sizeof text, &fit));
     CHECK(fit == 1);
     OK(redlock_check(labelled, "probe", 5, NULL, 0, &fit));
@@ -580,6 +601,7 @@ static void labels_and_what_is_shown(const char *const *urls)
     CHECK(fit == 0 && strstr(text, "fault: ") != NULL);
     OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_UNKNOWN && left == 0);
+    IS(REDLOCK_UNAVAILABLE, redlock_break_lock(labelled, "shown", 5, "x", &fit));
     redlock_free(labelled);
 }
 

@@ -1,11 +1,12 @@
-//! What people and monitoring ask: whether nodes are fit, and who has a lock. And the label, by which they know a holder.
+//! What people and monitoring ask: whether nodes are fit, and who has a lock, which they may break. And the label, by which they
+//! know a holder.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use super::client::{Client, change, redlock_of};
 use super::*;
-use crate::{Inspection, LockState};
+use crate::{Inspection, LockState, NodeState};
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_set_label(client: Option<&Client>, label: *const c_char) -> c_int {
@@ -81,6 +82,49 @@ extern "C" fn redlock_inspect(
     }
     if let Some(state) = state {
         state.write(code_of_state);
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_break_lock(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    holder: *const c_char,
+    broken: Option<&mut MaybeUninit<c_int>>,
+) -> c_int {
+    let mut was_broken = false;
+    let code = status(|| {
+        if broken.is_none() {
+            return Err(Failure::null("broken"));
+        }
+        if holder.is_null() {
+            return Err(Failure::null("holder"));
+        }
+        // SAFETY: not null, and the header demands a string.
+        let holder = unsafe { CStr::from_ptr(holder) };
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        let redlock = redlock_of(client)?;
+        let found = redlock.inspect(resource)?;
+        let shown = |state: &NodeState| match state {
+            NodeState::Held { holder: found, .. } => {
+                (found.to_string().as_bytes() == holder.to_bytes()).then(|| found.clone())
+            }
+            _ => None,
+        };
+        let same = found.nodes().find_map(|(_, _, state)| shown(state));
+        was_broken = match same {
+            Some(holder) => redlock.break_lock(resource, &holder)?,
+            // It says why.
+            None if found.state() == LockState::Unknown => redlock.connect().map(|_| false)?,
+            None => false,
+        };
+        Ok(())
+    });
+    if let Some(broken) = broken {
+        broken.write(was_broken.into());
     }
     code
 }
