@@ -267,10 +267,7 @@ impl Acquirer<'_> {
 
     fn error(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Busy(end) => {
-                let left = |end: Instant| end.saturating_duration_since(clock::instant());
-                Error::busy(self.resource, end.map(left))
-            }
+            Failure::Busy(holder) => Error::busy(self.resource, holder),
             Failure::TooSlow => self.too_slow(),
             Failure::Unavailable(nodes) => Error::Unavailable(nodes),
         }

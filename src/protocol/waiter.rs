@@ -11,11 +11,19 @@ use crate::protocol::poller::Poller;
 use crate::protocol::queue::{QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 
+/// What the nodes said of the holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) label: Option<Label>,
+    /// When its time is over on a majority.
+    pub(crate) until: Option<Instant>,
+}
+
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// When the holder's time is over, if that is known.
-    Busy(Option<Instant>),
+    /// With the holder that a majority names.
+    Busy(Option<Holder>),
     TooSlow,
     Unavailable(NodeErrors),
 }

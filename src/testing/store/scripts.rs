@@ -1,6 +1,7 @@
 //! The scripts, written out by hand: what `protocol/scripts/*.lua` do.
 
 use super::{Answer, NOT_OURS, Refused, Result, Run, Value, number};
+use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{
@@ -318,12 +319,16 @@ impl Run<'_> {
             Ok(Some(value)) => {
                 let hash = sha1(start(&value, lock_value::TOKEN));
                 let hash = String::from_utf8_lossy(start(&hash, 6)).into_owned();
-                format!("{} {hash} {word}", lua_number(self.pttl(lock)))
+                let words = format!("{} {hash} {word}", lua_number(self.pttl(lock)));
+                let (_, rest) = value.split_at(lock_value::TOKEN.min(value.len()));
+                let label = rest.strip_prefix(lock_value::MARK);
+                let label = label.map(|label| [b" ", start(label, Label::MAX + 1)].concat());
+                [words.into_bytes(), label.unwrap_or_default()].concat()
             }
-            Ok(None) => format!("-1 - {word}"),
-            Err(_) => format!("-2 - {word}"),
+            Ok(None) => format!("-1 - {word}").into_bytes(),
+            Err(_) => format!("-2 - {word}").into_bytes(),
         };
-        Answer::Bulk(seen.into_bytes())
+        Answer::Bulk(seen)
     }
 
     pub(super) fn look(&mut self, lock: &[u8]) -> Result<Answer> {
