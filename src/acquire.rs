@@ -267,7 +267,8 @@ impl Acquirer<'_> {
 
     fn error(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Busy(holder) => Error::busy(self.resource, holder),
+            Failure::Busy(Some(holder)) => Error::busy(self.resource, holder.label, holder.until),
+            Failure::Busy(None) => Error::busy(self.resource, None, None),
             Failure::TooSlow => self.too_slow(),
             Failure::Unavailable(nodes) => Error::Unavailable(nodes),
         }

@@ -182,13 +182,10 @@ mod tests {
     use crate::clock;
     use crate::error::Error;
     use crate::label::Label;
-    use crate::protocol::waiter::Holder;
 
-    fn holder(label: Option<&str>, left: Option<Duration>) -> Option<Holder> {
-        Some(Holder {
-            label: label.and_then(Label::new),
-            until: left.map(|left| clock::instant() + left),
-        })
+    fn busy(name: &Arc<[u8]>, label: Option<&str>, left: Option<Duration>) -> Error {
+        let until = left.map(|left| clock::instant() + left);
+        Error::busy(name, label.and_then(Label::new), until)
     }
 
     #[test]
@@ -202,19 +199,19 @@ mod tests {
         let s = Duration::from_secs;
         for (error, text) in [
             (
-                Error::busy(&name, None),
+                busy(&name, None, None),
                 r#"another has the lock "shop:a\n""#,
             ),
             (
-                Error::busy(&name, holder(None, Some(s(7210)))),
+                busy(&name, None, Some(s(7210))),
                 r#"another has the lock "shop:a\n", for 2 h"#,
             ),
             (
-                Error::busy(&name, holder(Some("web-2:4711"), Some(s(7210)))),
+                busy(&name, Some("web-2:4711"), Some(s(7210))),
                 r#"another has the lock "shop:a\n": web-2:4711, for 2 h"#,
             ),
             (
-                Error::busy(&name, holder(Some("web-2:4711"), None)),
+                busy(&name, Some("web-2:4711"), None),
                 r#"another has the lock "shop:a\n": web-2:4711"#,
             ),
             (
@@ -250,7 +247,7 @@ mod tests {
     #[test]
     fn no_time_is_left_of_what_has_passed() {
         let name: Arc<[u8]> = Arc::from(&b"a"[..]);
-        let text = Error::busy(&name, holder(None, Some(Duration::ZERO))).to_string();
+        let text = busy(&name, None, Some(Duration::ZERO)).to_string();
         assert_eq!(text, r#"another has the lock "a""#);
     }
 }

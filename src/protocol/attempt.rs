@@ -10,10 +10,9 @@ use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
 use crate::protocol::kind::{Kind, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
-use crate::protocol::queue::{LockInfo, QueueEntry};
+use crate::protocol::queue::{Holder, LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
-use crate::protocol::waiter::Holder;
 use crate::token::Token;
 
 /// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and

@@ -12,7 +12,7 @@
 //! notified, for one [turn](Turn). Turns end by themselves, so that a waiter that has ended or hangs, or two nodes on
 //! which different waiters are first, do not keep the lock from all others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::label::Label;
 use crate::protocol::resp::Reply;
@@ -122,6 +122,14 @@ pub(crate) struct LockInfo {
     pub(crate) queued: bool,
     /// The key holds data of another type.
     pub(crate) other_type: bool,
+}
+
+/// What the nodes said of the holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) label: Option<Label>,
+    /// When its time is over on a majority.
+    pub(crate) until: Option<Instant>,
 }
 
 impl LockInfo {

@@ -8,16 +8,8 @@ use crate::error::NodeErrors;
 use crate::label::Label;
 use crate::protocol::attempt::Attempt;
 use crate::protocol::poller::Poller;
-use crate::protocol::queue::{QueueEntry, Turn};
+use crate::protocol::queue::{Holder, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
-
-/// What the nodes said of the holder of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) label: Option<Label>,
-    /// When its time is over on a majority.
-    pub(crate) until: Option<Instant>,
-}
 
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]
