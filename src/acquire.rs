@@ -113,10 +113,10 @@ impl<'a> Acquirer<'a> {
 
     fn error(&self, ended: Ended) -> Error {
         match ended {
-            Ended::Failed(Failure::Busy(end)) => {
-                let left = |end: Instant| end.saturating_duration_since(clock::instant());
-                Error::busy(self.resource, end.map(left))
+            Ended::Failed(Failure::Busy(Some(holder))) => {
+                Error::busy(self.resource, holder.label, holder.until)
             }
+            Ended::Failed(Failure::Busy(None)) => Error::busy(self.resource, None, None),
             Ended::Failed(Failure::TooSlow) => self.too_slow(),
             Ended::Failed(Failure::Unavailable(nodes)) => Error::Unavailable(nodes),
             Ended::Cancelled => Error::cancelled(self.resource),

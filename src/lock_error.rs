@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::label::Label;
 use crate::shown::Shown;
 use crate::text::human;
 
@@ -12,6 +13,7 @@ use crate::text::human;
 pub struct Busy {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) left: Option<Duration>,
+    pub(crate) holder: Option<Label>,
 }
 
 impl Busy {
@@ -24,15 +26,23 @@ impl Busy {
     /// it. It is what the last answers of the nodes said; no node is asked for it.
     ///
     /// `None` if they did not say: the call tried only once and did not wait, no majority names one holder, or the key has
-    /// no end. [`Redlock::inspect`](crate::Redlock::inspect) asks, and returns the holder's label, too.
+    /// no end. [`Redlock::inspect`](crate::Redlock::inspect) asks.
     pub fn left(&self) -> Option<Duration> {
         self.left
+    }
+
+    /// The holder's [label](crate::Options::label), from the same answers. `None`: it has none, or they did not say.
+    pub fn holder(&self) -> Option<&str> {
+        self.holder.as_ref().map(Label::as_str)
     }
 }
 
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "another has the lock {}", Shown(&self.resource))?;
+        if let Some(label) = self.holder() {
+            write!(f, ": {label}")?;
+        }
         match self.left {
             Some(left) => write!(f, ", for {}", human(left)),
             None => Ok(()),
@@ -166,9 +176,22 @@ debug_as_display!(Busy, Lost, TooSlow, ExtensionLimit, Cancelled);
 
 #[cfg(test)]
 mod tests {
-    use crate::Error;
     use std::sync::Arc;
     use std::time::Duration;
+
+    use crate::clock;
+    use crate::error::Error;
+    use crate::label::Label;
+
+    fn busy(name: &Arc<[u8]>, label: Option<&str>, left: Option<Duration>) -> Error {
+        let until = left.map(|left| clock::instant() + left);
+        Error::busy(name, label.and_then(Label::new), until)
+    }
+
+    #[test]
+    fn an_error_is_no_larger_than_a_cache_line() {
+        assert!(size_of::<Error>() <= 64, "{}", size_of::<Error>());
+    }
 
     #[test]
     fn the_lock_is_named_with_what_is_known_of_its_time() {
@@ -176,12 +199,20 @@ mod tests {
         let s = Duration::from_secs;
         for (error, text) in [
             (
-                Error::busy(&name, None),
+                busy(&name, None, None),
                 r#"another has the lock "shop:a\n""#,
             ),
             (
-                Error::busy(&name, Some(s(27))),
-                r#"another has the lock "shop:a\n", for 27 s"#,
+                busy(&name, None, Some(s(7210))),
+                r#"another has the lock "shop:a\n", for 2 h"#,
+            ),
+            (
+                busy(&name, Some("web-2:4711"), Some(s(7210))),
+                r#"another has the lock "shop:a\n": web-2:4711, for 2 h"#,
+            ),
+            (
+                busy(&name, Some("web-2:4711"), None),
+                r#"another has the lock "shop:a\n": web-2:4711"#,
             ),
             (
                 Error::lost(&name),
@@ -216,7 +247,7 @@ mod tests {
     #[test]
     fn no_time_is_left_of_what_has_passed() {
         let name: Arc<[u8]> = Arc::from(&b"a"[..]);
-        let text = Error::busy(&name, Some(Duration::ZERO)).to_string();
+        let text = busy(&name, None, Some(Duration::ZERO)).to_string();
         assert_eq!(text, r#"another has the lock "a""#);
     }
 }

@@ -8,7 +8,7 @@ use crate::token::{Token, is_data};
 pub(crate) const TOKEN: usize = Token::LENGTH;
 /// Between the token and the label. Without it, what follows 20 bytes of any other program (a signature, an id and a
 /// length) could be taken for a label, and shown.
-const MARK: &[u8] = b"\0redlock:";
+pub(crate) const MARK: &[u8] = b"\0redlock:";
 /// No lock's value is longer.
 pub(crate) const LONGEST: usize = TOKEN + MARK.len() + Label::MAX;
 

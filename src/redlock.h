@@ -162,8 +162,8 @@ const char *redlock_version_string(void);
 /* What a status code means, in a few words. Static; never NULL, for any number. */
 const char *redlock_status_string(int status);
 
-/* The text of the last failure in this thread, with more detail than the code: the lock's name, for how
-   long another has it, the cause at each failed node. It is a whole sentence: print it without
+/* The text of the last failure in this thread, with more detail than the code: the lock's name, who has it and for
+   how long, the cause at each failed node. It is a whole sentence: print it without
    redlock_status_string(). Never a password. A call that succeeds does not change it; it is empty before the
    first failure.
    Copies as snprintf(). */

@@ -33,7 +33,7 @@ impl Held {
         let lock = self
             .lock
             .try_borrow()
-            .map_err(|_| Error::busy(&self.resource, None))?;
+            .map_err(|_| Error::busy(&self.resource, None, None))?;
         lock.as_ref()
             .map(ask)
             .ok_or_else(|| Error::lost(&self.resource))
@@ -276,7 +276,7 @@ impl ReentrantLock {
         match self.held.lock.try_borrow_mut().as_deref_mut() {
             Ok(Some(lock)) => lock.extend(ttl),
             // A logger or an observer uses the lock while it is being extended.
-            Err(_) => Err(Error::busy(&self.held.resource, None)),
+            Err(_) => Err(Error::busy(&self.held.resource, None, None)),
             Ok(None) => Err(Error::lost(&self.held.resource)),
         }
     }

@@ -10,7 +10,7 @@ use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
 use crate::protocol::kind::{Kind, OtherUse};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
-use crate::protocol::queue::{LockInfo, QueueEntry};
+use crate::protocol::queue::{Holder, LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::token::Token;
@@ -77,6 +77,18 @@ impl Rejection {
     pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
         let known = || self.lock_infos.iter().filter_map(|info| info.holder);
         known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
+    }
+
+    /// The same, its label, and when its time is over.
+    pub(crate) fn named(&self, quorum: usize, now: Instant) -> Option<Holder> {
+        let holder = self.holder(quorum)?;
+        let of_it = |info: &&LockInfo| info.holder == Some(holder);
+        let mut infos = self.lock_infos.iter().filter(of_it);
+        let left = self.free_in(quorum);
+        Some(Holder {
+            label: infos.find_map(|info| info.label.clone()),
+            until: left.and_then(|left| now.checked_add(left)),
+        })
     }
 
     /// No node knows a holder: the nodes were not asked, or do not permit it; or the lock is reserved for another waiter.

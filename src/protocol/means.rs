@@ -2,7 +2,6 @@
 
 use crate::error::Cause;
 use crate::protocol::companions;
-use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::server_error::{
     is_not_loaded, refuses_companions, refuses_delete, refuses_scripts, without_arguments,
 };
@@ -122,36 +121,6 @@ impl Means {
         }
     }
 
-    /// Whether a command that was packed for [`Means::ALL`] will do.
-    pub(crate) fn is_usual(self, action: &Action) -> bool {
-        let Means {
-            scripts, beside, ..
-        } = self;
-        (scripts, beside) == (Scripts::ByHash, Beside::All) && !self.is_native(action)
-    }
-
-    /// Whether the action is done without a script.
-    pub(crate) fn is_native(self, action: &Action) -> bool {
-        match (self.scripts, action) {
-            (_, Action::Release(Notify::None)) => self.delete.is_some(),
-            (Scripts::None, Action::Release(_)) => self.delete.is_some(),
-            (Scripts::None, Action::AcquireOrEnqueue(..) | Action::Extend(..)) => true,
-            (Scripts::None, Action::Dequeue(..)) => true,
-            _ => false,
-        }
-    }
-
-    /// Whether the action names keys beside the lock that it can do without.
-    pub(crate) fn names_companions(self, action: &Action, key: &Key) -> bool {
-        action.uses_companions(&key.kind)
-            && self.scripts != Scripts::None
-            && match self.beside {
-                Beside::All => true,
-                Beside::InSlot => !companions::are_elsewhere(&key.resource),
-                Beside::None => false,
-            }
-    }
-
     /// Whether the server refused not what a command does, but how it was sent: nothing was done, and it is sent again
     /// in another way. `named`: it named keys beside the lock on this resource.
     pub(crate) fn learn(&mut self, error: &str, named: bool, resource: &[u8]) -> bool {
@@ -179,6 +148,7 @@ impl Means {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::script::{Action, Notify};
 
     const NO_KEY: &str = "NOPERM No permissions to access a key";
     const CROSSSLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";

@@ -159,6 +159,7 @@ mod tests {
         let extend = Action::Extend(ttl, ttl);
         let seen = |other_type, left, holder| {
             Vote::Refused(Some(LockInfo {
+                label: None,
                 other_type,
                 left,
                 holder,

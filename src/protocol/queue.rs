@@ -12,8 +12,9 @@
 //! notified, for one [turn](Turn). Turns end by themselves, so that a waiter that has ended or hangs, or two nodes on
 //! which different waiters are first, do not keep the lock from all others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::label::Label;
 use crate::protocol::resp::Reply;
 
 /// The channel on which a process is notified. One for all its resources.
@@ -108,17 +109,27 @@ pub(crate) enum NotALock {
 }
 
 /// What a node that denied the lock reports of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LockInfo {
     /// How long its key still lives, or how long it is reserved for another waiter. Unknown where that may not be asked, or
     /// it has no end.
     pub(crate) left: Option<Duration>,
     /// A part of the token's hash. Unknown where that may not be asked, or the lock has no holder.
     pub(crate) holder: Option<u32>,
+    /// The holder's.
+    pub(crate) label: Option<Label>,
     /// This process is in the queue there.
     pub(crate) queued: bool,
     /// The key holds data of another type.
     pub(crate) other_type: bool,
+}
+
+/// What the nodes said of the holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) label: Option<Label>,
+    /// When its time is over on a majority.
+    pub(crate) until: Option<Instant>,
 }
 
 impl LockInfo {
@@ -141,14 +152,17 @@ impl LockInfo {
         let Reply::Bulk(bulk) = reply else {
             return None;
         };
-        let mut words = str::from_utf8(bulk).ok()?.split(' ');
+        // The label is the last, and may have spaces.
+        let mut parts = bulk.splitn(4, |byte| *byte == b' ');
+        let mut word = || str::from_utf8(parts.next()?).ok();
         // Lua writes thousands of years as "2e+15".
-        let left: f64 = words.next()?.parse().ok()?;
-        let (holder, queued) = (words.next()?, words.next()? == "w");
+        let left: f64 = word()?.parse().ok()?;
+        let (holder, queued) = (word()?, word()? == "w");
         Some(LockInfo {
             queued,
             left: Duration::try_from_secs_f64(left / 1000.0).ok(),
             holder: u32::from_str_radix(holder, 16).ok(),
+            label: parts.next().and_then(Label::parse),
             other_type: left == -2.0 && holder == "-",
         })
     }
@@ -197,6 +211,16 @@ mod tests {
         assert_eq!(seen("-1 00a1ff w"), known(None, holder, true));
         assert_eq!(seen("-1 - -"), known(None, None, false));
         assert_eq!(seen("250 - w"), known(Some(ms(250)), None, true));
+        let labelled = LockInfo::parse(&Reply::Bulk("1500 00a1ff w web-2: a".into())).unwrap();
+        assert_eq!(labelled.label, Label::new("web-2: a"));
+        for bad in [
+            &b"1500 00a1ff w \xff"[..],
+            b"1500 00a1ff w a\nb",
+            b"1500 00a1ff w ",
+        ] {
+            let info = LockInfo::parse(&Reply::Bulk(bad.into())).unwrap();
+            assert_eq!((info.label, info.holder), (None, holder));
+        }
         let foreign = |text| seen(text).unwrap().foreign();
         assert_eq!(foreign("-1 00a1ff w"), Some(NotALock::NoTtl));
         assert_eq!(foreign("-2 - -"), Some(NotALock::OtherType));

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
-use crate::protocol::companions::Companion::{self, Counter, Queue, Turn as Reservation};
+use crate::protocol::companions::Companion::{Counter, Queue, Turn as Reservation};
+use crate::protocol::companions::{self, Companion};
 use crate::protocol::kind::{Ask, Kind, Named, OtherUse};
-use crate::protocol::means::{Delete, Means, Scripts};
+use crate::protocol::means::{Beside, Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
@@ -99,6 +100,38 @@ impl Key {
             None => token.into(),
             Some(label) => lock_value::pack(&self.token, label).into(),
         }
+    }
+}
+
+impl Means {
+    /// Whether a command that was packed for [`Means::ALL`] will do.
+    pub(crate) fn is_usual(self, action: &Action) -> bool {
+        let Means {
+            scripts, beside, ..
+        } = self;
+        (scripts, beside) == (Scripts::ByHash, Beside::All) && !self.is_native(action)
+    }
+
+    /// Whether the action is done without a script.
+    pub(crate) fn is_native(self, action: &Action) -> bool {
+        match (self.scripts, action) {
+            (_, Action::Release(Notify::None)) => self.delete.is_some(),
+            (Scripts::None, Action::Release(_)) => self.delete.is_some(),
+            (Scripts::None, Action::AcquireOrEnqueue(..) | Action::Extend(..)) => true,
+            (Scripts::None, Action::Dequeue(..)) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the action names keys beside the lock that it can do without.
+    pub(crate) fn names_companions(self, action: &Action, key: &Key) -> bool {
+        action.uses_companions(&key.kind)
+            && self.scripts != Scripts::None
+            && match self.beside {
+                Beside::All => true,
+                Beside::InSlot => !companions::are_elsewhere(&key.resource),
+                Beside::None => false,
+            }
     }
 }
 

@@ -302,9 +302,8 @@ impl<W: Clone> WaitQueues<W> {
     ) {
         let quorum = majority(self.subscriptions.nodes());
         let holder = rejection.holder(quorum);
-        if let (Failure::Busy(end), Some(_)) = (&mut failure, holder) {
-            let free = rejection.free_in(quorum);
-            *end = free.and_then(|free| now.checked_add(free));
+        if let Failure::Busy(known) = &mut failure {
+            *known = rejection.named(quorum, now);
         }
         if !mutant(Mutant::NoTryAfterHandOff) {
             self.return_to_queue(id, now);

@@ -8,14 +8,14 @@ use crate::error::NodeErrors;
 use crate::label::Label;
 use crate::protocol::attempt::Attempt;
 use crate::protocol::poller::Poller;
-use crate::protocol::queue::{QueueEntry, Turn};
+use crate::protocol::queue::{Holder, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// When the holder's time is over, if that is known.
-    Busy(Option<Instant>),
+    /// With the holder that a majority names.
+    Busy(Option<Holder>),
     TooSlow,
     Unavailable(NodeErrors),
 }

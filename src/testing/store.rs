@@ -11,7 +11,6 @@ mod scripts;
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{INSPECT, LATER, SCRIPTS, Script, TRIAL};
-use scripts::Given;
 
 /// Publishes a message on a channel, and returns how many connections receive it.
 pub(crate) type Publish<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> i64;
@@ -103,7 +102,43 @@ const NOT_OURS: Refused = Refused(
     "ERR unknown command: this is a testing::Node, which understands what redlock-sync sends, and nothing else",
 );
 
+/// This crate never sends other ones, so it does not matter what a real server says.
+const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
+
 type Result<T> = std::result::Result<T, Refused>;
+
+fn needed<T: std::str::FromStr>(arg: &[u8]) -> Result<T> {
+    number(arg).ok_or(NOT_ITS_ARGUMENTS)
+}
+
+/// The keys and arguments of a script. Without keys beside the lock there is no queue.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    keys: &'a [&'a [u8]],
+    args: &'a [&'a [u8]],
+}
+
+impl<'a> Given<'a> {
+    /// What follows the script in its command.
+    fn parse(count: &[u8], rest: &'a [&'a [u8]]) -> Result<Given<'a>> {
+        let (keys, args) = rest
+            .split_at_checked(needed(count)?)
+            .ok_or(NOT_ITS_ARGUMENTS)?;
+        Ok(Given { keys, args })
+    }
+
+    fn lock(self) -> Result<&'a [u8]> {
+        self.keys.first().copied().ok_or(NOT_ITS_ARGUMENTS)
+    }
+
+    fn queue(self) -> Option<&'a [u8]> {
+        self.keys.get(1).copied()
+    }
+
+    fn turn(self) -> Option<&'a [u8]> {
+        self.keys.get(2).copied()
+    }
+}
 
 /// The first command in `bytes` and its length, once it is complete.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<&[u8]>, usize)> {

@@ -15,7 +15,7 @@
 -- ARGV[7]  ACQUIRE_IN_ORDER only: for how many ms the lock is reserved for a waiter that is notified
 --
 -- Returns OK if the lock has been acquired. Otherwise three words (lock_info, acquire_in_order): for how many ms it is held or
--- reserved, its holder, and whether the waiter is in the queue (w).
+-- reserved, its holder, and whether the waiter is in the queue (w); and the holder's label, if it has one.
 --
 -- Queue and reservation are hints, so with them pcall is used: an error (an ACL, data of another type) does not fail the
 -- acquire. Without KEYS[2] and KEYS[3] every such call is an error, and there is no queue.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::NodeErrors;
+use crate::label::Label;
 use crate::protocol::queue::LockInfo;
 
 // For the simulation.
@@ -482,6 +483,7 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
     let info = |holder, left| LockInfo {
         left: Some(left),
         holder: Some(holder),
+        label: Label::new("web-3"),
         ..LockInfo::default()
     };
     let [two, three] = [2000 * MS, 3000 * MS];
@@ -491,6 +493,7 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
         (
             vec![LockInfo {
                 holder: None,
+                label: None,
                 ..info(1, three)
             }],
             None,
@@ -513,9 +516,13 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
         };
         let (failure, now) = ((Failure::Busy(None), MS), world.now.mono);
         world.queues.failed(waiter, failure, &rejection, now);
-        let Failure::Busy(end) = world.queues.failure(waiter) else {
+        let Failure::Busy(holder) = world.queues.failure(waiter) else {
             panic!("it was denied");
         };
+        let label = holder.as_ref().and_then(|holder| holder.label.clone());
+        let named = infos.first().and_then(|info| info.holder);
+        assert_eq!(label, named.and(Label::new("web-3")), "{infos:?}");
+        let end = holder.and_then(|holder| holder.until);
         assert_eq!(end, free.map(|free| now + free), "{infos:?}");
     }
 }

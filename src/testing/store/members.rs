@@ -1,7 +1,6 @@
 //! The scripts of permits, readers and writers, written out by hand.
 
-use super::scripts::{Given, NOT_ITS_ARGUMENTS, needed};
-use super::{Answer, Result, Run, Value};
+use super::{Answer, Given, NOT_ITS_ARGUMENTS, Result, Run, Value, needed};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{
     ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER,

@@ -1,7 +1,8 @@
 //! The scripts of locks on one or more names, written out by hand.
 
-use super::scripts::{Given, NOT_ITS_ARGUMENTS, needed};
-use super::{Answer, Refused, Result, Run, Value, members, number};
+use super::{
+    Answer, Given, NOT_ITS_ARGUMENTS, Refused, Result, Run, Value, members, needed, number,
+};
 use crate::lock_value;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{

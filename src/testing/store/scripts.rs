@@ -1,6 +1,9 @@
 //! The scripts, written out by hand: what `protocol/scripts/*.lua` do.
 
-use super::{Answer, NOT_OURS, Refused, Result, Run, Value, number};
+use super::{
+    Answer, Given, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, Run, Value, needed, number,
+};
+use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{
@@ -9,16 +12,9 @@ use crate::protocol::scripts::{
 };
 use crate::protocol::sha1::sha1;
 
-/// This crate never sends other ones, so it does not matter what a real server says.
-pub(super) const NOT_ITS_ARGUMENTS: Refused = Refused("ERR these are not the script's arguments");
-
 /// The first bytes of a value, or all of it.
 fn start(value: &[u8], length: usize) -> &[u8] {
     value.get(..length).unwrap_or(value)
-}
-
-pub(super) fn needed<T: std::str::FromStr>(arg: &[u8]) -> Result<T> {
-    number(arg).ok_or(NOT_ITS_ARGUMENTS)
 }
 
 /// As Lua writes a number (`%.14g`).
@@ -30,35 +26,6 @@ fn lua_number(number: i64) -> String {
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let digits = digits.trim_end_matches('0').trim_end_matches('.');
     format!("{digits}e+{exponent}")
-}
-
-/// The keys and arguments of a script. Without keys beside the lock there is no queue.
-#[derive(Clone, Copy)]
-pub(super) struct Given<'a> {
-    pub(super) keys: &'a [&'a [u8]],
-    pub(super) args: &'a [&'a [u8]],
-}
-
-impl<'a> Given<'a> {
-    /// What follows the script in its command.
-    pub(super) fn parse(count: &[u8], rest: &'a [&'a [u8]]) -> Result<Given<'a>> {
-        let (keys, args) = rest
-            .split_at_checked(needed(count)?)
-            .ok_or(NOT_ITS_ARGUMENTS)?;
-        Ok(Given { keys, args })
-    }
-
-    fn lock(self) -> Result<&'a [u8]> {
-        self.keys.first().copied().ok_or(NOT_ITS_ARGUMENTS)
-    }
-
-    fn queue(self) -> Option<&'a [u8]> {
-        self.keys.get(1).copied()
-    }
-
-    fn turn(self) -> Option<&'a [u8]> {
-        self.keys.get(2).copied()
-    }
 }
 
 impl Run<'_> {
@@ -318,12 +285,16 @@ impl Run<'_> {
             Ok(Some(value)) => {
                 let hash = sha1(start(&value, lock_value::TOKEN));
                 let hash = String::from_utf8_lossy(start(&hash, 6)).into_owned();
-                format!("{} {hash} {word}", lua_number(self.pttl(lock)))
+                let words = format!("{} {hash} {word}", lua_number(self.pttl(lock)));
+                let (_, rest) = value.split_at(lock_value::TOKEN.min(value.len()));
+                let label = rest.strip_prefix(lock_value::MARK);
+                let label = label.map(|label| [b" ", start(label, Label::MAX + 1)].concat());
+                [words.into_bytes(), label.unwrap_or_default()].concat()
             }
-            Ok(None) => format!("-1 - {word}"),
-            Err(_) => format!("-2 - {word}"),
+            Ok(None) => format!("-1 - {word}").into_bytes(),
+            Err(_) => format!("-2 - {word}").into_bytes(),
         };
-        Answer::Bulk(seen.into_bytes())
+        Answer::Bulk(seen)
     }
 
     pub(super) fn look(&mut self, lock: &[u8]) -> Result<Answer> {

@@ -38,6 +38,69 @@ fn a_wait_in_vain_says_for_how_long_the_holder_has_the_lock() {
     }
 }
 
+/// From the same answers as the time: nothing more is asked.
+#[test]
+fn a_wait_in_vain_names_its_holder_by_the_label_on_a_majority() {
+    for nodes in [1, 3, 5] {
+        let servers = Server::several(nodes);
+        let label = "web-2: job 4711";
+        let labelled = options().label(label);
+        let holder = connected(&servers).with_options(labelled).unwrap();
+        let other = connected(&servers);
+        let lock = take(&holder, "a");
+        let reads: u64 = servers.iter().map(|server| server.calls("getrange")).sum();
+        let error = waits(&other);
+        assert_eq!(error.holder(), Some(label));
+        let text = error.to_string();
+        let start = "another has the lock \"a\": web-2: job 4711, for ";
+        assert!(text.starts_with(start), "{text}");
+        let after: u64 = servers.iter().map(|server| server.calls("getrange")).sum();
+        assert_eq!(after, reads, "no inspection");
+        lock.release().unwrap();
+        // Another holder, without a label.
+        let lock = take(&connected(&servers), "a");
+        assert_eq!(waits(&other).holder(), None);
+        lock.release().unwrap();
+    }
+}
+
+/// Data of other programs may hold secrets. A majority has to name one holder.
+#[test]
+fn only_a_label_of_a_holder_that_a_majority_names_is_shown() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let token = [7; 20];
+    let marked = |label: &[u8]| [&token[..], b"\0redlock:", label].concat();
+    let other = |label: &[u8]| [&[8; 20][..], b"\0redlock:", label].concat();
+    let long = [b'x'; 65];
+    let set = |server: &Server, value: &[u8]| {
+        server.command_bytes(&[b"SET", b"a", value, b"PX", b"60000"]);
+    };
+    for (values, expected) in [
+        (
+            [marked(b"web-3"), marked(b"web-3"), other(b"web-4")],
+            Some("web-3"),
+        ),
+        ([marked(b"web-3"), other(b"web-4"), [9; 20].to_vec()], None),
+        ([marked(b"a\nb"), marked(b"a\nb"), marked(b"a\nb")], None),
+        ([marked(&long), marked(&long), marked(&long)], None),
+        ([marked(b"\xff"), marked(b"\xff"), marked(b"\xff")], None),
+        ([token.to_vec(), token.to_vec(), token.to_vec()], None),
+        // Without the mark.
+        (
+            [(); 3].map(|()| [&token[..], b"password=hunter2"].concat()),
+            None,
+        ),
+    ] {
+        for (server, value) in servers.iter().zip(&values) {
+            set(server, value);
+        }
+        let error = waits(&redlock);
+        assert_eq!(error.holder(), expected, "{values:?}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}
+
 #[test]
 fn time_is_told_only_of_a_holder_that_a_majority_names_and_that_ends() {
     let set = |servers: &[Server], end: &[&str], values: [&str; 3]| {
