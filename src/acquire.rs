@@ -24,6 +24,8 @@ pub(crate) struct Acquirer<'a> {
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
     acquire: Acquire<Arc<Waiter>>,
+    /// When it was made, which is the time of its first step. (Reading clocks costs more than the step.)
+    began: Option<Point>,
 }
 
 impl<'a> Acquirer<'a> {
@@ -58,26 +60,33 @@ impl<'a> Acquirer<'a> {
                 nodes.node_timeout,
                 now,
             ),
+            began: Some(now),
         }
     }
 
     /// `keep_trying`: whether to go on.
     pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
         let driver = &self.shared.driver;
+        let mut now = self.began.take().unwrap_or_else(Point::now);
         loop {
             let mut waiting = &*self.shared.waiting;
-            match self.acquire.next(&mut waiting, Point::now()) {
+            now = match self.acquire.next(&mut waiting, now) {
                 Step::Try(op) => self.tried(driver.run(op)),
                 Step::TakeOver(waiter) => self.tried(driver.run_handed_off(&waiter)),
                 Step::Leave(op) => {
-                    let answer = driver.run(op);
-                    self.acquire.answered(answer, &mut waiting, Point::now());
+                    let (answer, now) = (driver.run(op), Point::now());
+                    self.acquire.answered(answer, &mut waiting, now);
+                    now
                 }
                 Step::Park(until) => {
                     self.shared.waiting.subscribe(driver);
                     std::thread::park_timeout(left(until));
+                    Point::now()
                 }
-                Step::Pause(until) => std::thread::sleep(left(until)),
+                Step::Pause(until) => {
+                    std::thread::sleep(left(until));
+                    Point::now()
+                }
                 Step::Ask => {
                     let goes_on = keep_trying();
                     // It may have forked: then only the parent goes on waiting, and the queues are the parent's.
@@ -87,23 +96,26 @@ impl<'a> Acquirer<'a> {
                     if !goes_on {
                         self.acquire.cancel(&mut waiting);
                     }
+                    Point::now()
                 }
                 Step::Release(lease) => {
                     drop(Lock::new(self.shared.clone(), lease, self.options));
+                    Point::now()
                 }
                 Step::Done(result) => {
                     let lock = |lease| Lock::new(self.shared.clone(), lease, self.options);
                     return result.map(lock).map_err(|ended| self.error(ended));
                 }
-            }
+            };
         }
     }
 
-    fn tried(&mut self, answer: Answer) {
+    fn tried(&mut self, answer: Answer) -> Point {
         let now = Point::now();
         report(self.resource, &answer, self.acquire.took(now));
         self.acquire
             .answered(answer, &mut &*self.shared.waiting, now);
+        now
     }
 
     /// Nothing is left of the validity.

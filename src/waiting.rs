@@ -85,13 +85,13 @@ impl Waiting {
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
     pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Outcome {
         let mut process = self;
-        let Submit { op, next } = release.submit(&mut process, Point::now());
+        let Submit { op, next } = release.submit(&mut process, Point::now);
         let handed_off = next.is_some();
         let answer = match next {
             None => driver.run(op),
             Some((next, thread)) => driver.run_before(op, next, thread),
         };
-        release.answered(handed_off, answer, &mut process, Point::now())
+        release.answered(handed_off, answer, &mut process, Point::now)
     }
 
     // ---- notifications by other processes

@@ -30,8 +30,12 @@ pub(crate) struct Submit<W> {
 }
 
 impl Release {
-    /// To be called once.
-    pub(crate) fn submit<P: Process>(&self, process: &mut P, now: Point) -> Submit<P::Thread> {
+    /// To be called once. `now`: reads the clocks, which costs more than all of this where no lock has a queue.
+    pub(crate) fn submit<P: Process>(
+        &self,
+        process: &mut P,
+        now: impl Fn() -> Point,
+    ) -> Submit<P::Thread> {
         let resource = &self.key.resource;
         if !self.key.kind.is_plain() {
             // Plain waiters are notified; others try again by themselves.
@@ -39,7 +43,8 @@ impl Release {
         }
         if self.notified_elsewhere {
             // However long the lock was held: this time that process gets a head start.
-            process.queues(|queues| queues.notified_elsewhere(resource, now.mono));
+            let now = now().mono;
+            process.queues(|queues| queues.notified_elsewhere(resource, now));
         }
         if self.fair {
             let turn = Turn::new(self.node_timeout);
@@ -48,6 +53,7 @@ impl Release {
         if process.is_idle() {
             return self.alone(Notify::First);
         }
+        let now = now();
         let hand_off = process.queues(|queues| queues.hand_off(resource, now.mono));
         match hand_off {
             HandOff::Notify(notify) => self.alone(notify),
@@ -101,7 +107,7 @@ impl Release {
         handed_off: bool,
         answer: Answer,
         process: &mut impl Process,
-        now: Point,
+        now: impl Fn() -> Point,
     ) -> Outcome {
         if !self.key.kind.is_plain() {
             return answer.outcome;
@@ -113,7 +119,8 @@ impl Release {
         if handed_off {
             process.queues(|queues| queues.wake(resource));
         } else if notified || !process.is_idle() {
-            process.queues(|queues| queues.released(resource, notified, now.mono));
+            let now = now().mono;
+            process.queues(|queues| queues.released(resource, notified, now));
         }
         answer.outcome
     }

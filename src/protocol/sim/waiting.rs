@@ -196,7 +196,7 @@ impl World {
             only_write,
             node_timeout: Duration::from_micros(NODE_TIMEOUT),
         };
-        let Submit { op, next } = release.submit(&mut self.local(c, thread), now);
+        let Submit { op, next } = release.submit(&mut self.local(c, thread), || now);
         self.clients[c].threads[thread].doing = Doing::Releases(Releasing {
             release,
             token,
@@ -223,7 +223,7 @@ impl World {
         self.released(c, done.token, only_write, &answer.outcome);
         let (now, mut local) = (self.clients[c].clocks.point(self.t), self.local(c, thread));
         let release = done.release;
-        release.answered(done.handed_off, answer, &mut local, now);
+        release.answered(done.handed_off, answer, &mut local, || now);
         match done.call {
             Some(call) => self.go_on(c, thread, call),
             None => self.rests(c, thread),
