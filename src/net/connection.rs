@@ -128,7 +128,8 @@ impl Connection {
         for command in &set_up.commands {
             command.write_packed_command(&mut bytes);
         }
-        self.send(&bytes, until, clock::instant())?;
+        // A server that is full says so and hangs up, perhaps before all of this is written.
+        let sent = self.send(&bytes, until, clock::instant());
         let handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
             secret: Secret::of(login.as_ref().map(|login| &*login.password)),
@@ -152,7 +153,10 @@ impl Connection {
                 continue;
             }
             match self.recv(&mut buffer, until, clock::instant()) {
-                Ok([]) => return Err(Cause::NotConnected(timeout, timeout)),
+                Ok([]) => {
+                    sent?;
+                    return Err(Cause::NotConnected(timeout, timeout));
+                }
                 Ok(bytes) => reader.push(bytes),
                 Err(Cause::Closed(text)) => {
                     return Err(replies.hung_up(text, reader.is_empty()));
@@ -160,6 +164,7 @@ impl Connection {
                 Err(cause) => return Err(cause),
             }
         }
+        sent?;
         match reader.is_empty() {
             true => replies.end(),
             false => Err(Cause::Garbage("more than was asked for".into())),

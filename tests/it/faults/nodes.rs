@@ -513,6 +513,27 @@ fn a_node_that_takes_no_more_clients_is_named() {
     );
 }
 
+/// It hangs up while this side still writes.
+#[test]
+fn a_server_that_hangs_up_with_a_word_is_quoted() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            let said = stream.write_all(b"-ERR max number of clients reached\r\n");
+            said.unwrap();
+        }
+    });
+    // More than the kernel takes at once.
+    let url = format!("redis://:{}@{address}", "x".repeat(16 << 20));
+    let redlock = Redlock::new([url]).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    let errors = unavailable(redlock.try_acquire("a", TTL)).to_string();
+    assert!(errors.contains("max number of clients"), "{errors}");
+}
+
 #[test]
 fn a_node_of_a_cluster_that_has_no_slots_is_named() {
     bad_nodes(with_args(&["--cluster-enabled", "yes"]), "CLUSTERDOWN");
