@@ -144,7 +144,7 @@ fn a_pair_makes_no_more_system_calls_than_it_must() {
         (3, ENTERED, 3.0),
     ] {
         let servers = Server::several(count);
-        let (few, many) = (500, 2500);
+        let (few, many) = (100, 1100);
         // What starting and connecting costs is the same in both.
         let measure = || {
             let [base, all] = [few, many].map(|pairs| traced(&urls(&servers), kind, pairs));

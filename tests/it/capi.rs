@@ -141,11 +141,13 @@ fn pairs_100_000_times_do_not_grow() {
 }
 
 #[test]
+#[ignore = "the other two say nearly the same"]
 fn a_c99_program_with_the_shared_library_passes() {
     c_program_passes(Language::C99, true, 1000, 0);
 }
 
 #[test]
+#[ignore = "the other two say nearly the same"]
 fn a_cpp17_program_with_the_static_library_passes() {
     c_program_passes(Language::Cpp17, false, 1000, 0);
 }

@@ -448,13 +448,17 @@ fn users_that_may_not_subscribe_wait_by_polling() {
         ],
         &["~a", "+set", "+eval", "+get", "+del", "+pttl", "+pexpire"],
     ];
-    for nodes in [1, 3] {
+    std::thread::scope(|scope| {
         for rules in refusals {
-            let servers = Server::several(nodes);
-            let limited = as_user(&servers, rules);
-            works_without_notifications(&servers, &limited, &format!("{rules:?}"));
+            scope.spawn(move || {
+                for nodes in [1, 3] {
+                    let servers = Server::several(nodes);
+                    let limited = as_user(&servers, rules);
+                    works_without_notifications(&servers, &limited, &format!("{rules:?}"));
+                }
+            });
         }
-    }
+    });
 }
 
 #[test]
