@@ -31,27 +31,27 @@ fn redlock_command(nodes: &str, arguments: &[&str]) -> Command {
 }
 
 /// Servers, and what runs with them.
-struct Fleet {
-    servers: Vec<Server>,
-    nodes: String,
+pub(crate) struct Fleet {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) nodes: String,
 }
 
 impl Fleet {
-    fn new(count: usize) -> Fleet {
+    pub(crate) fn new(count: usize) -> Fleet {
         let servers = Server::several(count);
         let nodes = urls(&servers).join(",");
         Fleet { servers, nodes }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         redlock_command(&self.nodes, arguments)
     }
 
-    fn output(&self, arguments: &[&str]) -> (ExitStatus, String, String) {
+    pub(crate) fn output(&self, arguments: &[&str]) -> (ExitStatus, String, String) {
         output(&mut self.command(arguments))
     }
 
-    fn code(&self, arguments: &[&str]) -> i32 {
+    pub(crate) fn code(&self, arguments: &[&str]) -> i32 {
         let (status, out, err) = self.output(arguments);
         status
             .code()
@@ -59,7 +59,7 @@ impl Fleet {
     }
 
     /// Starts it; its COMMAND says when it runs, by a line that begins with its process id.
-    fn start(&self, arguments: &[&str]) -> Job {
+    pub(crate) fn start(&self, arguments: &[&str]) -> Job {
         Job::start(self.command(arguments))
     }
 
@@ -92,7 +92,7 @@ impl Fleet {
         processes.filter_map(ours).collect()
     }
 
-    fn nothing_is_left(&self) {
+    pub(crate) fn nothing_is_left(&self) {
         eventually("no process is left", || self.processes().is_empty());
         eventually("no key is left", || {
             self.servers.iter().all(|server| server.keys().is_empty())
@@ -149,12 +149,12 @@ fn stop(pid: i32) {
     });
 }
 
-fn signal(pid: i32, signal: Signal) {
+pub(crate) fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 /// A `redlock run` whose COMMAND has said that it runs.
-struct Job {
+pub(crate) struct Job {
     wrapper: Child,
     out: BufReader<ChildStdout>,
     /// COMMAND's process, and its group.
@@ -185,7 +185,7 @@ impl Job {
         }
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.wrapper.id() as i32
     }
 
@@ -200,7 +200,7 @@ impl Job {
         pids.find(is_guard).expect("a guard")
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         self.wrapper.wait().unwrap()
     }
 
@@ -219,7 +219,7 @@ impl Job {
     }
 
     /// Waits until nothing of COMMAND's group runs. Until then a majority of the nodes has the key.
-    fn ends_protected(&self, fleet: &Fleet, name: &str) {
+    pub(crate) fn ends_protected(&self, fleet: &Fleet, name: &str) {
         eventually_within(30 * S, "the group is gone", &mut || {
             // In this order: what runs after the key was found gone has run without the lock, however long this
             // test stands still in between.
@@ -407,6 +407,38 @@ fn what_cannot_work_is_a_usage_error_that_names_it_and_locks_nothing() {
         ),
         (&["throttle", "--every", "5", "--fence", "x"], "--fence"),
         (&["throttle", "--every", "5", "x", "-n"], "\"-n\""),
+        (
+            &["run", "--slots", "0", "x", "true"],
+            "0 is not in 1..=1000",
+        ),
+        (&["run", "--slots", "1001", "x", "true"], "1001"),
+        (
+            &["run", "--slots", "2", "--shared", "x", "true"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--shared", "--exclusive", "x", "true"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--exclusive", "--also", "y", "x", "true"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--slots", "2", "--also", "y", "x", "true"],
+            "cannot be used with",
+        ),
+        (
+            &["run", "--also", "y", "--also", "", "x", "true"],
+            "resource 2: ",
+        ),
+        (&["throttle", "--shared", "--every", "5", "x"], "--shared"),
+        (
+            &[
+                "throttle", "--slots", "2", "--also", "y", "--every", "5", "x",
+            ],
+            "cannot be used with",
+        ),
         (&["lock", "x"], "lock"),
         (&[], "Usage"),
     ];

@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 use crate::arguments::Job;
 use crate::busy::say_busy;
 use crate::plan::{ends_the_wait, handled};
+use crate::target::{Kind, Target};
 use crate::{End, failed, processes, report};
 
 /// How long one wait for the lock is, so that an outage is reported while it lasts.
@@ -49,11 +50,15 @@ pub(crate) fn acquire(
     signals: &Receiver<i32>,
     end: Option<Instant>,
 ) -> Result<Lock, End> {
-    // A new wait would be the last in the queue.
-    let slice = if job.fair { Duration::MAX } else { SLICE };
+    // A new wait would be the last in the queue, and has not waited for longer than others.
+    let slice = match job.kind {
+        Kind::Plain if !job.fair => SLICE,
+        _ => Duration::MAX,
+    };
     let options = options.clone().fair(job.fair);
     let redlock = redlock.clone().with_options(options);
-    let redlock = redlock.map_err(|error| failed(&error))?;
+    let target = redlock.and_then(|redlock| Target::new(redlock, &job.name, &job.kind));
+    let target = target.map_err(|error| failed(&error))?;
     let mut ended_by = None;
     let mut outage = false;
     info!(
@@ -70,11 +75,10 @@ pub(crate) fn acquire(
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
             ended_by.is_none() && until.is_none_or(|until| Instant::now() < until)
         };
-        let name = job.name.as_encoded_bytes();
-        let mut result = redlock.acquire_while(name, job.ttl, keep_trying);
+        let mut result = target.acquire_while(job.ttl, keep_trying);
         if ended_by.is_none() && matches!(result, Err(Error::Cancelled(_))) {
             // The slice is over. One attempt more says why there is no lock.
-            result = redlock.acquire_within(name, job.ttl, Duration::ZERO);
+            result = target.acquire_at_once(job.ttl);
         }
         ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
         if let Some(signal) = ended_by {
@@ -88,7 +92,7 @@ pub(crate) fn acquire(
             // Waiting is of no use: a wrong password, say.
             Error::Unavailable(ref nodes) if nodes.is_permanent() => return Err(failed(&error)),
             Error::Busy(_) if left <= slice => {
-                say_busy(&redlock, name);
+                say_busy(&target);
                 return Err(End::Code(job.conflict));
             }
             Error::Busy(_) => outage = false,

@@ -5,8 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, value_parser};
+use redlock_sync::command::MAX_PERMITS;
 
+use crate::target::Kind;
 use crate::{BUSY, CODES};
 
 /// What a lock can last.
@@ -87,6 +89,14 @@ pub(crate) struct Run {
     /// Give COMMAND the lock's fencing token, in REDLOCK_FENCE
     #[arg(long)]
     pub(crate) fence: bool,
+    /// With others that say --shared, but beside no --exclusive: a read lock
+    #[arg(long, group = KIND)]
+    pub(crate) shared: bool,
+    /// Keeps new --shared ones out while it waits: a write lock
+    #[arg(long, group = KIND)]
+    pub(crate) exclusive: bool,
+    #[command(flatten)]
+    pub(crate) count: Count,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -112,6 +122,8 @@ pub(crate) struct Throttle {
     /// Give COMMAND a fencing token, in REDLOCK_FENCE
     #[arg(long)]
     pub(crate) fence: bool,
+    #[command(flatten)]
+    pub(crate) count: Count,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -230,6 +242,30 @@ pub(crate) struct Nodes {
     pub(crate) verbose: u8,
 }
 
+/// The flags that say as what NAME is locked: one of them at most.
+const KIND: &str = "as";
+
+/// How many at a time, and of how many names.
+#[derive(Args)]
+pub(crate) struct Count {
+    /// Up to N at a time, instead of one: a semaphore. COMMAND gets its slot, 0 to N-1, in REDLOCK_SLOT
+    #[arg(long, value_name = "N", group = KIND, value_parser = value_parser!(u32).range(1..=i64::from(MAX_PERMITS)))]
+    pub(crate) slots: Option<u32>,
+    /// Lock this name together with NAME, all or none; repeat it
+    #[arg(long, value_name = "NAME", group = KIND)]
+    pub(crate) also: Vec<OsString>,
+}
+
+impl Count {
+    fn kind(&self) -> Kind {
+        match self.slots {
+            Some(slots) => Kind::Slots(slots),
+            None if self.also.is_empty() => Kind::Plain,
+            None => Kind::Also(self.also.clone()),
+        }
+    }
+}
+
 /// Not for those that take no lock: they count no votes.
 #[derive(Args)]
 pub(crate) struct Votes {
@@ -268,6 +304,7 @@ pub(crate) struct Job {
     pub(crate) grace: Duration,
     pub(crate) fair: bool,
     pub(crate) fence: bool,
+    pub(crate) kind: Kind,
 }
 
 impl Run {
@@ -316,11 +353,20 @@ impl Run {
             grace,
             fair: self.fair,
             fence: self.fence,
+            kind: match (self.shared, self.exclusive) {
+                (true, _) => Kind::Shared,
+                (_, true) => Kind::Exclusive,
+                _ => self.count.kind(),
+            },
         })
     }
 }
 
 impl Throttle {
+    pub(crate) fn kind(&self) -> Kind {
+        self.count.kind()
+    }
+
     /// NAME, COMMAND and its arguments.
     ///
     /// # Errors

@@ -9,13 +9,24 @@ use crate::output::{flush, report};
 use crate::{CANNOT_RUN, NOT_FOUND};
 
 /// What COMMAND finds in its environment beside our own.
-pub(crate) fn environment(command: &mut Command, name: &OsStr, fence: Option<u64>) {
+pub(crate) fn environment(
+    command: &mut Command,
+    name: &OsStr,
+    fence: Option<u64>,
+    slot: Option<u32>,
+) {
     command.env("REDLOCK_NAME", name);
-    match fence {
-        Some(fence) => command.env("REDLOCK_FENCE", fence.to_string()),
-        // An outer lock's number would be taken for this one's.
-        None => command.env_remove("REDLOCK_FENCE"),
-    };
+    let numbers = [
+        ("REDLOCK_FENCE", fence),
+        ("REDLOCK_SLOT", slot.map(u64::from)),
+    ];
+    for (variable, number) in numbers {
+        match number {
+            Some(number) => command.env(variable, number.to_string()),
+            // An outer lock's number would be taken for this one's.
+            None => command.env_remove(variable),
+        };
+    }
 }
 
 /// Becomes the command; otherwise says why not.

@@ -39,7 +39,8 @@ pub(crate) const CODES: [(&str, &str); 11] = [
     ),
     (
         "64",
-        "Something in the command line, the environment or a file that they name cannot work.",
+        "Something in the command line, the environment or a file that they name cannot work; or NAME is in use as another \
+         kind of lock (--slots, --shared and the like).",
     ),
     (
         "71",

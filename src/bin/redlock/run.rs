@@ -118,7 +118,7 @@ impl<'a> Run<'a> {
         let shared = memfd_create(c"redlock-until", MFdFlags::MFD_CLOEXEC)?;
         let until = Until::new(shared.try_clone()?);
         let (wait_here, gate) = pipe()?;
-        let mut command = Run::command(job, fence, wait_here)?;
+        let mut command = Run::command(job, (fence, kept.slot()), wait_here)?;
         let group = Pid::from_raw(i32::try_from(command.id()).unwrap_or(i32::MAX));
         let guard = Command::new(SELF)
             .arg0("redlock: guard")
@@ -153,7 +153,11 @@ impl<'a> Run<'a> {
     }
 
     /// The process that becomes COMMAND when there is something to read.
-    fn command(job: &Job, fence: Option<u64>, wait_here: PipeReader) -> io::Result<Child> {
+    fn command(
+        job: &Job,
+        (fence, slot): (Option<u64>, Option<u32>),
+        wait_here: PipeReader,
+    ) -> io::Result<Child> {
         // It alone inherits this: nothing else is started before we have closed ours.
         fcntl(&wait_here, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = Command::new(SELF);
@@ -165,7 +169,7 @@ impl<'a> Run<'a> {
             .arg(&job.program)
             .args(&job.arguments)
             .process_group(0);
-        environment(&mut command, &job.name, fence);
+        environment(&mut command, &job.name, fence, slot);
         command.spawn()
     }
 

@@ -7,6 +7,7 @@ use redlock_sync::Redlock;
 
 use crate::arguments::Throttle;
 use crate::busy::say_too_soon;
+use crate::target::Target;
 use crate::{End, UNAVAILABLE, environment, exec, failed, report};
 
 /// COMMAND takes the place of this process: nothing stays to watch over it.
@@ -15,10 +16,14 @@ pub(crate) fn throttle(
     (name, command): (&OsStr, &[OsString]),
     redlock: &Redlock,
 ) -> End {
-    let lock = match redlock.try_acquire(name.as_encoded_bytes(), given.every.0) {
+    let target = match Target::new(redlock.clone(), name, &given.kind()) {
+        Ok(target) => target,
+        Err(error) => return failed(&error),
+    };
+    let lock = match target.try_acquire(given.every.0) {
         Ok(Some(lock)) => lock,
         Ok(None) => {
-            say_too_soon(redlock, name.as_encoded_bytes(), &given.every.to_string());
+            say_too_soon(&target, &given.every.to_string());
             return End::Code(given.conflict_exit_code);
         }
         Err(error) => return failed(&error),
@@ -31,12 +36,13 @@ pub(crate) fn throttle(
             return End::Code(UNAVAILABLE);
         }
     };
+    let slot = lock.slot();
     lock.leak();
     let Some((program, arguments)) = command.split_first() else {
         return End::Code(0);
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    environment(&mut command, name, fence);
+    environment(&mut command, name, fence, slot);
     End::Code(exec(&mut command))
 }
