@@ -314,7 +314,7 @@ impl fmt::Debug for Lockable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.resource.escape_ascii();
         match &self.kind {
-            Kind::Plain => write!(f, "Lockable(\"{name}\")"),
+            Kind::Plain | Kind::Stray(_) => write!(f, "Lockable(\"{name}\")"),
             Kind::Permit { permits, .. } => write!(f, "Lockable(\"{name}\", {permits} permits)"),
             Kind::Read { .. } => write!(f, "Lockable(\"{name}\", read)"),
             Kind::Write(_) => write!(f, "Lockable(\"{name}\", write)"),

@@ -14,6 +14,14 @@ use support::{Server, urls};
 const NODES: &str = "REDLOCK_COST_NODES";
 const PAIRS: &str = "REDLOCK_COST_PAIRS";
 const KINDS: [&str; 2] = ["released", "dropped"];
+/// Locks that are not plain, and what a pair of each may allocate besides for each node: its name, command and keys, and its
+/// releases.
+const OTHERS: [(&str, f64); 4] = [
+    ("permit", 25.0),
+    ("read", 23.0),
+    ("write", 35.0),
+    ("several", 31.0),
+];
 
 struct Counting;
 
@@ -51,9 +59,25 @@ const COST_TTL: Duration = Duration::from_secs(1);
 /// A thread locks again what it holds.
 const ENTERED: &str = "entered again";
 
+/// What is locked, if it is no plain lock.
+fn other(redlock: &redlock_sync::Redlock, kind: &str) -> Option<redlock_sync::Lockable> {
+    let other = match kind {
+        "permit" => redlock.semaphore("cost of permits", 10),
+        "read" => redlock.read_lock("cost"),
+        "write" => redlock.write_lock("cost"),
+        "several" => redlock.several(["cost", "cost of another"]),
+        _ => return None,
+    };
+    Some(other.unwrap())
+}
+
 /// How many succeeded.
 fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) -> u64 {
+    let other = other(redlock, kind);
     let pair = || {
+        if let Some(other) = &other {
+            return other.try_acquire(COST_TTL).ok()??.release().ok();
+        }
         let lock = redlock.try_acquire("cost", COST_TTL).ok()??;
         if kind == "dropped" {
             drop(lock);
@@ -118,6 +142,27 @@ fn a_pair_allocates_once() {
 }
 
 #[test]
+fn a_pair_of_another_kind_allocates_little() {
+    let servers = Server::several(3);
+    let redlock = warm(&urls(&servers), false);
+    for (kind, limit) in OTHERS {
+        let round = |_| {
+            let before = ALLOCATIONS.get();
+            assert_eq!(pairs(&redlock, kind, 500), 500);
+            ALLOCATIONS.get() - before
+        };
+        let each = (0..5).map(round).min().unwrap() as f64 / 500.0;
+        println!("{kind}: {each:.2} allocations per pair");
+        let limit = if support::over_tls() {
+            limit + 12.0
+        } else {
+            limit
+        };
+        assert!(each <= limit, "{kind}: {each:.2} allocations per pair");
+    }
+}
+
+#[test]
 fn to_enter_again_allocates_nothing() {
     let servers = Server::several(3);
     let redlock = warm(&urls(&servers), false);
@@ -142,6 +187,11 @@ fn a_pair_makes_no_more_system_calls_than_it_must() {
         (5, "released, guarded", 19.0),
         // Whose process it is, and no node is asked.
         (3, ENTERED, 3.0),
+        // As a plain one.
+        (1, "permit", 7.0),
+        (1, "read", 7.0),
+        (1, "write", 7.0),
+        (1, "several", 7.0),
     ] {
         let servers = Server::several(count);
         let (few, many) = (100, 1100);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::Error;
 use crate::protocol::attempt::{Attempt, Rejection, Tried};
-use crate::protocol::kind::{Kind, OtherUse};
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op};
@@ -21,6 +21,7 @@ use crate::protocol::process::Process;
 use crate::protocol::queue::{QueueEntry, Turn};
 use crate::protocol::quorum::{Deadline, majority};
 use crate::protocol::script::{Action, Key, Notify};
+use crate::protocol::vote::OtherUse;
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 
 /// How often the program is asked, while it waits, whether to go on.

@@ -7,12 +7,13 @@ use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
 use crate::protocol::backoff::{Backoff, SHORTEST_PAUSE};
-use crate::protocol::kind::{Kind, OtherUse};
+use crate::protocol::kind::Kind;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::{Holder, LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
+use crate::protocol::vote::OtherUse;
 use crate::token::Token;
 
 /// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and

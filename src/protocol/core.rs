@@ -26,8 +26,9 @@ use crate::protocol::order::{Reader, SLICE};
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Key, NOTIFIED, Notify, Vote};
+use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::server_error::{Meaning, is_not_loaded};
+use crate::protocol::vote::{NOTIFIED, Vote};
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 
 /// What the leader should do.
@@ -404,7 +405,7 @@ impl<W> Core<W> {
             let number = operation.number;
             let Op { action, key, .. } = &operation.op;
             let loads = action.loads(key);
-            let means = node.wire_mut().means(loads);
+            let means = node.wire_mut().means(loads, key);
             let pending = Pending {
                 operation: Some(OperationId { slot, number }),
                 release: releases.then(|| key.clone()),
@@ -552,15 +553,15 @@ impl<W> Core<W> {
             Some(slot) => Some(&self.operations[slot].op.key),
             None => pending.release.as_ref(),
         };
-        let resource = key.map_or(&b""[..], |key| &key.resource);
+        let Some(key) = key else {
+            return false;
+        };
         let wire = self.nodes[at].wire_mut();
         if pending.loads && is_not_loaded(error) {
             wire.forget_loaded();
             return true;
         }
-        let means = &mut wire.handshake.means;
-        let learned = means.learn(error, pending.named, resource);
-        let lack = means.lack().filter(|_| learned);
+        let (learned, lack) = wire.learn(error, pending.named, key);
         self.events.lacks(at, lack, now);
         learned
     }
@@ -763,11 +764,9 @@ impl<W> Core<W> {
         }
         // Those that an extension finds are put right by the refill.
         let acquired = verdict == Verdict::Yes && self.operations[slot].is_acquire();
-        let strays = self.operations[slot].strays();
-        if acquired && !strays.is_empty() {
-            let release = self.operations[slot].op.key.clone().sent_to(strays);
-            for at in strays.iter() {
-                self.add_release(at, Some(release.clone()));
+        if acquired {
+            for (at, release) in self.operations[slot].stray_releases() {
+                self.add_release(at, Some(release));
             }
         }
         let operation = &mut self.operations[slot];

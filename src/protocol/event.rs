@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::error::Cause;
 use crate::protocol::means::Lack;
 use crate::protocol::notice::{Notice, Notices};
-use crate::protocol::script::{Action, Key, Vote};
+use crate::protocol::script::{Action, Key};
+use crate::protocol::vote::Vote;
 
 /// The maximum number of events that wait to be logged.
 const MAX_EVENTS: usize = 1000;

@@ -16,12 +16,14 @@ use std::time::Duration;
 
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::{NodeSet, Tally, Ttl};
-use crate::protocol::resp;
+use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
     ACQUIRE_NAMES, ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, EXTEND_NAMES,
     FENCE_MEMBER, FENCE_NAMES, REFILL_MEMBER, REFILL_NAMES, RELEASE_MEMBER, RELEASE_NAMES, Script,
 };
+use crate::protocol::vote::{NOTIFIED, OtherUse, Vote};
 use crate::token::Token;
 
 /// What permits can be given, at most: a node goes through all of them for each that it grants.
@@ -38,6 +40,8 @@ pub(crate) enum Kind {
         /// Which this is, once that is known.
         slot: Option<u16>,
     },
+    /// Only to be released: a grant of this slot, which is not the one that was acquired.
+    Stray(u16),
     Read {
         /// For how many milliseconds the caller has waited.
         waited: u64,
@@ -69,38 +73,6 @@ pub(crate) enum Ask {
         undo: bool,
     },
     Fence(u64),
-}
-
-/// What else stands in a name's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OtherUse {
-    Lock,
-    Readers,
-    Permits,
-    Data,
-}
-
-impl OtherUse {
-    /// What a script answers.
-    pub(crate) fn of(answer: i64) -> Option<OtherUse> {
-        match answer {
-            -1 => Some(OtherUse::Lock),
-            -2 => Some(OtherUse::Readers),
-            -3 => Some(OtherUse::Permits),
-            -4 => Some(OtherUse::Data),
-            _ => None,
-        }
-    }
-
-    /// What the name is.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            OtherUse::Lock => "is in use as a lock",
-            OtherUse::Readers => "is in use as a read-write lock",
-            OtherUse::Permits => "is in use as a semaphore",
-            OtherUse::Data => "holds data that is no lock",
-        }
-    }
 }
 
 /// A lock as its commands name it.
@@ -180,10 +152,35 @@ impl Kind {
     pub(crate) fn names_companions(&self, acquires: bool) -> bool {
         match self {
             Kind::Plain => !acquires,
-            Kind::Permit { .. } => false,
+            Kind::Permit { .. } | Kind::Stray(_) => false,
             Kind::Read { .. } => acquires,
             Kind::Write(_) => true,
             Kind::Several(_) => !acquires,
+        }
+    }
+
+    /// What a node answers to a script of a lock that is not plain. `None`: it is no such answer.
+    pub(crate) fn vote(&self, ask: Ask, reply: &Reply) -> Option<Vote> {
+        let most = match (ask, self) {
+            // In an extension of a permit of more than this process would take.
+            (Ask::Extend(_), Kind::Permit { .. }) => MAX_PERMITS.into(),
+            (Ask::Acquire(_), Kind::Permit { permits, .. }) => (*permits).into(),
+            (Ask::Fence(_), _) => u64::MAX,
+            (Ask::Release { .. }, _) => NOTIFIED,
+            _ => 1,
+        };
+        let acquires = matches!(ask, Ask::Acquire(_));
+        match reply {
+            Reply::Bulk(_) if acquires => {
+                LockInfo::parse(reply).map(|info| Vote::Refused(Some(info)))
+            }
+            Reply::Int(0) if !acquires => Some(Vote::Refused(None)),
+            Reply::Int(number) => match u64::try_from(*number) {
+                Ok(granted) if (1..=most).contains(&granted) => Some(Vote::Granted(granted)),
+                Err(_) if acquires => OtherUse::of(*number).map(Vote::OtherUse),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -191,7 +188,10 @@ impl Kind {
 
     /// The script that is called.
     pub(crate) fn script(&self, ask: Ask) -> Script {
-        let is_set = matches!(self, Kind::Permit { .. } | Kind::Read { .. });
+        let is_set = matches!(
+            self,
+            Kind::Permit { .. } | Kind::Read { .. } | Kind::Stray(_)
+        );
         match (ask, self) {
             (Ask::Acquire(_), Kind::Permit { .. }) => ACQUIRE_PERMIT,
             (Ask::Acquire(_), Kind::Read { .. }) => ACQUIRE_READ,
@@ -215,6 +215,10 @@ impl Kind {
             Kind::Permit { slot, .. } => {
                 let head = slot.map(|slot| format!("redlock:s{slot:03}"));
                 self.pack_member(ask, lock, &head.unwrap_or_default(), &mut call);
+            }
+            Kind::Stray(slot) => {
+                self.pack_member(ask, lock, &format!("redlock:s{slot:03}"), &mut call);
+                call.number(1);
             }
             Kind::Read { .. } => self.pack_member(ask, lock, "redlock:r000", &mut call),
             Kind::Several(names) => {
@@ -352,7 +356,8 @@ impl Call {
 }
 
 /// Where a node begins to look for a free slot: alike on all nodes, and different with each try, so that contenders which
-/// have split the votes meet no more.
+/// have split the votes meet no more. At random, also after a split: to prefer what is free on most nodes, each grant would
+/// have to tell what is free on its node, a byte for each permit.
 fn preferred(token: &Token, permits: u16) -> u16 {
     let [a, b, ..] = *token.as_bytes();
     u16::from_le_bytes([a, b]) % permits.max(1)
@@ -370,6 +375,14 @@ impl Numbers {
     /// The number that counts.
     pub(crate) fn counted(&self, kind: &Kind) -> Option<u64> {
         kind.counted(&self.0).filter(|_| !self.0.is_empty())
+    }
+
+    /// The nodes whose grants of an acquire do not count, and of which slot they are.
+    pub(crate) fn stray_slots(&self, kind: &Kind) -> impl Iterator<Item = (usize, u16)> {
+        let strays = self.strays(kind, false);
+        let slot = |one: &(usize, u64)| Some((one.0, u16::try_from(one.1.checked_sub(1)?).ok()?));
+        let granted = self.0.iter().filter_map(slot);
+        granted.filter(move |one| strays.has(one.0))
     }
 
     /// The nodes whose grants do not count.
@@ -438,6 +451,57 @@ mod tests {
         assert_eq!(strays(None), [2]);
         assert_eq!(granted.counted(&permit(3, None)), Some(2));
         assert_eq!(numbers(&[]).counted(&permit(3, Some(1))), None);
+    }
+
+    #[test]
+    fn what_no_script_answers_is_no_vote() {
+        let second = ttl(1000 * MS);
+        let (acquire, release) = (Ask::Acquire(second), Ask::Release { undo: true });
+        let read = Kind::Read { waited: 0 };
+        let both = Kind::Several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
+        let two = permit(2, None);
+        let vote = |kind: &Kind, ask, reply| match kind.vote(ask, &reply) {
+            Some(Vote::Granted(number)) => format!("+{number}"),
+            Some(Vote::Refused(_)) => "no".into(),
+            Some(Vote::OtherUse(other)) => format!("{other:?}"),
+            Some(_) => "another".into(),
+            None => "garbage".into(),
+        };
+        let int = Reply::Int;
+        for (kind, ask, reply, expected) in [
+            (&two, acquire, int(2), "+2"),
+            (&two, acquire, int(3), "garbage"),
+            (&two, acquire, int(0), "garbage"),
+            (&two, acquire, int(-1), "Lock"),
+            (&two, acquire, int(-5), "garbage"),
+            (&two, acquire, int(i64::MIN), "garbage"),
+            (&two, acquire, Reply::Okay, "garbage"),
+            (&two, acquire, Reply::Nil, "garbage"),
+            (&two, acquire, Reply::Bulk("1500 00a1ff -".into()), "no"),
+            (&two, acquire, Reply::Bulk("x".into()), "garbage"),
+            // It was resumed by a process that names another number.
+            (&two, Ask::Extend(second), int(1000), "+1000"),
+            (&two, Ask::Extend(second), int(1001), "garbage"),
+            (&two, Ask::Extend(second), int(-2), "garbage"),
+            (&two, release, int(1), "+1"),
+            (&two, release, int(3), "garbage"),
+            (
+                &two,
+                release,
+                Reply::Bulk("1500 00a1ff -".into()),
+                "garbage",
+            ),
+            (&two, Ask::Fence(0), int(1 << 40), "+1099511627776"),
+            (&read, acquire, int(1), "+1"),
+            (&read, acquire, int(2), "garbage"),
+            (&read, acquire, int(-3), "Permits"),
+            (&both, Ask::Extend(second), int(2), "garbage"),
+            (&both, Ask::Refill(second), int(0), "no"),
+            (&both, acquire, Reply::Okay, "garbage"),
+        ] {
+            let text = format!("{kind:?} {ask:?} {reply:?}");
+            assert_eq!(vote(kind, ask, reply), expected, "{text}");
+        }
     }
 
     #[test]

@@ -1,10 +1,18 @@
 //! How a connection's server takes the scripts. What it does not take is found by trying, and remembered for the connection.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use crate::error::Cause;
 use crate::protocol::companions;
 use crate::protocol::server_error::{
     is_not_loaded, refuses_companions, refuses_delete, refuses_scripts, without_arguments,
 };
+
+/// After this number of names without their companions, and none with them, no other is tried.
+const ENOUGH_REFUSED: usize = 4;
+/// The maximum of names that are remembered.
+const MAX_ALONE: usize = 64;
 
 /// Which commands name the keys [beside the lock](companions).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +67,42 @@ pub(crate) struct Means {
     pub(crate) beside: Beside,
     /// Cheaper than a script, where no process is to be notified.
     pub(crate) delete: Option<Delete>,
+}
+
+/// What a lock is on: the name, and all of them if there are several.
+pub(crate) type Names<'a> = (&'a Arc<[u8]>, Option<&'a Arc<[Arc<[u8]>]>>);
+
+type OwnNames = (Arc<[u8]>, Option<Arc<[Arc<[u8]>]>>);
+
+/// The names that this user may use without the keys beside them. A user may have other rights for other names.
+#[derive(Default)]
+pub(crate) struct Alone {
+    names: VecDeque<OwnNames>,
+    /// Others were used with them.
+    some_are_not: bool,
+}
+
+impl Alone {
+    pub(crate) fn has(&self, names: Names<'_>) -> bool {
+        let same = |one: &OwnNames| (&one.0, one.1.as_ref()) == names;
+        !self.names.is_empty() && self.names.iter().any(same)
+    }
+
+    /// A command was carried out that named such keys.
+    pub(crate) fn accepted(&mut self) {
+        self.some_are_not = true;
+    }
+
+    /// Whether these are all that there are, as far as is known.
+    fn add(&mut self, names: Names<'_>) -> bool {
+        if !self.has(names) {
+            self.names.push_back((names.0.clone(), names.1.cloned()));
+        }
+        if self.names.len() > MAX_ALONE {
+            self.names.pop_front();
+        }
+        !self.some_are_not && self.names.len() >= ENOUGH_REFUSED
+    }
 }
 
 impl Means {
@@ -122,8 +166,14 @@ impl Means {
     }
 
     /// Whether the server refused not what a command does, but how it was sent: nothing was done, and it is sent again
-    /// in another way. `named`: it named keys beside the lock on this resource.
-    pub(crate) fn learn(&mut self, error: &str, named: bool, resource: &[u8]) -> bool {
+    /// in another way. `named`: it named keys beside the lock on these names.
+    pub(crate) fn learn(
+        &mut self,
+        error: &str,
+        named: bool,
+        names: Names<'_>,
+        alone: &mut Alone,
+    ) -> bool {
         if is_not_loaded(error) {
             self.scripts = Scripts::ByText;
             return true;
@@ -132,16 +182,16 @@ impl Means {
             self.delete = None;
             return true;
         }
-        let refused = named && refuses_companions(error);
-        if refused {
-            let elsewhere = error.starts_with("CROSSSLOT") && companions::are_elsewhere(resource);
-            self.beside = match self.beside {
-                Beside::All if elsewhere => Beside::InSlot,
-                Beside::InSlot if elsewhere => Beside::InSlot,
-                _ => Beside::None,
-            };
+        if !named || !refuses_companions(error) {
+            return false;
         }
-        refused
+        let is_cluster = error.starts_with("CROSSSLOT") && names.1.is_none();
+        if is_cluster && companions::are_elsewhere(names.0) && self.beside != Beside::None {
+            self.beside = Beside::InSlot;
+        } else if is_cluster || alone.add(names) {
+            self.beside = Beside::None;
+        }
+        true
     }
 }
 
@@ -152,6 +202,11 @@ mod tests {
 
     const NO_KEY: &str = "NOPERM No permissions to access a key";
     const CROSSSLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+
+    fn learn(means: &mut Means, error: &str, named: bool, name: &str) -> bool {
+        let name = Arc::from(name.as_bytes());
+        means.learn(error, named, (&name, None), &mut Alone::default())
+    }
 
     #[test]
     fn what_a_server_does_not_take_is_sent_in_another_way_and_once() {
@@ -170,31 +225,64 @@ mod tests {
                 "a",
                 by_text(Beside::All),
             ),
-            (NO_KEY, true, "a", by_hash(Beside::None)),
+            (NO_KEY, true, "a", by_hash(Beside::All)),
             (CROSSSLOT, true, "a}b", by_hash(Beside::InSlot)),
             // Such a server is no Redis Cluster.
             (CROSSSLOT, true, "a", by_hash(Beside::None)),
         ] {
             let mut means = Means::ALL;
-            assert!(means.learn(error, named, resource.as_bytes()), "{error}");
+            assert!(learn(&mut means, error, named, resource), "{error}");
             assert_eq!(means, left, "{error}");
         }
         // The second answer counts.
         let mut means = by_hash(Beside::None);
-        assert!(!means.learn(NO_KEY, false, b"a"));
+        assert!(!learn(&mut means, NO_KEY, false, "a"));
         for other in [
             "NOPERM this user has no permissions to run the 'eval' command",
             "OOM x",
         ] {
             let mut means = Means::ALL;
             assert!(
-                !means.learn(other, true, b"a") && means == Means::ALL,
+                !learn(&mut means, other, true, "a") && means == Means::ALL,
                 "{other}"
             );
         }
         // What was sent before the first was answered.
-        assert!(means.learn(NO_KEY, true, b"a") && means == by_hash(Beside::None));
+        assert!(learn(&mut means, NO_KEY, true, "a") && means == by_hash(Beside::None));
     }
+
+    #[test]
+    fn a_name_whose_companions_are_refused_costs_other_names_nothing() {
+        let names: Vec<Arc<[u8]>> = (0..100_u8).map(|name| Arc::from([name])).collect();
+        let refuse = |alone: &mut Alone, names: Names<'_>| {
+            let mut means = Means::ALL;
+            assert!(means.learn(NO_KEY, true, names, alone) && alone.has(names));
+            means.beside
+        };
+        let (mut alone, pair) = (
+            Alone::default(),
+            Arc::from([names[8].clone(), names[9].clone()]),
+        );
+        alone.accepted();
+        for name in &names {
+            assert!(!alone.has((name, None)));
+            assert_eq!(refuse(&mut alone, (name, None)), Beside::All);
+            refuse(&mut alone, (name, None));
+        }
+        assert_eq!(
+            (alone.names.len(), alone.has((&names[0], None))),
+            (MAX_ALONE, false)
+        );
+        assert!(!alone.has((&names[8], Some(&pair))));
+        refuse(&mut alone, (&names[8], Some(&pair)));
+        // Where none was accepted.
+        let mut alone = Alone::default();
+        let beside = |name| refuse(&mut alone, (name, None));
+        let all = Beside::All;
+        let found: Vec<_> = names[..4].iter().map(beside).collect();
+        assert_eq!(found, [all, all, all, Beside::None]);
+    }
+
     #[test]
     fn a_native_deletion_that_is_refused_is_a_script_from_then_on() {
         let refused = "NOPERM this user has no permissions to run the 'delifeq' command";
@@ -204,7 +292,7 @@ mod tests {
         };
         let undo = Action::Release(Notify::None);
         assert!(means.is_native(&undo) && !means.is_native(&Action::Release(Notify::First)));
-        assert!(means.learn(refused, false, b"a") && means == Means::ALL);
+        assert!(learn(&mut means, refused, false, "a") && means == Means::ALL);
         // Where there are no scripts it is final.
         let narrow = Means {
             scripts: Scripts::None,
@@ -212,7 +300,7 @@ mod tests {
             ..Means::ALL
         };
         let mut means = narrow;
-        assert!(!means.learn(refused, false, b"a") && means == narrow);
+        assert!(!learn(&mut means, refused, false, "a") && means == narrow);
         assert!(means.is_native(&Action::Release(Notify::First)));
     }
     #[test]

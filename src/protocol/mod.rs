@@ -9,7 +9,7 @@
 //! - `server_info`: what a server reports in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `companions`: the keys beside a lock's
-//! - `kind`: permits, which are more than one lock on one name
+//! - `kind`: as what a name is locked (`vote`: what a node's answer is worth)
 //! - `script`: the commands of a lock (`means`: how a server takes them)
 //! - `queue`: the processes that wait for a lock which another one holds, on the nodes
 //! - `backoff`, `random`: pauses
@@ -71,6 +71,7 @@ pub(crate) mod sha1;
 #[cfg(test)]
 pub(crate) mod sim;
 pub(crate) mod subscriptions;
+pub(crate) mod vote;
 pub(crate) mod wait_queue;
 pub(crate) mod waiter;
 pub(crate) mod wire;

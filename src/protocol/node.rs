@@ -454,7 +454,7 @@ impl Node {
             loads: loads.is_some(),
         };
         self.wire.expect(pending, out);
-        action.pack(&key, self.wire.means(loads), out.bytes);
+        action.pack(&key, self.wire.means(loads, &key), out.bytes);
     }
 
     // ---- receiving

@@ -9,8 +9,9 @@ use std::hash::{Hash, Hasher};
 use crate::error::Cause;
 use crate::protocol::means::Lack;
 use crate::protocol::queue::NotALock;
-use crate::protocol::script::{Action, Key, Vote};
+use crate::protocol::script::{Action, Key};
 use crate::protocol::server_error::{Meaning, code};
+use crate::protocol::vote::Vote;
 
 /// The maximum number of each kind that is logged: enough to read, and they are remembered.
 const MAX_NOTICES: usize = 100;

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::protocol::guard::retry_after;
-use crate::protocol::kind::{Numbers, OtherUse, without_strays};
+use crate::protocol::kind::{Kind, Numbers, without_strays};
 use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
 use crate::protocol::queue::{Channel, LockInfo, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
-use crate::protocol::script::{Action, Key, NOTIFIED, Vote};
+use crate::protocol::script::{Action, Key};
+use crate::protocol::vote::{NOTIFIED, OtherUse, Vote};
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -186,7 +187,10 @@ impl Votes {
     /// Nodes that answered with an error, or did so when they were connected.
     fn refused(&self) -> NodeSet {
         let refused = |(_, cause): &&(usize, Arc<Cause>)| {
-            matches!(**cause, Cause::Refused(_) | Cause::Demoted(_))
+            matches!(
+                **cause,
+                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Demoted(_)
+            )
         };
         let refused = self.causes.iter().filter(refused);
         refused.map(|(node, _)| *node).collect()
@@ -604,9 +608,21 @@ impl<W> Operation<W> {
     }
 
     /// The nodes that have granted another slot than the one that counts.
-    pub(crate) fn strays(&self) -> NodeSet {
+    fn strays(&self) -> NodeSet {
         let kind = &self.op.key.kind;
         self.votes.by_node.strays(kind, self.is_extension())
+    }
+
+    /// The releases of the slots that an acquire was granted and does not hold.
+    pub(crate) fn stray_releases(&self) -> Vec<(usize, Key)> {
+        let key = &self.op.key;
+        let slots = self.votes.by_node.stray_slots(&key.kind);
+        slots
+            .map(|(node, slot)| {
+                let release = key.clone().of_kind(Kind::Stray(slot));
+                (node, release.sent_to(std::iter::once(node).collect()))
+            })
+            .collect()
     }
 
     /// The votes as they count.

@@ -8,8 +8,8 @@ use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::companions::Companion::{Counter, Queue, Turn as Reservation};
 use crate::protocol::companions::{self, Companion};
-use crate::protocol::kind::{Ask, Kind, Named, OtherUse};
-use crate::protocol::means::{Beside, Delete, Means, Scripts};
+use crate::protocol::kind::{Ask, Kind, Named};
+use crate::protocol::means::{Beside, Delete, Means, Names, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
@@ -19,6 +19,7 @@ use crate::protocol::scripts::{
     Script,
 };
 use crate::protocol::server_error::Meaning;
+use crate::protocol::vote::Vote;
 use crate::secret::Secret;
 use crate::token::Token;
 
@@ -91,6 +92,15 @@ impl Key {
     /// These nodes may have it.
     pub(crate) fn sent_to(self, sent_to: NodeSet) -> Key {
         Key { sent_to, ..self }
+    }
+
+    /// What it is on.
+    pub(crate) fn names(&self) -> Names<'_> {
+        let names = match &self.kind {
+            Kind::Several(names) => Some(names),
+            _ => None,
+        };
+        (&self.resource, names)
     }
 
     /// The value of the key on the nodes.
@@ -278,17 +288,11 @@ impl Action {
             Reply::Error(text) => Reply::Error(Secret::of_token(&key.token).cut(&text)),
             other => other,
         };
+        let ask = self.ask().filter(|_| !key.kind.is_plain());
         match (self, reply) {
-            (_, Reply::Int(number)) if !key.kind.is_plain() => match OtherUse::of(number) {
-                Some(other) => Vote::OtherUse(other),
-                None if number == 0 => Vote::Refused(None),
-                None => Vote::Granted(number.unsigned_abs()),
-            },
-            (Action::Acquire(_), other @ Reply::Bulk(_)) if !key.kind.is_plain() => {
-                match LockInfo::parse(&other) {
-                    Some(info) => Vote::Refused(Some(info)),
-                    None => Vote::Sever(Cause::Garbage(other.kind().into())),
-                }
+            (_, reply) if ask.is_some() && !matches!(reply, Reply::Error(_)) => {
+                let vote = ask.and_then(|ask| key.kind.vote(ask, &reply));
+                vote.unwrap_or_else(|| Vote::Sever(Cause::Garbage(reply.kind().into())))
             }
             (
                 Action::Acquire(_) | Action::AcquireOrEnqueue(..) | Action::Repair(_),
@@ -312,20 +316,7 @@ impl Action {
             (Action::Extend(..) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
                 Vote::Refused(None)
             }
-            // A new connection logs in again.
-            (_, Reply::Error(text)) if Meaning::of(&text) == Meaning::NoLogin => {
-                Vote::Sever(Cause::logged_out(&text))
-            }
-            // Another server may be the master by now (rule R38).
-            (_, Reply::Error(text))
-                if Meaning::of(&text).is_demoted() && !mutant(Mutant::KeepReplica) =>
-            {
-                Vote::Sever(Cause::demoted(&text))
-            }
-            (_, Reply::Error(text)) => Vote::Failed {
-                cause: Cause::refused(&text),
-                later: Meaning::of(&text).is_not_now(),
-            },
+            (_, Reply::Error(text)) => Vote::of_error(text, key.kind.names().is_some()),
             (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
                 Some(info) => Vote::Refused(Some(info)),
                 None => Vote::Sever(Cause::Garbage(other.kind().into())),
@@ -371,22 +362,6 @@ impl Call<'_> {
             resp::number(out, last);
         }
     }
-}
-
-/// A release has notified a waiter in another process.
-pub(crate) const NOTIFIED: u64 = 2;
-
-pub(crate) enum Vote {
-    /// With the number that a fencing token may become, or what a release returns: [`NOTIFIED`] or not.
-    Granted(u64),
-    /// With what a node knows of the lock, if the process has entered its queue.
-    Refused(Option<LockInfo>),
-    /// The name is in other use.
-    OtherUse(OtherUse),
-    /// The server answered with an error; it may well do `later` what it refused.
-    Failed { cause: Cause, later: bool },
-    /// This connection is of no use any more.
-    Sever(Cause),
 }
 
 #[cfg(test)]

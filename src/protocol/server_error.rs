@@ -13,6 +13,8 @@ pub(crate) enum Meaning {
     /// The user may not use the command or the key.
     NotPermitted,
     NoSuchCommand,
+    /// It is a script that Redis before 5 does not run.
+    TooOld,
     NoSuchDatabase,
     /// Protected mode.
     Protected,
@@ -67,7 +69,7 @@ const CODES: [(&str, Meaning); 22] = [
 ];
 
 /// `ERR` stands for many things.
-const ERRORS: [(&str, Meaning); 11] = [
+const ERRORS: [(&str, Meaning); 12] = [
     ("ERR invalid password", WrongLogin),
     ("ERR Client sent AUTH, but no password is set", WrongLogin),
     (
@@ -79,6 +81,10 @@ const ERRORS: [(&str, Meaning); 11] = [
     ("ERR SELECT is not allowed in cluster mode", NoSuchDatabase),
     ("ERR unknown command", NoSuchCommand),
     ("ERR max number of clients reached", TooManyClients),
+    (
+        "Write commands not allowed after non deterministic commands",
+        TooOld,
+    ),
     // A command or a key that a script uses: in Redis 6, before Redis 7.2, and since.
     ("The user executing the script can't", NotPermitted),
     ("ERR The user executing the script can't", NotPermitted),
@@ -132,7 +138,10 @@ impl Meaning {
     pub(crate) fn is_final(self) -> bool {
         self.concerns_login()
             || self.concerns_rights()
-            || matches!(self, NoSuchDatabase | Protected | Moved | OtherSlot)
+            || matches!(
+                self,
+                TooOld | NoSuchDatabase | Protected | Moved | OtherSlot
+            )
     }
 
     /// Whether the server does nothing for any client at the moment, and may well do later what it refused.
@@ -163,6 +172,9 @@ impl Meaning {
             NoLogin => "give a user and a password: redis://user:password@host:port",
             WrongLogin => "look at the user and the password",
             NotPermitted | NoSuchCommand => "permit it, or use another user",
+            TooOld => {
+                "it is older than Redis 5: without fencing tokens, order of arrival, semaphores and read locks it will do"
+            }
             NoSuchDatabase => "give a database that it has",
             Protected => {
                 "it is in protected mode: give it a password, or bind it to private addresses and set \

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
-use crate::protocol::means::Means;
+use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::{Reply, ReplyReader};
 use crate::protocol::script::Key;
@@ -105,6 +105,7 @@ pub(crate) struct Wire {
     useful: bool,
     /// The scripts, among those that are loaded with their first call, whose texts were sent.
     loaded: u32,
+    alone: Alone,
 }
 
 impl Wire {
@@ -141,8 +142,11 @@ impl Wire {
     // ---- sending
 
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
-    pub(crate) fn means(&mut self, loads: Option<usize>) -> Means {
-        let means = self.handshake.means;
+    pub(crate) fn means(&mut self, loads: Option<usize>, key: &Key) -> Means {
+        let mut means = self.handshake.means;
+        if self.alone.has(key.names()) {
+            means.beside = Beside::None;
+        }
         let Some(script) = loads else {
             return means;
         };
@@ -157,6 +161,20 @@ impl Wire {
     /// The server has forgotten the scripts that are loaded with their first calls.
     pub(crate) fn forget_loaded(&mut self) {
         self.loaded = 0;
+    }
+
+    /// Whether the server refused how a command was sent, and what waiters have to do without for that.
+    pub(crate) fn learn(&mut self, error: &str, named: bool, key: &Key) -> (bool, Option<Lack>) {
+        if error.is_empty() {
+            if named {
+                self.alone.accepted();
+            }
+            return (false, None);
+        }
+        let means = &mut self.handshake.means;
+        let learned = means.learn(error, named, key.names(), &mut self.alone);
+        let lack = self.means(None, key).lack();
+        (learned, lack.filter(|_| learned))
     }
 
     /// Notes that a reply will come to what is appended to `out` next.

@@ -13,12 +13,12 @@ if found ~= 'none' and found ~= 's' then
 end
 local taken, sum = {}, 0
 for _, member in ipairs(members()) do
-  local slot = string.match(member, '^redlock:s(%d%d%d)')
-  if slot then
+  if head(member) then
     local a, b, c = string.byte(member, 13, 15)
-    taken[tonumber(slot)], sum = true, (sum + a * 65536 + b * 256 + c) % 16777216
+    taken[tonumber(string.sub(member, 10, 12))], sum = true, (sum + a * 65536 + b * 256 + c) % 16777216
   end
 end
+try_release()
 for i = 0, ARGV[3] - 1 do
   local slot = (ARGV[4] + i) % ARGV[3]
   if not taken[slot] then

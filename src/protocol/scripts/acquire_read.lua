@@ -21,4 +21,5 @@ local since = type(mark) == 'string' and tonumber(string.match(mark, '^(%d+) ') 
 if since and since < now - ARGV[3] then
   return string.format('%.0f - -', math.max(redis.call('PTTL', KEYS[2]), 0))
 end
+try_release()
 return put('redlock:r000' .. ARGV[1], ARGV[2]) or 1

@@ -17,8 +17,9 @@ end
 if found == 's' or found == 'r' then
   redis.call('ZREMRANGEBYSCORE', name, '-inf', '(' .. string.format('%.0f', now))
 end
+-- A member without a whole token was damaged by hand, and holds nothing.
 local function head(member)
-  return string.match(member, '^redlock:([rs]%d%d%d)')
+  return #member >= 32 and string.match(member, '^redlock:([rs]%d%d%d)')
 end
 -- All members, in any order.
 local function members()
@@ -34,6 +35,14 @@ local function find(token, guess)
       return member
     end
   end
+end
+-- What extending and releasing need: a user without these rights is refused before anything is written.
+-- (A server without memory refuses no command behind another one that writes: so the one that needs memory comes first.)
+local function try_release()
+  redis.call('ZADD', name, 'XX', 0, 'redlock:')
+  redis.call('ZREMRANGEBYSCORE', name, '-inf', '(0')
+  redis.call('ZSCORE', name, 'redlock:')
+  redis.call('ZREM', name, 'redlock:')
 end
 -- Returns an error, if there is one.
 local function set_end()

@@ -1037,7 +1037,7 @@ impl World {
         });
         let slot = key.kind.slot();
         let count = match key.kind {
-            Kind::Plain => None,
+            Kind::Plain | Kind::Stray(_) => None,
             Kind::Permit { .. } => Some(Count::Permits),
             Kind::Read { .. } => Some(Count::Reads),
             Kind::Write(_) => Some(Count::Writes),

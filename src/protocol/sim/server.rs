@@ -387,12 +387,11 @@ impl World {
             "    node {node}: release {token}: {}",
             reply.escape_ascii()
         );
-        let believed = self.beliefs.iter().any(|belief| belief.token == token);
+        // A permit in another slot than the one that was acquired.
+        let script = [RELEASE_MEMBER.hash, RELEASE_MEMBER.text].contains(&args[1]);
+        let stray = script && args.len() > 6;
         match &*reply {
-            // A permit in another slot than the one that was acquired.
-            [b':', ..] if believed && self.conditions.permits.is_some() => {
-                self.counts[Count::Strays] += 1
-            }
+            [b':', ..] if stray => self.counts[Count::Strays] += 1,
             b":0\r\n" => {
                 self.tokens[token].rel.add(node);
                 self.tokens[token].not_held.add(node);
@@ -431,9 +430,7 @@ impl World {
         );
         let history = &self.tokens[token];
         let again = history.set.has(node) && !history.refilled.has(node);
-        // A permit's first release may have been that of another slot.
-        let stray = self.conditions.permits.is_some() && history.refilled.has(node);
-        let late = history.rel.has(node) && !stray;
+        let late = history.rel.has(node);
         self.tokens[token].set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {

@@ -17,8 +17,13 @@ pub(super) enum Found {
     Other,
 }
 
-/// The kind and slot of a member: `s017`.
+/// The kind and slot of a member: `s017`. One without a whole token holds nothing.
 pub(crate) fn head(member: &[u8]) -> Option<&[u8]> {
+    beginning(member).filter(|_| member.len() >= 32)
+}
+
+/// The same of what may have been damaged.
+pub(super) fn beginning(member: &[u8]) -> Option<&[u8]> {
     let head = member.strip_prefix(b"redlock:")?.get(..4)?;
     let (kind, digits) = head.split_first()?;
     let is_one = b"rs".contains(kind) && digits.iter().all(u8::is_ascii_digit);
@@ -67,7 +72,7 @@ impl Run<'_> {
             Some(Value::Text(_)) => Found::Text,
             Some(Value::Queue(members)) => members
                 .first()
-                .and_then(|first| head(&first.1)?.first())
+                .and_then(|first| beginning(&first.1)?.first())
                 .map_or(Found::Other, |kind| Found::Members(*kind)),
             #[cfg(test)]
             Some(_) => Found::Other,
@@ -133,6 +138,7 @@ impl Run<'_> {
             Found::Nothing | Found::Members(_) => {}
         }
         let (permits, preferred): (u64, u64) = (needed(permits)?, needed(preferred)?);
+        self.may_write(true)?;
         let members = self.members(lock, found);
         let taken: Vec<u64> = members.iter().filter_map(|one| slot(&one.1)).collect();
         let slots = (0..permits).map(|i| (preferred + i) % permits);
@@ -194,6 +200,7 @@ impl Run<'_> {
             let left = self.pttl(mark).max(0);
             return Ok(Answer::Bulk(format!("{left} - -").into_bytes()));
         }
+        self.may_write(true)?;
         self.put(lock, &[&b"redlock:r000"[..], value].concat(), needed(ttl)?)?;
         Ok(Answer::Int(1))
     }
@@ -258,11 +265,12 @@ impl Run<'_> {
     }
 
     fn release_member(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, id, guess] = args[..] else {
+        let [lock, id, guess, ref alone @ ..] = args[..] else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let found = self.find_kind(lock)?;
-        let Some((_, member)) = self.member(lock, found, id, guess) else {
+        let member = self.member(lock, found, id, guess);
+        let Some((_, member)) = member.filter(|one| alone.is_empty() || one.1 == guess) else {
             return Ok(0);
         };
         self.zrem(lock, &member)?;

@@ -48,7 +48,7 @@ impl Run<'_> {
                     String::from_utf8_lossy(start(&hash, 6)).into_owned()
                 }
                 Some(Value::Queue(all)) => {
-                    let head = all.first().and_then(|first| members::head(&first.1));
+                    let head = all.first().and_then(|first| members::beginning(&first.1));
                     match head.and_then(|head| head.first()) {
                         Some(b'r') => "000000".to_owned(),
                         Some(_) => return Ok(Answer::Int(-3)),

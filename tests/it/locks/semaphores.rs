@@ -174,6 +174,7 @@ fn a_set_that_was_damaged_by_hand_gives_no_permit_twice() {
     let first = permit(&two);
     server.command(&["ZADD", NAME, "99999999999999", "zzz"]);
     server.command(&["ZADD", NAME, "99999999999999", "redlock:x"]);
+    server.command(&["ZADD", NAME, "99999999999999", "redlock:s001"]);
     let second = permit(&two);
     assert_ne!(first.slot(), second.slot());
     assert!(two.try_acquire(TTL).unwrap().is_none());
@@ -258,16 +259,31 @@ fn scripts_that_a_server_forgets_are_loaded_again_and_plain_locks_load_none_of_t
 #[test]
 fn a_command_that_is_not_permitted_ends_the_wait_at_once() {
     let server = Server::start();
-    for command in ["time", "type", "zrange", "zadd", "pexpireat", "eval"] {
+    for command in [
+        "time",
+        "type",
+        "zrange",
+        "zadd",
+        "pexpireat",
+        "eval",
+        "zrem",
+        "zscore",
+        "zremrangebyscore",
+    ] {
         let without = format!("-{command}");
         let rights = ["reset", "on", ">p", "~*", "&*", "+@all", &without];
         server.command(&[&["ACL", "SETUSER", "u"], &rights[..]].concat());
         let redlock = Redlock::new(server.url_for("u", "p")).unwrap();
         let redlock = redlock.with_options(options()).unwrap();
         let pool = redlock.semaphore(command, 2).unwrap();
-        let nodes = unavailable(pool.acquire(TTL));
-        assert!(nodes.is_permanent(), "{command}: {nodes}");
-        assert!(!server.exists(command));
+        let readers = redlock.read_lock(command).unwrap();
+        for nodes in [
+            unavailable(pool.acquire(TTL)),
+            unavailable(readers.acquire(TTL)),
+        ] {
+            assert!(nodes.is_permanent(), "{command}: {nodes}");
+            assert!(!server.exists(command), "{command}");
+        }
     }
 }
 
@@ -278,7 +294,7 @@ fn contend(pool: &Lockable, dir: &Path, end: Instant) -> u32 {
         let lock = pool.acquire(TTL).unwrap();
         let own = dir.join(format!("slot-{}", lock.slot().unwrap()));
         let made = OpenOptions::new().write(true).create_new(true).open(&own);
-        made.expect("nobody else has this slot");
+        made.expect("no other process has this slot");
         std::thread::sleep(ms(1));
         remove_file(&own).unwrap();
         lock.release().unwrap();

@@ -257,3 +257,24 @@ fn eight_processes_never_have_one_of_several_names_at_the_same_time_for_long() {
     let test = "eight_processes_never_have_one_of_several_names_at_the_same_time_for_long";
     eight_processes(test, Duration::from_secs(30));
 }
+
+#[test]
+fn names_in_different_slots_of_a_cluster_are_refused_at_once_and_the_error_says_what_to_do() {
+    let server = Server::with_args(&["--cluster-enabled", "yes"]);
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually("it serves them", || {
+        let info = server.command(&["CLUSTER", "INFO"]);
+        let info: String = redis::from_redis_value(info).unwrap();
+        info.contains("cluster_state:ok")
+    });
+    let redlock = connected(std::slice::from_ref(&server));
+    let errors = unavailable(redlock.several(["a", "b"]).unwrap().acquire(TTL));
+    assert!(errors.is_permanent(), "{errors}");
+    let text = errors.to_string();
+    assert!(
+        text.contains("CROSSSLOT") && text.contains("give them a common tag, as in {shop}:a and"),
+        "{text}"
+    );
+    let tagged = redlock.several(["{shop}:a", "{shop}:b"]).unwrap();
+    tagged.acquire(TTL).unwrap().release().unwrap();
+}

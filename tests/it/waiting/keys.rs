@@ -82,7 +82,7 @@ fn each_name_has_a_queue_an_order_and_a_counter_of_its_own() {
     }
 }
 
-/// It loses messages and the order of arrival, and pays for the refusal once on each connection.
+/// It loses messages and the order of arrival, and pays for the refusal with a few names on each connection.
 #[test]
 fn a_user_who_may_use_only_the_locks_keys_has_locks_all_the_same() {
     for fair in [false, true] {
@@ -100,7 +100,7 @@ fn a_user_who_may_use_only_the_locks_keys_has_locks_all_the_same() {
             drop(take(&holder, &format!("locks:dropped {i}")));
         }
         eventually("all are released", || server.keys().is_empty());
-        assert_eq!(refused(&server, "NOPERM"), 1, "fair: {fair}");
+        assert_eq!(refused(&server, "NOPERM"), 4, "fair: {fair}");
         let lock = take(&holder, "locks:a");
         std::thread::scope(|scope| {
             let waits = waiter(scope, || next.acquire("locks:a", TTL).unwrap());
@@ -108,7 +108,7 @@ fn a_user_who_may_use_only_the_locks_keys_has_locks_all_the_same() {
             waits.join().unwrap().release().unwrap();
         });
         eventually("all are released", || server.keys().is_empty());
-        assert_eq!(refused(&server, "NOPERM"), 2, "fair: {fair}");
+        assert_eq!(refused(&server, "NOPERM"), 5, "fair: {fair}");
         let lock = take(&holder, "locks:a");
         let errors = unavailable(lock.fencing_token());
         assert!(errors.to_string().contains("NOPERM"), "{errors}");
@@ -123,6 +123,31 @@ fn a_user_who_may_use_only_the_locks_keys_has_locks_all_the_same() {
         });
         is_woken(&server, [&again[0], &again[1]], "locks:a");
     }
+}
+
+/// It has messages for the names whose companions it may use.
+#[test]
+fn a_name_whose_companions_are_refused_takes_the_queue_from_no_other_name() {
+    let server = Server::start();
+    let rights = ["~a*", "~{a*", "~b*", "&*", "+@all"];
+    let user = ["ACL", "SETUSER", "some", "on", ">secret"];
+    server.command(&[&user[..], &rights].concat());
+    let [holder, next] = [(); 2].map(|()| {
+        let some = Redlock::new([server.url_for("some", "secret")]).unwrap();
+        some.with_options(patient()).unwrap()
+    });
+    for i in 0..3 {
+        take(&holder, "b").release().unwrap();
+        take(&next, "b").release().unwrap();
+        is_woken(&server, [&holder, &next], &format!("a{i}"));
+    }
+    for i in 0..10 {
+        take(&holder, &format!("b{i}")).release().unwrap();
+        take(&next, &format!("b{i}")).release().unwrap();
+    }
+    is_woken(&server, [&holder, &next], "a");
+    // Once for each name and connection.
+    assert_eq!(refused(&server, "NOPERM"), 22);
 }
 
 /// Names with a brace and no tag have their queue elsewhere: only they lose it.
@@ -220,4 +245,58 @@ fn no_release_is_lost_when_the_right_to_the_queue_is_taken_away_and_given_back()
         };
         !servers.iter().any(left)
     });
+}
+
+/// The words of the README's line for `redis-cli`.
+fn user_of_the_readme() -> Vec<String> {
+    let lines = include_str!("../../../README.md").lines();
+    let mut user = lines.filter_map(|line| line.strip_prefix("redis-cli -h 10.0.0.1 "));
+    let words = user.next().unwrap().split(' ');
+    words.map(|word| word.replace('\'', "")).collect()
+}
+
+#[test]
+fn the_user_of_the_readme_may_do_all_that_locks_of_all_kinds_need() {
+    let server = Server::start();
+    let user = user_of_the_readme();
+    let words: Vec<&str> = user.iter().map(String::as_str).collect();
+    server.command(&words);
+    let [one, two, fair] = [false, false, true].map(|fair| {
+        let redlock = Redlock::new([server.url_for("locks", "PASSWORD")]).unwrap();
+        redlock.with_options(patient().fair(fair)).unwrap()
+    });
+    let used = |mut lock: redlock_sync::Lock| {
+        lock.extend(2 * TTL).unwrap();
+        lock.fencing_token().unwrap();
+        lock.release().unwrap();
+    };
+    used(take(&one, "shop:a"));
+    is_woken(&server, [&one, &two], "shop:a");
+    is_woken(&server, [&fair, &fair.clone()], "shop:a");
+    is_woken(&server, [&one, &fair], "shop:a");
+    for locks in [&one, &two, &fair] {
+        let pool = locks.semaphore("shop:pool", 2).unwrap();
+        let (first, second) = (pool.acquire(TTL).unwrap(), pool.acquire(TTL).unwrap());
+        assert!(pool.acquire_within(TTL, ms(100)).is_err());
+        used(first);
+        used(second);
+        let (readers, writer) = (locks.read_lock("shop:b"), locks.write_lock("shop:b"));
+        let (readers, writer) = (readers.unwrap(), writer.unwrap());
+        let reader = readers.acquire(TTL).unwrap();
+        assert!(writer.acquire_within(TTL, ms(100)).is_err());
+        used(reader);
+        let held = writer.acquire(TTL).unwrap();
+        assert!(readers.acquire_within(TTL, ms(100)).is_err());
+        used(held);
+        let pair = locks.several(["shop:c", "shop:d"]).unwrap();
+        let held = pair.acquire(TTL).unwrap();
+        assert!(pair.acquire_within(TTL, ms(100)).is_err());
+        used(held);
+    }
+    one.inspect("shop:a").unwrap();
+    one.check("shop:check").unwrap();
+    one.list(Some("shop:*")).unwrap();
+    let errors = server.command(&["INFO", "errorstats"]);
+    let errors: String = redis::from_redis_value(errors).unwrap();
+    assert!(!errors.contains("NOPERM"), "{errors}");
 }
