@@ -499,6 +499,35 @@ fn everything(servers: &[Server], nodes: &[String]) {
     assert!(!findings.iter().any(|code| refused(code)), "{report}");
 }
 
+/// Acquired, waited for in vain, extended, counted and released.
+fn locks_of_all_kinds(urls: &[String], fair: bool) {
+    let redlock = Redlock::new(urls.iter().map(String::as_str)).unwrap();
+    let redlock = redlock.with_options(options().fair(fair)).unwrap();
+    let kinds = [
+        redlock.semaphore("shop:pool", 1).unwrap(),
+        redlock.read_lock("shop:b").unwrap(),
+        redlock.write_lock("shop:b").unwrap(),
+        redlock.several(["shop:c", "shop:d"]).unwrap(),
+    ];
+    for kind in &kinds {
+        let mut held = kind.acquire(TTL).unwrap();
+        for other in &kinds {
+            let readers = format!("{other:?}").contains("read");
+            if kind.resources().eq(other.resources()) && !readers {
+                let busy = other.acquire_within(TTL, ms(100)).unwrap_err();
+                assert!(busy.is_busy(), "{busy}");
+            }
+        }
+        held.extend(2 * TTL).unwrap();
+        held.fencing_token().unwrap();
+        held.release().unwrap();
+    }
+    let held = redlock.acquire("shop:b", TTL).unwrap();
+    let read = kinds[1].acquire_within(TTL, ms(100)).unwrap_err();
+    assert!(read.is_busy(), "{read}");
+    held.release().unwrap();
+}
+
 #[test]
 fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
     let servers = Server::several(3);
@@ -509,7 +538,11 @@ fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
         server.command(&["CONFIG", "RESETSTAT"]);
     }
     let url = |server: &Server| server.url_for("locks", "PASSWORD");
-    everything(&servers, &servers.iter().map(url).collect::<Vec<_>>());
+    let urls: Vec<String> = servers.iter().map(url).collect();
+    everything(&servers, &urls);
+    for fair in [false, true] {
+        locks_of_all_kinds(&urls, fair);
+    }
     for server in &servers {
         let refused = server.command(&["ACL", "LOG"]);
         assert_eq!(refused, redlock_sync::redis::Value::Array(Vec::new()));
