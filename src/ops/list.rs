@@ -7,8 +7,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::{Cause, Error};
-use crate::lock_value;
-use crate::ops::inspect::Holder;
+use crate::lock_value::Role;
+use crate::ops::holder::Holder;
 use crate::ops::query::{Query, SendPart};
 use crate::ops::scan::{Key, Page, What, scan};
 use crate::protocol::quorum::{NodeSet, majority};
@@ -219,8 +219,8 @@ fn end(left: Duration) -> Option<Duration> {
 /// What a node has, or why that is not known.
 type Answer = Result<Vec<Key>, Cause>;
 
-/// The same on all nodes: a name, and how its value begins.
-type Id = (Vec<u8>, Option<Vec<u8>>);
+/// The same on all nodes: a name, what its holder has, and how its value begins or which token its holder has.
+type Id = (Vec<u8>, Option<Role>, Option<Vec<u8>>);
 
 /// What was found on all nodes.
 struct Found {
@@ -267,7 +267,7 @@ impl Found {
     /// The names of what lies on a minority of the nodes, whatever is on those that failed.
     fn suspects(&self) -> Vec<Vec<u8>> {
         let suspects = self.locks.iter().filter(|(_, lock)| lock.minority);
-        let names: BTreeSet<&Vec<u8>> = suspects.map(|((name, _), _)| name).collect();
+        let names: BTreeSet<&Vec<u8>> = suspects.map(|((name, ..), _)| name).collect();
         names.into_iter().cloned().collect()
     }
 
@@ -279,7 +279,7 @@ impl Found {
             let before = self.locks.get(id);
             lock.minority &= before.is_some_and(|before| before.minority);
         }
-        self.locks.retain(|(name, _), _| !names.contains(name));
+        self.locks.retain(|(name, ..), _| !names.contains(name));
         self.locks.extend(again);
     }
 
@@ -295,10 +295,9 @@ impl Found {
                 }
             };
             for key in keys {
-                let start = key.value.as_ref();
-                let start =
-                    start.map(|value| value.get(..lock_value::TOKEN).unwrap_or(value).to_vec());
-                let (id, left) = ((key.name.clone(), start), key.left);
+                let role = key.holder.as_ref().map(Holder::role);
+                let start = key.start().map(<[u8]>::to_vec);
+                let (id, left) = ((key.name.clone(), role, start), key.left);
                 let lock = locks.entry(id).or_insert_with(|| Lock {
                     key,
                     on: BTreeMap::new(),
@@ -328,7 +327,7 @@ impl Found {
             };
             ListedLock {
                 name: lock.key.name.clone(),
-                holder: lock.key.holder(),
+                holder: lock.key.holder.clone(),
                 on: lock.on.clone(),
                 remaining: last.copied().unwrap_or_default(),
                 problem,
@@ -342,6 +341,7 @@ impl Found {
 mod tests {
     use super::*;
     use crate::lock_value::TOKEN;
+    use crate::ops::holder::tests::holder;
 
     const S: Duration = Duration::from_secs(1);
     const MINORITY: Option<Problem> = Some(Problem::Minority);
@@ -351,6 +351,7 @@ mod tests {
         Key {
             name: name.into(),
             value: Some(vec![token; TOKEN]),
+            holder: Some(holder(token, Role::Lock)),
             left,
         }
     }

@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Run(Run),
     /// Let something happen at most once in a time
     Throttle(Throttle),
-    /// Show the holder of a lock, node by node
+    /// Show the holders of a lock, node by node
     Inspect(Inspect),
     /// Show the locks on the nodes, and what is wrong with them
     List(List),
@@ -89,12 +89,8 @@ pub(crate) struct Run {
     /// Give COMMAND the lock's fencing token, in REDLOCK_FENCE
     #[arg(long)]
     pub(crate) fence: bool,
-    /// With others that say --shared, but beside no --exclusive: a read lock
-    #[arg(long, group = KIND)]
-    pub(crate) shared: bool,
-    /// Keeps new --shared ones out while it waits: a write lock
-    #[arg(long, group = KIND)]
-    pub(crate) exclusive: bool,
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
     #[command(flatten)]
     pub(crate) count: Count,
     #[command(flatten)]
@@ -157,6 +153,9 @@ pub(crate) struct Release {
     // To be written out, so that no line of a history breaks a lock without saying so.
     #[arg(long, required = true)]
     pub(crate) force: bool,
+    /// Of several slots or readers, the one with this fingerprint: the first word of its line
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub(crate) holder: Option<String>,
     /// Do not ask; without a terminal, needed
     #[arg(long)]
     pub(crate) yes: bool,
@@ -202,9 +201,13 @@ pub(crate) struct Doctor {
     /// The longest ttl that any client uses: warn of a node that was started later than that
     #[arg(long, value_name = "TIME")]
     pub(crate) max_ttl: Option<Time>,
-    /// The lock that is tried [default: redlock-doctor:RANDOM]
+    /// The lock that is tried [default: redlock-doctor:RANDOM], as the flags of run say
     #[arg(long, value_name = "NAME")]
     pub(crate) probe: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) sharing: Sharing,
+    #[command(flatten)]
+    pub(crate) count: Count,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -262,6 +265,27 @@ impl Count {
             Some(slots) => Kind::Slots(slots),
             None if self.also.is_empty() => Kind::Plain,
             None => Kind::Also(self.also.clone()),
+        }
+    }
+}
+
+/// Readers and writers.
+#[derive(Args)]
+pub(crate) struct Sharing {
+    /// With others that say --shared, but beside no --exclusive: a read lock
+    #[arg(long, group = KIND)]
+    pub(crate) shared: bool,
+    /// Keeps new --shared ones out while it waits: a write lock
+    #[arg(long, group = KIND)]
+    pub(crate) exclusive: bool,
+}
+
+impl Sharing {
+    fn kind(&self) -> Option<Kind> {
+        match (self.shared, self.exclusive) {
+            (true, _) => Some(Kind::Shared),
+            (_, true) => Some(Kind::Exclusive),
+            _ => None,
         }
     }
 }
@@ -353,12 +377,15 @@ impl Run {
             grace,
             fair: self.fair,
             fence: self.fence,
-            kind: match (self.shared, self.exclusive) {
-                (true, _) => Kind::Shared,
-                (_, true) => Kind::Exclusive,
-                _ => self.count.kind(),
-            },
+            kind: self.sharing.kind().unwrap_or_else(|| self.count.kind()),
         })
+    }
+}
+
+impl Doctor {
+    /// As what the lock is tried.
+    pub(crate) fn kind(&self) -> Kind {
+        self.sharing.kind().unwrap_or_else(|| self.count.kind())
     }
 }
 
