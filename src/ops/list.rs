@@ -341,19 +341,13 @@ impl Found {
 mod tests {
     use super::*;
     use crate::lock_value::TOKEN;
-    use crate::ops::holder::tests::holder;
 
     const S: Duration = Duration::from_secs(1);
     const MINORITY: Option<Problem> = Some(Problem::Minority);
     const NO_EXPIRY: Option<Problem> = Some(Problem::NoExpiry);
 
     fn key(name: &str, token: u8, left: Duration) -> Key {
-        Key {
-            name: name.into(),
-            value: Some(vec![token; TOKEN]),
-            holder: Some(holder(token, Role::Lock)),
-            left,
-        }
+        Key::new(name.into(), Some(vec![token; TOKEN]), left)
     }
 
     /// Token 1 under the name `a`, for ten seconds.
@@ -469,31 +463,21 @@ mod tests {
 
     #[test]
     fn locks_are_distinguished_from_other_keys() {
-        let of = |value: &[u8]| Key {
-            name: b"a".to_vec(),
-            value: Some(value.to_vec()),
-            left: S,
-        };
+        let of = |value: &[u8]| Key::new(b"a".to_vec(), Some(value.to_vec()), S);
         let token = [0xA7; TOKEN];
-        assert!(of(&token).holder().is_some());
-        assert!(
-            of(&[&token[..], b"\0redlock:web-3"].concat())
-                .holder()
-                .is_some()
-        );
+        assert!(of(&token).holder.is_some());
+        let labelled = [&token[..], b"\0redlock:web-3"].concat();
+        assert!(of(&labelled).holder.is_some());
         for other in [
             &b""[..],
             b"2026-11-22T08:41:00Z",
             "{\"name\":\"Jürgen\",\"password\":\"hunter2\"}".as_bytes(),
             &token[..19],
         ] {
-            assert!(of(other).holder().is_none(), "{other:?}");
+            assert!(of(other).holder.is_none(), "{other:?}");
         }
-        let hash = Key {
-            value: None,
-            ..of(b"")
-        };
-        assert!(hash.holder().is_none());
+        let hash = Key::new(b"a".to_vec(), None, S);
+        assert!(hash.holder.is_none());
 
         let named = |name: &str, key: &Key| Key {
             name: name.into(),

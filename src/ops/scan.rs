@@ -30,6 +30,16 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    pub(crate) fn new(name: Vec<u8>, value: Option<Vec<u8>>, left: Duration) -> Key {
+        let parse = |value: &Vec<u8>| Holder::parse(value, value.len());
+        Key {
+            name,
+            holder: value.as_ref().and_then(parse),
+            value,
+            left,
+        }
+    }
+
     /// The same on all nodes: the holder's token, or how other data begins.
     pub(crate) fn start(&self) -> Option<&[u8]> {
         let token = self
@@ -159,14 +169,7 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
                 Err(_) => continue,
             },
         };
-        let parse = |value: &Vec<u8>| Holder::parse(value, value.len());
-        let holder = value.as_ref().and_then(parse);
-        keys.push(Key {
-            name: name.clone(),
-            value,
-            holder,
-            left,
-        });
+        keys.push(Key::new(name.clone(), value, left));
     }
     with_members(connection, keys)
 }

@@ -62,15 +62,8 @@ pub(crate) struct Run {
     /// The lock's name, what to run, and its arguments
     #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_names = ["NAME", "COMMAND", "ARG"])]
     pub(crate) words: Vec<OsString>,
-    /// Do not wait if another has the lock
-    #[arg(short, long, conflicts_with = "wait")]
-    pub(crate) nonblock: bool,
-    /// Wait for the lock for at most this time [default: for ever]; 0 is -n
-    #[arg(short, long, value_name = "TIME")]
-    pub(crate) wait: Option<Time>,
-    /// Exit code if another kept it
-    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
-    pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
     /// How soon others go on if this host dies, 1s to 1d
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) ttl: Time,
@@ -90,9 +83,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) fence: bool,
     #[command(flatten)]
-    pub(crate) sharing: Sharing,
-    #[command(flatten)]
-    pub(crate) count: Count,
+    pub(crate) any: AnyKind,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -205,9 +196,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAME")]
     pub(crate) probe: Option<OsString>,
     #[command(flatten)]
-    pub(crate) sharing: Sharing,
-    #[command(flatten)]
-    pub(crate) count: Count,
+    pub(crate) any: AnyKind,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -269,25 +258,41 @@ impl Count {
     }
 }
 
-/// Readers and writers.
+/// For what takes locks of any kind.
 #[derive(Args)]
-pub(crate) struct Sharing {
+pub(crate) struct AnyKind {
     /// With others that say --shared, but beside no --exclusive: a read lock
     #[arg(long, group = KIND)]
     pub(crate) shared: bool,
     /// Keeps new --shared ones out while it waits: a write lock
     #[arg(long, group = KIND)]
     pub(crate) exclusive: bool,
+    #[command(flatten)]
+    pub(crate) count: Count,
 }
 
-impl Sharing {
-    fn kind(&self) -> Option<Kind> {
+impl AnyKind {
+    fn kind(&self) -> Kind {
         match (self.shared, self.exclusive) {
-            (true, _) => Some(Kind::Shared),
-            (_, true) => Some(Kind::Exclusive),
-            _ => None,
+            (true, _) => Kind::Shared,
+            (_, true) => Kind::Exclusive,
+            _ => self.count.kind(),
         }
     }
+}
+
+/// How long run waits for the lock.
+#[derive(Args)]
+pub(crate) struct Waiting {
+    /// Do not wait if another has the lock
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait for the lock for at most this time [default: for ever]; 0 is -n
+    #[arg(short, long, value_name = "TIME")]
+    pub(crate) wait: Option<Time>,
+    /// Exit code if another kept it
+    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
+    pub(crate) conflict_exit_code: u8,
 }
 
 /// Not for those that take no lock: they count no votes.
@@ -366,18 +371,18 @@ impl Run {
             name: name.to_owned(),
             program: program.clone(),
             arguments: arguments.to_vec(),
-            wait: match self.nonblock {
+            wait: match self.waiting.nonblock {
                 true => Some(Duration::ZERO),
-                false => self.wait.map(|time| time.0),
+                false => self.waiting.wait.map(|time| time.0),
             },
-            conflict: self.conflict_exit_code,
+            conflict: self.waiting.conflict_exit_code,
             ttl,
             max_hold,
             at_least,
             grace,
             fair: self.fair,
             fence: self.fence,
-            kind: self.sharing.kind().unwrap_or_else(|| self.count.kind()),
+            kind: self.any.kind(),
         })
     }
 }
@@ -385,7 +390,7 @@ impl Run {
 impl Doctor {
     /// As what the lock is tried.
     pub(crate) fn kind(&self) -> Kind {
-        self.sharing.kind().unwrap_or_else(|| self.count.kind())
+        self.any.kind()
     }
 }
 
