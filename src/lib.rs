@@ -276,8 +276,10 @@ pub use lockable::Lockable;
 pub use observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};
 pub use ops::findings::{Finding, Severity};
-pub use ops::inspect::{Holder, Inspection, LockState, NodeState};
+pub use ops::holder::Holder;
+pub use ops::inspect::Inspection;
 pub use ops::list::{ListedLock, Listing, Problem};
+pub use ops::state::{LockState, NodeState};
 pub use options::Options;
 pub use protocol::lease::LostReason;
 /// The redis crate, because [`Redlock::new`] takes its `ConnectionInfo`.

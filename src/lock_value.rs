@@ -31,6 +31,34 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>
     Some((Token::from_bytes(*token), label))
 }
 
+/// As what a holder has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Alone: a plain lock, a write lock, one of several names.
+    Lock,
+    Reader,
+    /// It has this permit of a semaphore.
+    Permit(u16),
+}
+
+/// No member is longer.
+pub(crate) const LONGEST_MEMBER: usize = HEAD.len() + 4 + LONGEST;
+const HEAD: &[u8] = b"redlock:";
+
+/// The same for the member of a permit or a reader in its sorted set.
+pub(crate) fn parse_member(member: &[u8]) -> Option<(Role, Token, Option<Label>)> {
+    let ([kind, digits @ ..], value) = member.strip_prefix(HEAD)?.split_first_chunk::<4>()?;
+    let is_number = digits.iter().all(u8::is_ascii_digit);
+    let number = str::from_utf8(digits).ok()?.parse().ok();
+    let role = match kind {
+        b'r' => Role::Reader,
+        b's' => Role::Permit(number.filter(|_| is_number)?),
+        _ => return None,
+    };
+    let (token, label) = parse(value, value.len())?;
+    Some((role, token, label))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +96,28 @@ mod tests {
         }
         let long = [packed.as_slice(), &[b'x'; 64]].concat();
         assert_eq!(parse(&long, long.len()), None);
+    }
+
+    #[test]
+    fn a_member_is_its_role_and_a_value() {
+        let token = Token::from_bytes([0xA7; TOKEN]);
+        let label = Label::parse(b"web-3:4711").unwrap();
+        let member = |head: &str| [head.as_bytes(), &pack(&token, &label)].concat();
+        for (head, role) in [
+            ("redlock:r000", Role::Reader),
+            ("redlock:s000", Role::Permit(0)),
+            ("redlock:s999", Role::Permit(999)),
+        ] {
+            let parsed = parse_member(&member(head));
+            assert_eq!(parsed, Some((role, token, Some(label.clone()))));
+        }
+        for head in ["redlock:s+12", "redlock:t000", "redlock:s12", "s000", ""] {
+            assert_eq!(parse_member(&member(head)), None, "{head}");
+        }
+        assert_eq!(parse_member(b"redlock:s000"), None);
+        let longest = Label::parse("é".repeat(32).as_bytes()).unwrap();
+        let longest = [&b"redlock:s000"[..], &pack(&token, &longest)].concat();
+        assert_eq!(longest.len(), LONGEST_MEMBER);
     }
 
     /// JSON, PHP sessions, UTF-8, UTF-16, MessagePack, Java, signed cookies, and other libraries' tokens.

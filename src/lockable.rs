@@ -292,6 +292,11 @@ impl Lockable {
 }
 
 impl Lockable {
+    /// The client, the name or the first of them, and as what it is locked.
+    pub(crate) fn parts(&self) -> (&Redlock, &Arc<[u8]>, &Kind) {
+        (&self.redlock, &self.resource, &self.kind)
+    }
+
     /// A writer that waits has a mark of its own, which it renews with each try.
     fn kind(&self, waits: bool) -> Result<Kind, Error> {
         if !waits || !matches!(self.kind, Kind::Write(_)) {

@@ -266,14 +266,18 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 #define REDLOCK_STATE_FREE 0
 /* A majority has it for one holder. */
 #define REDLOCK_STATE_HELD 1
-/* Neither: attempts collide, an attempt left keys on nodes that were away, or the keys are not locks. */
+/* None of these: attempts collide, an attempt left keys on nodes that were away, or the keys are not locks. */
 #define REDLOCK_STATE_BLOCKED 2
 /* Too few nodes answered. */
 #define REDLOCK_STATE_UNKNOWN 3
+/* A majority has read locks, or permits of a semaphore. */
+#define REDLOCK_STATE_READERS 4
+#define REDLOCK_STATE_PERMITS 5
 
 /* Shows who has a lock at this moment, for people; do not decide by it whether to take the lock. `holder` gets a
    fingerprint of the holder's token and its label, if it has one: "1a2b3c4d (web-2:4711)"; cut to `cap` bytes with the
-   NUL, empty if there is no holder, and may be NULL. `left_ms` is how long the state lasts, if nothing else happens:
+   NUL, empty if there is no holder, and may be NULL. Each reader and each permit has a line, such as
+   "1a2b3c4d (web-2:4711) in slot 2". `left_ms` is how long the state lasts, if nothing else happens:
    0 if the lock is free or the state unknown, UINT64_MAX if there is no end. `state` is one of the above. Changes
    nothing. New connections are made, with a connect timeout each.
    OK: the nodes were asked, whatever they said. CONFIG: a bad name. */
@@ -281,7 +285,7 @@ int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *
                     int *state);
 
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
-   whole text from redlock_inspect(). `broken` is 1 if the lock was released; 0 if a majority of the nodes no longer has it
+   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1 if the lock was released; 0 if a majority of the nodes no longer has it
    for this holder: it has ended, or another holder has it, whose lock stays.
    This gives up mutual exclusion: the holder is not stopped. If it still runs, it learns of it by LOST from its next
    extension, renewal or release, and relies on the lock until then. Only a fencing token keeps out what it still writes.

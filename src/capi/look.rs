@@ -108,11 +108,10 @@ extern "C" fn redlock_break_lock(
         let resource = unsafe { bytes(resource, len)? };
         let redlock = redlock_of(client)?;
         let found = redlock.inspect(resource)?;
-        let shown = |state: &NodeState| match state {
-            NodeState::Held { holder: found, .. } => {
-                (found.to_string().as_bytes() == holder.to_bytes()).then(|| found.clone())
-            }
-            _ => None,
+        let shown = |state: &NodeState| {
+            let mut holders = state.holders().map(|(found, _)| found);
+            let same = holders.find(|found| found.to_string().as_bytes() == holder.to_bytes());
+            same.cloned()
         };
         let same = found.nodes().find_map(|(_, _, state)| shown(state));
         was_broken = match same {
@@ -129,15 +128,22 @@ extern "C" fn redlock_break_lock(
     code
 }
 
-/// The state, the holder, and how long that lasts.
+/// The state, the holders, a line for each, and how long that lasts.
 fn shown(found: &Inspection) -> (c_int, String, u64) {
     let ends = |time: Option<Duration>| time.map_or(u64::MAX, to_ms);
-    match found.state() {
-        LockState::Held { holder, remaining } => {
-            (REDLOCK_STATE_HELD, holder.to_string(), ends(remaining))
-        }
-        LockState::Blocked { remaining } => (REDLOCK_STATE_BLOCKED, String::new(), ends(remaining)),
-        LockState::Free => (REDLOCK_STATE_FREE, String::new(), 0),
-        LockState::Unknown => (REDLOCK_STATE_UNKNOWN, String::new(), 0),
-    }
+    let state = found.state();
+    let (texts, times): (Vec<String>, Vec<u64>) = state
+        .holders()
+        .map(|(holder, left)| (holder.to_string(), ends(left)))
+        .unzip();
+    let last = times.into_iter().max().unwrap_or_default();
+    let (code, last) = match state {
+        LockState::Held { .. } => (REDLOCK_STATE_HELD, last),
+        LockState::Readers { .. } => (REDLOCK_STATE_READERS, last),
+        LockState::Permits { .. } => (REDLOCK_STATE_PERMITS, last),
+        LockState::Blocked { remaining } => (REDLOCK_STATE_BLOCKED, ends(remaining)),
+        LockState::Free => (REDLOCK_STATE_FREE, last),
+        LockState::Unknown => (REDLOCK_STATE_UNKNOWN, last),
+    };
+    (code, texts.join("\n"), last)
 }

@@ -604,6 +604,7 @@ fn differential_finds_mutated_scripts() {
         (REFILL_NAMES, "and not holds(name)", "and holds(name)"),
         (FENCE_NAMES, "or 0) + 1", "or 0)"),
         (INSPECT, "if left == -2 then", "if left == -1 then"),
+        (INSPECT, "- now >= 0", "- now > 0"),
     ];
     let mut missed = Vec::new();
     for (script, from, to) in mutants {

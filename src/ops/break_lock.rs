@@ -1,5 +1,8 @@
 use crate::error::Error;
-use crate::ops::inspect::{Holder, NodeState};
+use crate::lock_value::Role;
+use crate::ops::holder::Holder;
+use crate::ops::state::NodeState;
+use crate::protocol::kind::{Kind, MAX_PERMITS};
 use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::release::Release;
@@ -15,6 +18,9 @@ impl Redlock {
     /// protects. The holder is not stopped. It learns of it by [`Error::Lost`] from its next extension, renewal or
     /// release; until then it relies on the lock, for at most the validity that it has left. Only a
     /// [fencing token](crate::guide::fencing) keeps out what it still writes.
+    ///
+    /// Of permits and read locks it releases that of this holder; the others stay. Of a lock on several names it releases this
+    /// one, and its holder then loses all of them.
     ///
     /// `holder` is from [`inspect`](Redlock::inspect). Each node compares the lock's value with it and deletes the lock in
     /// one step. Waiting processes are notified, as by [`Lock::release`](crate::Lock::release); give this `Redlock`
@@ -46,7 +52,16 @@ impl Redlock {
         // Else the release may end before it is written to the nodes that are connected last. What fails to connect
         // now fails below.
         drop(shared.driver.connect());
-        let key = Key::new(resource, *holder.token(), None).sent_to(NodeSet::ALL);
+        let kind = match holder.role() {
+            Role::Lock => Kind::Plain,
+            Role::Reader => Kind::Read { waited: 0 },
+            Role::Permit(slot) => Kind::Permit {
+                permits: MAX_PERMITS,
+                slot: Some(slot),
+            },
+        };
+        let key = Key::new(resource, *holder.token(), None).of_kind(kind);
+        let key = key.sent_to(NodeSet::ALL);
         let release = Release {
             key,
             notified_elsewhere: false,

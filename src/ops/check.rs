@@ -1,13 +1,16 @@
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
+use crate::lockable::Lockable;
 use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
 use crate::ops::query::Query;
 use crate::protocol::companions::Companion;
+use crate::protocol::kind::Kind;
 use crate::protocol::means::Means;
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::resp::{self, Reply};
@@ -80,7 +83,11 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn check(&self, probe: impl AsRef<[u8]>) -> Result<Report, Error> {
-        let key = Key::new(checked(probe.as_ref())?, Token::random()?, None);
+        self.check_kind(&checked(probe.as_ref())?, Kind::Plain)
+    }
+
+    fn check_kind(&self, probe: &Arc<[u8]>, kind: Kind) -> Result<Report, Error> {
+        let key = Key::new(probe.clone(), Token::random()?, None).of_kind(kind);
         let key = key.sent_to(NodeSet::ALL);
         let guard = self.options().restart_guard;
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
@@ -89,7 +96,7 @@ impl Redlock {
         let nodes = self.peers().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
-            probe: probe.as_ref(),
+            probe,
             node_timeout,
             guard,
             max_ttl: None,
@@ -101,6 +108,19 @@ impl Redlock {
             node_timeout,
             guard,
         })
+    }
+}
+
+impl Lockable {
+    /// Checks whether the nodes are fit for these locks, as [`Redlock::check`], which tries a plain lock: they need more
+    /// commands. Give it a name of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Random`].
+    pub fn check(&self) -> Result<Report, Error> {
+        let (redlock, resource, kind) = self.parts();
+        redlock.check_kind(resource, kind.clone())
     }
 }
 
@@ -184,7 +204,14 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     });
     let means = Means::found(false, &trials).unwrap_or_default();
     let steps = [
-        ("SET", Action::Acquire(shorter)),
+        (
+            if key.kind.is_plain() {
+                "SET"
+            } else {
+                "the lock"
+            },
+            Action::Acquire(shorter),
+        ),
         ("the extension", Action::Extend(ttl, ttl)),
         ("the release", Action::Release(Notify::None)),
     ];
@@ -198,7 +225,9 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     for ((what, action), reply) in steps.iter().zip(replies) {
         match action.vote(key, reply) {
             Vote::Granted(_) => {}
-            Vote::Refused(_) if matches!(action, Action::Acquire(_)) => return Ok(Probe::Held),
+            Vote::Refused(_) | Vote::OtherUse(_) if matches!(action, Action::Acquire(_)) => {
+                return Ok(Probe::Held);
+            }
             Vote::Refused(_) | Vote::OtherUse(_) if name.is_some() => {}
             Vote::Refused(_) | Vote::OtherUse(_) => return Ok(Probe::Gone(what)),
             Vote::Failed { cause, .. } if cause.concerns_name() => {

@@ -1,23 +1,24 @@
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ConnectionInfo;
 
 use crate::error::{Cause, Error, NodeError, NodeErrors};
-use crate::label::Label;
 use crate::lock_value;
-use crate::protocol::quorum::majority;
+use crate::ops::holder::Holder;
+use crate::ops::state::{LockState, NodeState, decide};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::INSPECT;
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
-use crate::token::{Fingerprint, Token};
 
-const _: () = assert!(lock_value::LONGEST == 93, "INSPECT asks for this length");
+const _: () = assert!(
+    lock_value::LONGEST == 93 && lock_value::LONGEST_MEMBER == 105,
+    "INSPECT asks for these"
+);
 
 impl Redlock {
-    /// Shows the holder of a lock, node by node, at this moment: for the investigation of problems. Do not decide by
+    /// Shows the holder of a lock, or the holders of a semaphore or of read locks, node by node, at this moment: for the investigation of problems. Do not decide by
     /// it whether to take a lock: call [`try_acquire`](Redlock::try_acquire) for that.
     ///
     /// It changes nothing, and uses connections of its own, which end with the call; each node has
@@ -33,13 +34,10 @@ impl Redlock {
     /// # Example
     ///
     /// ```no_run
-    /// use redlock_sync::{LockState, Redlock};
-    ///
-    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let redlock = redlock_sync::Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// let inspection = redlock.inspect("account:17")?;
-    /// match inspection.state() {
-    ///     LockState::Held { holder, remaining, .. } => println!("{holder}, for {remaining:?}"),
-    ///     state => println!("{state:?}"),
+    /// for (holder, remaining) in inspection.state().holders() {
+    ///     println!("{holder}, for {remaining:?}");
     /// }
     /// for (node, address, answer) in inspection.nodes() {
     ///     println!("node {node} ({address}): {answer:?}");
@@ -88,6 +86,7 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
     let bulk = match reply {
         Reply::Nil => return Ok(NodeState::Free),
         Reply::Bulk(bulk) => bulk,
+        Reply::Array(items) => return seen_members(&items),
         Reply::Error(text) => return Err(Cause::refused(&text)),
         other => return Err(Cause::Garbage(other.kind().into())),
     };
@@ -103,6 +102,40 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
         Some(holder) => NodeState::Held { holder, remaining },
         None => NodeState::Foreign { remaining },
     })
+}
+
+/// What it says of permits or readers.
+fn seen_members(items: &[Reply]) -> Result<NodeState, Cause> {
+    let garbage = || Cause::Garbage("not what the script says".into());
+    let mut last = Duration::ZERO;
+    let mut holders = Vec::new();
+    for item in items {
+        let Reply::Bulk(bulk) = item else {
+            return Err(garbage());
+        };
+        let (holder, left) = member(bulk).ok_or_else(garbage)?;
+        last = last.max(left);
+        // What was added by hand is left out.
+        holders.extend(holder.map(|holder| (holder, left)));
+    }
+    let readers = holders.iter().any(|(holder, _)| holder.is_reader());
+    holders.retain(|(holder, _)| holder.is_reader() == readers);
+    holders.sort_by_key(|(holder, _)| holder.slot());
+    Ok(match (holders.is_empty(), readers) {
+        (true, _) => NodeState::Foreign {
+            remaining: Some(last),
+        },
+        (false, true) => NodeState::Readers { holders },
+        (false, false) => NodeState::Permits { holders },
+    })
+}
+
+/// The holder, if it is one, and how long its member is kept, by one string of [`INSPECT`].
+pub(crate) fn member(bulk: &[u8]) -> Option<(Option<Holder>, Duration)> {
+    let at = bulk.iter().position(|byte| *byte == b' ')?;
+    let (left, member) = (bulk.get(..at)?, bulk.get(at + 1..)?);
+    let left = str::from_utf8(left).ok()?.parse().ok()?;
+    Some((Holder::of_member(member), Duration::from_millis(left)))
 }
 
 /// What [`Redlock::inspect`] found.
@@ -125,313 +158,12 @@ impl Inspection {
     }
 }
 
-/// What the nodes' answers together say about a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LockState {
-    /// A majority of the nodes has it for one holder.
-    #[non_exhaustive]
-    Held {
-        /// Whose it is.
-        holder: Holder,
-        /// How long a majority will have it, if it is neither extended nor released. (Its holder relies on a little
-        /// less.) `None`: it has no ttl, so this crate did not make it.
-        remaining: Option<Duration>,
-    },
-    /// A majority of the nodes does not have it.
-    Free,
-    /// Neither of them: attempts collide at this moment, an attempt left keys on nodes that were then away, or the
-    /// keys are not locks.
-    #[non_exhaustive]
-    Blocked {
-        /// How long until a majority of the nodes is free, if nothing else happens. `None`: no end can be seen.
-        remaining: Option<Duration>,
-    },
-    /// Too few nodes answered: the state depends on the others.
-    Unknown,
-}
-
-/// What one node says about a lock.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum NodeState {
-    /// It has the lock.
-    #[non_exhaustive]
-    Held {
-        /// Whose it is.
-        holder: Holder,
-        /// How long the key is kept. `None`: it has no end.
-        remaining: Option<Duration>,
-    },
-    /// It does not have the lock.
-    Free,
-    /// It has a key of this name that is no lock of this crate: not a string, or a string in which something other than
-    /// a token and a label stands. Nothing of it is shown: it may be secret.
-    #[non_exhaustive]
-    Foreign {
-        /// How long the key is kept. `None`: it has no end.
-        remaining: Option<Duration>,
-    },
-    /// It could not be asked, or answered with an error.
-    Failed(NodeErrors),
-}
-
-/// The holder of a lock, without the token that could release it. `Display` is the fingerprint, and the label if
-/// there is one.
-#[derive(Clone)]
-pub struct Holder {
-    token: Token,
-    label: Option<Label>,
-}
-
-impl Holder {
-    /// That of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data.
-    pub(crate) fn parse(value: &[u8], length: usize) -> Option<Holder> {
-        let (token, label) = lock_value::parse(value, length)?;
-        Some(Holder { token, label })
-    }
-
-    pub(crate) fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// The fingerprint of the holder's token. The program that holds the lock gets the same from
-    /// [`Token::fingerprint`](crate::Token::fingerprint).
-    pub fn fingerprint(&self) -> Fingerprint {
-        self.token.fingerprint()
-    }
-
-    /// The [label](crate::Options::label), if the holder gave its lock one.
-    pub fn label(&self) -> Option<&str> {
-        self.label.as_ref().map(Label::as_str)
-    }
-}
-
-/// The same token.
-impl PartialEq for Holder {
-    fn eq(&self, other: &Holder) -> bool {
-        self.token == other.token
-    }
-}
-
-impl Eq for Holder {}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.fingerprint())?;
-        match &self.label {
-            Some(label) => write!(f, " ({})", label.as_str()),
-            None => Ok(()),
-        }
-    }
-}
-
-impl fmt::Debug for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Holder({self})")
-    }
-}
-
-/// What the answers of all nodes come to.
-fn decide(nodes: &[&NodeState]) -> LockState {
-    let quorum = majority(nodes.len());
-    let count = |is: fn(&NodeState) -> bool| nodes.iter().filter(|node| is(node)).count();
-    let free = count(|node| matches!(node, NodeState::Free));
-    let failed = count(|node| matches!(node, NodeState::Failed(_)));
-    let holders = nodes.iter().filter_map(|node| match node {
-        NodeState::Held { holder, .. } => Some(holder),
-        _ => None,
-    });
-    // How long each node has it for this one.
-    let of = |holder: &Holder| -> Vec<Duration> {
-        let held = nodes.iter().filter_map(|node| match node {
-            NodeState::Held {
-                holder: other,
-                remaining,
-            } if other == holder => Some(remaining.unwrap_or(Duration::MAX)),
-            _ => None,
-        });
-        held.collect()
-    };
-    let end = |time: Duration| Some(time).filter(|time| *time != Duration::MAX);
-    let first = holders.max_by_key(|holder| of(holder).len());
-    let mut most = first.map(of).unwrap_or_default();
-    if let Some(holder) = first.filter(|_| most.len() >= quorum) {
-        most.sort_unstable_by(|a, b| b.cmp(a));
-        return LockState::Held {
-            holder: holder.clone(),
-            remaining: most.get(quorum - 1).copied().and_then(end),
-        };
-    }
-    if free >= quorum {
-        return LockState::Free;
-    }
-    if most.len().max(free) + failed >= quorum {
-        return LockState::Unknown;
-    }
-    let mut kept: Vec<Duration> = nodes
-        .iter()
-        .filter_map(|node| match node {
-            NodeState::Held { remaining, .. } | NodeState::Foreign { remaining } => {
-                Some(remaining.unwrap_or(Duration::MAX))
-            }
-            _ => None,
-        })
-        .collect();
-    kept.sort_unstable();
-    LockState::Blocked {
-        remaining: kept.get(quorum - free - 1).copied().and_then(end),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lock_value::TOKEN;
-    use crate::token::Token;
 
     const MS: Duration = Duration::from_millis(1);
-
-    fn holder(token: u8) -> Holder {
-        Holder {
-            token: Token::from_bytes([token; TOKEN]),
-            label: None,
-        }
-    }
-
-    fn held(token: u8, remaining: Option<u32>) -> NodeState {
-        NodeState::Held {
-            holder: holder(token),
-            remaining: remaining.map(|remaining| remaining * MS),
-        }
-    }
-
-    fn foreign(remaining: Option<u32>) -> NodeState {
-        NodeState::Foreign {
-            remaining: remaining.map(|remaining| remaining * MS),
-        }
-    }
-
-    fn failed() -> NodeState {
-        NodeState::Failed(NodeErrors::new(Vec::new(), None))
-    }
-
-    fn state(nodes: &[NodeState]) -> LockState {
-        decide(&nodes.iter().collect::<Vec<_>>())
-    }
-
-    /// All that `kinds` of answers can come to, for `count` nodes.
-    fn all(kinds: &[NodeState], count: usize) -> Vec<Vec<NodeState>> {
-        let mut all = vec![Vec::new()];
-        for _ in 0..count {
-            let longer = |nodes: Vec<NodeState>| {
-                kinds.iter().map(move |kind| {
-                    let mut nodes = nodes.clone();
-                    nodes.push(kind.clone());
-                    nodes
-                })
-            };
-            all = all.into_iter().flat_map(longer).collect();
-        }
-        all
-    }
-
-    /// Where nodes did not answer, what they could have said decides whether anything is known.
-    #[test]
-    fn what_is_said_is_certain_whatever_the_nodes_hold_that_did_not_answer() {
-        let answers = [held(1, None), held(2, None), NodeState::Free, foreign(None)];
-        let kinds = [&answers[..], &[failed()]].concat();
-        for count in 1..=5 {
-            for nodes in all(&kinds, count) {
-                let quorum = count / 2 + 1;
-                let missing = nodes
-                    .iter()
-                    .filter(|node| matches!(node, NodeState::Failed(_)));
-                let mut verdicts: Vec<&str> = Vec::new();
-                for filled in all(&answers, missing.count()) {
-                    let mut filled = filled.into_iter();
-                    let mut whole = nodes.clone();
-                    for node in &mut whole {
-                        if let NodeState::Failed(_) = node {
-                            *node = filled.next().unwrap();
-                        }
-                    }
-                    let of = |token: u8| {
-                        let same = |node: &&NodeState| matches!(node, NodeState::Held { holder: other, .. } if *other == holder(token));
-                        whole.iter().filter(same).count()
-                    };
-                    let free = whole.iter().filter(|node| matches!(node, NodeState::Free));
-                    verdicts.push(if of(1) >= quorum || of(2) >= quorum {
-                        "held"
-                    } else if free.count() >= quorum {
-                        "free"
-                    } else {
-                        "blocked"
-                    });
-                }
-                verdicts.dedup();
-                let expected = match verdicts[..] {
-                    [one] => one,
-                    _ => "unknown",
-                };
-                let said = match state(&nodes) {
-                    LockState::Held { .. } => "held",
-                    LockState::Free => "free",
-                    LockState::Blocked { .. } => "blocked",
-                    LockState::Unknown => "unknown",
-                };
-                assert_eq!(said, expected, "{nodes:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_remains_is_until_too_few_nodes_have_it_or_enough_are_free() {
-        let lock = |remaining: Option<u32>| LockState::Held {
-            holder: holder(1),
-            remaining: remaining.map(|remaining| remaining * MS),
-        };
-        let blocked = |remaining: Option<u32>| LockState::Blocked {
-            remaining: remaining.map(|remaining| remaining * MS),
-        };
-        let some = Some;
-        for (nodes, expected) in [
-            (vec![held(1, some(5))], lock(some(5))),
-            (vec![held(1, None)], lock(None)),
-            (
-                vec![held(1, some(9)), held(1, some(5)), NodeState::Free],
-                lock(some(5)),
-            ),
-            (
-                vec![held(1, some(9)), held(1, some(5)), held(1, some(7))],
-                lock(some(7)),
-            ),
-            (
-                vec![held(1, None), held(1, some(5)), failed()],
-                lock(some(5)),
-            ),
-            (
-                vec![held(1, None), held(1, some(5)), held(1, None)],
-                lock(None),
-            ),
-            (vec![foreign(some(4))], blocked(some(4))),
-            (vec![foreign(None)], blocked(None)),
-            (
-                vec![held(1, some(9)), held(2, some(5)), NodeState::Free],
-                blocked(some(5)),
-            ),
-            (
-                vec![held(1, some(9)), held(2, some(5)), foreign(some(1))],
-                blocked(some(5)),
-            ),
-            (
-                vec![held(1, some(9)), held(2, None), foreign(None)],
-                blocked(None),
-            ),
-        ] {
-            assert_eq!(state(&nodes), expected, "{nodes:?}");
-        }
-    }
 
     #[test]
     fn replies_are_understood_and_none_makes_it_panic() {
@@ -487,7 +219,54 @@ mod tests {
         }
         assert!(matches!(seen(Reply::Nil), Ok(NodeState::Free)));
         assert!(matches!(seen(Reply::Int(1)), Err(Cause::Garbage(_))));
+        assert!(matches!(
+            seen(Reply::Array(vec![Reply::Int(1)])),
+            Err(Cause::Garbage(_))
+        ));
+        assert!(matches!(
+            seen(Reply::Array(vec![Reply::Bulk(b"1x".to_vec())])),
+            Err(Cause::Garbage(_))
+        ));
         let refused = seen(Reply::Error("NOPERM no".into()));
         assert!(matches!(refused, Err(Cause::Refused(_))));
+    }
+
+    #[test]
+    fn permits_and_readers_are_listed_and_what_was_added_by_hand_is_not() {
+        let one = |left: &str, head: &str, token: u8| {
+            let member = [head.as_bytes(), &[token; TOKEN]].concat();
+            Reply::Bulk([left.as_bytes(), b" ", &member].concat())
+        };
+        let shown = |items: Vec<Reply>| match seen(Reply::Array(items)).unwrap() {
+            NodeState::Permits { holders } => ("permits", texts(&holders)),
+            NodeState::Readers { holders } => ("readers", texts(&holders)),
+            NodeState::Foreign { remaining } => ("foreign", vec![format!("{remaining:?}")]),
+            other => panic!("{other:?}"),
+        };
+        fn texts(holders: &[(Holder, Duration)]) -> Vec<String> {
+            let text = |(holder, left): &(Holder, Duration)| format!("{holder}, {left:?}");
+            holders.iter().map(text).collect()
+        }
+        let damaged = || Reply::Bulk(b"9 by hand".to_vec());
+        let permits = vec![
+            one("7", "redlock:s002", 1),
+            damaged(),
+            one("5", "redlock:s000", 2),
+        ];
+        let expected = ["02020202 in slot 0, 5ms", "01010101 in slot 2, 7ms"];
+        assert_eq!(
+            shown(permits),
+            ("permits", expected.map(str::to_owned).to_vec())
+        );
+        let readers = vec![one("7", "redlock:r000", 1), one("5", "redlock:r000", 2)];
+        let expected = ["01010101 reading, 7ms", "02020202 reading, 5ms"];
+        assert_eq!(
+            shown(readers),
+            ("readers", expected.map(str::to_owned).to_vec())
+        );
+        assert_eq!(
+            shown(vec![damaged()]),
+            ("foreign", vec!["Some(9ms)".to_owned()])
+        );
     }
 }

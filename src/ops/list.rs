@@ -7,8 +7,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::error::{Cause, Error};
-use crate::lock_value;
-use crate::ops::inspect::Holder;
+use crate::lock_value::Role;
+use crate::ops::holder::Holder;
 use crate::ops::query::{Query, SendPart};
 use crate::ops::scan::{Key, Page, What, scan};
 use crate::protocol::quorum::{NodeSet, majority};
@@ -219,8 +219,8 @@ fn end(left: Duration) -> Option<Duration> {
 /// What a node has, or why that is not known.
 type Answer = Result<Vec<Key>, Cause>;
 
-/// The same on all nodes: a name, and how its value begins.
-type Id = (Vec<u8>, Option<Vec<u8>>);
+/// The same on all nodes: a name, what its holder has, and how its value begins or which token its holder has.
+type Id = (Vec<u8>, Option<Role>, Option<Vec<u8>>);
 
 /// What was found on all nodes.
 struct Found {
@@ -267,7 +267,7 @@ impl Found {
     /// The names of what lies on a minority of the nodes, whatever is on those that failed.
     fn suspects(&self) -> Vec<Vec<u8>> {
         let suspects = self.locks.iter().filter(|(_, lock)| lock.minority);
-        let names: BTreeSet<&Vec<u8>> = suspects.map(|((name, _), _)| name).collect();
+        let names: BTreeSet<&Vec<u8>> = suspects.map(|((name, ..), _)| name).collect();
         names.into_iter().cloned().collect()
     }
 
@@ -279,7 +279,7 @@ impl Found {
             let before = self.locks.get(id);
             lock.minority &= before.is_some_and(|before| before.minority);
         }
-        self.locks.retain(|(name, _), _| !names.contains(name));
+        self.locks.retain(|(name, ..), _| !names.contains(name));
         self.locks.extend(again);
     }
 
@@ -295,10 +295,9 @@ impl Found {
                 }
             };
             for key in keys {
-                let start = key.value.as_ref();
-                let start =
-                    start.map(|value| value.get(..lock_value::TOKEN).unwrap_or(value).to_vec());
-                let (id, left) = ((key.name.clone(), start), key.left);
+                let role = key.holder.as_ref().map(Holder::role);
+                let start = key.start().map(<[u8]>::to_vec);
+                let (id, left) = ((key.name.clone(), role, start), key.left);
                 let lock = locks.entry(id).or_insert_with(|| Lock {
                     key,
                     on: BTreeMap::new(),
@@ -328,7 +327,7 @@ impl Found {
             };
             ListedLock {
                 name: lock.key.name.clone(),
-                holder: lock.key.holder(),
+                holder: lock.key.holder.clone(),
                 on: lock.on.clone(),
                 remaining: last.copied().unwrap_or_default(),
                 problem,
@@ -348,11 +347,7 @@ mod tests {
     const NO_EXPIRY: Option<Problem> = Some(Problem::NoExpiry);
 
     fn key(name: &str, token: u8, left: Duration) -> Key {
-        Key {
-            name: name.into(),
-            value: Some(vec![token; TOKEN]),
-            left,
-        }
+        Key::new(name.into(), Some(vec![token; TOKEN]), left)
     }
 
     /// Token 1 under the name `a`, for ten seconds.
@@ -468,31 +463,21 @@ mod tests {
 
     #[test]
     fn locks_are_distinguished_from_other_keys() {
-        let of = |value: &[u8]| Key {
-            name: b"a".to_vec(),
-            value: Some(value.to_vec()),
-            left: S,
-        };
+        let of = |value: &[u8]| Key::new(b"a".to_vec(), Some(value.to_vec()), S);
         let token = [0xA7; TOKEN];
-        assert!(of(&token).holder().is_some());
-        assert!(
-            of(&[&token[..], b"\0redlock:web-3"].concat())
-                .holder()
-                .is_some()
-        );
+        assert!(of(&token).holder.is_some());
+        let labelled = [&token[..], b"\0redlock:web-3"].concat();
+        assert!(of(&labelled).holder.is_some());
         for other in [
             &b""[..],
             b"2026-11-22T08:41:00Z",
             "{\"name\":\"Jürgen\",\"password\":\"hunter2\"}".as_bytes(),
             &token[..19],
         ] {
-            assert!(of(other).holder().is_none(), "{other:?}");
+            assert!(of(other).holder.is_none(), "{other:?}");
         }
-        let hash = Key {
-            value: None,
-            ..of(b"")
-        };
-        assert!(hash.holder().is_none());
+        let hash = Key::new(b"a".to_vec(), None, S);
+        assert!(hash.holder.is_none());
 
         let named = |name: &str, key: &Key| Key {
             name: name.into(),

@@ -4,7 +4,9 @@
 //!
 //! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
-//! - `inspect`: the holder of a lock, node by node
+//! - `holder`: what is shown of the holder of a lock
+//! - `state`: what the nodes say about a lock, and what that means together
+//! - `inspect`: the holders of a lock, node by node
 //! - `break_lock`: its release by another process
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
@@ -15,7 +17,9 @@ pub(crate) mod abandoned;
 pub(crate) mod break_lock;
 pub(crate) mod check;
 pub(crate) mod findings;
+pub(crate) mod holder;
 pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod query;
 pub(crate) mod scan;
+pub(crate) mod state;

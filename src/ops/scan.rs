@@ -6,9 +6,11 @@ use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
 use crate::error::Cause;
 use crate::lock_value;
-use crate::ops::inspect::Holder;
+use crate::ops::holder::Holder;
+use crate::ops::inspect::member;
 use crate::ops::query::{Query, SendPart};
 use crate::protocol::companions::Companion;
+use crate::protocol::scripts::INSPECT;
 use crate::protocol::server_error::{Meaning, without_arguments};
 
 /// How many keys are asked for at a time.
@@ -16,20 +18,43 @@ const PAGE: usize = 1000;
 /// How much is read of a value: one byte more than a lock can have.
 const VALUE: usize = lock_value::LONGEST + 1;
 
-/// A key on one node.
+/// A key on one node; of permits and readers there is one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) name: Vec<u8>,
     /// The first bytes of a string; `None`: it is of another type.
     pub(crate) value: Option<Vec<u8>>,
+    pub(crate) holder: Option<Holder>,
     /// How long it is kept; [`Duration::MAX`]: it has no end.
     pub(crate) left: Duration,
 }
 
 impl Key {
-    pub(crate) fn holder(&self) -> Option<Holder> {
-        let value = self.value.as_deref()?;
-        Holder::parse(value, value.len())
+    pub(crate) fn new(name: Vec<u8>, value: Option<Vec<u8>>, left: Duration) -> Key {
+        let parse = |value: &Vec<u8>| Holder::parse(value, value.len());
+        Key {
+            name,
+            holder: value.as_ref().and_then(parse),
+            value,
+            left,
+        }
+    }
+
+    /// The same on all nodes: the holder's token, or how other data begins.
+    pub(crate) fn start(&self) -> Option<&[u8]> {
+        let token = self
+            .holder
+            .as_ref()
+            .map(|holder| &holder.token().as_bytes()[..]);
+        let value = || {
+            Some(
+                self.value
+                    .as_deref()?
+                    .split_at_checked(lock_value::TOKEN)?
+                    .0,
+            )
+        };
+        token.or_else(value).or(self.value.as_deref())
     }
 
     /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter, the mark of a
@@ -99,7 +124,7 @@ fn scan_all(
         let names: Vec<Vec<u8>>;
         (cursor, names) = connection.ask(&scan)?;
         let mut page = keys(connection, &names)?;
-        page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.holder().is_some()));
+        page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.holder.is_some()));
         (pages, seen) = (pages + 1, seen + names.len());
         if !send((names.len(), page)) || cursor == b"0" {
             return Ok(());
@@ -127,10 +152,7 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
         pipe.cmd("GETRANGE").arg(name).arg(0).arg(VALUE - 1);
         pipe.cmd("PTTL").arg(name);
     }
-    let replies: RedisResult<Vec<RedisResult<Value>>> = pipe.ignore_errors().query(connection);
-    let mut replies = replies
-        .map_err(|error| connection.cause(&error))?
-        .into_iter();
+    let mut replies = connection.ask_all(&mut pipe)?.into_iter();
     let mut keys = Vec::new();
     for name in names {
         let (Some(value), Some(left)) = (replies.next(), replies.next()) else {
@@ -147,11 +169,55 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
                 Err(_) => continue,
             },
         };
-        keys.push(Key {
-            name: name.clone(),
-            value,
-            left,
-        });
+        keys.push(Key::new(name.clone(), value, left));
+    }
+    with_members(connection, keys)
+}
+
+/// With a key for each permit and each reader in place of those that have them.
+fn with_members(connection: &mut Questions<'_>, keys: Vec<Key>) -> Result<Vec<Key>, Cause> {
+    let (others, mut keys): (Vec<Key>, Vec<Key>) =
+        keys.into_iter().partition(|key| key.value.is_none());
+    // Most are of other programs, of which as little as possible is read.
+    let mut firsts = redis::pipe();
+    for key in &others {
+        firsts.cmd("ZRANGE").arg(&key.name).arg(0).arg(0);
+    }
+    let firsts = connection.ask_all(&mut firsts)?;
+    let is_first_ours = |first: RedisResult<Value>| {
+        let first: Vec<Vec<u8>> = first
+            .ok()
+            .and_then(|first| redis::from_redis_value(first).ok())?;
+        Holder::of_member(first.first()?)
+    };
+    let (mut sets, mut looks) = (Vec::new(), redis::pipe());
+    for (key, first) in others.into_iter().zip(firsts) {
+        match is_first_ours(first) {
+            Some(_) => {
+                looks.cmd("EVAL").arg(INSPECT.text).arg(1).arg(&key.name);
+                sets.push(key);
+            }
+            None => keys.push(key),
+        }
+    }
+    for (set, members) in sets.into_iter().zip(connection.ask_all(&mut looks)?) {
+        // It may be gone by now.
+        let members: Option<Vec<Vec<u8>>> = connection.read(members)?;
+        for (holder, left) in members.iter().flatten().filter_map(|bulk| member(bulk)) {
+            // What was added by hand is left out.
+            let Some(holder) = holder else {
+                continue;
+            };
+            keys.push(Key {
+                holder: Some(holder),
+                left: if set.left == Duration::MAX {
+                    set.left
+                } else {
+                    left
+                },
+                ..set.clone()
+            });
+        }
     }
     Ok(keys)
 }
@@ -177,6 +243,18 @@ impl Questions<'_> {
     fn ask<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, Cause> {
         let answer = command.query(self);
         answer.map_err(|error| self.cause(&error))
+    }
+
+    /// An answer to each, which may be an error.
+    fn ask_all(
+        &mut self,
+        commands: &mut redis::Pipeline,
+    ) -> Result<Vec<RedisResult<Value>>, Cause> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = commands.ignore_errors().query(self);
+        answers.map_err(|error| self.cause(&error))
     }
 
     fn read<T: redis::FromRedisValue>(&mut self, value: RedisResult<Value>) -> Result<T, Cause> {

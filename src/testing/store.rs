@@ -346,6 +346,11 @@ impl Run<'_> {
                 value.truncate(length);
                 Ok(Answer::Bulk(value))
             }
+            [b"ZRANGE", name, b"0", b"0"] => {
+                let first = self.zset(name, |members| members.first().cloned())?;
+                let first = first.map(|(_, member)| Answer::Bulk(member));
+                Ok(Answer::Array(first.into_iter().collect()))
+            }
             [b"DBSIZE"] => {
                 let count = self.store.entries.len();
                 Ok(Answer::Int(i64::try_from(count).unwrap_or(i64::MAX)))

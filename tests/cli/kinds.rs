@@ -1,5 +1,6 @@
 //! Slots, readers and writers, and several names, through `redlock` as processes against real servers.
 
+use crate::operations::{command, run};
 use crate::run::{Fleet, Job, signal};
 use crate::support;
 
@@ -7,6 +8,7 @@ use std::fs::read_to_string;
 use std::process::{Child, Command};
 
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use support::*;
 
 /// Says its process id, as [`Fleet::start`] wants it, and stays.
@@ -266,4 +268,148 @@ fn fencing_tokens_of_slots_grow() {
         out.trim().parse().unwrap_or_else(|_| panic!("{out} {err}"))
     };
     assert!(number() < number());
+}
+
+/// What a command prints, in JSON.
+fn json_of(fleet: &Fleet, arguments: &[&str]) -> Value {
+    let (status, out, err) = run(&mut command(&fleet.nodes, arguments));
+    assert_eq!(status, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn inspect_and_list_show_slots_and_readers_with_their_hosts() {
+    let fleet = Fleet::new(3);
+    let slots = [(); 2].map(|()| stays(&fleet, &["--slots", "3"], "pool"));
+    let readers = [(); 2].map(|()| stays(&fleet, &["--shared"], "prices"));
+    let settled = |name: &str| {
+        fleet
+            .servers
+            .iter()
+            .all(|server| server.command(&["ZCARD", name]) == redis::Value::Int(2))
+    };
+    eventually("on all nodes", || settled("pool") && settled("prices"));
+    let (_, out, _) = run(&mut command(&fleet.nodes, &["inspect", "pool"]));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("pool: held, 2 slots, for "), "{out}");
+    assert!(
+        lines[1].starts_with("  ") && lines[1].contains(") in slot "),
+        "{out}"
+    );
+    assert_eq!(lines[4].split_whitespace().next(), Some("NODE"), "{out}");
+    assert_eq!(lines.len(), 11, "two for each node: {out}");
+    for job in &slots {
+        let label = format!(":{}) in slot ", job.pid());
+        assert_eq!(out.matches(&label).count(), 4, "{out}");
+    }
+    let (_, out, _) = run(&mut command(&fleet.nodes, &["inspect", "prices"]));
+    assert!(out.starts_with("prices: held by 2 readers, for "), "{out}");
+    for job in &readers {
+        let label = format!(":{}) reading", job.pid());
+        assert_eq!(out.matches(&label).count(), 4, "{out}");
+    }
+
+    for (name, kind) in [("pool", "permits"), ("prices", "readers")] {
+        let seen = json_of(&fleet, &["inspect", "--json", name]);
+        assert_eq!(
+            (&seen["state"], &seen["kind"]),
+            (&json!("held"), &json!(kind))
+        );
+        assert_eq!(
+            (&seen["holder"], &seen["label"]),
+            (&Value::Null, &Value::Null)
+        );
+        let nodes = seen["nodes"].as_array().unwrap();
+        for one in nodes.iter().chain([&seen]) {
+            let holders = one["holders"].as_array().unwrap();
+            assert_eq!(holders.len(), 2, "{one}");
+            for holder in holders {
+                assert_eq!(holder["slot"].is_u64(), kind == "permits", "{one}");
+                assert!(holder["label"].is_string() && holder["remaining_ms"].is_u64());
+            }
+        }
+    }
+    let list = json_of(&fleet, &["list", "--json"]);
+    let row = |lock: &Value| format!("{} {} {}", lock["name"], lock["kind"], lock["problem"]);
+    let rows: Vec<String> = list["locks"].as_array().unwrap().iter().map(row).collect();
+    let [pool, prices] = [r#""pool" "permits" null"#, r#""prices" "readers" null"#];
+    assert_eq!(rows, [pool, pool, prices, prices]);
+    let (_, out, _) = run(&mut command(&fleet.nodes, &["list"]));
+    assert!(
+        out.contains(") in slot ") && out.contains(") reading"),
+        "{out}"
+    );
+
+    // Who is in the way.
+    let said = |flags: &[&str], name: &str| {
+        let arguments = [&["run", "-v", "-n"], flags, &[name, "true"]].concat();
+        let (status, _, err) = fleet.output(&arguments);
+        assert_eq!(status.code(), Some(75), "{err}");
+        err
+    };
+    let writer = said(&["--exclusive"], "prices");
+    assert!(
+        writer.contains("others have the lock \"prices\": "),
+        "{writer}"
+    );
+    for job in &readers {
+        assert!(writer.contains(&format!(":{}", job.pid())), "{writer}");
+    }
+    let [first, second] = slots;
+    end(second);
+    let full = said(&["--slots", "1"], "pool");
+    assert!(full.contains("another has the lock \"pool\": "), "{full}");
+    end(first);
+}
+
+#[test]
+fn release_frees_the_slot_that_is_chosen() {
+    let fleet = Fleet::new(3);
+    let mut slots = [(); 2].map(|()| stays(&fleet, &["--slots", "2", "--ttl", "6s"], "pool"));
+    let release = |more: &[&str]| {
+        let arguments = [&["release", "--force", "--yes"], more, &["pool"]].concat();
+        run(&mut command(&fleet.nodes, &arguments))
+    };
+    let (code, out, err) = release(&[]);
+    assert_eq!(code, 64, "{out}");
+    assert!(err.contains("2 have it: give --holder"), "{err}");
+    let (code, _, err) = release(&["--holder", "00000000"]);
+    assert!(
+        code == 75 && err.contains("00000000 does not have it"),
+        "{err}"
+    );
+    let label = format!(":{}) in slot ", slots[0].pid());
+    let line = out.lines().find(|line| line.contains(&label)).unwrap();
+    let fingerprint = line.split_whitespace().next().unwrap();
+    let (code, out, err) = release(&["--holder", fingerprint]);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    assert!(out.ends_with("\npool: released\n"), "{out}");
+    // Its command is ended; the other one goes on.
+    assert_eq!(slots[0].wait().code(), Some(76));
+    assert_eq!(at_once(&fleet, &["--slots", "2"], "pool"), 0);
+    let (code, out, err) = release(&[]);
+    assert_eq!((code, &*err), (0, ""), "the only one: {out}");
+    assert_eq!(slots[1].wait().code(), Some(76));
+    fleet.nothing_is_left();
+}
+
+#[test]
+fn doctor_tries_a_slot_where_that_is_asked_for() {
+    let fleet = Fleet::new(1);
+    fleet.servers[0].command(&["ACL", "SETUSER", "default", "-pexpireat"]);
+    let doctor = |more: &[&str]| {
+        let arguments = [&["doctor"], more].concat();
+        run(&mut command(&fleet.nodes, &arguments))
+    };
+    assert_eq!(doctor(&[]).0, 0);
+    for flags in [&["--slots", "2"][..], &["--shared"]] {
+        let (code, out, _) = doctor(flags);
+        assert!(code == 1 && out.contains("the lock is refused"), "{out}");
+    }
+    for flags in [&["--exclusive"][..], &["--also", "redlock-doctor-2"]] {
+        assert_eq!(doctor(flags).0, 0, "{flags:?}");
+    }
+    fleet.servers[0].command(&["ACL", "SETUSER", "default", "+pexpireat"]);
+    assert_eq!(doctor(&["--slots", "2"]).0, 0);
+    assert_eq!(doctor(&["--slots", "2", "--shared"]).0, 64);
 }

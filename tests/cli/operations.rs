@@ -131,11 +131,22 @@ fn inspect_says_who_has_a_lock_to_people_and_to_programs() {
 
     let (code, seen) = json_of(&servers, &["inspect", "--json", "a"]);
     assert_eq!(code, 0);
-    let of_all = ["holder", "label", "name", "nodes", "remaining_ms", "state"];
+    let of_all = [
+        "holder",
+        "holders",
+        "kind",
+        "label",
+        "name",
+        "nodes",
+        "remaining_ms",
+        "state",
+    ];
     let of_one = [
         "address",
         "error",
         "holder",
+        "holders",
+        "kind",
         "label",
         "node",
         "remaining_ms",
@@ -159,7 +170,12 @@ fn inspect_says_who_has_a_lock_to_people_and_to_programs() {
             (&one["state"], &one["holder"]),
             (&json!("held"), &json!(name))
         );
-        assert_eq!(one["label"], Value::Null);
+        assert_eq!(
+            (&one["label"], &one["kind"]),
+            (&Value::Null, &json!("lock"))
+        );
+        let holders = one["holders"].as_array().unwrap();
+        assert_eq!((holders.len(), &holders[0]["holder"]), (1, &json!(name)));
         assert!((1..=60_000).contains(&one["remaining_ms"].as_u64().unwrap()));
     }
     lock.release().unwrap();

@@ -60,6 +60,7 @@ mod faults {
 mod operations {
     mod break_lock;
     mod inspect_and_check;
+    mod kinds;
     mod list;
     mod logger;
     mod observer;

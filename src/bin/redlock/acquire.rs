@@ -50,11 +50,7 @@ pub(crate) fn acquire(
     signals: &Receiver<i32>,
     end: Option<Instant>,
 ) -> Result<Lock, End> {
-    // A new wait would be the last in the queue, and has not waited for longer than others.
-    let slice = match job.kind {
-        Kind::Plain if !job.fair => SLICE,
-        _ => Duration::MAX,
-    };
+    let slice = slice(job);
     let options = options.clone().fair(job.fair);
     let redlock = redlock.clone().with_options(options);
     let target = redlock.and_then(|redlock| Target::new(redlock, &job.name, &job.kind));
@@ -104,6 +100,14 @@ pub(crate) fn acquire(
             }
             error => return Err(failed(&error)),
         }
+    }
+}
+
+/// How long one wait is. A new one would be the last in the queue, and has not waited for longer than others.
+fn slice(job: &Job) -> Duration {
+    match job.kind {
+        Kind::Plain if !job.fair => SLICE,
+        _ => Duration::MAX,
     }
 }
 

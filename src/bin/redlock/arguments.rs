@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Run(Run),
     /// Let something happen at most once in a time
     Throttle(Throttle),
-    /// Show the holder of a lock, node by node
+    /// Show the holders of a lock, node by node
     Inspect(Inspect),
     /// Show the locks on the nodes, and what is wrong with them
     List(List),
@@ -62,15 +62,8 @@ pub(crate) struct Run {
     /// The lock's name, what to run, and its arguments
     #[arg(required = true, num_args = 1.., trailing_var_arg = true, value_names = ["NAME", "COMMAND", "ARG"])]
     pub(crate) words: Vec<OsString>,
-    /// Do not wait if another has the lock
-    #[arg(short, long, conflicts_with = "wait")]
-    pub(crate) nonblock: bool,
-    /// Wait for the lock for at most this time [default: for ever]; 0 is -n
-    #[arg(short, long, value_name = "TIME")]
-    pub(crate) wait: Option<Time>,
-    /// Exit code if another kept it
-    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
-    pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
     /// How soon others go on if this host dies, 1s to 1d
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) ttl: Time,
@@ -89,14 +82,8 @@ pub(crate) struct Run {
     /// Give COMMAND the lock's fencing token, in REDLOCK_FENCE
     #[arg(long)]
     pub(crate) fence: bool,
-    /// With others that say --shared, but beside no --exclusive: a read lock
-    #[arg(long, group = KIND)]
-    pub(crate) shared: bool,
-    /// Keeps new --shared ones out while it waits: a write lock
-    #[arg(long, group = KIND)]
-    pub(crate) exclusive: bool,
     #[command(flatten)]
-    pub(crate) count: Count,
+    pub(crate) any: AnyKind,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -157,6 +144,9 @@ pub(crate) struct Release {
     // To be written out, so that no line of a history breaks a lock without saying so.
     #[arg(long, required = true)]
     pub(crate) force: bool,
+    /// Of several slots or readers, the one with this fingerprint: the first word of its line
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub(crate) holder: Option<String>,
     /// Do not ask; without a terminal, needed
     #[arg(long)]
     pub(crate) yes: bool,
@@ -202,9 +192,11 @@ pub(crate) struct Doctor {
     /// The longest ttl that any client uses: warn of a node that was started later than that
     #[arg(long, value_name = "TIME")]
     pub(crate) max_ttl: Option<Time>,
-    /// The lock that is tried [default: redlock-doctor:RANDOM]
+    /// The lock that is tried [default: redlock-doctor:RANDOM], as the flags of run say
     #[arg(long, value_name = "NAME")]
     pub(crate) probe: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) any: AnyKind,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
     #[command(flatten)]
@@ -264,6 +256,43 @@ impl Count {
             None => Kind::Also(self.also.clone()),
         }
     }
+}
+
+/// For what takes locks of any kind.
+#[derive(Args)]
+pub(crate) struct AnyKind {
+    /// With others that say --shared, but beside no --exclusive: a read lock
+    #[arg(long, group = KIND)]
+    pub(crate) shared: bool,
+    /// Keeps new --shared ones out while it waits: a write lock
+    #[arg(long, group = KIND)]
+    pub(crate) exclusive: bool,
+    #[command(flatten)]
+    pub(crate) count: Count,
+}
+
+impl AnyKind {
+    fn kind(&self) -> Kind {
+        match (self.shared, self.exclusive) {
+            (true, _) => Kind::Shared,
+            (_, true) => Kind::Exclusive,
+            _ => self.count.kind(),
+        }
+    }
+}
+
+/// How long run waits for the lock.
+#[derive(Args)]
+pub(crate) struct Waiting {
+    /// Do not wait if another has the lock
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait for the lock for at most this time [default: for ever]; 0 is -n
+    #[arg(short, long, value_name = "TIME")]
+    pub(crate) wait: Option<Time>,
+    /// Exit code if another kept it
+    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY)]
+    pub(crate) conflict_exit_code: u8,
 }
 
 /// Not for those that take no lock: they count no votes.
@@ -342,23 +371,26 @@ impl Run {
             name: name.to_owned(),
             program: program.clone(),
             arguments: arguments.to_vec(),
-            wait: match self.nonblock {
+            wait: match self.waiting.nonblock {
                 true => Some(Duration::ZERO),
-                false => self.wait.map(|time| time.0),
+                false => self.waiting.wait.map(|time| time.0),
             },
-            conflict: self.conflict_exit_code,
+            conflict: self.waiting.conflict_exit_code,
             ttl,
             max_hold,
             at_least,
             grace,
             fair: self.fair,
             fence: self.fence,
-            kind: match (self.shared, self.exclusive) {
-                (true, _) => Kind::Shared,
-                (_, true) => Kind::Exclusive,
-                _ => self.count.kind(),
-            },
+            kind: self.any.kind(),
         })
+    }
+}
+
+impl Doctor {
+    /// As what the lock is tried.
+    pub(crate) fn kind(&self) -> Kind {
+        self.any.kind()
     }
 }
 

@@ -1,8 +1,10 @@
 //! Why there is no lock: what the nodes know of the one that another has.
 
+use std::time::Duration;
+
 use log::{Level, info, log_enabled};
-use redlock_sync::LockState;
 use redlock_sync::command::human;
+use redlock_sync::{Holder, LockState};
 
 use crate::target::Target;
 
@@ -14,20 +16,26 @@ pub(crate) fn say_busy(target: &Target<'_>) {
     }
     let (name, state) = in_the_way(target);
     let shown = name.escape_ascii();
-    match state {
-        Some(LockState::Held {
-            holder, remaining, ..
-        }) => {
-            let label = holder.label().map(ToOwned::to_owned);
-            let holder = label.unwrap_or_else(|| holder.fingerprint().to_string());
-            let left = remaining.map(|left| format!(", for {}", human(left)));
-            info!(
-                "another has the lock \"{shown}\": {holder}{}",
-                left.unwrap_or_default()
-            );
-        }
-        _ => info!("another has the lock \"{shown}\""),
-    }
+    let holder = |(holder, _): (&Holder, _)| match holder.label() {
+        Some(label) => label.to_owned(),
+        None => holder.fingerprint().to_string(),
+    };
+    let holders: Vec<String> = state
+        .iter()
+        .flat_map(LockState::holders)
+        .map(holder)
+        .collect();
+    let who = match holders.len() {
+        0 | 1 => "another has",
+        _ => "others have",
+    };
+    let holders = match &*holders.join(", ") {
+        "" => String::new(),
+        holders => format!(": {holders}"),
+    };
+    let left = free_in(state.as_ref()).map(|left| format!(", for {}", human(left)));
+    let left = left.unwrap_or_default();
+    info!("{who} the lock \"{shown}\"{holders}{left}");
 }
 
 /// Says that it is too soon for a throttle, and with `-v` for how long.
@@ -35,13 +43,22 @@ pub(crate) fn say_too_soon(target: &Target<'_>, every: &str) {
     if !log_enabled!(Level::Info) {
         return;
     }
-    match in_the_way(target).1 {
-        Some(LockState::Held {
-            remaining: Some(left),
-            ..
-        }) => info!("too soon: again in {}", human(left)),
-        _ => info!("too soon: it has been less than {every}"),
+    match free_in(in_the_way(target).1.as_ref()) {
+        Some(left) => info!("too soon: again in {}", human(left)),
+        None => info!("too soon: it has been less than {every}"),
     }
+}
+
+/// When it is another's turn, if nothing is released or extended: a semaphore's when the first of its permits ends.
+fn free_in(state: Option<&LockState>) -> Option<Duration> {
+    let state = state?;
+    let ends = state.holders();
+    let ends = ends.map(|(_, left)| left.unwrap_or(Duration::MAX));
+    let end = match state {
+        LockState::Permits { .. } => ends.min(),
+        _ => ends.max(),
+    };
+    end.filter(|end| *end != Duration::MAX)
 }
 
 /// So many names are looked at, at most: each with connections of its own.

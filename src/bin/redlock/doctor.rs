@@ -1,11 +1,15 @@
 //! `redlock doctor`: whether the nodes are fit for locks.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
 use serde_json::{Value, json};
 
 use crate::arguments::Doctor;
 use crate::print::{print, print_json};
 use crate::show::{printable, table};
+use crate::target::Target;
 use crate::{End, FOUND, NO_PROCESS, failed, report};
 
 pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
@@ -19,7 +23,9 @@ pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
             }
         },
     };
-    let report = match redlock.check(probe) {
+    let probe = OsStr::from_bytes(&probe);
+    let target = Target::new(redlock.clone(), probe, &given.kind());
+    let report = match target.and_then(|target| target.check()) {
         Ok(report) => report,
         Err(error) => return failed(&error),
     };

@@ -1,4 +1,4 @@
-//! `redlock inspect`: the holder of a lock, node by node.
+//! `redlock inspect`: the holders of a lock, node by node.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -47,10 +47,26 @@ pub(crate) fn shown(name: &[u8], inspection: &Inspection) -> String {
     to_text(name, &Seen::of_lock(&inspection.state()), inspection)
 }
 
+/// As what a name is held, for programs.
+const LOCK: &str = "lock";
+const READERS: &str = "readers";
+const PERMITS: &str = "permits";
+
+/// What a holder has.
+pub(crate) fn kind(holder: &Holder) -> &'static str {
+    match (holder.slot(), holder.is_reader()) {
+        (Some(_), _) => PERMITS,
+        (None, true) => READERS,
+        (None, false) => LOCK,
+    }
+}
+
 /// The state of the lock, or what one node reports.
 struct Seen<'a> {
     word: &'static str,
-    holder: Option<&'a Holder>,
+    /// As what it is held.
+    kind: Option<&'static str>,
+    holders: Vec<(&'a Holder, Option<Duration>)>,
     /// The outer `None`: there is nothing that could end.
     remaining: Option<Option<Duration>>,
     error: Option<String>,
@@ -60,24 +76,34 @@ impl<'a> Seen<'a> {
     fn new(word: &'static str, remaining: Option<Option<Duration>>) -> Seen<'a> {
         Seen {
             word,
-            holder: None,
+            kind: None,
+            holders: Vec::new(),
             remaining,
             error: None,
         }
     }
 
-    fn held(holder: &'a Holder, remaining: Option<Duration>) -> Seen<'a> {
+    fn held(
+        kind: &'static str,
+        holders: impl Iterator<Item = (&'a Holder, Option<Duration>)>,
+    ) -> Seen<'a> {
+        let holders: Vec<_> = holders.collect();
+        let times = holders
+            .iter()
+            .map(|(_, left)| left.unwrap_or(Duration::MAX));
+        let last = times.max().filter(|last| *last != Duration::MAX);
         Seen {
-            holder: Some(holder),
-            ..Seen::new("held", Some(remaining))
+            kind: Some(kind),
+            holders,
+            ..Seen::new("held", Some(last))
         }
     }
 
     fn of_lock(state: &'a LockState) -> Seen<'a> {
         match state {
-            LockState::Held {
-                holder, remaining, ..
-            } => Seen::held(holder, *remaining),
+            LockState::Held { .. } => Seen::held(LOCK, state.holders()),
+            LockState::Readers { .. } => Seen::held(READERS, state.holders()),
+            LockState::Permits { .. } => Seen::held(PERMITS, state.holders()),
             LockState::Free => Seen::new("free", None),
             LockState::Blocked { remaining, .. } => Seen::new("blocked", Some(*remaining)),
             _ => Seen::new("unknown", None),
@@ -86,9 +112,9 @@ impl<'a> Seen<'a> {
 
     fn of_node(state: &'a NodeState, address: &str) -> Seen<'a> {
         match state {
-            NodeState::Held {
-                holder, remaining, ..
-            } => Seen::held(holder, *remaining),
+            NodeState::Held { .. } => Seen::held(LOCK, state.holders()),
+            NodeState::Readers { .. } => Seen::held(READERS, state.holders()),
+            NodeState::Permits { .. } => Seen::held(PERMITS, state.holders()),
             NodeState::Free => Seen::new("free", None),
             NodeState::Foreign { remaining, .. } => Seen::new("foreign", Some(*remaining)),
             NodeState::Failed(errors) => Seen {
@@ -99,17 +125,23 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn holder(&self) -> String {
-        let holder = self.holder.map(Holder::to_string).unwrap_or_default();
-        printable(&holder)
-    }
-
     fn json(&self) -> Value {
+        let holder = |(holder, left): &(&Holder, Option<Duration>)| {
+            json!({
+                "holder": holder.fingerprint().to_string(),
+                "label": holder.label(),
+                "slot": holder.slot(),
+                "remaining_ms": milliseconds(*left),
+            })
+        };
+        let only = self.holders.first().filter(|_| self.kind == Some(LOCK));
         json!({
             "state": self.word,
-            "holder": self.holder.map(|holder| holder.fingerprint().to_string()),
-            "label": self.holder.and_then(Holder::label),
+            "kind": self.kind,
+            "holder": only.map(|(holder, _)| holder.fingerprint().to_string()),
+            "label": only.and_then(|(holder, _)| holder.label()),
             "remaining_ms": milliseconds(self.remaining.flatten()),
+            "holders": self.holders.iter().map(holder).collect::<Value>(),
         })
     }
 }
@@ -124,36 +156,50 @@ fn cause(errors: &NodeErrors, address: &str) -> String {
 
 fn to_text(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> String {
     let mut text = format!("{}: {}", shortened(&escaped(name)), state.word);
-    if state.holder.is_some() {
-        let _ = write!(text, " by {}", state.holder());
-    }
-    if let Some(remaining) = state.remaining {
-        let _ = match remaining {
-            Some(remaining) => write!(text, ", for {remaining:?} more"),
-            None => write!(text, ", for ever"),
-        };
-    }
-    text.push_str("\n\n");
-    let head = ["NODE", "ADDRESS", "STATE", "REMAINING", "HOLDER"].map(str::to_owned);
-    let row = |(node, address, state): (usize, &str, &NodeState)| {
-        let seen = Seen::of_node(state, address);
-        let remaining = seen.remaining.map(time).unwrap_or_default();
-        let holder = seen.holder();
-        [
-            node.to_string(),
-            printable(address),
-            seen.word.into(),
-            remaining,
-            // The widest, so it comes last.
-            seen.error.unwrap_or(holder),
-        ]
+    let count = state.holders.len();
+    let _ = match (state.kind, &*state.holders) {
+        (Some(LOCK), [(holder, _)]) => write!(text, " by {}", printable(&holder.to_string())),
+        (Some(READERS), _) => write!(
+            text,
+            " by {count} reader{}",
+            if count == 1 { "" } else { "s" }
+        ),
+        (Some(_), _) => write!(text, ", {count} slot{}", if count == 1 { "" } else { "s" }),
+        (None, _) => Ok(()),
     };
-    let rows: Vec<_> = [head]
-        .into_iter()
-        .chain(inspection.nodes().map(row))
-        .collect();
+    text.push_str(&more(state.remaining));
+    text.push('\n');
+    for (holder, left) in state.holders.iter().filter(|_| state.kind != Some(LOCK)) {
+        let holder = printable(&holder.to_string());
+        let _ = writeln!(text, "  {holder}{}", more(Some(*left)));
+    }
+    text.push('\n');
+    let mut rows = vec![["NODE", "ADDRESS", "STATE", "REMAINING", "HOLDER"].map(str::to_owned)];
+    for (node, address, state) in inspection.nodes() {
+        let seen = Seen::of_node(state, address);
+        let row = |remaining: Option<Option<Duration>>, last: String| {
+            let remaining = remaining.map(time).unwrap_or_default();
+            let (node, address) = (node.to_string(), printable(address));
+            // The widest comes last.
+            [node, address, seen.word.into(), remaining, last]
+        };
+        for (holder, left) in &seen.holders {
+            rows.push(row(Some(*left), printable(&holder.to_string())));
+        }
+        if seen.holders.is_empty() {
+            rows.push(row(seen.remaining, seen.error.clone().unwrap_or_default()));
+        }
+    }
     text.push_str(&table(&rows));
     text
+}
+
+fn more(remaining: Option<Option<Duration>>) -> String {
+    match remaining {
+        Some(Some(remaining)) => format!(", for {remaining:?} more"),
+        Some(None) => ", for ever".into(),
+        None => String::new(),
+    }
 }
 
 fn to_json(name: &[u8], state: &Seen<'_>, inspection: &Inspection) -> Value {

@@ -8,6 +8,7 @@ use redlock_sync::{Holder, ListedLock, Listing, Redlock};
 use serde_json::{Value, json};
 
 use crate::arguments::List;
+use crate::inspect::kind;
 use crate::output::progress;
 use crate::print::{print, print_json};
 use crate::show::{escaped, milliseconds, printable, table, time};
@@ -101,6 +102,8 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
             "name": escaped(row.lock.name()),
             "holder": holder.map(|holder| holder.fingerprint().to_string()),
             "label": holder.and_then(Holder::label),
+            "kind": holder.map(kind),
+            "slot": holder.and_then(Holder::slot),
             "nodes": row.lock.nodes().count(),
             "of": listing.nodes(),
             "remaining_ms": milliseconds(row.lock.remaining()),

@@ -1,6 +1,7 @@
 //! `redlock release --force`: frees a lock whose holder will not come back.
 
 use std::io::{BufRead, IsTerminal, stderr, stdin};
+use std::time::Duration;
 
 use redlock_sync::{Holder, LockState, Redlock};
 
@@ -9,7 +10,7 @@ use crate::inspect::{report_failures, shown};
 use crate::output::question;
 use crate::print::print;
 use crate::show::{escaped, shortened};
-use crate::{BUSY, End, FOUND, UNAVAILABLE, failed, report};
+use crate::{BUSY, End, FOUND, UNAVAILABLE, USAGE, failed, report};
 
 /// Where the answer to the question comes from.
 pub(crate) enum Answer {
@@ -52,27 +53,51 @@ pub(crate) fn release(given: &Release, answer: &Answer, redlock: &Redlock) -> En
     if shown != End::Code(0) {
         return shown;
     }
-    match inspection.state() {
-        LockState::Held {
-            holder,
-            remaining: Some(_),
-            ..
-        } => match answer.is_yes() {
-            true => break_lock(name, &holder, redlock),
+    let state = inspection.state();
+    match (chosen(given, &state), &state) {
+        (Ok(Some((_, None))), _) => refuse("it has no ttl, so it is no lock of this program"),
+        (Ok(Some((holder, _))), _) => match answer.is_yes() {
+            true => break_lock(name, holder, redlock),
             false => {
                 report(format_args!("not released"));
                 End::Code(FOUND)
             }
         },
-        LockState::Free => End::Code(0),
-        LockState::Unknown => {
+        (Ok(None), LockState::Free) => End::Code(0),
+        (Ok(None), LockState::Unknown) => {
             report_failures(&inspection);
             End::Code(UNAVAILABLE)
         }
-        LockState::Held { .. } => refuse("it has no ttl, so it is no lock of this program"),
-        _ => {
+        (Ok(None), _) => {
             refuse("no holder has it on a majority of the nodes, or it is no lock of this program")
         }
+        (Err(end), _) => end,
+    }
+}
+
+/// Whose lock is meant, and how long it stays; or how this program ends if that is not certain.
+fn chosen<'a>(
+    given: &Release,
+    state: &'a LockState,
+) -> Result<Option<(&'a Holder, Option<Duration>)>, End> {
+    let holders: Vec<_> = state.holders().collect();
+    let Some(wanted) = &given.holder else {
+        if holders.len() < 2 {
+            return Ok(holders.first().copied());
+        }
+        report(format_args!(
+            "{} have it: give --holder and the first word of a line above: nothing was deleted",
+            holders.len()
+        ));
+        return Err(End::Code(USAGE));
+    };
+    let is_wanted = |holder: &Holder| holder.fingerprint().to_string() == *wanted;
+    let found = holders.into_iter().find(|(holder, _)| is_wanted(holder));
+    match found {
+        None if !matches!(state, LockState::Free | LockState::Unknown) => {
+            Err(refuse(&format!("{wanted} does not have it")))
+        }
+        found => Ok(found),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
-use redlock_sync::{Error, Lock, Lockable, Redlock};
+use redlock_sync::{Error, Lock, Lockable, Redlock, Report};
 
 /// As what NAME is locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,14 @@ impl<'a> Target<'a> {
         match &self.other {
             None => self.redlock.acquire_while(self.name, ttl, keep_trying),
             Some(other) => other.acquire_while(ttl, keep_trying),
+        }
+    }
+
+    /// Whether the nodes are fit for it.
+    pub(crate) fn check(&self) -> Result<Report, Error> {
+        match &self.other {
+            None => self.redlock.check(self.name),
+            Some(other) => other.check(),
         }
     }
 

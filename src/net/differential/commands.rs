@@ -85,6 +85,13 @@ impl Pair {
     }
 
     fn command_of_others_than_plain(&mut self, key: Key, ttl: Ttl) -> Vec<u8> {
+        if self.random.chance(5) {
+            let resource = &key.resource;
+            return match self.random.chance(80) {
+                true => packed(&[b"EVAL", INSPECT.text, b"1", resource]),
+                false => packed(&[b"ZRANGE", resource, b"0", b"0"]),
+            };
+        }
         let (permits, slot) = (self.one_of(&[1, 2, 3]), self.one_of(&[0, 1, 2]));
         let slot = Some(slot).filter(|_| self.random.chance(75));
         let waited = self.one_of(&[0, 0, 700, 5000]);

@@ -5,10 +5,26 @@
 -- Returns nil if there is no such key. Otherwise in one string, separated by spaces: the remaining ttl in ms (-1:
 -- none), the length of the value (-1: not a string), and the value's first 93 bytes, a token with the longest label.
 --
+-- For permits and readers (members.lua) a list of strings, one for each holder: for how many ms it has the lock, a space, and the first
+-- 106 bytes of its member, one more than the longest. Those that last longest, about 60,000 bytes of them.
+--
 -- A value may be large. It is read whole only if the user may not run STRLEN and GETRANGE: locks need GET alone.
 
 local left = redis.call('PTTL', KEYS[1])
 local length = redis.pcall('STRLEN', KEYS[1])
+local first = type(length) ~= 'number' and redis.pcall('ZRANGE', KEYS[1], 0, 0)[1]
+if first and string.match(first, '^redlock:[rs]%d%d%d') then
+  local time, holders, size = redis.call('TIME'), {}, 0
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local last = redis.call('ZRANGE', KEYS[1], -1000, -1, 'WITHSCORES')
+  for i = #last, 2, -2 do
+    if last[i] - now >= 0 and size < 60000 then
+      holders[#holders + 1] = string.format('%.0f ', last[i] - now) .. string.sub(last[i - 1], 1, 106)
+      size = size + 8 + #holders[#holders]
+    end
+  end
+  return holders[1] and holders
+end
 local value = type(length) == 'number' and redis.pcall('GETRANGE', KEYS[1], 0, 92)
 if type(value) ~= 'string' then
   value = redis.pcall('GET', KEYS[1])

@@ -85,6 +85,29 @@ impl Run<'_> {
         Ok(found)
     }
 
+    /// What is shown of permits and readers.
+    pub(super) fn holders(&self, lock: &[u8]) -> Option<Answer> {
+        let Some(Value::Queue(members)) = self.value(lock) else {
+            return None;
+        };
+        head(&members.first()?.1)?;
+        let mut size = 0;
+        let mut holders = Vec::new();
+        for (score, member) in members.iter().rev().take(1000) {
+            let left = score.saturating_sub(self.now());
+            if left >= 0 && size < 60_000 {
+                let start = member.get(..106).unwrap_or(member);
+                let one = [format!("{left} ").as_bytes(), start].concat();
+                size += 8 + one.len();
+                holders.push(Answer::Bulk(one));
+            }
+        }
+        Some(match holders.is_empty() {
+            true => Answer::Nil,
+            false => Answer::Array(holders),
+        })
+    }
+
     fn members(&self, lock: &[u8], found: Found) -> Vec<(i64, Vec<u8>)> {
         match (found, self.value(lock)) {
             (Found::Members(_), Some(Value::Queue(members))) => members.clone(),

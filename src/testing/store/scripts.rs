@@ -298,6 +298,9 @@ impl Run<'_> {
     }
 
     pub(super) fn look(&mut self, lock: &[u8]) -> Result<Answer> {
+        if let Some(holders) = self.holders(lock) {
+            return Ok(holders);
+        }
         let left = self.pttl(lock);
         Ok(match self.get(lock) {
             Ok(None) => Answer::Nil,

@@ -1,0 +1,123 @@
+use std::fmt;
+
+use crate::label::Label;
+use crate::lock_value::{self, Role};
+use crate::token::{Fingerprint, Token};
+
+/// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
+/// fingerprint, the label if there is one, and what it has if that is not the whole lock: `3fa9c1d2 (web-3:4711)`,
+/// `3fa9c1d2 (web-3:4711) in slot 2`, `3fa9c1d2 (web-3:4711) reading`.
+#[derive(Clone)]
+pub struct Holder {
+    token: Token,
+    label: Option<Label>,
+    role: Role,
+}
+
+impl Holder {
+    /// That of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data.
+    pub(crate) fn parse(value: &[u8], length: usize) -> Option<Holder> {
+        let (token, label) = lock_value::parse(value, length)?;
+        let role = Role::Lock;
+        Some(Holder { token, label, role })
+    }
+
+    /// That of a member of a lock's sorted set.
+    pub(crate) fn of_member(member: &[u8]) -> Option<Holder> {
+        let (role, token, label) = lock_value::parse_member(member)?;
+        Some(Holder { token, label, role })
+    }
+
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The fingerprint of the holder's token. The program that holds the lock gets the same from
+    /// [`Token::fingerprint`](crate::Token::fingerprint).
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.token.fingerprint()
+    }
+
+    /// The [label](crate::Options::label), if the holder gave its lock one.
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_ref().map(Label::as_str)
+    }
+
+    /// Which permit of a [semaphore](crate::Redlock::semaphore) it has, as [`Lock::slot`](crate::Lock::slot). `None`: it
+    /// is no semaphore.
+    pub fn slot(&self) -> Option<u32> {
+        match self.role {
+            Role::Permit(slot) => Some(slot.into()),
+            Role::Lock | Role::Reader => None,
+        }
+    }
+
+    /// Whether it has a [read lock](crate::Redlock::read_lock), beside which there may be others.
+    pub fn is_reader(&self) -> bool {
+        self.role == Role::Reader
+    }
+}
+
+/// The same token, and the same slot of a semaphore.
+impl PartialEq for Holder {
+    fn eq(&self, other: &Holder) -> bool {
+        (self.role, &self.token) == (other.role, &other.token)
+    }
+}
+
+impl Eq for Holder {}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.fingerprint())?;
+        if let Some(label) = &self.label {
+            write!(f, " ({})", label.as_str())?;
+        }
+        match self.role {
+            Role::Lock => Ok(()),
+            Role::Reader => f.write_str(" reading"),
+            Role::Permit(slot) => write!(f, " in slot {slot}"),
+        }
+    }
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Holder({self})")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::lock_value::TOKEN;
+
+    /// One with a token of this byte.
+    pub(crate) fn holder(token: u8, role: Role) -> Holder {
+        Holder {
+            token: Token::from_bytes([token; TOKEN]),
+            label: None,
+            role,
+        }
+    }
+
+    #[test]
+    fn it_says_what_it_has() {
+        for (role, text) in [
+            (Role::Lock, "07070707"),
+            (Role::Reader, "07070707 reading"),
+            (Role::Permit(2), "07070707 in slot 2"),
+        ] {
+            assert_eq!(holder(7, role).to_string(), text);
+        }
+        assert_eq!(holder(7, Role::Permit(2)).slot(), Some(2));
+        assert!(holder(7, Role::Reader).is_reader());
+        // A slot that was not acquired is another one.
+        assert_ne!(holder(7, Role::Permit(2)), holder(7, Role::Permit(1)));
+        assert_ne!(holder(7, Role::Permit(2)), holder(8, Role::Permit(2)));
+    }
+}

@@ -1,0 +1,376 @@
+//! What operators see of semaphores, read-write locks and locks on several names, and what they can do with them.
+
+use crate::support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use redlock_sync::{
+    Error, Fingerprint, Holder, ListedLock, Lock, LockState, Lockable, NodeState, Problem, Redlock,
+    Severity,
+};
+use support::*;
+
+/// A client whose locks have this label.
+fn labelled(servers: &[Server], label: &str) -> Redlock {
+    let options = options().label(label);
+    connected(servers).with_options(options).unwrap()
+}
+
+fn now(lockable: &Lockable) -> Lock {
+    lockable.try_acquire(TTL).unwrap().expect("there is room")
+}
+
+fn members(server: &Server, name: &str) -> i64 {
+    redis::from_redis_value(server.command(&["ZCARD", name])).unwrap()
+}
+
+/// All of them are on all nodes.
+fn settled(servers: &[Server], name: &str, count: i64) {
+    eventually("all nodes have them", || {
+        servers.iter().all(|server| members(server, name) == count)
+    });
+}
+
+fn state(redlock: &Redlock, name: &str) -> LockState {
+    redlock.inspect(name).unwrap().state()
+}
+
+fn only_holder(redlock: &Redlock, name: &str) -> Holder {
+    let state = state(redlock, name);
+    let holders: Vec<&Holder> = state.holders().map(|(holder, _)| holder).collect();
+    assert_eq!(holders.len(), 1, "{state:?}");
+    holders[0].clone()
+}
+
+fn fingerprints<'a>(locks: impl IntoIterator<Item = &'a Lock>) -> Vec<Fingerprint> {
+    let locks = locks.into_iter();
+    locks.map(|lock| lock.token().fingerprint()).collect()
+}
+
+#[test]
+fn permits_are_shown_by_slot_with_their_holders_and_times() {
+    let mut servers = Server::several(3);
+    let operator = redlock(&servers);
+    let gpus = ["web-1", "web-2", "web-3"].map(|label| {
+        let redlock = labelled(&servers, label);
+        redlock.semaphore("gpus", 4).unwrap()
+    });
+    let mut locks: Vec<Lock> = gpus.iter().map(now).collect();
+    settled(&servers, "gpus", 3);
+    locks.sort_by_key(Lock::slot);
+    // One node's answer is not needed.
+    servers[1].kill();
+    let inspection = operator.inspect("gpus").unwrap();
+    let LockState::Permits { holders, .. } = inspection.state() else {
+        panic!("{inspection:?}");
+    };
+    assert_eq!(holders.len(), 3);
+    for (lock, (holder, left)) in locks.iter().zip(&holders) {
+        assert_eq!(holder.fingerprint(), lock.token().fingerprint());
+        assert_eq!(holder.slot(), lock.slot());
+        assert!(holder.label().unwrap().starts_with("web-"));
+        assert!(*left <= TTL && *left > TTL / 2, "{left:?}");
+    }
+    for (node, _, seen) in inspection.nodes() {
+        match seen {
+            NodeState::Permits { holders: found, .. } => {
+                let both = found.iter().zip(&holders);
+                assert!(both.clone().all(|((one, _), (other, _))| one == other));
+                assert_eq!(both.count(), 3);
+            }
+            NodeState::Failed(_) => assert_eq!(node, 1),
+            other => panic!("{other:?}"),
+        }
+    }
+    let last = locks.pop().unwrap();
+    for lock in locks {
+        lock.release().unwrap();
+    }
+    assert_eq!(only_holder(&operator, "gpus").slot(), last.slot());
+    last.release().unwrap();
+    assert_eq!(state(&operator, "gpus"), LockState::Free);
+}
+
+#[test]
+fn readers_are_shown_and_a_writer_and_each_of_several_names_as_a_lock() {
+    let servers = Server::several(3);
+    let operator = redlock(&servers);
+    let redlock = labelled(&servers, "web-1");
+    let prices = redlock.read_lock("prices").unwrap();
+    let short = prices.acquire(TTL / 2).unwrap();
+    let long = now(&prices);
+    settled(&servers, "prices", 2);
+    let LockState::Readers { holders, .. } = state(&operator, "prices") else {
+        panic!("no readers");
+    };
+    let found: Vec<Fingerprint> = holders
+        .iter()
+        .map(|(holder, _)| holder.fingerprint())
+        .collect();
+    // The last to end first.
+    assert_eq!(found, fingerprints([&long, &short]));
+    assert!(
+        holders
+            .iter()
+            .all(|(holder, _)| holder.is_reader() && holder.label() == Some("web-1"))
+    );
+    drop((short, long));
+
+    let write = redlock.write_lock("prices").unwrap().acquire(TTL).unwrap();
+    let several = now(&redlock.several(["b", "a"]).unwrap());
+    for (name, lock) in [("prices", &write), ("a", &several), ("b", &several)] {
+        let holder = only_holder(&operator, name);
+        assert_eq!(holder.fingerprint(), lock.token().fingerprint());
+        assert_eq!((holder.label(), holder.slot()), (Some("web-1"), None));
+        assert!(!holder.is_reader());
+    }
+}
+
+/// A set that a test makes: a member, and when it ends from now on.
+fn plant(server: &Server, name: &str, head: &str, token: u8, left: i64) {
+    let time: Vec<i64> = redis::from_redis_value(server.command(&["TIME"])).unwrap();
+    let end = (time[0] * 1000 + left).to_string();
+    let member = [head.as_bytes(), &[token; 20]].concat();
+    server.command_bytes(&[b"ZADD", name.as_bytes(), end.as_bytes(), &member]);
+}
+
+#[test]
+fn what_is_over_or_damaged_or_of_others_is_no_holder() {
+    let servers = Server::several(1);
+    let operator = redlock(&servers);
+    let server = &servers[0];
+    plant(server, "over", "redlock:r000", 7, -1000);
+    assert_eq!(state(&operator, "over"), LockState::Free);
+    plant(server, "over", "redlock:r000", 8, 60_000);
+    assert_eq!(
+        only_holder(&operator, "over").fingerprint().to_string(),
+        "08080808"
+    );
+    // The end of the set is not that of its members.
+    plant(server, "damaged", "redlock:s001", 7, 50_000);
+    plant(server, "damaged", "by hand", 8, 60_000);
+    assert_eq!(only_holder(&operator, "damaged").slot(), Some(1));
+    plant(server, "others", "job", 7, 60_000);
+    server.command(&["RPUSH", "list", "redlock:s001"]);
+    for name in ["others", "list"] {
+        let state = state(&operator, name);
+        assert!(matches!(state, LockState::Blocked { .. }), "{state:?}");
+    }
+    let listing = operator.list(None).unwrap();
+    let names: Vec<&[u8]> = listing.locks().map(ListedLock::name).collect();
+    assert_eq!(names, [&b"damaged"[..], b"over"]);
+    assert_eq!(operator.list(Some("*")).unwrap().locks().count(), 4);
+}
+
+/// More than an answer has room for: those that last longest are shown.
+#[test]
+fn of_a_thousand_readers_many_are_shown() {
+    let servers = Server::several(1);
+    let operator = redlock(&servers);
+    let script = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], ARGV[1] + i, \
+        'redlock:r000' .. string.char(i % 256, i / 256) .. string.rep('\\200', 18) .. ARGV[2]) end";
+    let time: Vec<i64> = redis::from_redis_value(servers[0].command(&["TIME"])).unwrap();
+    let end = ((time[0] + 600) * 1000).to_string();
+    let label = [&b"\0redlock:"[..], &[b'x'; 64]].concat();
+    servers[0].command_bytes(&[
+        b"EVAL",
+        script.as_bytes(),
+        b"1",
+        b"a",
+        end.as_bytes(),
+        &label,
+    ]);
+    let LockState::Readers { holders, .. } = state(&operator, "a") else {
+        panic!("no readers");
+    };
+    assert!((400..1000).contains(&holders.len()), "{}", holders.len());
+    assert!(holders.is_sorted_by_key(|(_, left)| std::cmp::Reverse(*left)));
+    assert_eq!(operator.list(None).unwrap().locks().count(), holders.len());
+}
+
+#[test]
+fn a_broken_permit_or_read_lock_is_one_of_them_and_its_holder_learns_it() {
+    let servers = Server::several(3);
+    let (redlock, operator) = (labelled(&servers, "web"), redlock(&servers));
+    for lockable in [
+        redlock.semaphore("pool", 2).unwrap(),
+        redlock.read_lock("prices").unwrap(),
+    ] {
+        let name = String::from_utf8(lockable.resources().next().unwrap().to_vec()).unwrap();
+        let (mut broken, mut other) = (now(&lockable), now(&lockable));
+        settled(&servers, &name, 2);
+        let seen = state(&operator, &name);
+        let mut holders = seen.holders().map(|(holder, _)| holder);
+        let of = broken.token().fingerprint();
+        let holder = holders.find(|holder| holder.fingerprint() == of).unwrap();
+        assert!(operator.break_lock(&name, holder).unwrap());
+        settled(&servers, &name, 1);
+        assert!(!operator.break_lock(&name, holder).unwrap(), "once");
+        other.extend(TTL).unwrap();
+        assert!(matches!(broken.extend(TTL), Err(Error::Lost(_))));
+        let next = now(&lockable);
+        drop((next, other));
+        eventually("nothing is left", || {
+            servers.iter().all(|server| !server.exists(&name))
+        });
+    }
+}
+
+#[test]
+fn a_broken_name_of_several_loses_the_lock_on_all() {
+    let servers = Server::several(3);
+    let (redlock, operator) = (connected(&servers), redlock(&servers));
+    let mut lock = now(&redlock.several(["a", "b"]).unwrap());
+    let holder = only_holder(&operator, "a");
+    assert!(operator.break_lock("a", &holder).unwrap());
+    assert!(matches!(lock.extend(TTL), Err(Error::Lost(_))));
+    drop(lock);
+    eventually("nothing is left", || {
+        servers.iter().all(|server| server.keys().is_empty())
+    });
+}
+
+#[test]
+fn each_permit_and_reader_is_listed_and_what_lies_beside_them_is_not() {
+    let servers = Server::several(3);
+    let redlock = labelled(&servers, "web");
+    let pool = redlock.semaphore("pool", 3).unwrap();
+    let permits = [now(&pool), now(&pool)];
+    let reader = redlock.read_lock("prices").unwrap().acquire(TTL).unwrap();
+    permits[0].fencing_token().unwrap();
+    let several = now(&redlock.several(["a", "b"]).unwrap());
+    settled(&servers, "pool", 2);
+    settled(&servers, "prices", 1);
+    // A mark of a writer that waits.
+    let writer = redlock.write_lock("prices").unwrap();
+    let waited = writer.acquire_within(TTL, ms(100));
+    assert!(matches!(waited, Err(Error::Busy(_))));
+    servers[0].command(&[
+        "SET",
+        "{prices}:ww",
+        "1700000000000 0123456789abcdef",
+        "PX",
+        "60000",
+    ]);
+
+    plant(&servers[2], "leftover", "redlock:s001", 7, 60_000);
+    for server in &servers {
+        plant(server, "endless", "redlock:r000", 7, 60_000);
+    }
+    servers[2].command(&["PEXPIRE", "leftover", "60000"]);
+    let listing = redlock.list(None).unwrap();
+    let row = |lock: &ListedLock| {
+        let name = String::from_utf8(lock.name().to_vec()).unwrap();
+        let holder = lock.holder().unwrap();
+        (
+            name,
+            holder.slot(),
+            holder.is_reader(),
+            lock.nodes().count(),
+        )
+    };
+    let rows: Vec<_> = listing.locks().map(row).collect();
+    let mut slots: Vec<Option<u32>> = permits.iter().map(Lock::slot).collect();
+    slots.sort();
+    let expected = [
+        ("a", None, false, 3),
+        ("b", None, false, 3),
+        ("endless", None, true, 3),
+        ("leftover", Some(1), false, 1),
+        ("pool", slots[0], false, 3),
+        ("pool", slots[1], false, 3),
+        ("prices", None, true, 3),
+    ];
+    let expected = expected.map(|(name, slot, reads, on)| (name.to_owned(), slot, reads, on));
+    assert_eq!(rows, expected);
+    let problems = listing.locks().filter_map(ListedLock::problem);
+    assert_eq!(
+        problems.collect::<Vec<_>>(),
+        [Problem::NoExpiry, Problem::Minority]
+    );
+    let found = listing.locks().filter_map(ListedLock::holder);
+    let found: BTreeSet<String> = found
+        .map(|holder| holder.fingerprint().to_string())
+        .collect();
+    for lock in permits.iter().chain([&reader, &several]) {
+        assert!(found.contains(&lock.token().fingerprint().to_string()));
+    }
+    let permit = listing.locks().find(|lock| lock.name() == b"pool").unwrap();
+    assert!(permit.remaining().unwrap() > Duration::ZERO && permit.remaining().unwrap() <= TTL);
+}
+
+/// The README's user has what plain locks need.
+#[test]
+fn a_check_of_a_kind_tries_what_it_needs_and_that_of_a_plain_lock_does_not() {
+    let servers = Server::several(1);
+    let user = "ACL SETUSER few on >secret resetkeys ~shop:* ~{shop:* resetchannels &redlock:* -@all \
+        +set +get +del +pttl +pexpire +eval +evalsha +script|load +time +strlen +getrange +scan +exists +zadd +zrem \
+        +zrange +zpopmin +publish +subscribe +ping +info +config|get";
+    servers[0].command(&user.split_whitespace().collect::<Vec<_>>());
+    let url = servers[0].url().replace("://", "://few:secret@");
+    let redlock = Redlock::new([url])
+        .unwrap()
+        .with_options(options())
+        .unwrap();
+    let faults = |lockable: Option<&Lockable>| -> Vec<String> {
+        let report = match lockable {
+            None => redlock.check("shop:check").unwrap(),
+            Some(lockable) => lockable.check().unwrap(),
+        };
+        let faults = report
+            .findings()
+            .filter(|one| one.severity() == Severity::Fault);
+        let faults: Vec<String> = faults.map(ToString::to_string).collect();
+        assert_eq!(report.is_fit(), faults.is_empty(), "{report}");
+        faults
+    };
+    assert_eq!(faults(None), [""; 0]);
+    let kinds = [
+        redlock.semaphore("shop:check", 2).unwrap(),
+        redlock.read_lock("shop:check").unwrap(),
+        redlock.write_lock("shop:check").unwrap(),
+        redlock.several(["shop:check", "shop:check:2"]).unwrap(),
+    ];
+    for kind in &kinds {
+        let faults = faults(Some(kind));
+        assert!(
+            faults.len() == 1 && faults[0].contains("the lock is refused"),
+            "{kind:?}: {faults:?}"
+        );
+    }
+    servers[0].command(&[
+        "ACL",
+        "SETUSER",
+        "few",
+        "+type",
+        "+zscore",
+        "+zremrangebyscore",
+    ]);
+    let few = [true, true, false, false];
+    for (kind, few) in kinds.iter().zip(few) {
+        let faults = faults(Some(kind));
+        assert_eq!(faults.len(), usize::from(few), "{kind:?}: {faults:?}");
+        assert!(
+            faults
+                .iter()
+                .all(|fault| fault.contains("the lock is refused")),
+            "{faults:?}"
+        );
+    }
+    servers[0].command(&["ACL", "SETUSER", "few", "+pexpireat"]);
+    for kind in &kinds {
+        assert_eq!(faults(Some(kind)), [""; 0], "{kind:?}");
+    }
+    eventually("nothing is left", || servers[0].keys().is_empty());
+    // That name is in use.
+    let lock = redlock.acquire("shop:check", TTL).unwrap();
+    let report = kinds[0].check().unwrap();
+    let held = report
+        .findings()
+        .any(|one| one.to_string().contains("another holder has the lock"));
+    assert!(held && !report.is_checked(), "{report}");
+    drop(lock);
+    let names = String::from_utf8(kinds[3].resources().next().unwrap().to_vec());
+    assert_eq!(names.unwrap(), "shop:check");
+}
