@@ -228,8 +228,8 @@ impl Nodes {
                 });
                 let count = number as u64 + 1;
                 eventually("it is in the queue", || self.has_queue_of(count));
-                // Clocks count milliseconds.
-                std::thread::sleep(ms(5));
+                // What the order of arrival tells apart.
+                std::thread::sleep(ms(60));
             }
             held.release().unwrap();
         });
