@@ -3,7 +3,7 @@
 //! | chapter | what it answers |
 //! | --- | --- |
 //! | [`guarantees`] | What may I rely on, and what not? How is the validity of a lock computed? |
-//! | [`recipes`] | Several locks at once, handing a lock over, entering a lock again, and other short programs |
+//! | [`recipes`] | A pool of devices, one importer per shard, a writer beside readers, a transfer, handing a lock over, entering a lock again, and other short programs |
 //! | [`semaphores`] | At most k holders at a time, and which of the k each is |
 //! | [`read_write_locks`] | Many readers or one writer |
 //! | [`several_names`] | One lock on several names, or on none of them |

@@ -352,6 +352,30 @@ int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resou
 int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t resource_len,
                               uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
+/* The following take other locks than those on one name. `*out` is extended, kept alive, checked, leaked and released as any
+   lock; redlock_resume() cannot take it over. wait_ms as above; they fail as redlock_acquire_within(), and with CONFIG
+   at once if a majority of the nodes has another kind of lock under the name, or other data: one name is one kind.
+   The guide says what each is for, under "semaphores", "read_write_locks" and "several_names". */
+
+/* One lock on all of the n names, or on none of them: resources[i] has resource_lens[i] bytes. Their order does not
+   matter, and a name that is given twice counts once. redlock_lock_resource() gives the first in the order of their bytes.
+   CONFIG: no names, more than 1000 different ones, or more than 1 MiB of them. */
+int redlock_acquire_several(redlock_t *redlock, const void *const *resources, const size_t *resource_lens, size_t n,
+                            uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
+
+/* One of `permits` permits: at most so many holders at a time, in all processes that name the same number. CONFIG: not
+   from 1 to 1000. */
+int redlock_acquire_permit(redlock_t *redlock, const void *resource, size_t resource_len, uint32_t permits,
+                           uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
+
+/* A read lock, beside which others may have read locks, but no process a write lock or a plain lock. */
+int redlock_acquire_read(redlock_t *redlock, const void *resource, size_t resource_len,
+                         uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
+
+/* A write lock: it excludes all other locks on the name, and keeps out new readers while it waits. */
+int redlock_acquire_write(redlock_t *redlock, const void *resource, size_t resource_len,
+                          uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
+
 /* The length of a token: the random value that identifies one acquisition on the nodes. */
 #define REDLOCK_TOKEN_SIZE 20
 
@@ -384,6 +408,9 @@ uint32_t redlock_lock_extensions_left(const redlock_lock_t *lock);
 /* How many handles this thread has of a reentrant lock, this one included. 1 for any other, 0 for NULL and for
    one that has ended. */
 size_t redlock_lock_depth(const redlock_lock_t *lock);
+
+/* Which of the permits it is, from 0 on: no two valid holders have the same. -1: it is no permit, or NULL, or has ended. */
+int64_t redlock_lock_slot(const redlock_lock_t *lock);
 
 /* The token's REDLOCK_TOKEN_SIZE bytes (no string: no NUL is added), for redlock_resume(). Copies at
    most cap of them and returns how many there are. With the token it is possible to extend and release the

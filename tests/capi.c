@@ -194,6 +194,8 @@ static void count_loss(int reason, void *user)
 static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
 {
     static const char *const hole[] = {"redis://10.0.0.1", NULL};
+    const void *const names[] = {"a", "b", NULL};
+    const size_t lens[] = {1, 1, 1};
     uint8_t token[REDLOCK_TOKEN_SIZE] = {0};
     redlock_t *no_redlock = (redlock_t *)&token;
     redlock_lock_t *lock = (redlock_lock_t *)&token;
@@ -230,6 +232,29 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_acquire_reentrant(redlock, NULL, 1, TTL, 1, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_reentrant(redlock, "a", 1, TTL, 1, NULL));
     CHECK(redlock_lock_depth(NULL) == 0);
+    IS(REDLOCK_CONFIG, redlock_acquire_permit(NULL, "a", 1, 2, TTL, 1, &lock));
+    CHECK(lock == NULL);
+    IS(REDLOCK_CONFIG, redlock_acquire_permit(redlock, NULL, 1, 2, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_permit(redlock, "a", 1, 2, TTL, 1, NULL));
+    IS(REDLOCK_CONFIG, redlock_acquire_permit(redlock, "a", 1, 0, TTL, 1, &lock));
+    CHECK(last_error_has("0 permits: it must be 1 to 1000"));
+    IS(REDLOCK_CONFIG, redlock_acquire_read(NULL, "a", 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_read(redlock, NULL, 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_read(redlock, "a", 1, TTL, 1, NULL));
+    IS(REDLOCK_CONFIG, redlock_acquire_write(NULL, "a", 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_write(redlock, NULL, 1, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_write(redlock, "a", 1, TTL, 1, NULL));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(NULL, names, lens, 2, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(redlock, NULL, lens, 2, TTL, 1, &lock));
+    CHECK(last_error_has("resources is NULL"));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(redlock, names, NULL, 2, TTL, 1, &lock));
+    CHECK(last_error_has("resource_lens is NULL"));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(redlock, names, lens, 3, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(redlock, names, lens, 0, TTL, 1, &lock));
+    CHECK(last_error_has("no resources given"));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(redlock, names, lens, SIZE_MAX, TTL, 1, &lock));
+    IS(REDLOCK_CONFIG, redlock_acquire_several(redlock, names, lens, 2, TTL, 1, NULL));
+    CHECK(redlock_lock_slot(NULL) == -1);
     IS(REDLOCK_CONFIG, redlock_acquire_while(NULL, "a", 1, TTL, always, NULL, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, NULL, 1, TTL, always, NULL, &lock));
     IS(REDLOCK_CONFIG, redlock_acquire_while(redlock, "a", 1, TTL, NULL, NULL, &lock));
@@ -1293,6 +1318,62 @@ static void reentrant(redlock_t *redlock)
     OK(redlock_lock_release(other));
 }
 
+static void other_kinds(redlock_t *redlock)
+{
+    const void *const names[] = {"b", "a", "b"};
+    const size_t lens[] = {1, 1, 1};
+    redlock_lock_t *first, *second, *other;
+    char text[400], *line;
+    uint64_t left = 0;
+    int state = -1, broken = -1;
+    int64_t slot;
+
+    OK(redlock_acquire_permit(redlock, "pool", 4, 2, TTL, TWENTY_SECONDS, &first));
+    OK(redlock_acquire_permit(redlock, "pool", 4, 2, TTL, 0, &second));
+    CHECK(redlock_lock_slot(first) + redlock_lock_slot(second) == 1);
+    IS(REDLOCK_BUSY, redlock_acquire_permit(redlock, "pool", 4, 2, TTL, 0, &other));
+    CHECK(other == NULL);
+    OK(redlock_inspect(redlock, "pool", 4, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_PERMITS && left > 0 && left <= TTL);
+    line = strchr(text, '\n');
+    CHECK(line != NULL && strstr(text, " in slot 0\n") != NULL && strstr(line, " in slot 1") != NULL);
+    slot = redlock_lock_slot(first);
+    OK(redlock_lock_extend(first, TTL));
+    OK(redlock_lock_keep_alive(first, TTL));
+    CHECK(redlock_lock_slot(first) == slot);
+    OK(redlock_lock_release(first));
+    OK(redlock_acquire_permit(redlock, "pool", 4, 2, TTL, TWENTY_SECONDS, &first));
+    CHECK(redlock_lock_slot(first) == slot);
+    OK(redlock_lock_release(second));
+    OK(redlock_inspect(redlock, "pool", 4, text, sizeof text, &left, &state));
+    OK(redlock_break_lock(redlock, "pool", 4, text, &broken));
+    CHECK(broken == 1);
+    IS(REDLOCK_LOST, redlock_lock_release(first));
+
+    OK(redlock_acquire_read(redlock, "rw", 2, TTL, TWENTY_SECONDS, &first));
+    OK(redlock_acquire_read(redlock, "rw", 2, TTL, 0, &second));
+    CHECK(redlock_lock_slot(first) == -1);
+    IS(REDLOCK_BUSY, redlock_acquire_write(redlock, "rw", 2, TTL, 0, &other));
+    OK(redlock_inspect(redlock, "rw", 2, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_READERS && strstr(text, " reading\n") != NULL);
+    IS(REDLOCK_CONFIG, redlock_acquire_permit(redlock, "rw", 2, 2, TTL, TWENTY_SECONDS, &other));
+    CHECK(last_error_has("is in use as a read-write lock"));
+    OK(redlock_lock_release(first));
+    OK(redlock_lock_release(second));
+    OK(redlock_acquire_write(redlock, "rw", 2, TTL, TWENTY_SECONDS, &first));
+    IS(REDLOCK_BUSY, redlock_acquire_read(redlock, "rw", 2, TTL, 0, &other));
+    OK(redlock_lock_release(first));
+
+    OK(redlock_acquire_several(redlock, names, lens, 3, TTL, TWENTY_SECONDS, &first));
+    CHECK(redlock_lock_resource(first, text, sizeof text) == 1 && text[0] == 'a');
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "b", 1, TTL, &other));
+    IS(REDLOCK_BUSY, redlock_acquire_several(redlock, names, lens, 1, TTL, 0, &other));
+    OK(redlock_lock_ensure(first, 1));
+    OK(redlock_lock_release(first));
+    OK(redlock_try_acquire(redlock, "b", 1, TTL, &other));
+    OK(redlock_lock_release(other));
+}
+
 int main(int argc, char **argv)
 {
     const char *urls[3];
@@ -1326,6 +1407,7 @@ int main(int argc, char **argv)
     labels_and_what_is_shown(urls);
     kept_alive(urls);
     reentrant(redlock);
+    other_kinds(redlock);
     log_messages(urls);
     a_lock_outlives_its_client(urls);
     errors_name_the_nodes_and_belong_to_the_thread();

@@ -50,6 +50,20 @@ lock = locks.try_lock("größe", ttl=60)
 lock.release()
 raises(Config, lambda: lock.extend(60))
 
+# Semaphores, read-write locks, several names.
+with locks.permit("pool", 2, ttl=60) as one, locks.permit("pool", 2, ttl=60, wait=0) as two:
+    assert {one.slot, two.slot} == {0, 1}
+    raises(Busy, lambda: locks.permit("pool", 2, ttl=60, wait=0))
+    raises(Config, lambda: locks.read_lock("pool", ttl=60))
+raises(Config, lambda: locks.permit("pool", 0, ttl=60))
+with locks.read_lock("rw", ttl=60) as one, locks.read_lock("rw".encode(), ttl=60):
+    assert one.slot is None
+    raises(Busy, lambda: locks.write_lock("rw", ttl=60, wait=0))
+locks.write_lock("rw", ttl=60).release()
+with locks.several(["größe", b"other"], ttl=60):
+    assert locks.try_lock("größe", ttl=60) is None and locks.try_lock("other", ttl=60) is None
+raises(Config, lambda: locks.several([], ttl=60))
+
 # A wait without an end, while another thread waits, too.
 lock = locks.lock("größe", ttl=60, wait=math.inf)
 others = [threading.Thread(target=lambda: locks.lock("größe", ttl=60, wait=math.inf).release()) for _ in range(3)]

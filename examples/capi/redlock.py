@@ -15,7 +15,7 @@ call that waits holds up no other thread of Python, and is not interrupted by Ct
 import ctypes
 import functools
 import math
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 
 class Error(Exception):
@@ -63,6 +63,10 @@ _FALLIBLE = {
     "redlock_connect": [c_void_p],
     "redlock_acquire": [c_void_p, c_char_p, c_size_t, c_uint64, _HANDLE],
     "redlock_acquire_within": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
+    "redlock_acquire_permit": [c_void_p, c_char_p, c_size_t, c_uint32, c_uint64, c_uint64, _HANDLE],
+    "redlock_acquire_read": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
+    "redlock_acquire_write": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
+    "redlock_acquire_several": [c_void_p, POINTER(c_char_p), POINTER(c_size_t), c_size_t, c_uint64, c_uint64, _HANDLE],
     "redlock_lock_ensure": [c_void_p, c_uint64],
     "redlock_lock_extend": [c_void_p, c_uint64],
     "redlock_lock_fencing_token": [c_void_p, POINTER(c_uint64)],
@@ -79,6 +83,7 @@ _OTHERS = {
     "redlock_lock_is_valid": ([c_void_p], c_int),
     "redlock_lock_remaining_ms": ([c_void_p], c_uint64),
     "redlock_lock_lost_reason": ([c_void_p], c_int),
+    "redlock_lock_slot": ([c_void_p], c_int64),
     "redlock_lock_leak": ([c_void_p], None),
 }
 
@@ -112,6 +117,11 @@ def _ms(seconds):
     if seconds < 0:
         raise Config(f"a time of {seconds} s: it cannot be negative")
     return 2**64 - 1 if math.isinf(seconds) else min(round(seconds * 1000), 2**64 - 1)
+
+
+def _bytes(name):
+    name = name.encode() if isinstance(name, str) else name
+    return name, len(name)
 
 
 class Lock:
@@ -148,6 +158,12 @@ class Lock:
         if self._library.redlock_lock_is_valid(self._handle):
             return None
         return REASONS.get(self._library.redlock_lock_lost_reason(self._handle), "over")
+
+    @property
+    def slot(self):
+        """Which of the permits of a semaphore it is, from 0 on; None for other locks."""
+        slot = self._library.redlock_lock_slot(self._handle)
+        return None if slot < 0 else slot
 
     def wait_lost(self, timeout):
         """Waits until a lock that is kept alive is lost, then raises Lost. Returns if it is still held after `timeout`."""
@@ -198,6 +214,7 @@ class Redlock:
         array = (c_char_p * len(urls))(*[url.encode() for url in urls])
         self._library.redlock_new(array, len(urls), byref(handle))
         self._handle = handle
+        self._wait = options.get("wait", 10)
         for name, value in options.items():
             if name not in OPTIONS:
                 raise Config(f"no option {name}: there are {', '.join(OPTIONS)}")
@@ -210,12 +227,35 @@ class Redlock:
 
     def lock(self, name, ttl, wait=None):
         """Takes the lock `name`. Waits while others hold it: for the option `wait` (10 s), or for `wait` seconds."""
-        name = name.encode() if isinstance(name, str) else name
         handle = c_void_p()
         if wait is None:
-            self._library.redlock_acquire(self._handle, name, len(name), _ms(ttl), byref(handle))
+            self._library.redlock_acquire(self._handle, *_bytes(name), _ms(ttl), byref(handle))
         else:
-            self._library.redlock_acquire_within(self._handle, name, len(name), _ms(ttl), _ms(wait), byref(handle))
+            self._library.redlock_acquire_within(self._handle, *_bytes(name), _ms(ttl), _ms(wait), byref(handle))
+        return Lock(self._library, handle)
+
+    def permit(self, name, permits, ttl, wait=None):
+        """One of so many permits of the semaphore `name`. Its `slot` tells which."""
+        return self._other("permit", [*_bytes(name), permits], ttl, wait)
+
+    def read_lock(self, name, ttl, wait=None):
+        """A lock beside which others may read."""
+        return self._other("read", _bytes(name), ttl, wait)
+
+    def write_lock(self, name, ttl, wait=None):
+        """A lock beside which none may read or write."""
+        return self._other("write", _bytes(name), ttl, wait)
+
+    def several(self, names, ttl, wait=None):
+        """One lock on all of these names, or on none of them."""
+        names, lengths = zip(*map(_bytes, names)) if names else ((), ())
+        arrays = (c_char_p * len(names))(*names), (c_size_t * len(names))(*lengths)
+        return self._other("several", [*arrays, len(names)], ttl, wait)
+
+    def _other(self, kind, what, ttl, wait):
+        handle = c_void_p()
+        wait = self._wait if wait is None else wait
+        getattr(self._library, f"redlock_acquire_{kind}")(self._handle, *what, _ms(ttl), _ms(wait), byref(handle))
         return Lock(self._library, handle)
 
     def try_lock(self, name, ttl):

@@ -1,5 +1,5 @@
 //! The C interface. Its manual is `redlock.h`; here stands only how it is done: errors and panics at the boundary in this
-//! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire`, what it has only while it is kept alive in `kept`, its
+//! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire` and `kinds`, what it has only while it is kept alive in `kept`, its
 //! callbacks in `callback`, what is shown to people in `look`, log messages in `log`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
@@ -18,6 +18,7 @@ mod acquire;
 mod callback;
 mod client;
 mod kept;
+mod kinds;
 mod lock;
 mod log;
 mod look;

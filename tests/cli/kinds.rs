@@ -355,11 +355,12 @@ fn inspect_and_list_show_slots_and_readers_with_their_hosts() {
     for job in &readers {
         assert!(writer.contains(&format!(":{}", job.pid())), "{writer}");
     }
-    let [first, second] = slots;
-    end(second);
-    let full = said(&["--slots", "1"], "pool");
-    assert!(full.contains("another has the lock \"pool\": "), "{full}");
-    end(first);
+    let third = stays(&fleet, &["--slots", "3"], "pool");
+    let full = said(&["--slots", "3"], "pool");
+    assert!(full.contains("others have the lock \"pool\": "), "{full}");
+    for job in slots.iter().chain([&third]) {
+        assert!(full.contains(&format!(":{}", job.pid())), "{full}");
+    }
 }
 
 #[test]

@@ -468,6 +468,41 @@ unsafe extern "C" {
     fn redlock_lock_hold_left_ms(lock: Handle) -> u64;
     fn redlock_lock_wait_lost(lock: Handle, timeout: u64) -> c_int;
     fn redlock_lock_lost_reason(lock: Handle) -> c_int;
+    fn redlock_acquire_several(
+        client: Handle,
+        resources: *const *const c_void,
+        lens: *const usize,
+        n: usize,
+        ttl: u64,
+        wait: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_acquire_permit(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        permits: u32,
+        ttl: u64,
+        wait: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_acquire_read(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        ttl: u64,
+        wait: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_acquire_write(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        ttl: u64,
+        wait: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_lock_slot(lock: Handle) -> i64;
     fn redlock_lock_on_lost(
         lock: Handle,
         function: Option<extern "C" fn(c_int, *mut c_void)>,
@@ -547,6 +582,38 @@ fn end(kind: usize, handle: Handle, leak: bool) {
     }
 }
 
+/// A permit, a read lock, a write lock, or a lock on several names.
+///
+/// # Safety
+///
+/// As the header demands it.
+unsafe fn other_kind(
+    client: Handle,
+    pick: &mut impl FnMut(u64) -> usize,
+    (resource, len): (*const c_void, usize),
+    (ttl, wait): (u64, u64),
+    out: *mut Handle,
+) -> c_int {
+    let permits = [0, 1, 3, 1000, u32::MAX][pick(5)];
+    let n = [0, 1, 3, usize::MAX >> 4][pick(4)];
+    let (names, lens) = ([resource, null(), resource], [len, 0, len]);
+    let names = if pick(10) == 0 {
+        null()
+    } else {
+        names.as_ptr()
+    };
+    let lens = if pick(10) == 0 { null() } else { lens.as_ptr() };
+    // SAFETY: the caller says so; the arrays have three elements, and a number that no array has is refused.
+    unsafe {
+        match pick(4) {
+            0 => redlock_acquire_several(client, names, lens, n, ttl, wait, out),
+            1 => redlock_acquire_permit(client, resource, len, permits, ttl, wait, out),
+            2 => redlock_acquire_read(client, resource, len, ttl, wait, out),
+            _ => redlock_acquire_write(client, resource, len, ttl, wait, out),
+        }
+    }
+}
+
 /// Calls functions in random order with random handles and values until `until`.
 fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: Instant) -> u64 {
     const NUMBERS: [u64; 12] = [
@@ -603,7 +670,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
             buf.as_mut_ptr()
         };
         let mut token = [0_u8; 20];
-        let what = pick(31);
+        let what = pick(34);
         // SAFETY: handles are null or alive, for as long as their slot is being read; buffers have
         // the lengths that are passed.
         let status = unsafe {
@@ -708,6 +775,19 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
                     let f = (pick(3) > 0).then_some(logged as LogFn);
                     let max_level = c_int::try_from(pick(8)).unwrap() - 1;
                     redlock_set_log(max_level, f, null_mut())
+                }
+                30 => made(
+                    client.with(|c| {
+                        other_kind(c, &mut pick, (resource, len), (number, short), out_to)
+                    }),
+                    LOCK,
+                    &locks[pick(8)],
+                    out,
+                ),
+                31 | 32 => {
+                    let slot = lock.with(|lock| redlock_lock_slot(lock));
+                    assert!((-1..1000).contains(&slot));
+                    0
                 }
                 29 => {
                     redlock_last_error(buf_to.cast(), cap);

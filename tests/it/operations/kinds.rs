@@ -6,15 +6,26 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redlock_sync::{
-    Error, Fingerprint, Holder, ListedLock, Lock, LockState, Lockable, NodeState, Problem, Redlock,
-    Severity,
+    Error, Fingerprint, Holder, ListedLock, Lock, LockState, Lockable, NodeState, Options, Problem,
+    Redlock, Severity,
 };
 use support::*;
 
-/// A client whose locks have this label.
+/// Nothing here depends on a node's being away.
+fn patient() -> Options {
+    options().node_timeout(ms(5000))
+}
+
+fn client(servers: &[Server]) -> Redlock {
+    let redlock = Redlock::new(urls(servers)).unwrap();
+    redlock.with_options(patient()).unwrap()
+}
+
+/// With a connection to each node, and with this label.
 fn labelled(servers: &[Server], label: &str) -> Redlock {
-    let options = options().label(label);
-    connected(servers).with_options(options).unwrap()
+    let redlock = client(servers);
+    all_vote(&redlock, servers);
+    redlock.with_options(patient().label(label)).unwrap()
 }
 
 fn now(lockable: &Lockable) -> Lock {
@@ -51,7 +62,7 @@ fn fingerprints<'a>(locks: impl IntoIterator<Item = &'a Lock>) -> Vec<Fingerprin
 #[test]
 fn permits_are_shown_by_slot_with_their_holders_and_times() {
     let mut servers = Server::several(3);
-    let operator = redlock(&servers);
+    let operator = client(&servers);
     let gpus = ["web-1", "web-2", "web-3"].map(|label| {
         let redlock = labelled(&servers, label);
         redlock.semaphore("gpus", 4).unwrap()
@@ -95,7 +106,7 @@ fn permits_are_shown_by_slot_with_their_holders_and_times() {
 #[test]
 fn readers_are_shown_and_a_writer_and_each_of_several_names_as_a_lock() {
     let servers = Server::several(3);
-    let operator = redlock(&servers);
+    let operator = client(&servers);
     let redlock = labelled(&servers, "web-1");
     let prices = redlock.read_lock("prices").unwrap();
     let short = prices.acquire(TTL / 2).unwrap();
@@ -138,7 +149,7 @@ fn plant(server: &Server, name: &str, head: &str, token: u8, left: i64) {
 #[test]
 fn what_is_over_or_damaged_or_of_others_is_no_holder() {
     let servers = Server::several(1);
-    let operator = redlock(&servers);
+    let operator = client(&servers);
     let server = &servers[0];
     plant(server, "over", "redlock:r000", 7, -1000);
     assert_eq!(state(&operator, "over"), LockState::Free);
@@ -167,7 +178,7 @@ fn what_is_over_or_damaged_or_of_others_is_no_holder() {
 #[test]
 fn of_a_thousand_readers_many_are_shown() {
     let servers = Server::several(1);
-    let operator = redlock(&servers);
+    let operator = client(&servers);
     let script = "for i = 1, 1000 do redis.call('ZADD', KEYS[1], ARGV[1] + i, \
         'redlock:r000' .. string.char(i % 256, i / 256) .. string.rep('\\200', 18) .. ARGV[2]) end";
     let time: Vec<i64> = redis::from_redis_value(servers[0].command(&["TIME"])).unwrap();
@@ -192,7 +203,7 @@ fn of_a_thousand_readers_many_are_shown() {
 #[test]
 fn a_broken_permit_or_read_lock_is_one_of_them_and_its_holder_learns_it() {
     let servers = Server::several(3);
-    let (redlock, operator) = (labelled(&servers, "web"), redlock(&servers));
+    let (redlock, operator) = (labelled(&servers, "web"), client(&servers));
     for lockable in [
         redlock.semaphore("pool", 2).unwrap(),
         redlock.read_lock("prices").unwrap(),
@@ -220,7 +231,7 @@ fn a_broken_permit_or_read_lock_is_one_of_them_and_its_holder_learns_it() {
 #[test]
 fn a_broken_name_of_several_loses_the_lock_on_all() {
     let servers = Server::several(3);
-    let (redlock, operator) = (connected(&servers), redlock(&servers));
+    let (redlock, operator) = (labelled(&servers, ""), client(&servers));
     let mut lock = now(&redlock.several(["a", "b"]).unwrap());
     let holder = only_holder(&operator, "a");
     assert!(operator.break_lock("a", &holder).unwrap());
@@ -311,7 +322,7 @@ fn a_check_of_a_kind_tries_what_it_needs_and_that_of_a_plain_lock_does_not() {
     let url = servers[0].url().replace("://", "://few:secret@");
     let redlock = Redlock::new([url])
         .unwrap()
-        .with_options(options())
+        .with_options(patient())
         .unwrap();
     let faults = |lockable: Option<&Lockable>| -> Vec<String> {
         let report = match lockable {

@@ -1,0 +1,122 @@
+//! Semaphores, read-write locks and locks on several names.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+use super::client::{Client, redlock_of};
+use super::lock::{Handle, Held, handle};
+use super::*;
+use crate::{Lockable, Redlock};
+
+/// More names than any array of a program has.
+const MAX_NAMES: usize = 1 << 20;
+
+fn acquire(
+    client: Option<&Client>,
+    (ttl, wait): (u64, u64),
+    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+    lockable: impl FnOnce(&Redlock) -> Result<Lockable, Failure>,
+) -> c_int {
+    make(out, || {
+        let lockable = lockable(&redlock_of(client)?)?;
+        let lock = lockable.acquire_within(ms(ttl), ms(wait))?;
+        Ok(Handle::new(lock))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_acquire_several(
+    client: Option<&Client>,
+    resources: *const *const c_void,
+    lens: *const usize,
+    n: usize,
+    ttl: u64,
+    wait: u64,
+    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+) -> c_int {
+    acquire(client, (ttl, wait), out, |redlock| {
+        if n > MAX_NAMES {
+            return Err(Failure::config(format!("{n} resources given")));
+        }
+        let mut names: Vec<&[u8]> = Vec::new();
+        if n > 0 {
+            if resources.is_null() {
+                return Err(Failure::null("resources"));
+            }
+            if lens.is_null() {
+                return Err(Failure::null("resource_lens"));
+            }
+            // SAFETY: neither is null, and the header demands that both have n elements.
+            let (resources, lens) = unsafe {
+                let resources = std::slice::from_raw_parts(resources, n);
+                (resources, std::slice::from_raw_parts(lens, n))
+            };
+            for (resource, len) in resources.iter().zip(lens) {
+                // SAFETY: the header demands it.
+                names.push(unsafe { bytes(*resource, *len)? });
+            }
+        }
+        Ok(redlock.several(names)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_acquire_permit(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    permits: u32,
+    ttl: u64,
+    wait: u64,
+    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+) -> c_int {
+    acquire(client, (ttl, wait), out, |redlock| {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        Ok(redlock.semaphore(resource, permits)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_acquire_read(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    ttl: u64,
+    wait: u64,
+    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+) -> c_int {
+    acquire(client, (ttl, wait), out, |redlock| {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        Ok(redlock.read_lock(resource)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_acquire_write(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    ttl: u64,
+    wait: u64,
+    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+) -> c_int {
+    acquire(client, (ttl, wait), out, |redlock| {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        Ok(redlock.write_lock(resource)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_slot(lock: Option<&Handle>) -> i64 {
+    let slot = value(|| {
+        Ok(match &*handle(lock)?.read()? {
+            Held::Plain(lock) => lock.slot(),
+            Held::Kept(lock) => lock.slot(),
+            Held::Reentrant(_) | Held::Ended => None,
+        })
+    });
+    slot.map_or(-1, i64::from)
+}
