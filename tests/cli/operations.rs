@@ -578,12 +578,14 @@ fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
     let lock = |lock: &Value| {
         let of_one = [
             "holder",
+            "kind",
             "label",
             "name",
             "nodes",
             "of",
             "problem",
             "remaining_ms",
+            "slot",
         ];
         assert_eq!(keys(lock), of_one);
         assert_eq!(lock["of"], servers.len());
