@@ -655,8 +655,10 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         everywhere(&servers, &[b"SET", b"day", &TOKEN, b"PX", b"86400000"]);
         set(&servers[0], "on two", &TOKEN, LONG);
         set(&servers[2], "on two", &TOKEN, LONG);
-        let found =
-            [["--older", "1h"].as_slice(), &["--leaked"]].map(|more| listed(&servers, more));
+        let found = [["--older", "1h"].as_slice(), &["--leaked"]].map(|more| {
+            let patient = ["--node-timeout", "10s", "--connect-timeout", "10s"];
+            listed(&servers, &[more, &patient].concat())
+        });
         held.release().unwrap();
         waiter.join().unwrap().unwrap();
         found
