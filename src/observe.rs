@@ -18,6 +18,9 @@ use crate::sync::lock;
 /// next holder may come before the [`Ended`](Event::Ended) of the last, and a count of the holders of one resource may
 /// be two for a moment.
 ///
+/// Permits and read locks are locks of their own, and name what they share. A lock on [several](crate::Redlock::several)
+/// names is one, and names the first in the order of their bytes.
+///
 /// A resource may name a user or an account. For a label of a metric, use its kind (such as `account`), not its name.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -3,11 +3,12 @@
 use crate::support;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redlock_sync::{
-    Error, Fingerprint, Holder, ListedLock, Lock, LockState, Lockable, NodeState, Options, Problem,
-    Redlock, Severity,
+    Error, Event, Fingerprint, Holder, ListedLock, Lock, LockState, Lockable, NodeState, Options,
+    Problem, Redlock, Severity,
 };
 use support::*;
 
@@ -270,7 +271,8 @@ fn each_permit_and_reader_is_listed_and_what_lies_beside_them_is_not() {
         plant(server, "endless", "redlock:r000", 7, 60_000);
     }
     servers[2].command(&["PEXPIRE", "leftover", "60000"]);
-    let listing = redlock.list(None).unwrap();
+    // Between two looks it waits for node timeouts.
+    let listing = support::redlock(&servers).list(None).unwrap();
     let row = |lock: &ListedLock| {
         let name = String::from_utf8(lock.name().to_vec()).unwrap();
         let holder = lock.holder().unwrap();
@@ -309,6 +311,107 @@ fn each_permit_and_reader_is_listed_and_what_lies_beside_them_is_not() {
     }
     let permit = listing.locks().find(|lock| lock.name() == b"pool").unwrap();
     assert!(permit.remaining().unwrap() > Duration::ZERO && permit.remaining().unwrap() <= TTL);
+}
+
+/// What an observer was told, in words.
+fn told(event: &Event<'_>) -> Option<String> {
+    let (what, resource) = match event {
+        Event::Acquired { resource, .. } => ("acquired".to_owned(), resource),
+        Event::NotAcquired {
+            resource, error, ..
+        } => {
+            let of = error
+                .resource()
+                .map_or("none", |name| str::from_utf8(name).unwrap());
+            (
+                format!("not acquired (busy: {}, {of})", error.is_busy()),
+                resource,
+            )
+        }
+        Event::Extended { resource, .. } => ("extended".to_owned(), resource),
+        Event::NotExtended { resource, .. } => ("not extended".to_owned(), resource),
+        Event::Lost {
+            resource, reason, ..
+        } => (format!("lost {reason:?}"), resource),
+        Event::Ended { resource, how, .. } => (format!("ended {how:?}"), resource),
+        // Nodes may be slow to connect at any time.
+        _ => return None,
+    };
+    Some(format!("{what} {}", str::from_utf8(resource).unwrap()))
+}
+
+#[test]
+fn events_name_the_lock_or_the_first_of_its_names_and_each_permit_and_reader_is_one() {
+    let servers = Server::several(3);
+    let (all, operator) = (Arc::new(Mutex::new(Vec::new())), client(&servers));
+    let heard = all.clone();
+    let note = move |event: &Event<'_>| heard.lock().unwrap().extend(told(event));
+    let redlock = client(&servers).with_observer(note);
+    all_vote(&redlock, &servers);
+    let events = || std::mem::take(&mut *all.lock().unwrap());
+    events();
+    let lines = |name: &str, what: &[&str]| -> Vec<String> {
+        what.iter().map(|what| format!("{what} {name}")).collect()
+    };
+    for (lockable, other, name) in [
+        (
+            redlock.semaphore("pool", 1),
+            redlock.semaphore("pool", 1),
+            "pool",
+        ),
+        (
+            redlock.read_lock("prices"),
+            redlock.write_lock("prices"),
+            "prices",
+        ),
+        (
+            redlock.write_lock("prices"),
+            redlock.read_lock("prices"),
+            "prices",
+        ),
+        (
+            redlock.several(["b", "a"]),
+            redlock.several(["c", "b", "a"]),
+            "a",
+        ),
+    ] {
+        let (lockable, other) = (lockable.unwrap(), other.unwrap());
+        let mut lock = now(&lockable);
+        lock.extend(2 * TTL).unwrap();
+        let denied = other.try_acquire(TTL).unwrap();
+        assert!(denied.is_none());
+        lock.release().unwrap();
+        let busy = format!("not acquired (busy: true, {name})");
+        let expected = ["acquired", "extended", &busy, "ended Released"];
+        assert_eq!(events(), lines(name, &expected), "{lockable:?}");
+
+        let mut lock = now(&lockable);
+        let holder = only_holder(&operator, name);
+        assert!(operator.break_lock(name, &holder).unwrap());
+        assert!(lock.extend(2 * TTL).is_err());
+        drop(lock);
+        let expected = ["acquired", "not extended", "lost Taken", "ended WasLost"];
+        let mut heard = events();
+        heard.sort_by_key(|one| expected.iter().position(|word| one.starts_with(word)));
+        assert_eq!(heard, lines(name, &expected), "{lockable:?}");
+        eventually("nothing is left", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+    }
+    // Two permits are two locks, and another kind of lock is none.
+    let pool = redlock.semaphore("pool", 2).unwrap();
+    let permits = [now(&pool), now(&pool)];
+    assert!(redlock.read_lock("pool").unwrap().acquire(TTL).is_err());
+    drop(permits);
+    let other = "not acquired (busy: false, none)";
+    let expected = [
+        "acquired",
+        "acquired",
+        other,
+        "ended Dropped",
+        "ended Dropped",
+    ];
+    assert_eq!(events(), lines("pool", &expected));
 }
 
 /// The README's user has what plain locks need.
