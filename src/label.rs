@@ -45,7 +45,7 @@ impl Label {
 
 /// Nothing that `Debug` escapes, but for quotes and the backslash: what cannot be seen, or turns the order of what is
 /// shown behind it.
-fn is_printable(text: &str) -> bool {
+pub(crate) fn is_printable(text: &str) -> bool {
     let plain = text.replace(['"', '\'', '\\'], "");
     plain.escape_debug().eq(plain.chars())
 }

@@ -241,6 +241,8 @@ mod observe;
 mod ops;
 /// What can be set.
 mod options;
+/// What stands before the names of all locks.
+mod prefix;
 /// The protocol, pure.
 mod protocol;
 /// Locks that a thread can lock again.

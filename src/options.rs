@@ -5,6 +5,7 @@ use crate::config_error::ConfigError;
 use crate::credentials::{Ask, Credentials};
 use crate::label::Label;
 use crate::net::trust;
+use crate::prefix::Prefix;
 use crate::protocol::quorum::Ttl;
 use crate::tls::Tls;
 
@@ -35,6 +36,7 @@ pub struct Options {
     pub(crate) restart_guard: Option<Duration>,
     pub(crate) fair: bool,
     pub(crate) label: Option<Label>,
+    pub(crate) prefix: Prefix,
     pub(crate) tls: Tls,
     pub(crate) credentials: Option<Ask>,
 }
@@ -50,6 +52,7 @@ impl Default for Options {
             restart_guard: None,
             fair: false,
             label: None,
+            prefix: Prefix::default(),
             tls: Tls::new(),
             credentials: None,
         }
@@ -228,6 +231,33 @@ impl Options {
         self
     }
 
+    /// What stands before the name of each lock on the nodes, in its keys and in the names of channels: so that all programs
+    /// of a team keep to the patterns that its user is permitted, and teams that share nodes do not meet. Programs that
+    /// use the same locks need the same prefix.
+    ///
+    /// Every name that is given to this crate, and every name that it gives, is without the prefix: resources, errors, log
+    /// lines, events, and what [`list`](crate::Redlock::list) shows, which looks at no other keys.
+    /// The key is the prefix and the name, and the [keys beside it](crate::guide::operations#names-of-keys) follow from
+    /// that, so another program reaches the lock `nightly` of the prefix `team:` as `team:nightly`. For that prefix a user
+    /// needs the patterns `~team:*`, `~{team:*` and `&team:*`; for a prefix in braces, `{team}:`, only `~{team}:*` and
+    /// `&{team}:*`.
+    ///
+    /// At most 64 bytes of printable text without spaces. Another prefix means new connections. Empty by default.
+    ///
+    /// ```
+    /// use redlock_sync::{Options, Redlock};
+    ///
+    /// let redlock = Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
+    ///     .with_options(Options::new().prefix("team:"))?;
+    /// // redlock.acquire("nightly", …) uses the key team:nightly.
+    /// # Ok::<(), redlock_sync::Error>(())
+    /// ```
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl AsRef<str>) -> Options {
+        self.prefix = Prefix::new(prefix.as_ref());
+        self
+    }
+
     /// A closure that gives the user and the password of each new connection, in place of those in the nodes' URLs: for
     /// passwords that change while the program runs, and for tokens that expire. It is called with the node's
     /// host and port, as in `10.0.0.1:6379` (or with the path of its Unix socket).
@@ -291,6 +321,7 @@ impl Options {
         if let Some(label) = &self.label {
             label.validate()?;
         }
+        self.prefix.validate()?;
         let (min, max) = self.retry_delay;
         if min > max {
             return Err(ConfigError::new(format!(
@@ -305,6 +336,7 @@ impl Options {
         self.node_timeout == other.node_timeout
             && self.connect_timeout == other.connect_timeout
             && self.restart_guard == other.restart_guard
+            && self.prefix == other.prefix
             && self.tls == other.tls
             && self.credentials == other.credentials
     }
@@ -346,6 +378,11 @@ mod tests {
             ),
             (Options::new().label("x".repeat(65)), "65 bytes long"),
             (Options::new().label("a\0"), "control characters"),
+            (
+                Options::new().prefix("x".repeat(65)),
+                "the prefix is 65 bytes long",
+            ),
+            (Options::new().prefix("team 1:"), "without spaces"),
         ];
         for (options, expected) in bad {
             let text = options.validate().unwrap_err().to_string();

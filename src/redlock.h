@@ -248,6 +248,14 @@ int redlock_set_tls(redlock_t *redlock, const char *roots, size_t roots_len, con
    CONFIG: it is longer, or not printable (nothing is changed then), a forked child. */
 int redlock_set_label(redlock_t *redlock, const char *label);
 
+/* What stands before the name of each lock on the nodes: in its keys, and in the names of channels. All names in calls,
+   errors and log lines are without it. Programs that use the same locks need the same prefix. With "team:" the lock
+   nightly has the key team:nightly, and a user needs the patterns ~team:*, ~{team:* and &team:*; with "{team}:" only
+   ~{team}:* and &{team}:*. At most 64 bytes of printable UTF-8 without spaces; NULL or "": none, the default. Best set
+   before the first lock: it means new connections.
+   CONFIG: it is longer, or not printable (nothing is changed then), a forked child. */
+int redlock_set_prefix(redlock_t *redlock, const char *prefix);
+
 /* Connects to all nodes now, which otherwise the first lock does, and asks each whether it answers: for
    programs that should fail at their start. Blocks for at most a connect timeout and five node timeouts.
    OK: a majority answers (the log names the nodes that do not). UNAVAILABLE: no majority answers;

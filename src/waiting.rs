@@ -10,6 +10,7 @@ use crate::net::driver::Driver;
 use crate::net::leader::Waiter;
 use crate::net::nodes::Nodes;
 use crate::net::subscription::Subscription;
+use crate::prefix::Prefix;
 use crate::protocol::operation::Outcome;
 use crate::protocol::process::Process;
 use crate::protocol::queue::Channel;
@@ -26,6 +27,8 @@ const COUNTERS: usize = 1024;
 /// The threads of this process that wait for locks, and what this process knows of waiters elsewhere.
 pub(crate) struct Waiting {
     queues: Mutex<WaitQueues<Arc<Waiter>>>,
+    /// Of keys and channels.
+    prefix: Prefix,
     /// No lock has a queue, so a release need not look for the next waiter.
     idle: AtomicBool,
     /// The number of locks held here, by a hash of their resource.
@@ -42,6 +45,7 @@ impl Waiting {
         let queues = WaitQueues::new(nodes.peers().len(), channel, nodes.node_timeout, rng);
         Waiting {
             queues: Mutex::new(queues),
+            prefix: nodes.prefix.clone(),
             idle: AtomicBool::new(true),
             held_here: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
         }
@@ -152,10 +156,14 @@ impl Waiting {
         let Some(channel) = self.with(|queues| queues.channel()) else {
             return Ok(());
         };
-        let mut subscription = Subscription::open(&info, &channel.name(), timeout)?;
+        let mut subscription =
+            Subscription::open(&info, &self.prefix.key(&channel.bytes()), timeout)?;
         self.with(|queues| queues.subscribed(node, clock::instant()));
         while self.still_needed(node) {
-            let Some(resource) = subscription.receive()? else {
+            let Some(key) = subscription.receive()? else {
+                continue;
+            };
+            let Some(resource) = self.prefix.name(&key) else {
                 continue;
             };
             let (resource, now) = (Arc::from(resource), clock::instant());

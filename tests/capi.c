@@ -583,6 +583,19 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_HELD && text[0] != 0 && strchr(text, '(') == NULL);
     OK(redlock_lock_release(lock));
+    /* Its key is beside the other, and both have the name "shown". */
+    IS(REDLOCK_CONFIG, redlock_set_prefix(NULL, "team:"));
+    IS(REDLOCK_CONFIG, redlock_set_prefix(labelled, "two words"));
+    CHECK(last_error_has("without spaces"));
+    IS(REDLOCK_CONFIG, redlock_set_prefix(labelled, "\xff"));
+    OK(redlock_set_prefix(labelled, "team:"));
+    OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
+    OK(redlock_set_prefix(labelled, NULL));
+    OK(redlock_inspect(labelled, "shown", 5, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_FREE);
+    OK(redlock_inspect(labelled, "team:shown", 10, text, sizeof text, &left, &state));
+    CHECK(state == REDLOCK_STATE_HELD);
+    OK(redlock_lock_release(lock));
     IS(REDLOCK_CONFIG, redlock_inspect(labelled, "", 0, text, sizeof text, &left, &state));
     CHECK(state == REDLOCK_STATE_UNKNOWN && text[0] == 0);
     IS(REDLOCK_CONFIG, redlock_inspect(NULL, "a", 1, text, sizeof text, &left, &state));

@@ -53,6 +53,7 @@ class Config(Error, ValueError):
 ERRORS = {1: Busy, 2: Lost, 3: TooSlow, 4: Unavailable, 5: ExtensionLimit, 7: Config}
 OPTIONS = ["wait", "retry_delay_min", "retry_delay_max", "node_timeout", "connect_timeout", "max_extensions",
            "restart_guard", "fair"]  # the numbers from 1 on
+TEXTS = {"label": "redlock_set_label", "prefix": "redlock_set_prefix"}
 REASONS = {1: "taken", 2: "expired", 3: "hold limit"}
 
 _HANDLE = POINTER(c_void_p)
@@ -60,6 +61,8 @@ _HANDLE = POINTER(c_void_p)
 _FALLIBLE = {
     "redlock_new": [POINTER(c_char_p), c_size_t, _HANDLE],
     "redlock_set": [c_void_p, c_int, c_uint64],
+    "redlock_set_label": [c_void_p, c_char_p],
+    "redlock_set_prefix": [c_void_p, c_char_p],
     "redlock_connect": [c_void_p],
     "redlock_acquire": [c_void_p, c_char_p, c_size_t, c_uint64, _HANDLE],
     "redlock_acquire_within": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
@@ -204,7 +207,8 @@ class Lock:
 class Redlock:
     """The nodes: one, or 3 or 5 independent ones. Make one for the whole program, for all its threads.
 
-    `options` are those of `redlock_set`: wait=30, node_timeout=0.5, fair=True, and so on."""
+    `options` are those of `redlock_set`, `redlock_set_label` and `redlock_set_prefix`: wait=30, node_timeout=0.5,
+    fair=True, label="web-3:4711", prefix="team:", and so on."""
 
     _handle = None
 
@@ -216,8 +220,11 @@ class Redlock:
         self._handle = handle
         self._wait = options.get("wait", 10)
         for name, value in options.items():
+            if name in TEXTS:
+                getattr(self._library, TEXTS[name])(handle, value.encode())
+                continue
             if name not in OPTIONS:
-                raise Config(f"no option {name}: there are {', '.join(OPTIONS)}")
+                raise Config(f"no option {name}: there are {', '.join([*OPTIONS, *TEXTS])}")
             number = int(value) if name in ("max_extensions", "fair") else _ms(value)
             self._library.redlock_set(handle, OPTIONS.index(name) + 1, number)
 

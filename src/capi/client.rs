@@ -73,8 +73,13 @@ impl Settings {
         self.with(options)
     }
 
-    pub(super) fn labelled(self, label: &str) -> Result<Settings, Failure> {
+    fn labelled(self, label: &str) -> Result<Settings, Failure> {
         let options = self.options.clone().label(label);
+        self.with(options)
+    }
+
+    fn prefixed(self, prefix: &str) -> Result<Settings, Failure> {
+        let options = self.options.clone().prefix(prefix);
         self.with(options)
     }
 
@@ -184,7 +189,7 @@ unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-pub(super) fn change(
+fn change(
     client: Option<&Client>,
     new: impl FnOnce(Settings) -> Result<Settings, Failure>,
 ) -> Result<(), Failure> {
@@ -204,6 +209,39 @@ pub(super) fn change(
     // May be the last to use its connections, and wait for what they owe.
     drop(old);
     Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_label(client: Option<&Client>, label: *const c_char) -> c_int {
+    status(|| {
+        // SAFETY: the header demands it.
+        let label = unsafe { text(label, "the label")? };
+        change(client, |settings| settings.labelled(label))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_prefix(client: Option<&Client>, prefix: *const c_char) -> c_int {
+    status(|| {
+        // SAFETY: the header demands it.
+        let prefix = unsafe { text(prefix, "the prefix")? };
+        change(client, |settings| settings.prefixed(prefix))
+    })
+}
+
+/// Null is the empty text.
+///
+/// # Safety
+///
+/// `text` is null, or a string.
+unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Ok("");
+    }
+    // SAFETY: the caller vouches for it.
+    let text = unsafe { CStr::from_ptr(text) };
+    let not_text = |_| Failure::config(format!("{what} is not UTF-8"));
+    text.to_str().map_err(not_text)
 }
 
 #[unsafe(no_mangle)]

@@ -1,28 +1,11 @@
-//! What people and monitoring ask: whether nodes are fit, and who has a lock, which they may break. And the label, by which they
-//! know a holder.
+//! What people and monitoring ask: whether nodes are fit, and who has a lock, which they may break.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
-use super::client::{Client, change, redlock_of};
+use super::client::{Client, redlock_of};
 use super::*;
 use crate::{Inspection, LockState, NodeState};
-
-#[unsafe(no_mangle)]
-extern "C" fn redlock_set_label(client: Option<&Client>, label: *const c_char) -> c_int {
-    status(|| {
-        let label = match label.is_null() {
-            true => "",
-            false => {
-                // SAFETY: not null, and the header demands a string.
-                let label = unsafe { CStr::from_ptr(label) };
-                let not_text = |_| Failure::config("the label is not UTF-8");
-                label.to_str().map_err(not_text)?
-            }
-        };
-        change(client, |settings| settings.labelled(label))
-    })
-}
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_check(

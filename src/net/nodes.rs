@@ -19,6 +19,7 @@ use crate::net::trust::Trust;
 use crate::observe::Observer;
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
+use crate::prefix::Prefix;
 use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event;
 use crate::protocol::guard::Guard;
@@ -37,6 +38,7 @@ pub(crate) struct Nodes {
     trust: Trust,
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) prefix: Prefix,
     pub(crate) observer: Observer,
     pub(crate) abandoned_threads: AbandonedThreads,
     purpose: Purpose,
@@ -83,10 +85,10 @@ impl Nodes {
             connect: options.connect_timeout,
         };
         let guard = options.restart_guard.map(Guard::new);
-        let rng = getrandom::u64().unwrap_or(1);
+        let (prefix, rng) = (options.prefix.clone(), getrandom::u64().unwrap_or(1));
         let none = || infos.iter().map(|_| None).collect();
         let leader = Leader::new(none());
-        let core = Core::new(addresses, timeouts, guard, rng, clock::instant());
+        let core = Core::new(addresses, timeouts, guard, prefix, rng, clock::instant());
         let state = State {
             core,
             handed_over: none(),
@@ -107,6 +109,7 @@ impl Nodes {
             abandoned_threads: AbandonedThreads::default(),
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
+            prefix: options.prefix.clone(),
             purpose: match guard {
                 Some(_) => Purpose::GuardedLocks,
                 None => Purpose::Locks,

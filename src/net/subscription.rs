@@ -24,13 +24,13 @@ impl Subscription {
     /// Connects and subscribes, all within `timeout`.
     pub(crate) fn open(
         info: &Peer,
-        channel: &str,
+        channel: &[u8],
         timeout: Duration,
     ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
         let (mut connection, handshake) = Connection::open(info, timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();
-        resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel.as_bytes()]], None);
+        resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel]], None);
         connection.send(&bytes, until, clock::instant())?;
         let mut subscription = Subscription {
             connection,
@@ -50,7 +50,7 @@ impl Subscription {
         }
     }
 
-    /// The resource of the next message, if one comes within a second. After an error the subscription has ended.
+    /// The key in the next message, if one comes within a second. After an error the subscription has ended.
     pub(crate) fn receive(&mut self) -> Result<Option<Vec<u8>>, Cause> {
         let until = clock::instant() + QUIET;
         loop {
@@ -58,8 +58,8 @@ impl Subscription {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Some(reply) => {
                     self.pinged = false;
-                    if let Some(resource) = queue::message(reply) {
-                        return Ok(Some(resource));
+                    if let Some(key) = queue::message(reply) {
+                        return Ok(Some(key));
                     }
                 }
                 None if clock::instant() < until => self.read(until)?,

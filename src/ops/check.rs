@@ -9,6 +9,7 @@ use crate::error::{Cause, Error};
 use crate::lockable::Lockable;
 use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
 use crate::ops::query::Query;
+use crate::prefix::Prefix;
 use crate::protocol::companions::Companion;
 use crate::protocol::kind::Kind;
 use crate::protocol::means::Means;
@@ -92,11 +93,13 @@ impl Redlock {
         let guard = self.options().restart_guard;
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (_, node_timeout) = self.timeouts();
-        let answers = self.query(QUESTIONS, move |query| ask(query, &key, ttl));
+        let prefix = self.options().prefix.clone();
+        let answers = self.query(QUESTIONS, move |query| ask(query, &key, &prefix, ttl));
         let nodes = self.peers().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
-            probe,
+            probe: &self.options().prefix.key(probe),
+            prefix: self.options().prefix.as_str(),
             node_timeout,
             guard,
             max_ttl: None,
@@ -105,6 +108,7 @@ impl Redlock {
             findings: judge(&facts, rules),
             nodes: facts.into_iter().map(NodeFacts).collect(),
             probe: rules.probe.to_vec(),
+            prefix: self.options().prefix.clone(),
             node_timeout,
             guard,
         })
@@ -149,13 +153,13 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
 }
 
 /// Asks a node for everything that the rules need.
-fn ask(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Said, Cause> {
+fn ask(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Said, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
     let [info, config] = query.ask(&bytes)?;
-    let probe = try_lock(query, key, ttl)?;
-    let beside = try_keys_beside(query, key)?;
+    let probe = try_lock(query, key, prefix, ttl)?;
+    let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = clock_offset(query)?;
     Ok(Said {
         place: query.ip().map_or(Place::Unknown, Place::Ip),
@@ -187,7 +191,7 @@ fn refusal(reply: Reply) -> Cause {
 }
 
 /// What every lock does, on one node.
-fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
+fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Probe, Cause> {
     // So that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
@@ -217,7 +221,7 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
     ];
     let mut bytes = Vec::new();
     for (_, action) in &steps {
-        action.pack(key, means, &mut bytes);
+        action.pack(key, prefix, means, &mut bytes);
     }
     let replies = query.ask::<3>(&bytes)?;
     // What is refused whatever the name is says more than that the name is refused.
@@ -242,16 +246,12 @@ fn try_lock(query: &mut Query, key: &Key, ttl: Ttl) -> Result<Probe, Cause> {
 }
 
 /// Why scripts may not use the keys beside the lock. The one that is tried uses none of them.
-fn try_keys_beside(query: &mut Query, key: &Key) -> Result<Option<Cause>, Cause> {
+fn try_keys_beside(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
     let beside = [Companion::Queue, Companion::Turn, Companion::Counter];
-    let [queue, turn, counter] = beside.map(|one| one.key(&key.resource).concat());
+    let [queue, turn, counter] = beside.map(|one| one.key(key).concat());
     let script: &[&[u8]] = &[b"EVAL", b"return 1", b"4"];
     let mut bytes = Vec::new();
-    resp::pack(
-        &mut bytes,
-        &[script, &[&key.resource, &queue, &turn, &counter]],
-        None,
-    );
+    resp::pack(&mut bytes, &[script, &[key, &queue, &turn, &counter]], None);
     let [reply] = query.ask(&bytes)?;
     Ok(match reply {
         Reply::Error(text) if refuses_companions(&text) => Some(Cause::refused(&text)),
@@ -312,6 +312,7 @@ pub struct Report {
     nodes: Vec<NodeFacts>,
     /// What they were held against.
     probe: Vec<u8>,
+    prefix: Prefix,
     node_timeout: Duration,
     guard: Option<Duration>,
 }
@@ -324,6 +325,7 @@ impl Report {
         let facts: Vec<Facts> = self.nodes.iter().map(|node| node.0.clone()).collect();
         let rules = Rules {
             probe: &self.probe,
+            prefix: self.prefix.as_str(),
             node_timeout: self.node_timeout,
             guard: self.guard,
             max_ttl: Some(max_ttl),

@@ -148,7 +148,9 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules<'a> {
     /// The name of the lock that is tried.
+    /// The key, with the prefix.
     pub(crate) probe: &'a [u8],
+    pub(crate) prefix: &'a str,
     pub(crate) node_timeout: Duration,
     /// The restart guard's `max_ttl`.
     pub(crate) guard: Option<Duration>,
@@ -352,7 +354,10 @@ impl<'a> Findings<'a> {
     fn keys_beside(&mut self, node: usize, refused: &Cause) {
         let probe = self.rules.probe;
         let [open, name, end] = Companion::Queue.key(probe);
-        let prefix = name.split_inclusive(|byte| *byte == b':').next();
+        let prefix = match self.rules.prefix {
+            "" => name.split_inclusive(|byte| *byte == b':').next(),
+            prefix => Some(prefix.as_bytes()),
+        };
         let prefix = prefix.filter(|prefix| prefix.len() < name.len());
         let text = format!(
             "this user may not use the keys beside a lock, such as \"{}\" ({}), so releases notify no waiter there, and it \
@@ -689,6 +694,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const RULES: Rules<'_> = Rules {
         probe: b"probe",
+        prefix: "",
         node_timeout: Duration::from_millis(50),
         guard: None,
         max_ttl: None,

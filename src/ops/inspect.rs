@@ -46,12 +46,9 @@ impl Redlock {
     /// ```
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let resource = checked(resource.as_ref())?;
+        let key = self.options().prefix.key(&resource);
         let mut look = Vec::new();
-        resp::pack(
-            &mut look,
-            &[&[b"EVAL", INSPECT.text, b"1", &resource]],
-            None,
-        );
+        resp::pack(&mut look, &[&[b"EVAL", INSPECT.text, b"1", &key]], None);
         let answers = self.query(1, move |query| {
             let [reply] = query.ask(&look)?;
             seen(reply)

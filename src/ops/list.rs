@@ -11,6 +11,7 @@ use crate::lock_value::Role;
 use crate::ops::holder::Holder;
 use crate::ops::query::{Query, SendPart};
 use crate::ops::scan::{Key, Page, What, scan};
+use crate::prefix::Prefix;
 use crate::protocol::quorum::{NodeSet, majority};
 use crate::redlock::Redlock;
 use crate::text::address;
@@ -27,6 +28,9 @@ impl Redlock {
     ///
     /// Without a pattern: all keys whose values look like locks of this crate. With a pattern (a glob of Redis' `SCAN`,
     /// such as `shop:*`): all keys that it matches, but for those that this crate keeps beside its locks.
+    ///
+    /// With a [prefix](crate::Options::prefix) only the keys that begin with it are read; the pattern and the names that are
+    /// listed are without it.
     ///
     /// It reads all keys by `SCAN`, `GETRANGE` and `PTTL`, a thousand at a time, and changes nothing. It uses connections
     /// of its own, to all nodes in parallel. Each node has [`connect_timeout`](crate::Options::connect_timeout) to be
@@ -90,10 +94,8 @@ pub(crate) fn list(
         }
         answers
     };
-    found.add(look(
-        What::Pattern(pattern.map(<[u8]>::to_vec)),
-        NodeSet::ALL,
-    ));
+    let what = What::keys(&redlock.options().prefix, pattern);
+    found.add(look(what, NodeSet::ALL));
     for _ in 1..LOOKS {
         let names = found.suspects();
         if names.is_empty() || !found.has_majority() {
@@ -111,9 +113,10 @@ pub(crate) fn list(
     };
     Ok(Listing {
         nodes,
+        prefix: redlock.options().prefix.clone(),
         keys,
         failed: found.failed.iter().map(address).collect(),
-        locks: found.listed(),
+        locks: found.listed(&redlock.options().prefix),
     })
 }
 
@@ -121,6 +124,7 @@ pub(crate) fn list(
 #[derive(Clone, Debug)]
 pub struct Listing {
     nodes: usize,
+    prefix: Prefix,
     keys: usize,
     failed: Vec<(usize, String, Cause)>,
     locks: Vec<ListedLock>,
@@ -148,6 +152,11 @@ impl Listing {
         self.nodes
     }
 
+    /// What stands before the names on the nodes: the [prefix](crate::Options::prefix).
+    pub fn prefix(&self) -> &str {
+        self.prefix.as_str()
+    }
+
     /// How many keys were looked at, on all nodes together.
     pub fn keys(&self) -> usize {
         self.keys
@@ -165,7 +174,7 @@ pub struct ListedLock {
 }
 
 impl ListedLock {
-    /// The key's name.
+    /// The key's name, without the [prefix](crate::Options::prefix).
     pub fn name(&self) -> &[u8] {
         &self.name
     }
@@ -314,7 +323,7 @@ impl Found {
     }
 
     /// By name.
-    fn listed(&self) -> Vec<ListedLock> {
+    fn listed(&self, prefix: &Prefix) -> Vec<ListedLock> {
         let listed = |lock: &Lock| {
             let mut left: Vec<Duration> = lock.on.values().copied().collect();
             left.sort_unstable_by(|a, b| b.cmp(a));
@@ -326,7 +335,7 @@ impl Found {
                 lock.minority.then_some(Problem::Minority)
             };
             ListedLock {
-                name: lock.key.name.clone(),
+                name: prefix.name(&lock.key.name).unwrap_or_default().to_vec(),
                 holder: lock.key.holder.clone(),
                 on: lock.on.clone(),
                 remaining: last.copied().unwrap_or_default(),
@@ -388,7 +397,11 @@ mod tests {
                 lock.problem(),
             )
         };
-        found.listed().into_iter().map(brief).collect()
+        found
+            .listed(&Prefix::default())
+            .into_iter()
+            .map(brief)
+            .collect()
     }
 
     fn lock(nodes: usize, problem: Option<Problem>) -> Vec<Brief> {
@@ -486,7 +499,7 @@ mod tests {
         for (name, key, beside) in [
             ("{a}:w", &hash, true),
             ("{a}:w", &of(&token), false),
-            ("{a}:wt", &of(b"redlock:3f"), true),
+            ("{a}:wt", &of(b"team:redlock:3f"), true),
             ("{a}:wt", &of(&token), false),
             ("{a}:fence", &of(b"1795336800000001"), true),
             ("{a}:fence", &of(&token), false),

@@ -9,7 +9,9 @@ use crate::lock_value;
 use crate::ops::holder::Holder;
 use crate::ops::inspect::member;
 use crate::ops::query::{Query, SendPart};
+use crate::prefix::Prefix;
 use crate::protocol::companions::Companion;
+use crate::protocol::queue;
 use crate::protocol::scripts::INSPECT;
 use crate::protocol::server_error::{Meaning, without_arguments};
 
@@ -65,7 +67,7 @@ impl Key {
             None => is(Companion::Queue),
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
-                let is_turn = value.starts_with(b"redlock:");
+                let is_turn = queue::is_channel(value);
                 let is_mark = value.first().is_some_and(u8::is_ascii_digit);
                 is(Companion::Turn) && is_turn
                     || is(Companion::Counter) && is_number
@@ -77,9 +79,23 @@ impl Key {
 
 /// The keys that are asked for.
 pub(crate) enum What {
-    /// Those that a glob matches; without one, those that look like locks.
-    Pattern(Option<Vec<u8>>),
+    /// Those that a glob matches; perhaps only those of them that look like locks.
+    Pattern {
+        glob: Option<Vec<u8>>,
+        only_locks: bool,
+    },
     Names(Vec<Vec<u8>>),
+}
+
+impl What {
+    /// Those that a glob matches behind the prefix; without one, those that look like locks.
+    pub(crate) fn keys(prefix: &Prefix, pattern: Option<&[u8]>) -> What {
+        let all = (!prefix.as_str().is_empty()).then_some(&b"*"[..]);
+        What::Pattern {
+            glob: pattern.or(all).map(|names| prefix.glob(names)),
+            only_locks: pattern.is_none(),
+        }
+    }
 }
 
 /// The number of keys looked at, and those that count.
@@ -102,13 +118,16 @@ pub(crate) fn scan(query: &mut Query, what: &What, send: SendPart<'_, Page>) -> 
             }
             Ok(())
         }
-        What::Pattern(pattern) => scan_all(&mut connection, pattern.as_deref(), send),
+        What::Pattern { glob, only_locks } => {
+            scan_all(&mut connection, glob.as_deref(), *only_locks, send)
+        }
     }
 }
 
 fn scan_all(
     connection: &mut Questions<'_>,
-    pattern: Option<&[u8]>,
+    glob: Option<&[u8]>,
+    only_locks: bool,
     send: SendPart<'_, Page>,
 ) -> Result<(), Cause> {
     let mut cursor = b"0".to_vec();
@@ -117,14 +136,14 @@ fn scan_all(
         connection.query.renew();
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor);
-        if let Some(pattern) = pattern {
-            scan.arg("MATCH").arg(pattern);
+        if let Some(glob) = glob {
+            scan.arg("MATCH").arg(glob);
         }
         scan.arg("COUNT").arg(PAGE);
         let names: Vec<Vec<u8>>;
         (cursor, names) = connection.ask(&scan)?;
         let mut page = keys(connection, &names)?;
-        page.retain(|key| !key.is_beside_a_lock() && (pattern.is_some() || key.holder.is_some()));
+        page.retain(|key| !key.is_beside_a_lock() && (!only_locks || key.holder.is_some()));
         (pages, seen) = (pages + 1, seen + names.len());
         if !send((names.len(), page)) || cursor == b"0" {
             return Ok(());

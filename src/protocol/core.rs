@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeErrors};
+use crate::prefix::Prefix;
 use crate::protocol::confirm::{Confirm, Confirmation};
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
@@ -80,6 +81,7 @@ impl<W> Core<W> {
         addresses: impl Iterator<Item = Arc<str>>,
         timeouts: Timeouts,
         guard: Option<Guard>,
+        prefix: Prefix,
         seed: u64,
         now: Instant,
     ) -> Core<W> {
@@ -91,7 +93,7 @@ impl<W> Core<W> {
             majority_at: None,
             closed_at: None,
             rng: Rng::new(seed),
-            operations: Operations::new(),
+            operations: Operations::new(prefix),
             confirmation: Confirmation::default(),
             notified_elsewhere: NotifiedElsewhere::default(),
             answers: Vec::new(),
@@ -376,8 +378,9 @@ impl<W> Core<W> {
         let mut out = Output { bytes, start, now };
         let node = &mut self.nodes[at];
         // Releases come first, or a lock that is free already would be denied.
-        let all =
-            node.ping(&mut out) || mutant(Mutant::ReleasesLast) || node.write_releases(&mut out);
+        let all = node.ping(&mut out)
+            || mutant(Mutant::ReleasesLast)
+            || node.write_releases(&self.operations.prefix, &mut out);
         if all && node.is_connected() {
             self.reader.sent();
             let view = self.view();
@@ -386,7 +389,7 @@ impl<W> Core<W> {
         }
         let node = &mut self.nodes[at];
         if mutant(Mutant::ReleasesLast) {
-            node.write_releases(&mut out);
+            node.write_releases(&self.operations.prefix, &mut out);
         }
         node.sending(&out);
         if all {
@@ -397,7 +400,8 @@ impl<W> Core<W> {
     /// Appends the operations that are to be sent to a node: the releases, or the others.
     fn write_operations(&mut self, at: usize, releases: bool, view: &View, out: &mut Output<'_>) {
         for slot in self.operations.slots() {
-            let (operation, node) = (&mut self.operations[slot], &mut self.nodes[at]);
+            let (operation, prefix) = self.operations.with_prefix(slot);
+            let node = &mut self.nodes[at];
             if operation.is_release() != releases || !operation.to_send(view, out.now).has(at) {
                 continue;
             }
@@ -411,16 +415,16 @@ impl<W> Core<W> {
                 release: releases.then(|| key.clone()),
                 alone: operation.op.only_write,
                 retries: false,
-                named: means.names_companions(action, key),
+                named: means.names_companions(action, key, prefix),
                 loads: loads.is_some(),
             };
             node.wire_mut().expect(pending, out);
             if means.is_usual(action) {
                 out.bytes.extend_from_slice(&operation.bytes);
             } else {
-                action.pack(key, means, out.bytes);
+                action.pack(key, prefix, means, out.bytes);
             }
-            node.write_deferred(out);
+            node.write_deferred(prefix, out);
         }
     }
 
@@ -561,7 +565,8 @@ impl<W> Core<W> {
             wire.forget_loaded();
             return true;
         }
-        let (learned, lack) = wire.learn(error, pending.named, key);
+        let prefix = &self.operations.prefix;
+        let (learned, lack) = wire.learn(error, pending.named, key, prefix);
         self.events.lacks(at, lack, now);
         learned
     }

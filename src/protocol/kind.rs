@@ -11,9 +11,11 @@
 //!
 //! One name is one kind at a time (rule R53): a node that finds another one there refuses, and tells which it is.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::prefix::Prefix;
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::queue::LockInfo;
@@ -79,11 +81,18 @@ pub(crate) enum Ask {
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'a> {
     pub(crate) resource: &'a [u8],
+    pub(crate) prefix: &'a Prefix,
     pub(crate) token: &'a Token,
     /// The token, and perhaps a label.
     pub(crate) value: &'a [u8],
     /// Keys beside the lock may be named.
     pub(crate) companions: bool,
+}
+
+impl<'a> Named<'a> {
+    fn key(self) -> Cow<'a, [u8]> {
+        self.prefix.key(self.resource)
+    }
 }
 
 impl Kind {
@@ -222,10 +231,10 @@ impl Kind {
             }
             Kind::Read { .. } => self.pack_member(ask, lock, "redlock:r000", &mut call),
             Kind::Several(names) => {
-                let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
-                self.pack_names(ask, lock, &names, &mut call);
+                let keys: Vec<_> = names.iter().map(|name| lock.prefix.key(name)).collect();
+                self.pack_names(ask, lock, &keys, &mut call);
             }
-            _ => self.pack_names(ask, lock, &[lock.resource], &mut call),
+            _ => self.pack_names(ask, lock, &[lock.key()], &mut call),
         }
         call.pack(out);
     }
@@ -234,7 +243,8 @@ impl Kind {
     fn pack_member(&self, ask: Ask, lock: Named<'_>, head: &str, call: &mut Call) {
         let member = [head.as_bytes(), lock.value].concat();
         let id = lock.token.as_bytes();
-        call.key(lock.resource);
+        let key = lock.key();
+        call.key(&key);
         match (ask, self) {
             (Ask::Acquire(ttl), Kind::Permit { permits, .. }) => {
                 call.arg(lock.value).number(ttl.millis());
@@ -243,7 +253,7 @@ impl Kind {
             }
             (Ask::Acquire(ttl), kind) => {
                 if lock.companions {
-                    call.key(&Companion::Mark.key(lock.resource).concat());
+                    call.key(&Companion::Mark.key(&key).concat());
                 }
                 let waited = match kind {
                     Kind::Read { waited } => *waited,
@@ -258,22 +268,22 @@ impl Kind {
                 call.arg(id).arg(&member);
             }
             (Ask::Fence(at_least), _) => {
-                call.key(&Companion::Counter.key(lock.resource).concat());
+                call.key(&Companion::Counter.key(&key).concat());
                 call.arg(id).number(at_least).arg(&member);
             }
         }
     }
 
-    fn pack_names(&self, ask: Ask, lock: Named<'_>, names: &[&[u8]], call: &mut Call) {
+    fn pack_names(&self, ask: Ask, lock: Named<'_>, keys: &[Cow<'_, [u8]>], call: &mut Call) {
         let id = lock.token.as_bytes();
         let writer = match self {
             Kind::Write(mark) => format!("{:016x}", mark.writer),
             _ => String::new(),
         };
-        names.iter().for_each(|name| call.key(name));
+        keys.iter().for_each(|key| call.key(key));
         let mut companions = |companion: Companion| {
-            for name in names {
-                call.key(&companion.key(name).concat());
+            for key in keys {
+                call.key(&companion.key(key).concat());
             }
         };
         match (ask, self) {
@@ -300,7 +310,7 @@ impl Kind {
                     companions(Companion::Queue);
                     companions(Companion::Mark);
                 }
-                call.arg(id).number(names.len() as u64);
+                call.arg(id).number(keys.len() as u64);
                 call.arg(writer.as_bytes());
             }
             (Ask::Fence(at_least), _) => {
@@ -510,6 +520,7 @@ mod tests {
         let (id, value) = (&[7_u8; 20][..], [&[7; 20][..], b"\0redlock:web"].concat());
         let lock = Named {
             resource: b"a",
+            prefix: &Prefix::default(),
             token: &token,
             value: &value,
             companions: true,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::error::Cause;
+use crate::prefix::Prefix;
 use crate::protocol::companions;
 use crate::protocol::server_error::{
     is_not_loaded, refuses_companions, refuses_delete, refuses_scripts, without_arguments,
@@ -172,6 +173,7 @@ impl Means {
         error: &str,
         named: bool,
         names: Names<'_>,
+        prefix: &Prefix,
         alone: &mut Alone,
     ) -> bool {
         if is_not_loaded(error) {
@@ -186,7 +188,10 @@ impl Means {
             return false;
         }
         let is_cluster = error.starts_with("CROSSSLOT") && names.1.is_none();
-        if is_cluster && companions::are_elsewhere(names.0) && self.beside != Beside::None {
+        if is_cluster
+            && companions::are_elsewhere(&prefix.key(names.0))
+            && self.beside != Beside::None
+        {
             self.beside = Beside::InSlot;
         } else if is_cluster || alone.add(names) {
             self.beside = Beside::None;
@@ -205,7 +210,13 @@ mod tests {
 
     fn learn(means: &mut Means, error: &str, named: bool, name: &str) -> bool {
         let name = Arc::from(name.as_bytes());
-        means.learn(error, named, (&name, None), &mut Alone::default())
+        means.learn(
+            error,
+            named,
+            (&name, None),
+            &Prefix::default(),
+            &mut Alone::default(),
+        )
     }
 
     #[test]
@@ -256,7 +267,9 @@ mod tests {
         let names: Vec<Arc<[u8]>> = (0..100_u8).map(|name| Arc::from([name])).collect();
         let refuse = |alone: &mut Alone, names: Names<'_>| {
             let mut means = Means::ALL;
-            assert!(means.learn(NO_KEY, true, names, alone) && alone.has(names));
+            assert!(
+                means.learn(NO_KEY, true, names, &Prefix::default(), alone) && alone.has(names)
+            );
             means.beside
         };
         let (mut alone, pair) = (

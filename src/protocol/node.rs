@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::prefix::Prefix;
 use crate::protocol::backoff::Backoff;
 use crate::protocol::event::Event;
 use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
@@ -421,14 +422,14 @@ impl Node {
     }
 
     /// Appends releases; true if that was all of them.
-    pub(crate) fn write_releases(&mut self, out: &mut Output<'_>) -> bool {
+    pub(crate) fn write_releases(&mut self, prefix: &Prefix, out: &mut Output<'_>) -> bool {
         let start = out.bytes.len();
         for _ in 0..MAX_RELEASES_AT_ONCE {
             if out.bytes.len() - start > MAX_BYTES_AT_ONCE {
                 break;
             }
             match self.outbox.pop() {
-                Some(release) => self.write_release(release, false, out),
+                Some(release) => self.write_release(release, false, prefix, out),
                 None => break,
             }
         }
@@ -436,13 +437,19 @@ impl Node {
     }
 
     /// Appends one deferred release, if there is any.
-    pub(crate) fn write_deferred(&mut self, out: &mut Output<'_>) {
+    pub(crate) fn write_deferred(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
         if let Some(release) = self.outbox.pop_deferred() {
-            self.write_release(release, true, out);
+            self.write_release(release, true, prefix, out);
         }
     }
 
-    fn write_release(&mut self, release: Key, retries: bool, out: &mut Output<'_>) {
+    fn write_release(
+        &mut self,
+        release: Key,
+        retries: bool,
+        prefix: &Prefix,
+        out: &mut Output<'_>,
+    ) {
         let (key, action) = (release.clone(), Action::Release(Notify::None));
         let loads = action.loads(&key);
         let pending = Pending {
@@ -454,7 +461,7 @@ impl Node {
             loads: loads.is_some(),
         };
         self.wire.expect(pending, out);
-        action.pack(&key, self.wire.means(loads, &key), out.bytes);
+        action.pack(&key, prefix, self.wire.means(loads, &key), out.bytes);
     }
 
     // ---- receiving

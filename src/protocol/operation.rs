@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
+use crate::prefix::Prefix;
 use crate::protocol::guard::retry_after;
 use crate::protocol::kind::{Kind, Numbers, without_strays};
 use crate::protocol::means::Means;
@@ -309,11 +310,12 @@ impl<W> Operation<W> {
         number: u64,
         op: Op,
         caller: W,
+        prefix: &Prefix,
         mut bytes: Vec<u8>,
         now: Instant,
     ) -> Operation<W> {
         bytes.clear();
-        op.action.pack(&op.key, Means::ALL, &mut bytes);
+        op.action.pack(&op.key, prefix, Means::ALL, &mut bytes);
         Operation {
             number,
             op,

@@ -6,6 +6,7 @@
 use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
+use crate::prefix::Prefix;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Op, Operation, Phase, View};
 use crate::protocol::quorum::NodeSet;
@@ -18,14 +19,22 @@ const SLOTS: usize = 64;
 pub(crate) struct Operations<W> {
     slots: Vec<Operation<W>>,
     submitted: u64,
+    /// With which their commands are packed.
+    pub(crate) prefix: Prefix,
 }
 
 impl<W> Operations<W> {
-    pub(crate) fn new() -> Operations<W> {
+    pub(crate) fn new(prefix: Prefix) -> Operations<W> {
         Operations {
             slots: Vec::new(),
             submitted: 0,
+            prefix,
         }
+    }
+
+    /// One of them, and the prefix.
+    pub(crate) fn with_prefix(&mut self, slot: usize) -> (&mut Operation<W>, &Prefix) {
+        (&mut self.slots[slot], &self.prefix)
     }
 
     /// Its slot.
@@ -35,7 +44,7 @@ impl<W> Operations<W> {
         let free = self.slots.iter().position(is_free);
         let bytes = free.map(|slot| std::mem::take(&mut self.slots[slot].bytes));
         let bytes = bytes.unwrap_or_default();
-        let operation = Operation::new(self.submitted, op, caller, bytes, now);
+        let operation = Operation::new(self.submitted, op, caller, &self.prefix, bytes, now);
         match free {
             Some(slot) => {
                 self.slots[slot] = operation;

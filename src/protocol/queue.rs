@@ -26,11 +26,7 @@ impl Channel {
         Channel(random)
     }
 
-    pub(crate) fn name(self) -> String {
-        String::from_utf8_lossy(&self.bytes()).into_owned()
-    }
-
-    /// The bytes of its name.
+    /// Its name, before which the client's prefix stands.
     pub(crate) fn bytes(self) -> [u8; 40] {
         let mut name = *b"redlock:00000000000000000000000000000000";
         let hex = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
@@ -40,6 +36,17 @@ impl Channel {
         }
         name
     }
+}
+
+/// Whether these bytes may be the name of one, with a prefix or without. A lock's value is not: before a label is a zero.
+pub(crate) fn is_channel(bytes: &[u8]) -> bool {
+    let is_hex = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(u8::is_ascii_hexdigit);
+    let mark = b"redlock:";
+    let at = bytes.windows(mark.len()).rposition(|part| part == mark);
+    at.is_some_and(|at| {
+        let (prefix, name) = bytes.split_at(at);
+        !prefix.contains(&0) && name.get(mark.len()..).is_some_and(is_hex)
+    })
 }
 
 /// How long a node reserves a free lock for the waiter that it has notified.
@@ -89,10 +96,9 @@ pub(crate) fn millis(time: Duration) -> u64 {
 }
 
 impl QueueEntry {
-    /// What follows resource, token and ttl.
-    pub(crate) fn arguments(&self) -> [String; 4] {
+    /// What follows resource, token, ttl and channel.
+    pub(crate) fn arguments(&self) -> [String; 3] {
         [
-            self.channel.name(),
             self.arrived.to_string(),
             self.waited.to_string(),
             self.lease.to_string(),
@@ -168,7 +174,7 @@ impl LockInfo {
     }
 }
 
-/// The resource of a message on the channel.
+/// The lock's key in a message on the channel.
 pub(crate) fn message(reply: Reply) -> Option<Vec<u8>> {
     let Reply::Array(items) = reply else {
         return None;
@@ -258,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_channel_has_a_name_of_forty_characters() {
-        let name = Channel::new([0xA9; 16]).name();
-        assert_eq!(name, format!("redlock:{}", "a9".repeat(16)));
+        let name = Channel::new([0xA9; 16]).bytes();
+        assert_eq!(name[..], *format!("redlock:{}", "a9".repeat(16)).as_bytes());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::label::Label;
 use crate::lock_value;
+use crate::prefix::Prefix;
 use crate::protocol::companions::Companion::{Counter, Queue, Turn as Reservation};
 use crate::protocol::companions::{self, Companion};
 use crate::protocol::kind::{Ask, Kind, Named};
@@ -134,12 +135,12 @@ impl Means {
     }
 
     /// Whether the action names keys beside the lock that it can do without.
-    pub(crate) fn names_companions(self, action: &Action, key: &Key) -> bool {
+    pub(crate) fn names_companions(self, action: &Action, key: &Key, prefix: &Prefix) -> bool {
         action.uses_companions(&key.kind)
             && self.scripts != Scripts::None
             && match self.beside {
                 Beside::All => true,
-                Beside::InSlot => !companions::are_elsewhere(&key.resource),
+                Beside::InSlot => !companions::are_elsewhere(&prefix.key(&key.resource)),
                 Beside::None => false,
             }
     }
@@ -190,12 +191,13 @@ impl Action {
         key.kind.script(self.ask()?).later()
     }
 
-    /// Appends the command to `out`.
-    pub(crate) fn pack(&self, key: &Key, means: Means, out: &mut Vec<u8>) {
-        let named = means.names_companions(self, key);
+    /// Appends the command to `out`. Here names become keys.
+    pub(crate) fn pack(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
+        let named = means.names_companions(self, key, prefix);
         if let Some(ask) = self.ask().filter(|_| !key.kind.is_plain()) {
             let lock = Named {
                 resource: &key.resource,
+                prefix,
                 token: &key.token,
                 value: &key.value(),
                 companions: named,
@@ -204,9 +206,9 @@ impl Action {
             return key.kind.pack(ask, lock, by_hash, out);
         }
         if means.is_native(self) {
-            return self.pack_natively(key, means, out);
+            return self.pack_natively(key, prefix, means, out);
         }
-        let (resource, token): (&[u8], &[u8]) = (&key.resource, key.token.as_bytes());
+        let (resource, token): (&[u8], &[u8]) = (&prefix.key(&key.resource), key.token.as_bytes());
         let companions = |all: &'static [Companion]| if named { all } else { &[] };
         let call = Call {
             by_hash: means.scripts == Scripts::ByHash,
@@ -225,7 +227,8 @@ impl Action {
                 call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), &[token], None);
             }
             Action::Release(Notify::FirstBut(channel)) => {
-                let args: &[&[u8]] = &[token, &channel.bytes()];
+                let channel = channel.bytes();
+                let args: &[&[u8]] = &[token, &prefix.key(&channel)];
                 call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), args, None);
             }
             Action::Release(Notify::FirstAndReserve(turn)) => {
@@ -237,7 +240,9 @@ impl Action {
             Action::AcquireOrEnqueue(ttl, entry) => {
                 let (value, more) = (key.value(), entry.arguments());
                 let ttl = ttl.millis().to_string();
-                let [channel, arrived, waited, lease] = more.each_ref().map(String::as_bytes);
+                let [arrived, waited, lease] = more.each_ref().map(String::as_bytes);
+                let channel = entry.channel.bytes();
+                let channel = &*prefix.key(&channel);
                 let args = [&*value, ttl.as_bytes(), channel, arrived, waited, lease];
                 let (script, turn) = match entry.turn {
                     Some(turn) => (ACQUIRE_IN_ORDER, Some(turn.millis())),
@@ -247,18 +252,16 @@ impl Action {
             }
             Action::Dequeue(channel, turn, fair) => {
                 let fair: &[u8] = if *fair { b"1" } else { b"0" };
-                let (keys, args) = (
-                    companions(&[Queue, Reservation]),
-                    &[&channel.bytes()[..], fair],
-                );
+                let (keys, channel) = (companions(&[Queue, Reservation]), channel.bytes());
+                let args: &[&[u8]] = &[&prefix.key(&channel), fair];
                 call.script(DEQUEUE, keys, args, Some(turn.millis()));
             }
         }
     }
 
     /// The same without a script, as far as that goes: there is no queue.
-    fn pack_natively(&self, key: &Key, means: Means, out: &mut Vec<u8>) {
-        let (resource, value): (&[u8], _) = (&key.resource, key.value());
+    fn pack_natively(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
+        let (resource, value): (&[u8], _) = (&prefix.key(&key.resource), key.value());
         match (self, means.delete) {
             (Action::Release(_), Some(Delete::IfEq)) => {
                 resp::pack(out, &[&[b"DELIFEQ", resource, &value]], None);
@@ -275,7 +278,7 @@ impl Action {
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
             (Action::AcquireOrEnqueue(ttl, _), _) => {
-                Action::Acquire(*ttl).pack(key, means, out);
+                Action::Acquire(*ttl).pack(key, prefix, means, out);
             }
             // There is no queue to leave.
             _ => resp::pack(out, &[&[b"PING"]], None),
@@ -429,12 +432,12 @@ mod tests {
         };
         let dequeue = |by_hash| {
             let mut call = script(DEQUEUE, &["w", "wt"], by_hash);
-            call.arg(entry.channel.name()).arg(1).arg(400);
+            call.arg(&entry.channel.bytes()).arg(1).arg(400);
             call
         };
         let enqueue = |by_script, by_hash| {
             let mut call = held(by_script, &["w", "wt"], by_hash);
-            call.arg(30_000).arg(entry.channel.name());
+            call.arg(30_000).arg(&entry.channel.bytes());
             call.arg(1_700_000_000_123_u64).arg(17).arg(8000);
             call
         };
@@ -449,7 +452,7 @@ mod tests {
                 (
                     Action::Release(Notify::FirstBut(entry.channel)),
                     held(RELEASE_AND_NOTIFY, &["w"], by_hash)
-                        .arg(entry.channel.name())
+                        .arg(&entry.channel.bytes())
                         .clone(),
                 ),
                 (
@@ -485,7 +488,7 @@ mod tests {
                     scripts: Scripts::by_hash_if(by_hash),
                     ..Means::ALL
                 };
-                action.pack(&key, means, &mut packed);
+                action.pack(&key, &Prefix::default(), means, &mut packed);
                 assert_eq!(packed, expected.get_packed_command());
             }
         }
@@ -494,7 +497,7 @@ mod tests {
         labelled.label = Label::parse(b"web-3:4711");
         let packed = |action: &Action, key: &Key| {
             let mut packed = Vec::new();
-            action.pack(key, Means::ALL, &mut packed);
+            action.pack(key, &Prefix::default(), Means::ALL, &mut packed);
             packed
         };
         for action in [

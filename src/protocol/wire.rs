@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
+use crate::prefix::Prefix;
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::{Reply, ReplyReader};
@@ -164,7 +165,13 @@ impl Wire {
     }
 
     /// Whether the server refused how a command was sent, and what waiters have to do without for that.
-    pub(crate) fn learn(&mut self, error: &str, named: bool, key: &Key) -> (bool, Option<Lack>) {
+    pub(crate) fn learn(
+        &mut self,
+        error: &str,
+        named: bool,
+        key: &Key,
+        prefix: &Prefix,
+    ) -> (bool, Option<Lack>) {
         if error.is_empty() {
             if named {
                 self.alone.accepted();
@@ -172,7 +179,7 @@ impl Wire {
             return (false, None);
         }
         let means = &mut self.handshake.means;
-        let learned = means.learn(error, named, key.names(), &mut self.alone);
+        let learned = means.learn(error, named, key.names(), prefix, &mut self.alone);
         let lack = self.means(None, key).lack();
         (learned, lack.filter(|_| learned))
     }

@@ -501,6 +501,51 @@ fn doctor_says_that_nothing_was_checked_where_no_lock_could_be_tried() {
     assert!(code == 0 && !out.contains("key pattern"), "{out}");
 }
 
+/// The names are those of the team: what its user is permitted is given once.
+#[test]
+fn a_prefix_keeps_the_command_to_the_keys_of_a_team() {
+    let servers = good(3);
+    let user = "ACL SETUSER team on >secret resetkeys ~team:* ~{team:* resetchannels &team:* +@all";
+    for server in &servers {
+        server.command(&user.split_whitespace().collect::<Vec<_>>());
+    }
+    let nodes = nodes(&servers).replace("://", "://team:secret@");
+    let says = |arguments: &[&str]| {
+        let mut command = command(&nodes, arguments);
+        run(command.env("REDLOCK_PREFIX", "team:"))
+    };
+    let (code, out, _) = says(&["doctor"]);
+    assert!(code == 0 && !out.contains("key pattern"), "{out}");
+    let listed = format!("{REDLOCK} list --json; {REDLOCK} inspect nightly; {REDLOCK} list");
+    let (code, out, err) = says(&["run", "--fence", "nightly", "sh", "-c", &listed]);
+    assert_eq!(code, 0, "{err}");
+    let (json, rest) = out.split_once('\n').unwrap();
+    let json: Value = serde_json::from_str(json).unwrap();
+    assert_eq!(
+        (&json["prefix"], &json["locks"][0]["name"]),
+        (&json!("team:"), &json!("nightly"))
+    );
+    assert!(
+        rest.starts_with("nightly: held by ") && rest.contains("\nnightly "),
+        "{rest}"
+    );
+    assert!(
+        err.contains("1 listed behind the prefix team:, 0 with a problem"),
+        "{err}"
+    );
+    for server in &servers {
+        assert_eq!(server.keys(), ["{team:nightly}:fence"]);
+    }
+    // The flag goes before the variable.
+    let (code, _, err) = says(&["run", "--prefix", "shop:", "nightly", "true"]);
+    assert!(code == 69 && err.contains("NOPERM"), "{code}: {err}");
+    let (code, _, err) = says(&["list", "--prefix", "two words"]);
+    assert!(
+        code == 64 && err.contains("the prefix \"two words\" has spaces"),
+        "{code}: {err}"
+    );
+}
+
 #[test]
 fn doctor_names_options_as_they_are_written_in_a_shell() {
     let servers = Server::several(1);
@@ -574,7 +619,7 @@ fn no_password_and_no_token_is_shown() {
 /// What `redlock list --json …` says: the exit code; name, nodes and problem of each; which nodes failed.
 fn listed(servers: &[Server], more: &[&str]) -> (i32, Vec<String>, Vec<u64>) {
     let (code, list) = json_of(servers, &[&["list", "--json"], more].concat());
-    assert_eq!(keys(&list), ["failed", "locks"]);
+    assert_eq!(keys(&list), ["failed", "locks", "prefix"]);
     let lock = |lock: &Value| {
         let of_one = [
             "holder",
@@ -982,7 +1027,7 @@ fn a_lock_released_between_two_nodes_scans_is_never_a_leftover() {
     let lock = held_on_all(&redlock, &slow.servers, "a");
     let calls = || slow.servers[0].calls("getrange");
     let found = slow.list_with(&[1, 2], || lock.release().unwrap());
-    assert_eq!(found, (0, json!({"locks": [], "failed": []})));
+    assert_eq!(found, (0, json!({"prefix": "", "locks": [], "failed": []})));
     // It was seen on one node alone, so all were looked at again.
     assert_eq!(calls(), 2);
     assert_eq!(slow.servers[1].calls("getrange"), 1);
@@ -1007,7 +1052,7 @@ fn a_lock_taken_between_two_nodes_scans_is_never_a_leftover() {
     let found = slow.list_with(&[2], || {
         lock = Some(held_on_all(&redlock, &slow.servers, "a"))
     });
-    assert_eq!(found, (0, json!({"locks": [], "failed": []})));
+    assert_eq!(found, (0, json!({"prefix": "", "locks": [], "failed": []})));
     let looks = |node: usize| slow.servers[node].calls("getrange");
     assert_eq!([looks(0), looks(2)], [2, 3]);
     lock.unwrap().release().unwrap();

@@ -211,6 +211,9 @@ pub(crate) struct Nodes {
     /// One URL a line, # comments [env: REDLOCK_NODES_FILE]. Neither: REDLOCK_NODES=URL,URL,URL; else /etc/redlock/nodes
     #[arg(long, value_name = "FILE")]
     pub(crate) nodes_file: Option<PathBuf>,
+    /// What stands before each NAME on the nodes, as for other programs of the same team [env: REDLOCK_PREFIX]
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
     /// For rediss://: the CAs that are trusted, in PEM [default: the system's; env: REDLOCK_CACERT]
     #[arg(long, value_name = "FILE")]
     pub(crate) cacert: Option<PathBuf>,

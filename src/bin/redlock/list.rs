@@ -49,8 +49,12 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         false => print(to_text(&locks, &listing).as_bytes(), code),
     };
     let problems = locks.iter().filter(|row| row.problem.is_some());
+    let behind = match listing.prefix() {
+        "" => String::new(),
+        prefix => format!(" behind the prefix {prefix}"),
+    };
     report(format_args!(
-        "{} listed, {} with a problem; {} keys looked at on {} of {} nodes",
+        "{} listed{behind}, {} with a problem; {} keys looked at on {} of {} nodes",
         locks.len(),
         problems.count(),
         listing.keys(),
@@ -114,6 +118,7 @@ fn to_json(rows: &[Row<'_>], listing: &Listing) -> Value {
         json!({ "node": node, "address": printable(address), "error": printable(&error.to_string()) })
     });
     json!({
+        "prefix": listing.prefix(),
         "locks": rows.iter().map(row).collect::<Value>(),
         "failed": failed.collect::<Value>(),
     })

@@ -70,6 +70,7 @@ fn client(
         .node_timeout(given.node_timeout.0)
         .connect_timeout(given.connect_timeout.0)
         .tls(tls(given)?)
+        .prefix(text(&given.prefix, "REDLOCK_PREFIX")?)
         .label(label());
     if let Some(max_ttl) = votes.restart_guard {
         options = options.restart_guard(max_ttl.0);
@@ -269,18 +270,23 @@ fn tls(given: &Nodes) -> Result<Tls, String> {
             ));
         }
     }
-    let name = match (&given.sni, env::var_os("REDLOCK_SNI")) {
-        (Some(name), _) => Some(name.clone()),
-        (None, Some(name)) => {
-            let name = name.into_string();
-            Some(name.map_err(|_| "REDLOCK_SNI is not UTF-8")?).filter(|name| !name.is_empty())
-        }
-        (None, None) => None,
-    };
-    Ok(match name {
-        Some(name) => tls.server_name(name),
-        None => tls,
+    let name = text(&given.sni, "REDLOCK_SNI")?;
+    Ok(match given.sni.is_none() && name.is_empty() {
+        true => tls,
+        false => tls.server_name(name),
     })
+}
+
+/// That of a flag, else that of a variable; empty where both are missing.
+fn text(flag: &Option<String>, variable: &str) -> Result<String, String> {
+    match (flag, env::var_os(variable)) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(text)) => {
+            let text = text.into_string();
+            text.map_err(|_| format!("{variable} is not UTF-8"))
+        }
+        (None, None) => Ok(String::new()),
+    }
 }
 
 /// A file's mode and content. It may be a pipe: standard input, or `<(…)` of a shell, whose writer takes its time, or a

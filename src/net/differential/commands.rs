@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
+use crate::prefix::Prefix;
 use crate::protocol::kind::{Kind, Mark};
 use crate::protocol::means::{Beside, Means, Scripts};
 use crate::protocol::queue::{Channel, QueueEntry, Turn};
@@ -80,7 +81,7 @@ impl Pair {
             delete: None,
             beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
         };
-        action.pack(&key, means, &mut bytes);
+        action.pack(&key, &Prefix::default(), means, &mut bytes);
         bytes
     }
 
@@ -122,7 +123,7 @@ impl Pair {
             beside: self.one_of(&[Beside::All, Beside::All, Beside::None]),
             ..Means::ALL
         };
-        action.pack(&key.of_kind(kind), means, &mut bytes);
+        action.pack(&key.of_kind(kind), &Prefix::default(), means, &mut bytes);
         bytes
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock;
+use crate::prefix::Prefix;
 use crate::protocol::event::Event;
 use crate::protocol::fixtures::{MS, key, ttl};
 use crate::protocol::operation::Outcome;
@@ -22,7 +23,7 @@ impl World {
         };
         let addresses = std::iter::once(Arc::from("x"));
         World {
-            core: Core::new(addresses, timeouts, None, 1, now),
+            core: Core::new(addresses, timeouts, None, Prefix::default(), 1, now),
             now,
             sent: Vec::new(),
         }

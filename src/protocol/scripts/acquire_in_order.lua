@@ -8,7 +8,7 @@ if try('GET', lock) == false then
   local owner = me
   if queued == ' w' then
     owner = try('GET', turn)
-    if type(owner) ~= 'string' or string.sub(owner, 1, 8) ~= 'redlock:' then
+    if type(owner) ~= 'string' or not string.find(owner, '^[^%z]*redlock:%x+$') then
       for i = 1, 99 do
         owner = try('ZRANGE', queue, 0, 0)[1] or me
         if owner == me then

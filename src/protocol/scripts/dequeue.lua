@@ -16,7 +16,7 @@ try('ZREM', queue, me)
 local owner = try('GET', turn)
 if owner == me then
   try('DEL', turn)
-elseif type(owner) == 'string' and string.sub(owner, 1, 8) == 'redlock:' then
+elseif type(owner) == 'string' and string.find(owner, '^[^%z]*redlock:%x+$') then
   return 0
 end
 if try('EXISTS', lock) ~= 0 then

@@ -32,7 +32,7 @@ for i = 1, 99 do
       local turn = KEYS[3]
       local owner = try('GET', turn)
       -- A foreign value is left alone: it may be another lock.
-      if type(owner) == 'string' and string.sub(owner, 1, 8) == 'redlock:' then
+      if type(owner) == 'string' and string.find(owner, '^[^%z]*redlock:%x+$') then
         try('DEL', turn)
       end
       try('SET', turn, waiter, 'NX', 'PX', option)

@@ -15,6 +15,7 @@ use super::{
     TokenHistory, World, trace,
 };
 use crate::error::Cause;
+use crate::prefix::Prefix;
 use crate::protocol::confirm::Confirm;
 use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event as CoreEvent;
@@ -178,7 +179,14 @@ impl Client {
             here: [0; 16],
             listeners: Vec::new(),
             dead: false,
-            core: Core::new(addresses, timeouts, guard, random.next(), clocks.start()),
+            core: Core::new(
+                addresses,
+                timeouts,
+                guard,
+                Prefix::default(),
+                random.next(),
+                clocks.start(),
+            ),
             driver: Driver {
                 connections: vec![None; nodes],
                 fresh: vec![None; nodes],

@@ -6,6 +6,7 @@ use super::{
 use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::queue;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
     Script,
@@ -315,7 +316,7 @@ impl Run<'_> {
     /// The channel for which the lock is reserved; a foreign value is none.
     fn reserved(&self, turn: &[u8]) -> Option<Vec<u8>> {
         match self.value(turn) {
-            Some(Value::Text(text)) if text.starts_with(b"redlock:") => Some(text.clone()),
+            Some(Value::Text(text)) if queue::is_channel(text) => Some(text.clone()),
             _ => None,
         }
     }
