@@ -16,7 +16,7 @@ use crate::protocol::quorum::{NodeSet, majority};
 use crate::redlock::Redlock;
 use crate::text::address;
 
-/// The time for a page, in node timeouts: it is two questions, and more to answer than for a lock.
+/// The time for a page, in node timeouts: it is two questions, four where there are sets, and more to answer than for a lock.
 const TIMEOUTS: u32 = 4;
 /// How often a leftover must be seen as one. Each look may meet a lock that is being taken or released; but a token is
 /// taken once and released once.

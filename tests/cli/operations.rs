@@ -695,13 +695,15 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
         assert!(servers.iter().all(|server| server.exists("{held}:fence")));
         // And what is wrong.
         everywhere(&servers, &[b"SET", b"made by hand", &TOKEN]);
-        set(&servers[1], "left", &TOKEN, LONG);
-        set(&servers[2], "held", &[0xB0; 20], LONG);
+        // They outlast both lists, on a busy machine as well.
+        set(&servers[1], "left", &TOKEN, "600000");
+        set(&servers[2], "held", &[0xB0; 20], "600000");
         everywhere(&servers, &[b"SET", b"day", &TOKEN, b"PX", b"86400000"]);
-        set(&servers[0], "on two", &TOKEN, LONG);
-        set(&servers[2], "on two", &TOKEN, LONG);
+        set(&servers[0], "on two", &TOKEN, "600000");
+        set(&servers[2], "on two", &TOKEN, "600000");
         let found = [["--older", "1h"].as_slice(), &["--leaked"]].map(|more| {
-            let patient = ["--node-timeout", "10s", "--connect-timeout", "10s"];
+            // A list waits for four of the node timeouts before it calls something a leftover.
+            let patient = ["--node-timeout", "2s", "--connect-timeout", "10s"];
             listed(&servers, &[more, &patient].concat())
         });
         held.release().unwrap();
