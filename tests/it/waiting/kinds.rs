@@ -24,8 +24,10 @@ fn published(servers: &[Server]) -> u64 {
 }
 
 fn queued(servers: &[Server], name: &str, count: u64) {
+    // A node that is late may not have denied it.
+    let is_queued = |server: &&Server| server.queued(name) == count;
     eventually("it is in the queue", || {
-        servers.iter().all(|server| server.queued(name) == count)
+        2 * servers.iter().filter(is_queued).count() > servers.len()
     });
 }
 
