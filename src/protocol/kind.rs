@@ -385,11 +385,13 @@ impl Mark {
     }
 }
 
-/// The call of a script.
+/// The call of a script: its keys, and then its arguments.
 struct Call {
     script: [&'static [u8]; 2],
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
+    keys: u64,
+    count: usize,
+    /// Both, packed.
+    packed: Vec<u8>,
 }
 
 impl Call {
@@ -399,38 +401,44 @@ impl Call {
                 true => [b"EVALSHA", script.hash],
                 false => [b"EVAL", script.text],
             },
-            keys: Vec::new(),
-            args: Vec::new(),
+            keys: 0,
+            count: 0,
+            packed: Vec::with_capacity(256),
         }
     }
 
     fn key(&mut self, key: &[u8]) {
-        self.keys.push(key.to_vec());
+        self.keys += 1;
+        self.arg(key);
     }
 
     fn companions(&mut self, companion: Companion, names: &[&[u8]]) {
-        let keys = names.iter().map(|name| companion.key(name).concat());
-        self.keys.extend(keys);
+        for name in names {
+            self.keys += 1;
+            self.count += 1;
+            resp::argument(&mut self.packed, &companion.key(name));
+        }
     }
 
     fn arg(&mut self, arg: &[u8]) -> &mut Call {
-        self.args.push(arg.to_vec());
+        self.count += 1;
+        resp::argument(&mut self.packed, &[arg]);
         self
     }
 
     fn number(&mut self, number: u64) -> &mut Call {
-        self.arg(number.to_string().as_bytes())
+        self.count += 1;
+        resp::number(&mut self.packed, number);
+        self
     }
 
     fn pack(&self, out: &mut Vec<u8>) {
-        let count = self.keys.len().to_string();
-        let all: Vec<&[u8]> = self
-            .keys
-            .iter()
-            .chain(&self.args)
-            .map(Vec::as_slice)
-            .collect();
-        resp::pack(out, &[&self.script, &[count.as_bytes()], &all], None);
+        resp::command(out, 3 + self.count);
+        for word in self.script {
+            resp::argument(out, &[word]);
+        }
+        resp::number(out, self.keys);
+        out.extend_from_slice(&self.packed);
     }
 }
 
