@@ -40,13 +40,15 @@ impl<'a> Acquirer<'a> {
         must_ask: bool,
     ) -> Acquirer<'a> {
         let (now, nodes) = (Point::now(), shared.driver.nodes());
+        let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
+            kind,
             ttl,
             label: options.label.clone(),
             end: now.mono.checked_add(wait),
             must_ask,
             retry_delay: options.retry_delay,
-            turn: options.fair.then(|| Turn::new(nodes.node_timeout)),
+            turn: fair.then(|| Turn::new(nodes.node_timeout)),
         };
         Acquirer {
             shared,
@@ -54,7 +56,7 @@ impl<'a> Acquirer<'a> {
             resource,
             ttl,
             acquire: Acquire::new(
-                (resource.clone(), kind),
+                resource.clone(),
                 request,
                 nodes.peers().len(),
                 nodes.node_timeout,

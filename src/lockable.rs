@@ -185,8 +185,7 @@ const MAX_BYTES: usize = 1 << 20;
 ///
 /// - A name is one kind of lock at a time. If a majority of the nodes has another kind there, or other data,
 ///   the call fails at once with [`Error::Config`].
-/// - There is no queue. A thread that waits tries again after random pauses
-///   ([`Options::retry_delay`](crate::Options::retry_delay)), in no order, and is not notified.
+/// - There is no strict order: who waits is [notified](crate::guide::waiting) of a release as for a plain lock, but
 ///   [`Options::fair`](crate::Options::fair) changes nothing.
 ///
 /// Cheap to clone; can be sent to and used from any thread.
@@ -297,7 +296,7 @@ impl Lockable {
         (&self.redlock, &self.resource, &self.kind)
     }
 
-    /// A writer that waits has a mark of its own, which it renews with each try.
+    /// A writer that waits has a mark of its own, which it renews.
     fn kind(&self, waits: bool) -> Result<Kind, Error> {
         if !waits || !matches!(self.kind, Kind::Write(_)) {
             return Ok(self.kind.clone());

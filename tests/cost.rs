@@ -17,10 +17,10 @@ const KINDS: [&str; 2] = ["released", "dropped"];
 /// Locks that are not plain, and what a pair of each may allocate besides for each node: its name, command and keys, and its
 /// releases.
 const OTHERS: [(&str, f64); 4] = [
-    ("permit", 25.0),
-    ("read", 23.0),
-    ("write", 35.0),
-    ("several", 31.0),
+    ("permit", 7.0),
+    ("read", 5.0),
+    ("write", 11.0),
+    ("several", 9.0),
 ];
 
 struct Counting;

@@ -29,8 +29,8 @@ use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
     ACQUIRE_WRITE, DEQUEUE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES,
-    INSPECT, LATER, REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER,
-    RELEASE_NAMES, SCRIPTS, Script,
+    INSPECT, LATER, LEAVE, REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY,
+    RELEASE_MEMBER, RELEASE_NAMES, SCRIPTS, Script,
 };
 use crate::protocol::sha1::sha1;
 use crate::protocol::sim::Random;
@@ -581,7 +581,11 @@ fn differential_finds_mutated_scripts() {
             "sub(member, 10, 12) + 1",
             "sub(member, 10, 12) + 0",
         ),
-        (RELEASE_MEMBER, "set_end()\nreturn 1", "return 1"),
+        (
+            RELEASE_MEMBER,
+            "set_end()\nreturn (found == 's'",
+            "return (found == 's'",
+        ),
         (REFILL_MEMBER, "head(other) == wanted", "head(other) == ''"),
         (
             REFILL_MEMBER,
@@ -591,16 +595,25 @@ fn differential_finds_mutated_scripts() {
         (FENCE_MEMBER, "if not find(ARGV[1], ARGV[3])", "if not name"),
         (
             ACQUIRE_READ,
-            "since < now - ARGV[3]",
-            "since > now - ARGV[3]",
+            "since + 0 < now - ARGV[5]",
+            "since + 0 > now - ARGV[5]",
         ),
         (ACQUIRE_READ, "found == 's' and -3 or -4", "-4"),
-        (ACQUIRE_WRITE, "older > since or", "older < since or"),
+        (
+            ACQUIRE_READ,
+            "tell(queue, name)\nend\nreturn",
+            "end\nreturn",
+        ),
+        (ACQUIRE_READ, "try('DEL', KEYS[3])", ""),
+        (ACQUIRE_WRITE, "older + 0 > since", "older + 0 < since"),
         (ACQUIRE_WRITE, "local sum = #all", "local sum = 0"),
         (ACQUIRE_NAMES, "if kind ~= 'none'", "if kind == 'hash'"),
         (EXTEND_NAMES, "if not holds(name)", "if false"),
-        (RELEASE_NAMES, "ARGV[3] then", "1 then"),
+        (ACQUIRE_NAMES, "try('EXISTS'", "1 + try('EXISTS'"),
+        (RELEASE_NAMES, "== ARGV[4] then", "== 1 then"),
         (RELEASE_NAMES, "heard ~= 0", "heard ~= 1"),
+        (LEAVE, "try('ZREM', KEYS[count + i], me)", ""),
+        (LEAVE, "~= 'string'", "== 'string'"),
         (REFILL_NAMES, "and not holds(name)", "and holds(name)"),
         (FENCE_NAMES, "or 0) + 1", "or 0)"),
         (INSPECT, "if left == -2 then", "if left == -1 then"),

@@ -13,22 +13,18 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::error::Error;
 use crate::protocol::attempt::{Attempt, Rejection, Tried};
-use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Answer, Op};
 use crate::protocol::process::Process;
 use crate::protocol::queue::{QueueEntry, Turn};
 use crate::protocol::quorum::{Deadline, majority};
-use crate::protocol::script::{Action, Key, Notify};
+use crate::protocol::script::Key;
 use crate::protocol::vote::OtherUse;
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
 
 /// How often the program is asked, while it waits, whether to go on.
 const ASK: Duration = Duration::from_millis(50);
-
-/// The shortest pause before the end of a wait without a queue.
-const LAST_PAUSE: Duration = Duration::from_millis(5);
 
 /// What the thread of the call does next.
 // A box would be an allocation for each lock.
@@ -38,7 +34,7 @@ pub(crate) enum Step<W> {
     Try(Op),
     /// Another thread has submitted a try for this one: passes its answer to `answered`.
     TakeOver(W),
-    /// Leaves the queues on the nodes, or takes its mark back. The answer goes to `answered`, too.
+    /// Leaves the queues on the nodes. The answer goes to `answered`, too.
     Leave(Op),
     /// Starts what subscriptions need, and sleeps until then, or until it is woken.
     Park(Instant),
@@ -71,7 +67,8 @@ impl From<Failure> for Ended {
 /// `W`: a thread that waits.
 pub(crate) struct Acquire<W> {
     resource: Arc<[u8]>,
-    kind: Kind,
+    /// The queue of this process.
+    line: Arc<[u8]>,
     request: AcquireRequest,
     quorum: usize,
     node_timeout: Duration,
@@ -101,8 +98,6 @@ enum State {
     /// It leaves the queue of its process, which first leaves those on the nodes.
     Leaves(Ended),
     Dequeues(Ended),
-    /// Without a queue: until the next attempt.
-    Polls(Instant),
     Done(Result<Lease, Ended>),
 }
 
@@ -114,15 +109,15 @@ struct Trying {
 
 impl<W: Clone> Acquire<W> {
     pub(crate) fn new(
-        (resource, kind): (Arc<[u8]>, Kind),
+        resource: Arc<[u8]>,
         request: AcquireRequest,
         nodes: usize,
         node_timeout: Duration,
         now: Point,
     ) -> Acquire<W> {
         Acquire {
+            line: request.kind.line(&resource),
             resource,
-            kind,
             quorum: majority(nodes),
             node_timeout,
             since: now.mono,
@@ -157,11 +152,6 @@ impl<W: Clone> Acquire<W> {
                 self.state = State::Pauses(trying, until);
                 Step::Pause(self.ask_before(until, now))
             }
-            State::Polls(until) if now.mono < until => {
-                self.state = State::Polls(until);
-                Step::Pause(self.ask_before(until, now))
-            }
-            State::Polls(_) => self.attempt(None, process, now),
             State::Tries(trying) | State::Pauses(trying, _) => {
                 self.attempt_again(trying, process, now)
             }
@@ -190,10 +180,7 @@ impl<W: Clone> Acquire<W> {
     }
 
     fn begin(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
-        if !self.kind.is_plain() {
-            return self.attempt(None, process, now);
-        }
-        let resource = &self.resource;
+        let resource = &self.line;
         let waits = !self.is_over(now) && !process.is_idle();
         let joins = self.request.turn.is_some()
             || waits && process.queues(|queues| queues.has_queue(resource, now.mono));
@@ -212,7 +199,7 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) {
-        let (resource, request) = (&self.resource, self.request.clone());
+        let (resource, request) = (&self.line, self.request.clone());
         let thread = process.thread(resource);
         let waiter = thread.clone();
         let id = process.queues(|queues| queues.join(resource, waiter, request, tried, now));
@@ -249,10 +236,6 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) -> Step<W> {
-        if let Some(op) = self.unmark() {
-            self.state = State::Dequeues(ended);
-            return Step::Leave(op);
-        }
         let Some(id) = self.waiter_id().filter(|_| !mutant(Mutant::LeaveNoQueue)) else {
             return Step::Done(Err(ended));
         };
@@ -261,7 +244,8 @@ impl<W: Clone> Acquire<W> {
                 let turn = Turn::new(self.node_timeout);
                 let fair = self.request.turn.is_some();
                 self.state = State::Dequeues(ended);
-                let op = Op::dequeue(self.resource.clone(), channel, turn, fair);
+                let lock = (self.resource.clone(), self.request.kind.clone());
+                let op = Op::dequeue(lock, channel, turn, fair);
                 Step::Leave(op.only_write(true))
             }
             None => {
@@ -304,8 +288,8 @@ impl<W: Clone> Acquire<W> {
         self.attempts = self.attempts.saturating_add(1);
         let (resource, label) = (self.resource.clone(), self.request.label.clone());
         let attempt = Attempt::new(resource, self.request.ttl, label, entry, self.node_timeout)
-            .of_kind(self.kind.clone());
-        let attempt = match self.waiter.is_some() || !self.kind.is_plain() {
+            .of_kind(self.request.kind.clone());
+        let attempt = match self.waiter.is_some() || !self.request.kind.is_plain() {
             true => attempt.since(self.since),
             false => attempt,
         };
@@ -370,7 +354,7 @@ impl<W: Clone> Acquire<W> {
             return;
         }
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
-        match (is_held && self.kind.is_plain(), trying.handed_off) {
+        match (is_held && self.request.kind.is_plain(), trying.handed_off) {
             // From now on the lock counts as held here; a lock that was handed off already does.
             (true, false) => process.holds(&self.resource),
             (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => process.ends(&self.resource),
@@ -421,9 +405,6 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) {
-        if !self.kind.is_plain() {
-            return self.poll(failure, process, now);
-        }
         self.asks = true;
         if let Some(id) = self.waiter_id() {
             let failed = (failure.clone(), self.pause(&failure, process));
@@ -442,36 +423,6 @@ impl<W: Clone> Acquire<W> {
             };
             self.join(Some(tried), process, now);
         }
-    }
-
-    /// Tries again after a pause, without a queue.
-    fn poll(&mut self, failure: Failure, process: &mut impl Process<Thread = W>, now: Point) {
-        let pause = self.pause(&failure, process).min(self.longest_pause());
-        let end = self.request.end;
-        let rest = end.map(|end| end.saturating_duration_since(now.mono));
-        // The last try is made shortly before the end.
-        let pause = rest.map_or(pause, |rest| pause.min((rest / 2).max(LAST_PAUSE)));
-        self.state = match failure.is_hopeless() || rest.is_some_and(|rest| rest <= pause) {
-            true => State::Leaves(failure.into()),
-            false => State::Polls(now.mono + pause),
-        };
-    }
-
-    /// A writer's mark lives for longer than that.
-    fn longest_pause(&self) -> Duration {
-        match self.kind {
-            Kind::Write(mark) if mark.life > 0 => Duration::from_millis(mark.life / 2),
-            _ => Duration::MAX,
-        }
-    }
-
-    /// A writer that gives up takes its mark back, which would keep readers out for a time.
-    fn unmark(&self) -> Option<Op> {
-        if !matches!(self.kind, Kind::Write(mark) if mark.life > 0) {
-            return None;
-        }
-        let key = Key::without_lock(self.resource.clone()).of_kind(self.kind.clone());
-        Some(Op::new(Action::Release(Notify::First), key).only_write(true))
     }
 
     fn pause(&self, failure: &Failure, process: &mut impl Process<Thread = W>) -> Duration {

@@ -18,12 +18,13 @@ use std::time::Duration;
 use crate::prefix::Prefix;
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::queue::LockInfo;
+use crate::protocol::queue::{Channel, LockInfo, QueueEntry};
 use crate::protocol::quorum::{NodeSet, Tally, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
     ACQUIRE_NAMES, ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, EXTEND_NAMES,
-    FENCE_MEMBER, FENCE_NAMES, REFILL_MEMBER, REFILL_NAMES, RELEASE_MEMBER, RELEASE_NAMES, Script,
+    FENCE_MEMBER, FENCE_NAMES, LEAVE, REFILL_MEMBER, REFILL_NAMES, RELEASE_MEMBER, RELEASE_NAMES,
+    Script,
 };
 use crate::protocol::vote::{NOTIFIED, OtherUse, Vote};
 use crate::token::Token;
@@ -67,14 +68,18 @@ pub(crate) struct Mark {
 /// What is asked of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    Acquire(Ttl),
+    /// With what a waiter reports that enters the queue.
+    Acquire(Ttl, Option<QueueEntry>),
     Refill(Ttl),
     Extend(Ttl),
-    /// An undo notifies no waiter, and leaves a mark as it is.
+    /// An undo notifies no waiter, and leaves a mark as it is. Not notified is also this channel.
     Release {
         undo: bool,
+        but: Option<Channel>,
     },
     Fence(u64),
+    /// This waiter leaves the queues.
+    Leave(Channel),
 }
 
 /// A lock as its commands name it.
@@ -92,6 +97,11 @@ pub(crate) struct Named<'a> {
 impl<'a> Named<'a> {
     fn key(self) -> Cow<'a, [u8]> {
         self.prefix.key(self.resource)
+    }
+
+    /// The name of a channel, as the other clients with this prefix know it.
+    fn channel(self, channel: Channel) -> Vec<u8> {
+        self.prefix.key(&channel.bytes()).into_owned()
     }
 }
 
@@ -114,6 +124,20 @@ impl Kind {
             Kind::Several(names) => Some(names),
             _ => None,
         }
+    }
+
+    /// In which queue of its process a thread waits. A thread that waits for several names keeps none from those that wait
+    /// for one of them.
+    pub(crate) fn line(&self, resource: &Arc<[u8]>) -> Arc<[u8]> {
+        let Kind::Several(names) = self else {
+            return resource.clone();
+        };
+        let mut line = b"\0redlock:several".to_vec();
+        for name in names.iter() {
+            line.extend_from_slice(&name.len().to_be_bytes());
+            line.extend_from_slice(name);
+        }
+        line.into()
     }
 
     /// With what a quorum has granted: 1 + the slot.
@@ -157,14 +181,21 @@ impl Kind {
         }
     }
 
-    /// Whether a command concerns keys beside the lock, which it can do without. `acquires`: else it releases.
-    pub(crate) fn names_companions(&self, acquires: bool) -> bool {
+    /// Whether a try that does not wait concerns keys beside the lock, which it can do without.
+    pub(crate) fn tries_with_companions(&self) -> bool {
+        matches!(self, Kind::Read { .. } | Kind::Write(_))
+    }
+
+    /// Whether a waiter leaves something on the nodes besides its place in the queue.
+    pub(crate) fn leaves_a_mark(&self) -> bool {
+        matches!(self, Kind::Write(mark) if mark.life > 0)
+    }
+
+    /// For how long a waiter may sleep: its mark lives for longer.
+    pub(crate) fn longest_sleep(&self) -> Option<Duration> {
         match self {
-            Kind::Plain => !acquires,
-            Kind::Permit { .. } | Kind::Stray(_) => false,
-            Kind::Read { .. } => acquires,
-            Kind::Write(_) => true,
-            Kind::Several(_) => !acquires,
+            Kind::Write(mark) if mark.life > 0 => Some(Duration::from_millis(mark.life / 2)),
+            _ => None,
         }
     }
 
@@ -173,12 +204,12 @@ impl Kind {
         let most = match (ask, self) {
             // In an extension of a permit of more than this process would take.
             (Ask::Extend(_), Kind::Permit { .. }) => MAX_PERMITS.into(),
-            (Ask::Acquire(_), Kind::Permit { permits, .. }) => (*permits).into(),
+            (Ask::Acquire(..), Kind::Permit { permits, .. }) => (*permits).into(),
             (Ask::Fence(_), _) => u64::MAX,
-            (Ask::Release { .. }, _) => NOTIFIED,
+            (Ask::Release { .. } | Ask::Leave(_), _) => NOTIFIED,
             _ => 1,
         };
-        let acquires = matches!(ask, Ask::Acquire(_));
+        let acquires = matches!(ask, Ask::Acquire(..));
         match reply {
             Reply::Bulk(_) if acquires => {
                 LockInfo::parse(reply).map(|info| Vote::Refused(Some(info)))
@@ -202,10 +233,11 @@ impl Kind {
             Kind::Permit { .. } | Kind::Read { .. } | Kind::Stray(_)
         );
         match (ask, self) {
-            (Ask::Acquire(_), Kind::Permit { .. }) => ACQUIRE_PERMIT,
-            (Ask::Acquire(_), Kind::Read { .. }) => ACQUIRE_READ,
-            (Ask::Acquire(_), Kind::Write(_)) => ACQUIRE_WRITE,
-            (Ask::Acquire(_), _) => ACQUIRE_NAMES,
+            (Ask::Acquire(..), Kind::Permit { .. }) => ACQUIRE_PERMIT,
+            (Ask::Acquire(..), Kind::Read { .. }) => ACQUIRE_READ,
+            (Ask::Acquire(..), Kind::Write(_)) => ACQUIRE_WRITE,
+            (Ask::Acquire(..), _) => ACQUIRE_NAMES,
+            (Ask::Leave(_), _) => LEAVE,
             (Ask::Refill(_), _) if is_set => REFILL_MEMBER,
             (Ask::Refill(_), _) => REFILL_NAMES,
             (Ask::Extend(_), _) if is_set => EXTEND_MEMBER,
@@ -221,6 +253,7 @@ impl Kind {
     pub(crate) fn pack(&self, ask: Ask, lock: Named<'_>, by_hash: bool, out: &mut Vec<u8>) {
         let mut call = Call::new(self.script(ask), by_hash);
         match self {
+            _ if matches!(ask, Ask::Leave(_)) => self.pack_names(ask, lock, &mut call),
             Kind::Permit { slot, .. } => {
                 let head = slot.map(|slot| format!("redlock:s{slot:03}"));
                 self.pack_member(ask, lock, &head.unwrap_or_default(), &mut call);
@@ -230,13 +263,38 @@ impl Kind {
                 call.number(1);
             }
             Kind::Read { .. } => self.pack_member(ask, lock, "redlock:r000", &mut call),
-            Kind::Several(names) => {
-                let keys: Vec<_> = names.iter().map(|name| lock.prefix.key(name)).collect();
-                self.pack_names(ask, lock, &keys, &mut call);
-            }
-            _ => self.pack_names(ask, lock, &[lock.key()], &mut call),
+            _ => self.pack_names(ask, lock, &mut call),
         }
         call.pack(out);
+    }
+
+    /// For how many milliseconds the caller has waited.
+    fn waited(&self, entry: Option<QueueEntry>) -> u64 {
+        match self {
+            Kind::Read { waited } => *waited,
+            Kind::Write(mark) => mark.waited,
+            _ => entry.map_or(0, |entry| entry.waited),
+        }
+    }
+
+    /// What all acquiring scripts are told.
+    fn pack_acquire(&self, ttl: Ttl, entry: Option<QueueEntry>, lock: Named<'_>, call: &mut Call) {
+        call.arg(lock.value).number(ttl.millis());
+        match entry {
+            None => call.arg(b"").number(0),
+            Some(entry) => call.arg(&lock.channel(entry.channel)).number(entry.arrived),
+        };
+        call.number(self.waited(entry))
+            .number(entry.map_or(0, |entry| entry.lease));
+        match self {
+            Kind::Permit { permits, .. } => {
+                call.number(u64::from(*permits));
+            }
+            Kind::Write(mark) => {
+                call.arg(mark.name().as_bytes()).number(mark.life);
+            }
+            _ => {}
+        }
     }
 
     /// For a member of a set. `head`: what is known of its beginning.
@@ -245,87 +303,113 @@ impl Kind {
         let id = lock.token.as_bytes();
         let key = lock.key();
         call.key(&key);
-        match (ask, self) {
-            (Ask::Acquire(ttl), Kind::Permit { permits, .. }) => {
-                call.arg(lock.value).number(ttl.millis());
-                call.number(u64::from(*permits));
-                call.number(u64::from(preferred(lock.token, *permits)));
-            }
-            (Ask::Acquire(ttl), kind) => {
-                if lock.companions {
-                    call.key(&Companion::Mark.key(&key).concat());
+        match ask {
+            Ask::Acquire(ttl, entry) => {
+                let with_mark = matches!(self, Kind::Read { .. });
+                if lock.companions && (entry.is_some() || with_mark) {
+                    call.companions(Companion::Queue, &[&key]);
                 }
-                let waited = match kind {
-                    Kind::Read { waited } => *waited,
-                    _ => 0,
-                };
-                call.arg(lock.value).number(ttl.millis()).number(waited);
+                if lock.companions && with_mark {
+                    call.companions(Companion::Mark, &[&key]);
+                }
+                self.pack_acquire(ttl, entry, lock, call);
+                if let Kind::Permit { permits, .. } = self {
+                    call.number(u64::from(preferred(lock.token, *permits)));
+                }
             }
-            (Ask::Extend(ttl) | Ask::Refill(ttl), _) => {
+            Ask::Extend(ttl) | Ask::Refill(ttl) => {
                 call.arg(id).arg(&member).number(ttl.millis());
             }
-            (Ask::Release { .. }, _) => {
+            Ask::Release { undo, but } => {
+                let notifies = !undo && lock.companions;
+                if notifies {
+                    call.companions(Companion::Queue, &[&key]);
+                }
                 call.arg(id).arg(&member);
+                if let Some(channel) = but.filter(|_| notifies) {
+                    call.arg(&lock.channel(channel));
+                }
             }
-            (Ask::Fence(at_least), _) => {
-                call.key(&Companion::Counter.key(&key).concat());
+            Ask::Fence(at_least) => {
+                call.companions(Companion::Counter, &[&key]);
                 call.arg(id).number(at_least).arg(&member);
             }
+            Ask::Leave(_) => {}
         }
     }
 
-    fn pack_names(&self, ask: Ask, lock: Named<'_>, keys: &[Cow<'_, [u8]>], call: &mut Call) {
+    fn pack_names(&self, ask: Ask, lock: Named<'_>, call: &mut Call) {
+        let keys: Vec<_> = match self {
+            Kind::Several(names) => names.iter().map(|name| lock.prefix.key(name)).collect(),
+            _ => vec![lock.key()],
+        };
+        let names: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let id = lock.token.as_bytes();
         let writer = match self {
-            Kind::Write(mark) => format!("{:016x}", mark.writer),
+            Kind::Write(mark) => mark.name(),
             _ => String::new(),
         };
-        keys.iter().for_each(|key| call.key(key));
-        let mut companions = |companion: Companion| {
-            for key in keys {
-                call.key(&companion.key(key).concat());
+        names.iter().for_each(|name| call.key(name));
+        let beside = match ask {
+            Ask::Acquire(_, entry) => match self {
+                Kind::Write(_) => &[Companion::Queue, Companion::Mark][..],
+                _ if entry.is_some() => &[Companion::Queue],
+                _ => &[],
+            },
+            Ask::Leave(_) | Ask::Release { undo: false, .. } => {
+                &[Companion::Queue, Companion::Mark]
             }
+            _ => &[],
         };
-        match (ask, self) {
-            (Ask::Acquire(ttl), Kind::Write(mark)) => {
-                if lock.companions {
-                    companions(Companion::Mark);
-                }
-                call.arg(lock.value)
-                    .number(ttl.millis())
-                    .number(mark.waited);
-                call.arg(writer.as_bytes()).number(mark.life);
+        for companion in beside.iter().filter(|_| lock.companions) {
+            call.companions(*companion, &names);
+        }
+        match ask {
+            Ask::Acquire(ttl, entry) => {
+                let entry = entry.filter(|_| lock.companions);
+                self.pack_acquire(ttl, entry, lock, call);
             }
-            (Ask::Acquire(ttl), _) => {
-                call.arg(lock.value).number(ttl.millis());
-            }
-            (Ask::Refill(ttl), _) => {
+            Ask::Refill(ttl) => {
                 call.arg(id).arg(lock.value).number(ttl.millis());
             }
-            (Ask::Extend(ttl), _) => {
+            Ask::Extend(ttl) => {
                 call.arg(id).number(ttl.millis());
             }
-            (Ask::Release { undo }, _) => {
-                if !undo && lock.companions {
-                    companions(Companion::Queue);
-                    companions(Companion::Mark);
-                }
-                call.arg(id).number(keys.len() as u64);
+            Ask::Release { undo, but } => {
+                let but = but.filter(|_| !undo && lock.companions);
+                call.arg(id).number(names.len() as u64);
+                match but {
+                    Some(channel) => call.arg(&lock.channel(channel)),
+                    None => call.arg(b""),
+                };
                 call.arg(writer.as_bytes());
             }
-            (Ask::Fence(at_least), _) => {
-                companions(Companion::Counter);
+            Ask::Fence(at_least) => {
+                call.companions(Companion::Counter, &names);
                 call.arg(id).number(at_least);
+            }
+            Ask::Leave(channel) => {
+                call.number(names.len() as u64).arg(writer.as_bytes());
+                call.arg(&lock.channel(channel));
             }
         }
     }
 }
 
-/// The call of a script.
+impl Mark {
+    /// As it stands in the mark.
+    fn name(self) -> String {
+        format!("{:016x}", self.writer)
+    }
+}
+
+/// The call of a script: its keys, and then its arguments.
 struct Call {
     script: [&'static [u8]; 2],
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
+    keys: u64,
+    count: usize,
+    /// Both, packed.
+    packed: Vec<u8>,
 }
 
 impl Call {
@@ -335,33 +419,44 @@ impl Call {
                 true => [b"EVALSHA", script.hash],
                 false => [b"EVAL", script.text],
             },
-            keys: Vec::new(),
-            args: Vec::new(),
+            keys: 0,
+            count: 0,
+            packed: Vec::with_capacity(256),
         }
     }
 
     fn key(&mut self, key: &[u8]) {
-        self.keys.push(key.to_vec());
+        self.keys += 1;
+        self.arg(key);
+    }
+
+    fn companions(&mut self, companion: Companion, names: &[&[u8]]) {
+        for name in names {
+            self.keys += 1;
+            self.count += 1;
+            resp::argument(&mut self.packed, &companion.key(name));
+        }
     }
 
     fn arg(&mut self, arg: &[u8]) -> &mut Call {
-        self.args.push(arg.to_vec());
+        self.count += 1;
+        resp::argument(&mut self.packed, &[arg]);
         self
     }
 
     fn number(&mut self, number: u64) -> &mut Call {
-        self.arg(number.to_string().as_bytes())
+        self.count += 1;
+        resp::number(&mut self.packed, number);
+        self
     }
 
     fn pack(&self, out: &mut Vec<u8>) {
-        let count = self.keys.len().to_string();
-        let all: Vec<&[u8]> = self
-            .keys
-            .iter()
-            .chain(&self.args)
-            .map(Vec::as_slice)
-            .collect();
-        resp::pack(out, &[&self.script, &[count.as_bytes()], &all], None);
+        resp::command(out, 3 + self.count);
+        for word in self.script {
+            resp::argument(out, &[word]);
+        }
+        resp::number(out, self.keys);
+        out.extend_from_slice(&self.packed);
     }
 }
 
@@ -422,6 +517,11 @@ mod tests {
     use crate::protocol::fixtures::{MS, ttl};
     use crate::protocol::quorum::{Question, Verdict};
 
+    const UNDO: Ask = Ask::Release {
+        undo: true,
+        but: None,
+    };
+
     fn permit(permits: u16, slot: Option<u16>) -> Kind {
         Kind::Permit { permits, slot }
     }
@@ -466,7 +566,7 @@ mod tests {
     #[test]
     fn what_no_script_answers_is_no_vote() {
         let second = ttl(1000 * MS);
-        let (acquire, release) = (Ask::Acquire(second), Ask::Release { undo: true });
+        let (acquire, release) = (Ask::Acquire(second, None), UNDO);
         let read = Kind::Read { waited: 0 };
         let both = Kind::Several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
         let two = permit(2, None);
@@ -543,9 +643,12 @@ mod tests {
         let read = Kind::Read { waited };
         let both = Kind::Several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
         let second = ttl(1000 * MS);
-        let acquire = Ask::Acquire(second);
-        let final_release = Ask::Release { undo: false };
-        let undo = Ask::Release { undo: true };
+        let acquire = Ask::Acquire(second, None);
+        let final_release = Ask::Release {
+            undo: false,
+            but: None,
+        };
+        let undo = UNDO;
         let mut expected = Vec::new();
         let mut expects = |kind: &Kind, ask, call: &mut redis::Cmd| {
             expected.push((kind.clone(), ask, call.get_packed_command()));
@@ -557,8 +660,8 @@ mod tests {
             c(ACQUIRE_PERMIT, &["a"])
                 .arg(&value)
                 .arg(1000)
-                .arg(3)
-                .arg(0x0707 % 3),
+                .arg("")
+                .arg(&[0, 0, 0, 3, 0x0707 % 3]),
         );
         expects(
             &held,
@@ -575,11 +678,39 @@ mod tests {
             Ask::Refill(second),
             c(REFILL_MEMBER, &["a"]).arg(id).arg(&slot).arg(1000),
         );
+        let ask = &mut c(RELEASE_MEMBER, &["a", "{a}:w"]);
+        expects(&held, final_release, ask.arg(id).arg(&slot));
         expects(
-            &held,
-            final_release,
-            c(RELEASE_MEMBER, &["a"]).arg(id).arg(&slot),
+            &Kind::Stray(17),
+            UNDO,
+            c(RELEASE_MEMBER, &["a"]).arg(id).arg(&slot).arg(1),
         );
+        // A waiter.
+        let channel = Channel::new([0x5A; 16]);
+        let entry = QueueEntry {
+            channel,
+            arrived: 1_700_000_000_123,
+            waited: 17,
+            lease: 8000,
+            turn: None,
+        };
+        let (name, arrived) = (channel.bytes(), entry.arrived);
+        let waits = Ask::Acquire(second, Some(entry));
+        let ask = &mut c(ACQUIRE_PERMIT, &["a", "{a}:w"]);
+        ask.arg(&value).arg(1000).arg(&name).arg(arrived);
+        expects(&new, waits, ask.arg(&[17, 8000, 3, 0x0707 % 3]));
+        let ask = &mut c(ACQUIRE_NAMES, &["a", "b", "{a}:w", "{b}:w"]);
+        ask.arg(&value).arg(1000).arg(&name).arg(arrived);
+        expects(&both, waits, ask.arg(&[17, 8000]));
+        let ask = &mut c(LEAVE, &["a", "{a}:w", "{a}:ww"]);
+        let leave = Ask::Leave(channel);
+        expects(&write, leave, ask.arg(1).arg("0000000000001234").arg(&name));
+        let release = Ask::Release {
+            undo: false,
+            but: Some(channel),
+        };
+        let ask = &mut c(RELEASE_MEMBER, &["a", "{a}:w"]);
+        expects(&read, release, ask.arg(id).arg(&reader).arg(&name));
         expects(
             &held,
             Ask::Fence(17),
@@ -591,30 +722,29 @@ mod tests {
         expects(
             &read,
             acquire,
-            c(ACQUIRE_READ, &["a", "{a}:ww"])
+            c(ACQUIRE_READ, &["a", "{a}:w", "{a}:ww"])
                 .arg(&value)
                 .arg(1000)
-                .arg(40),
+                .arg("")
+                .arg(&[0, 40, 0]),
         );
         expects(&read, undo, c(RELEASE_MEMBER, &["a"]).arg(id).arg(&reader));
         let mark = "0000000000001234";
-        let ask = &mut c(ACQUIRE_WRITE, &["a", "{a}:ww"]);
-        expects(
-            &write,
-            acquire,
-            ask.arg(&value).arg(1000).arg(40).arg(mark).arg(600),
-        );
-        expects(
-            &write,
-            undo,
-            c(RELEASE_NAMES, &["a"]).arg(id).arg(1).arg(mark),
-        );
+        let ask = &mut c(ACQUIRE_WRITE, &["a", "{a}:w", "{a}:ww"]);
+        ask.arg(&value).arg(1000).arg("").arg(&[0, 40, 0]);
+        expects(&write, acquire, ask.arg(mark).arg(600));
+        let ask = &mut c(RELEASE_NAMES, &["a"]);
+        expects(&write, UNDO, ask.arg(id).arg(1).arg("").arg(mark));
         let ask = &mut c(RELEASE_NAMES, &["a", "{a}:w", "{a}:ww"]);
-        expects(&write, final_release, ask.arg(id).arg(1).arg(mark));
+        expects(&write, final_release, ask.arg(id).arg(1).arg("").arg(mark));
         expects(
             &both,
             acquire,
-            c(ACQUIRE_NAMES, &["a", "b"]).arg(&value).arg(1000),
+            c(ACQUIRE_NAMES, &["a", "b"])
+                .arg(&value)
+                .arg(1000)
+                .arg("")
+                .arg(&[0, 0, 0]),
         );
         expects(
             &both,
@@ -631,7 +761,7 @@ mod tests {
             RELEASE_NAMES,
             &["a", "b", "{a}:w", "{b}:w", "{a}:ww", "{b}:ww"],
         );
-        expects(&both, final_release, ask.arg(id).arg(2).arg(""));
+        expects(&both, final_release, ask.arg(id).arg(2).arg("").arg(""));
         let ask = &mut c(FENCE_NAMES, &["a", "b", "{a}:fence", "{b}:fence"]);
         expects(&both, Ask::Fence(17), ask.arg(id).arg(17));
         for (kind, ask, expected) in expected {

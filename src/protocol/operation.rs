@@ -48,9 +48,14 @@ impl Op {
     }
 
     /// A process leaves the queues for a resource.
-    pub(crate) fn dequeue(resource: Arc<[u8]>, channel: Channel, turn: Turn, fair: bool) -> Op {
+    pub(crate) fn dequeue(
+        (resource, kind): (Arc<[u8]>, Kind),
+        channel: Channel,
+        turn: Turn,
+        fair: bool,
+    ) -> Op {
         let action = Action::Dequeue(Arc::new(channel), turn, fair);
-        Op::new(action, Key::without_lock(resource))
+        Op::new(action, Key::without_lock(resource).of_kind(kind))
     }
 
     pub(crate) fn since(self, since: Instant) -> Op {

@@ -140,6 +140,8 @@ pub(crate) struct Poller {
     holder: Holder,
     /// Split votes in a row.
     splits: Backoff,
+    /// It asks the nodes at least this often.
+    longest_sleep: Duration,
 }
 
 impl Poller {
@@ -174,6 +176,14 @@ impl Poller {
                 repeated: Backoff::new(MAX_DOUBLINGS),
             },
             splits: Backoff::new(MAX_DOUBLINGS),
+            longest_sleep: Duration::MAX,
+        }
+    }
+
+    pub(crate) fn sleeps_at_most(self, longest_sleep: Duration) -> Poller {
+        Poller {
+            longest_sleep,
+            ..self
         }
     }
 
@@ -382,7 +392,7 @@ impl Poller {
             Some(until) => sleep.min(until.saturating_duration_since(now)),
             None => sleep,
         };
-        self.phase = Phase::Sleeping(now + sleep);
+        self.phase = Phase::Sleeping(now + sleep.min(self.longest_sleep));
     }
 
     /// The holder that a try has found. If it follows a notification and finds the holder of before, that was wrong.
@@ -427,7 +437,7 @@ impl Poller {
     /// Too few nodes answered, or too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
         self.eagerness.following = false;
-        self.phase = Phase::Sleeping(now + pause.min(LONGEST_PAUSE));
+        self.phase = Phase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
     }
 
     /// A node has sent a message that the lock may be free.

@@ -55,13 +55,15 @@
 //!   many operations want the node.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
 //!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
-//!   connection. A server on which nothing compares and deletes is away: a lock could be taken there, and not released.
+//!   connection; but keys may be refused for one name, and not for others. A server on which nothing compares and deletes is away: a lock could be taken there, and not released.
 //! - R47 A permit is q grants of one slot. Other grants count as refusals, and are released behind the verdict.
 //! - R48 So is an extension of a permit: a node that has it in another slot does not hold it. A refill puts it right.
 //! - R49 A permit or a reader ends by its own time and the node's clock. What has ended is removed before anything is
 //!   decided, and the key lives as long as the last of them. A key has one type, so no node has a reader and a writer.
 //! - R50 The mark of a writer that waits keeps out readers which have waited for a shorter time. It ends by itself. No grant
 //!   removes it, which may be undone: the writer's release does, and its giving up.
+//! - R51 A reader that is granted notifies the next waiter, which may be one, too. A reader that a mark keeps out of a free lock
+//!   notifies the mark's writer, and deletes the mark of one that does not listen.
 //! - R52 Of several names a node locks all or none. While a caller waits for them it holds none.
 //! - R53 One name is one kind of lock. A majority of another kind is an error of the caller's, never a grant.
 //! - R54 What tells one holder from the next differs where the holders differ, readers, too.

@@ -38,8 +38,11 @@ impl Release {
     ) -> Submit<P::Thread> {
         let resource = &self.key.resource;
         if !self.key.kind.is_plain() {
-            // Plain waiters are notified; others try again by themselves.
-            return self.alone(Notify::First);
+            let notify = match process.is_idle() {
+                true => Notify::First,
+                false => process.queues(|queues| queues.whom_to_notify(&self.key)),
+            };
+            return self.alone(notify);
         }
         if self.notified_elsewhere {
             // However long the lock was held: this time that process gets a head start.
@@ -110,6 +113,13 @@ impl Release {
         now: impl Fn() -> Point,
     ) -> Outcome {
         if !self.key.kind.is_plain() {
+            let notified = answer.has_notified();
+            if notified || !process.is_idle() {
+                let now = now().mono;
+                for name in self.key.all_names() {
+                    process.queues(|queues| queues.released(&name, notified, now));
+                }
+            }
             return answer.outcome;
         }
         let resource = &self.key.resource;

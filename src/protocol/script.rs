@@ -104,6 +104,14 @@ impl Key {
         (&self.resource, names)
     }
 
+    /// All that it is on.
+    pub(crate) fn all_names(&self) -> Vec<Arc<[u8]>> {
+        match &self.kind {
+            Kind::Several(names) => names.to_vec(),
+            _ => vec![self.resource.clone()],
+        }
+    }
+
     /// The value of the key on the nodes.
     fn value(&self) -> Cow<'_, [u8]> {
         let token = self.token.as_bytes();
@@ -162,39 +170,43 @@ impl Action {
     /// Whether it also concerns other keys beside the lock than the counter, which it can do without.
     pub(crate) fn uses_companions(&self, kind: &Kind) -> bool {
         match self {
-            Action::Release(notify) => *notify != Notify::None && kind.names_companions(false),
-            Action::Acquire(_) => kind.names_companions(true),
+            Action::Release(notify) => *notify != Notify::None,
+            Action::Acquire(_) => kind.tries_with_companions(),
             Action::AcquireOrEnqueue(..) | Action::Dequeue(..) => true,
             _ => false,
         }
     }
 
     /// What it asks of a lock that is not plain.
-    fn ask(&self) -> Option<Ask> {
+    fn ask(&self, key: &Key) -> Option<Ask> {
         match self {
-            Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(Ask::Acquire(*ttl)),
+            _ if key.kind.is_plain() => None,
+            Action::Acquire(ttl) => Some(Ask::Acquire(*ttl, None)),
+            Action::AcquireOrEnqueue(ttl, entry) => Some(Ask::Acquire(*ttl, Some(**entry))),
             Action::Repair(ttl) => Some(Ask::Refill(*ttl)),
             Action::Extend(ttl, _) => Some(Ask::Extend(*ttl)),
             Action::Release(notify) => Some(Ask::Release {
                 undo: *notify == Notify::None,
+                but: match notify {
+                    Notify::FirstBut(channel) => Some(*channel),
+                    _ => None,
+                },
             }),
             Action::Fence(at_least) => Some(Ask::Fence(*at_least)),
-            Action::Dequeue(..) | Action::Ping => None,
+            Action::Dequeue(channel, ..) => Some(Ask::Leave(**channel)),
+            Action::Ping => None,
         }
     }
 
     /// The script that the connection loads with its first call, if the lock is not plain.
     pub(crate) fn loads(&self, key: &Key) -> Option<usize> {
-        if key.kind.is_plain() {
-            return None;
-        }
-        key.kind.script(self.ask()?).later()
+        key.kind.script(self.ask(key)?).later()
     }
 
     /// Appends the command to `out`. Here names become keys.
     pub(crate) fn pack(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
         let named = means.names_companions(self, key, prefix);
-        if let Some(ask) = self.ask().filter(|_| !key.kind.is_plain()) {
+        if let Some(ask) = self.ask(key) {
             let lock = Named {
                 resource: &key.resource,
                 prefix,
@@ -291,7 +303,7 @@ impl Action {
             Reply::Error(text) => Reply::Error(Secret::of_token(&key.token).cut(&text)),
             other => other,
         };
-        let ask = self.ask().filter(|_| !key.kind.is_plain());
+        let ask = self.ask(key);
         match (self, reply) {
             (_, reply) if ask.is_some() && !matches!(reply, Reply::Error(_)) => {
                 let vote = ask.and_then(|ask| key.kind.vote(ask, &reply));

@@ -36,18 +36,41 @@ pub(crate) const ACQUIRE_IN_ORDER: Script =
     script!("queue", "enqueue", "acquire_in_order", "lock_info");
 
 // Of permits.
-pub(crate) const ACQUIRE_PERMIT: Script = script!("members", "acquire_permit");
+pub(crate) const ACQUIRE_PERMIT: Script = script!(
+    "members",
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "acquire_permit"
+);
 pub(crate) const EXTEND_MEMBER: Script = script!("members", "extend_member");
-pub(crate) const RELEASE_MEMBER: Script = script!("members", "release_member");
+pub(crate) const RELEASE_MEMBER: Script = script!("members", "notify", "release_member");
 pub(crate) const REFILL_MEMBER: Script = script!("members", "refill_member");
 pub(crate) const FENCE_MEMBER: Script = script!("members", "fence_member", "count");
 // Of readers and writers.
-pub(crate) const ACQUIRE_READ: Script = script!("members", "acquire_read");
-pub(crate) const ACQUIRE_WRITE: Script = script!("members", "acquire_write");
+pub(crate) const ACQUIRE_READ: Script = script!(
+    "members",
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "acquire_read"
+);
+pub(crate) const ACQUIRE_WRITE: Script = script!(
+    "members",
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "acquire_write"
+);
 // Of writers, and of locks on several names.
-pub(crate) const ACQUIRE_NAMES: Script = script!("acquire_names");
+pub(crate) const ACQUIRE_NAMES: Script =
+    script!("notify", "join", "enqueue", "joined", "acquire_names");
 pub(crate) const EXTEND_NAMES: Script = script!("names", "extend_names");
-pub(crate) const RELEASE_NAMES: Script = script!("names", "release_names");
+pub(crate) const RELEASE_NAMES: Script = script!("names", "notify", "release_names");
+pub(crate) const LEAVE: Script = script!("notify", "leave");
 pub(crate) const REFILL_NAMES: Script = script!("names", "refill_names");
 pub(crate) const FENCE_NAMES: Script = script!("names", "fence_names");
 
@@ -63,7 +86,7 @@ pub(crate) const SCRIPTS: [Script; 7] = [
 ];
 
 /// Those that a connection loads with their first call, which has their text: programs with plain locks never do.
-pub(crate) const LATER: [Script; 12] = [
+pub(crate) const LATER: [Script; 13] = [
     ACQUIRE_PERMIT,
     EXTEND_MEMBER,
     RELEASE_MEMBER,
@@ -74,6 +97,7 @@ pub(crate) const LATER: [Script; 12] = [
     ACQUIRE_NAMES,
     EXTEND_NAMES,
     RELEASE_NAMES,
+    LEAVE,
     REFILL_NAMES,
     FENCE_NAMES,
 ];

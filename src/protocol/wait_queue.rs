@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use crate::clock::Point;
 use crate::label::Label;
 use crate::protocol::attempt::{Attempt, Rejection};
+use crate::protocol::kind::Kind;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::Op;
 use crate::protocol::poller::{AcquireMode, Poller, PollerAction};
 use crate::protocol::queue::{self, Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::random::Rng;
-use crate::protocol::script::Notify;
+use crate::protocol::script::{Key, Notify};
 use crate::protocol::subscriptions::{KEPT_IDLE, Subscriptions};
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, State, Waiter, WaiterAction};
 
@@ -46,6 +47,8 @@ pub(crate) enum HandOff<W> {
 
 #[derive(Debug, Default)]
 struct WaitQueue {
+    /// Of the last waiter that joined.
+    kind: Kind,
     /// Some of them may have left.
     waiters: VecDeque<u64>,
     /// The number of hand-offs in a row, and when the first one was.
@@ -72,6 +75,8 @@ impl WaitQueue {
 /// `W`: a thread that waits.
 pub(crate) struct WaitQueues<W> {
     queues: HashMap<Arc<[u8]>, WaitQueue>,
+    /// Those for locks on several names.
+    several: Vec<Arc<[u8]>>,
     waiters: HashMap<u64, Waiter<W>>,
     last_waiter: u64,
     node_timeout: Duration,
@@ -92,6 +97,7 @@ impl<W: Clone> WaitQueues<W> {
     ) -> WaitQueues<W> {
         WaitQueues {
             queues: HashMap::new(),
+            several: Vec::new(),
             waiters: HashMap::new(),
             last_waiter: 0,
             node_timeout,
@@ -111,6 +117,7 @@ impl<W: Clone> WaitQueues<W> {
     fn sweep(&mut self, now: Instant) {
         if self.sweep_at.is_none_or(|at| at <= now) {
             self.queues.retain(|_, queue| queue.is_kept(now));
+            self.several.retain(|line| self.queues.contains_key(line));
             self.sweep_at = Some(now + KEPT_IDLE);
         }
     }
@@ -140,6 +147,10 @@ impl<W: Clone> WaitQueues<W> {
         if !queue.is_kept(now.mono) {
             *queue = WaitQueue::default();
         }
+        queue.kind.clone_from(&request.kind);
+        if request.kind.names().is_some() && !self.several.contains(resource) {
+            self.several.push(resource.clone());
+        }
         let is_front = queue.waiters.is_empty();
         queue.waiters.push_back(id);
         let owed_an_attempt = is_front && request.turn.is_some();
@@ -154,7 +165,8 @@ impl<W: Clone> WaitQueues<W> {
             state,
             last_failure: tried.map(|tried| tried.failure),
             owed_an_attempt,
-            takes_no_hand_off: request.must_ask,
+            // Handed off is a plain lock.
+            takes_no_hand_off: request.must_ask || !request.kind.is_plain(),
             is_hopeless: false,
             request,
         };
@@ -170,15 +182,13 @@ impl<W: Clone> WaitQueues<W> {
         tried: Option<&PlainTry>,
         now: Instant,
     ) -> Poller {
-        let AcquireRequest {
-            retry_delay, turn, ..
-        } = *request;
+        let turn = request.turn;
         let Some(queue) = self.queues.get_mut(resource) else {
-            return Poller::new(retry_delay, turn, true, now);
+            return request.poller(true, now);
         };
         let held_here = tried.is_none_or(|tried| tried.held_here);
         let held_here = held_here && !queue.is_recently_contended(now);
-        let mut poller = Poller::new(retry_delay, turn, held_here, now);
+        let mut poller = request.poller(held_here, now);
         if turn.is_some() {
             if request.end.is_some_and(|end| end <= now) {
                 poller.has_no_time();
@@ -383,7 +393,7 @@ impl<W: Clone> WaitQueues<W> {
         if let Some(front) = front {
             self.set_state(front, State::Queued);
         }
-        let mut poller = Poller::new(request.retry_delay, request.turn, false, now);
+        let mut poller = request.poller(false, now);
         // The release that handed it off has notified no other process.
         poller.will_notify();
         self.set_state(id, State::Front(poller));
@@ -414,7 +424,24 @@ impl<W: Clone> WaitQueues<W> {
 
     /// The process has left the queues on the nodes.
     pub(crate) fn dequeued(&mut self, id: u64, now: Instant) {
+        let left = self.waiters.get(&id);
+        let left = left.map(|waiter| (waiter.request.kind.clone(), waiter.resource.clone()));
         self.remove(id, false, now);
+        if self.several.is_empty() || mutant(Mutant::LeaveForOthers) {
+            return;
+        }
+        // Those that wait for one of these names in another queue of this process were in the same ones on the nodes.
+        let Some((kind, line)) = left else {
+            return;
+        };
+        for name in kind.names().unwrap_or(&[line]) {
+            for line in self.lines(name) {
+                if let Some(poller) = self.poller(&line) {
+                    poller.retry_now();
+                    self.wake(&line);
+                }
+            }
+        }
     }
 
     /// Whether the process leaves the queues on the nodes when this waiter gives up: no other thread of it goes on
@@ -427,12 +454,13 @@ impl<W: Clone> WaitQueues<W> {
         let must_notify = poller.must_notify() && !mutant(Mutant::SwallowNotification);
         let fair = poller.is_fair();
         waiter.takes_no_hand_off = true;
+        let marks = waiter.request.kind.leaves_a_mark();
         let resource = waiter.resource.clone();
         let queue = self.queues.get(&resource)?;
         let mut others = queue.waiters.iter().filter(|other| **other != id);
         let alone = !others.any(|other| self.waiters.contains_key(other));
         // The next thread here may have arrived later than waiters of other processes.
-        let leaves = alone || fair;
+        let leaves = alone || fair || marks;
         let channel = self.subscriptions.channel();
         channel.filter(|_| must_notify && leaves)
     }
@@ -514,9 +542,7 @@ impl<W: Clone> WaitQueues<W> {
         {
             let queue = self.queues.get(resource);
             let held_here = queue.is_none_or(|queue| !queue.is_recently_contended(now));
-            let request = &waiter.request;
-            let poller = Poller::new(request.retry_delay, request.turn, held_here, now);
-            waiter.state = State::Front(poller);
+            waiter.state = State::Front(waiter.request.poller(held_here, now));
         }
     }
 
@@ -596,22 +622,27 @@ impl<W: Clone> WaitQueues<W> {
         if notified {
             self.notified_elsewhere(resource, now);
         }
-        if self.front(resource).is_none() {
-            return;
-        }
-        let queue = self.queues.get_mut(resource);
-        let notified_elsewhere = queue.and_then(|queue| queue.notified_elsewhere.take());
-        let mut rng = self.rng.clone();
-        if let Some(poller) = self.poller(resource) {
-            match notified_elsewhere {
-                // A fair waiter is notified if it is the next.
-                Some(_) if poller.is_fair() => {}
-                Some(_) => poller.yields(&mut rng, now),
-                None => poller.retry_now(),
+        let queue = self.queues.get(resource);
+        let mut notified = queue.is_some_and(|queue| queue.notified_elsewhere.is_some());
+        for line in self.lines(resource) {
+            if self.front(&line).is_none() {
+                continue;
             }
+            if let Some(queue) = self.queues.get_mut(resource) {
+                notified |= queue.notified_elsewhere.take().is_some();
+            }
+            let mut rng = self.rng.clone();
+            if let Some(poller) = self.poller(&line) {
+                match notified {
+                    // A fair waiter is notified if it is the next.
+                    true if poller.is_fair() => {}
+                    true => poller.yields(&mut rng, now),
+                    false => poller.retry_now(),
+                }
+            }
+            self.rng = rng;
+            self.wake(&line);
         }
-        self.rng = rng;
-        self.wake(resource);
     }
 
     /// Another process was notified that a lock is free: the next waiter here gives it a head start.
@@ -635,20 +666,49 @@ impl<W: Clone> WaitQueues<W> {
             return None;
         }
         let (channel, turn) = (self.subscriptions.channel()?, Turn::new(self.node_timeout));
-        let op = Op::dequeue(resource.clone(), channel, turn, false).only_write(true);
+        let queue = self.queues.get(resource);
+        let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
+        let op = Op::dequeue((resource.clone(), kind), channel, turn, false).only_write(true);
         // Every node notifies independently, so pass it on only on this node.
         Some(op.to(std::iter::once(node).collect()))
     }
 
-    /// Makes the thread at the front try again. Returns whether there is one. After a message was passed on: it may have
-    /// enqueued since, and been removed by that.
+    /// Makes the threads at the fronts try again. Returns whether there are any. After a message was passed on: one may
+    /// have enqueued since, and been removed by that.
     pub(crate) fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
-        let Some(poller) = self.poller(resource) else {
-            return false;
+        let mut found = false;
+        for line in self.lines(resource) {
+            if let Some(poller) = self.poller(&line) {
+                poller.notified(node);
+                self.wake(&line);
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// The queues of this process in which threads wait for a lock on this name: on it alone, and on several.
+    fn lines(&self, resource: &[u8]) -> Vec<Arc<[u8]>> {
+        let own = self.queues.get_key_value(resource).map(|(line, _)| line);
+        let with_it = |line: &&Arc<[u8]>| {
+            let names = self.queues.get(*line).and_then(|queue| queue.kind.names());
+            names.is_some_and(|names| names.iter().any(|name| **name == *resource))
         };
-        poller.notified(node);
-        self.wake(resource);
-        true
+        own.into_iter()
+            .chain(self.several.iter().filter(with_it))
+            .cloned()
+            .collect()
+    }
+
+    /// Whom a release of a lock that is not plain notifies: this process only if a thread of it waits.
+    pub(crate) fn whom_to_notify(&mut self, key: &Key) -> Notify {
+        let names = key.all_names();
+        let lines: Vec<_> = names.iter().flat_map(|name| self.lines(name)).collect();
+        let waits = lines.iter().any(|line| self.front(line).is_some());
+        match self.subscriptions.channel().filter(|_| !waits) {
+            Some(channel) => Notify::FirstBut(channel),
+            None => Notify::First,
+        }
     }
 
     // ---- subscriptions, for the threads that keep them up

@@ -7,6 +7,7 @@ use crate::clock::Point;
 use crate::error::NodeErrors;
 use crate::label::Label;
 use crate::protocol::attempt::Attempt;
+use crate::protocol::kind::Kind;
 use crate::protocol::poller::Poller;
 use crate::protocol::queue::{Holder, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
@@ -30,6 +31,7 @@ impl Failure {
 /// What a thread waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest {
+    pub(crate) kind: Kind,
     pub(crate) ttl: Ttl,
     pub(crate) label: Option<Label>,
     /// No attempt begins after that.
@@ -39,6 +41,16 @@ pub(crate) struct AcquireRequest {
     pub(crate) retry_delay: (Duration, Duration),
     /// Set if it is fair.
     pub(crate) turn: Option<Turn>,
+}
+
+impl AcquireRequest {
+    pub(crate) fn poller(&self, held_here: bool, now: Instant) -> Poller {
+        let poller = Poller::new(self.retry_delay, self.turn, held_here, now);
+        match self.kind.longest_sleep() {
+            Some(longest) => poller.sleeps_at_most(longest),
+            None => poller,
+        }
+    }
 }
 
 /// The plain try that a thread made before it joined the queue.

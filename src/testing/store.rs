@@ -7,6 +7,7 @@ mod glob;
 pub(crate) mod members;
 mod names;
 mod scripts;
+mod waiters;
 
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};

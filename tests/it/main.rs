@@ -28,6 +28,7 @@ mod locks {
 mod waiting {
     mod fair;
     mod keys;
+    mod kinds;
     mod threads;
     mod wake;
 }

@@ -109,10 +109,16 @@ impl Pair {
             _ => Kind::Several([&b"a"[..], b"b}"].map(Arc::from).into()),
         };
         let action = match self.random.below(100) {
-            0..45 => Action::Acquire(ttl),
+            0..25 => Action::Acquire(ttl),
+            25..42 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
+            42..45 => {
+                let (channel, turn) = (self.some_channel(), self.turn());
+                Action::Dequeue(Arc::new(channel), turn, false)
+            }
             45..60 => Action::Extend(ttl, ttl),
             60..64 => Action::Release(Notify::None),
-            64..72 => Action::Release(Notify::First),
+            64..68 => Action::Release(Notify::First),
+            68..72 => Action::Release(Notify::FirstBut(self.some_channel())),
             // A permit is refilled in its slot.
             72..90 if slot.is_some() => Action::Repair(ttl),
             _ => Action::Fence(self.at_least()),
@@ -166,7 +172,12 @@ impl Pair {
         let token = self.token();
         let member = [b"redlock:s001", &token.as_bytes()[..]].concat();
         let reader = [b"redlock:r000", &token.as_bytes()[..]].concat();
-        let mark = format!("{} 0000000000000001", self.time / 1000 - 100).into_bytes();
+        let mark = format!(
+            "{} 0000000000000001 {}",
+            self.time / 1000 - 100,
+            String::from_utf8_lossy(&self.some_channel().bytes())
+        );
+        let mark = mark.into_bytes();
         let values: [&[u8]; 14] = [
             &member,
             &reader,

@@ -1,28 +1,41 @@
 -- Acquire a lock on all of these names, or on none.
 --
--- KEYS     the names
+-- KEYS     the names; if the waiter waits, then the queue of each
 -- ARGV[1]  token, and perhaps a label
 -- ARGV[2]  the ttl in ms
 --
--- Returns 1. Otherwise, of the first name that is held, three words as lock_info: for how many ms, its holder, and "-". Where
--- a name is in other use: -2 read locks, -3 permits, -4 other data.
+-- Returns 1. Otherwise, of the first name that is held, three words as lock_info: for how many ms, its holder, and whether the
+-- waiter is in the queue of that name. Where a name is in other use: -2 read locks, -3 permits, -4 other data.
 
-for _, name in ipairs(KEYS) do
+local count = me == '' and #KEYS or #KEYS / 2
+-- It waits for one name. A message about another one goes on to the next waiter there.
+local function denied(at, hash)
+  for i = count + 1, #KEYS do
+    if i ~= count + at and try('EXISTS', KEYS[i - count]) == 0 then
+      tell(KEYS[i], KEYS[i - count])
+    end
+  end
+  queue = KEYS[count + at]
+  return string.format('%.0f %s', redis.call('PTTL', KEYS[at]), hash) .. join()
+end
+for at, name in ipairs({unpack(KEYS, 1, count)}) do
   local kind = redis.call('TYPE', name).ok
   if kind == 'string' then
     local value = redis.call('GET', name)
-    local hash = string.sub(redis.sha1hex(string.sub(value, 1, 20)), 1, 6)
-    return string.format('%.0f %s -', redis.call('PTTL', name), hash)
+    return denied(at, string.sub(redis.sha1hex(string.sub(value, 1, 20)), 1, 6))
   end
   if kind ~= 'none' then
     local head = kind == 'zset' and string.match(redis.call('ZRANGE', name, 0, 0)[1], '^redlock:([rs])%d%d%d')
     if head == 'r' then
-      return string.format('%.0f 000000 -', redis.call('PTTL', name))
+      return denied(at, '000000')
     end
     return head and -3 or -4
   end
 end
-for _, name in ipairs(KEYS) do
-  redis.call('SET', name, ARGV[1], 'PX', ARGV[2])
+for at = 1, count do
+  redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[2])
+  if me ~= '' then
+    try('ZREM', KEYS[count + at], me)
+  end
 end
 return 1

@@ -1,12 +1,14 @@
 -- Acquire a permit (rule R47): the first slot that is free, from the preferred one upwards.
 --
+-- KEYS[2]  optional: the queue
 -- ARGV[1]  token, and perhaps a label
 -- ARGV[2]  the ttl in ms
--- ARGV[3]  the number of permits
--- ARGV[4]  the slot that is preferred
+-- ARGV[7]  the number of permits
+-- ARGV[8]  the slot that is preferred
 --
 -- Returns 1 + the slot. If none is free, three words as lock_info: for how many ms the first permit is held, six digits that
--- differ where the holders differ, and "-". Where the name is in other use: -1 a lock, -2 read locks, -4 other data.
+-- differ where the holders differ, and whether the waiter is in the queue. Where the name is in other use: -1 a lock, -2
+-- read locks, -4 other data.
 
 if found ~= 'none' and found ~= 's' then
   return found == 'string' and -1 or found == 'r' and -2 or -4
@@ -19,11 +21,12 @@ for _, member in ipairs(members()) do
   end
 end
 try_release()
-for i = 0, ARGV[3] - 1 do
-  local slot = (ARGV[4] + i) % ARGV[3]
+for i = 0, ARGV[7] - 1 do
+  local slot = (ARGV[8] + i) % ARGV[7]
   if not taken[slot] then
+    try('ZREM', queue, me)
     return put(string.format('redlock:s%03d', slot) .. ARGV[1], ARGV[2]) or slot + 1
   end
 end
 local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
-return string.format('%.0f %06x -', math.max(first - now, 0), sum)
+return string.format('%.0f %06x', math.max(first - now, 0), sum) .. join()

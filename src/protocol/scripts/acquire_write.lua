@@ -1,28 +1,29 @@
 -- Acquire a write lock, which is a plain lock, or leave a mark that keeps out readers which come later (rule R50).
 --
--- KEYS[2]  optional: the mark
+-- KEYS[2]  optional: the queue
+-- KEYS[3]  optional: the mark
 -- ARGV[1]  token, and perhaps a label
 -- ARGV[2]  the ttl in ms
--- ARGV[3]  for how many ms the writer has waited
--- ARGV[4]  the writer, in the mark
--- ARGV[5]  for how many ms the mark is kept; 0: the writer does not wait
+-- ARGV[7]  the writer, in the mark
+-- ARGV[8]  for how many ms the mark is kept, if the writer is in the queue; 0: it does not wait
 --
 -- Returns 1; or three words as lock_info: for how many ms it is held, six digits that differ where the holders differ (rule
--- R54), and "-". Where the name is in other use: -3 permits, -4 other data.
+-- R54), and whether the waiter is in the queue. Where the name is in other use: -3 permits, -4 other data.
 
 if found == 's' or found ~= 'none' and found ~= 'r' and found ~= 'string' then
   return found == 's' and -3 or -4
 end
 -- Also where the last reader's time was over just now.
 if redis.call('SET', name, ARGV[1], 'NX', 'PX', ARGV[2]) then
+  try('ZREM', queue, me)
   return 1
 end
-if KEYS[2] and ARGV[5] ~= '0' then
-  local mark, since = redis.pcall('GET', KEYS[2]), now - ARGV[3]
-  local older = type(mark) == 'string' and tonumber(string.match(mark, '^(%d+) ') or nil)
+if KEYS[3] and ARGV[8] ~= '0' and me ~= '' then
+  local mark, since = try('GET', KEYS[3]), now - ARGV[5]
+  local older, writer = string.match(type(mark) == 'string' and mark or '', '^(%d+) (%x+) ')
   -- A foreign value is left alone: it may be another lock.
-  if not mark or older and (older > since or string.match(mark, ' (.*)$') == ARGV[4]) then
-    redis.pcall('SET', KEYS[2], string.format('%.0f %s', since, ARGV[4]), 'PX', ARGV[5])
+  if not mark or older and (older + 0 > since or writer == ARGV[7]) then
+    try('SET', KEYS[3], string.format('%.0f %s %s', since, ARGV[7], me), 'PX', ARGV[8])
   end
 end
 local left, hash = redis.call('PTTL', name)
@@ -37,4 +38,4 @@ else
   end
   hash = string.format('%06x', sum)
 end
-return string.format('%.0f %s -', left, hash)
+return string.format('%.0f %s', left, hash) .. join()

@@ -1,15 +1,17 @@
--- Compare and remove.
+-- Compare and remove, and notify a waiter if there is room for it.
 --
+-- KEYS[2]  the queue; may be missing
 -- ARGV[1]  the token
 -- ARGV[2]  its member, as far as that is known
--- ARGV[3]  1: this one, and no other of the token, which may have its slot here by now. Else missing
+-- ARGV[3]  with a queue: optional, a channel that is not notified. Without: 1: this member, and no other of the token, which
+--          may have its slot here by now; or missing
 --
--- Returns 1 if it was removed, 0 if the token holds nothing.
+-- Returns 1 if it was removed, 2 if a waiter has been notified, too; 0 if the token holds nothing.
 
 local member = find(ARGV[1], ARGV[2])
-if not member or ARGV[3] and member ~= ARGV[2] then
+if not member or not queue and me and member ~= ARGV[2] then
   return 0
 end
 redis.call('ZREM', name, member)
 set_end()
-return 1
+return (found == 's' or #members() == 0) and tell(queue, name) or 1

@@ -255,6 +255,14 @@ impl std::fmt::Debug for Counts {
     }
 }
 
+impl TokenHistory {
+    /// It is on this name, perhaps among others.
+    fn covers(&self, name: u8) -> bool {
+        let names = self.kind.names().unwrap_or_default();
+        self.resource == name || names.iter().any(|own| **own == [name])
+    }
+}
+
 /// What may happen in a world.
 #[allow(clippy::struct_excessive_bools)]
 struct Conditions {
@@ -380,7 +388,7 @@ impl World {
         let clients = 2 + random.pick(2);
         let mut conditions = Conditions::draw(&mut random);
         match seed % 8 {
-            _ if conditions.waits => {}
+            _ if conditions.fair => {}
             0 | 1 => conditions.permits = Some([1, 2, 2, 3][random.pick(4)]),
             2 => conditions.read_write = true,
             3 => conditions.several = true,
@@ -466,7 +474,7 @@ impl World {
         } = self.conditions;
         let writes = Kind::Write(Mark {
             writer: self.order,
-            life: 30,
+            life: if self.conditions.prompt { 2000 } else { 30 },
             waited: 0,
         });
         match self.random.below(10) {
@@ -482,11 +490,7 @@ impl World {
     /// Whether two locks exclude each other.
     fn conflict(&self, a: usize, b: usize) -> bool {
         let (a, b) = (&self.tokens[a], &self.tokens[b]);
-        let has = |one: &TokenHistory, name: u8| {
-            let names = one.kind.names().unwrap_or_default();
-            one.resource == name || names.iter().any(|own| **own == [name])
-        };
-        let shared = (0..=u8::MAX).any(|name| has(a, name) && has(b, name));
+        let shared = (0..=u8::MAX).any(|name| a.covers(name) && b.covers(name));
         let read = |one: &TokenHistory| matches!(one.kind, Kind::Read { .. });
         shared && !(read(a) && read(b))
     }

@@ -6,7 +6,7 @@ use crate::protocol::resp;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
     ACQUIRE_WRITE, DEQUEUE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES,
-    REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES,
+    LEAVE, REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES,
     Script,
 };
 use crate::testing::store::members;
@@ -247,7 +247,12 @@ impl Command {
                 Command::Set(token(arg(1)), true)
             }
             _ if ACQUIRE.into_iter().chain(REFILL).any(is) => Command::Set(first(), false),
-            _ if is(RELEASE_MEMBER) || is(RELEASE_NAMES) => Command::Release(first(), false),
+            _ if is(RELEASE_MEMBER) => Command::Release(first(), keys(args) > 1),
+            _ if is(RELEASE_NAMES) => {
+                let count: usize = str::from_utf8(arg(2)).unwrap().parse().unwrap();
+                Command::Release(first(), keys(args) > count)
+            }
+            _ if is(LEAVE) => Command::Leave,
             _ if is(EXTEND_MEMBER) || is(EXTEND_NAMES) => Command::Extend(first()),
             _ if is(FENCE_MEMBER) || is(FENCE_NAMES) => Command::Fence(first()),
             _ if is(RELEASE_AND_NOTIFY) || is(RELEASE) => {
@@ -351,7 +356,9 @@ impl World {
                 trace!(
                     self,
                     "    node {node}: {} leaves",
-                    channel(args[3 + keys(args)])
+                    args.iter()
+                        .rfind(|arg| arg.len() == 40)
+                        .map_or(0, |name| channel(name))
                 );
                 self.ask(node, args, None)
             }
@@ -389,7 +396,7 @@ impl World {
         );
         // A permit in another slot than the one that was acquired.
         let script = [RELEASE_MEMBER.hash, RELEASE_MEMBER.text].contains(&args[1]);
-        let stray = script && args.len() > 6;
+        let stray = script && keys(args) == 1 && args.len() > 6;
         match &*reply {
             [b':', ..] if stray => self.counts[Count::Strays] += 1,
             b":0\r\n" => {

@@ -74,6 +74,12 @@ impl Call {
         }
     }
 
+    /// It is for this name, perhaps among others.
+    fn concerns(&self, resource: u8) -> bool {
+        let names = self.request.kind.names().unwrap_or_default();
+        self.resource == resource || names.iter().any(|name| **name == [resource])
+    }
+
     /// It is in the queue of its process.
     fn waits(&self) -> bool {
         self.acquire.place().is_some()
@@ -187,8 +193,9 @@ impl World {
         let resource = self.tokens[token].resource;
         self.order += 1;
         self.tokens[token].freed = Some(self.order);
-        self.tokens[token].alone =
-            self.conditions.waits && !self.conditions.fair && !self.waits_for(c, resource);
+        let waits =
+            (0..RESOURCES).any(|name| self.tokens[token].covers(name) && self.waits_for(c, name));
+        self.tokens[token].alone = self.conditions.waits && !self.conditions.fair && !waits;
         let release = Release {
             notified_elsewhere: lease.notified_elsewhere,
             key: lease.key,
@@ -252,6 +259,7 @@ impl World {
                     let same = call.resource == resource && call.sleeps() && call.served.is_none();
                     let before = call.acquire.place() < next.acquire.place();
                     let may = !call.request.must_ask && !call.vain && !call.is_over(now);
+                    let may = may && call.request.kind.is_plain();
                     same && before && may && !goes(call)
                 });
                 overtaken.then_some("was not the first")
@@ -277,6 +285,7 @@ impl World {
     /// One attempt to acquire.
     pub(super) fn try_once(&mut self, c: usize, thread: usize, resource: u8, ttl: Ttl) {
         let request = AcquireRequest {
+            kind: self.kind(resource),
             ttl,
             label: None,
             end: Some(self.now(c)),
@@ -310,6 +319,7 @@ impl World {
             false => delays,
         };
         let request = AcquireRequest {
+            kind: self.kind(resource),
             ttl,
             label: None,
             end: long.map(|long| now + Duration::from_micros(long)),
@@ -335,15 +345,8 @@ impl World {
             self.clients[c].clocks.point(self.t),
         );
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
-        let kind = self.kind(resource);
         let call = Call {
-            acquire: Acquire::new(
-                (name, kind),
-                request.clone(),
-                self.servers.len(),
-                node_timeout,
-                now,
-            ),
+            acquire: Acquire::new(name, request.clone(), self.servers.len(), node_timeout, now),
             request,
             resource,
             stage: Stage::Stands(self.t),
@@ -379,12 +382,6 @@ impl World {
             }
             Step::Try(op) => return self.tries(c, thread, call, op),
             Step::TakeOver(_) => return self.take_over(c, thread, call),
-            Step::Leave(_) if !waited => {
-                // Here, a writer's mark ends by itself.
-                let none = Answer::none(now.mono);
-                call.acquire.answered(none, &mut self.local(c, thread), now);
-                return self.go_on(c, thread, call);
-            }
             Step::Leave(op) => {
                 self.begin(c, thread);
                 call.stage = Stage::Leaves;
@@ -417,7 +414,8 @@ impl World {
     /// Until when a thread sleeps.
     fn park(&mut self, c: usize, call: &Call, until: u64) -> u64 {
         self.listen(c);
-        let contends = self.clients[c].queues.is_polled_for(&[call.resource]);
+        let line = call.request.kind.line(&Arc::from([call.resource]));
+        let contends = self.clients[c].queues.is_polled_for(&line);
         self.check(contends, || {
             format!("client {c}: no thread polls for {}", call.resource)
         });
@@ -626,7 +624,7 @@ impl World {
         let mut threads = clients.flat_map(|client| &client.threads);
         threads.any(|thread| match &thread.doing {
             Doing::Acquires(call) => {
-                call.resource == resource && (!call.sleeps() || call.served.is_some())
+                call.concerns(resource) && (!call.sleeps() || call.served.is_some())
             }
             Doing::Holds(held, _) | Doing::Extends(held, _) | Doing::Fences(held, ..) => {
                 of(held.token) == resource
@@ -639,7 +637,7 @@ impl World {
 
     /// Whether a thread of a client is in the queue for a resource.
     pub(super) fn waits_for(&self, c: usize, resource: u8) -> bool {
-        let waits = |call: &Call| call.resource == resource && call.waits();
+        let waits = |call: &Call| call.concerns(resource) && call.waits();
         let mut threads = self.clients[c].threads.iter();
         threads.any(|thread| thread.call().is_some_and(waits))
     }
@@ -652,7 +650,19 @@ impl World {
         let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
         let waits = threads.filter_map(Thread::call);
-        let waits = waits.filter(|call| call.resource == resource && call.waits());
+        let locked = |name: &Arc<[u8]>| self.servers.iter().any(|one| one.has_key(self.t, name[0]));
+        // What waits for several names can use none of them while another one is taken.
+        let could = |call: &&Call| {
+            !call
+                .request
+                .kind
+                .names()
+                .unwrap_or_default()
+                .iter()
+                .any(locked)
+        };
+        let waits = waits.filter(|call| call.concerns(resource) && call.waits());
+        let waits = waits.filter(could);
         let poll = |wait: &Call| {
             let longest = (wait.request.retry_delay.1 * 8).max(Duration::from_secs(1));
             let longest = u64::try_from(longest.as_micros()).unwrap();

@@ -51,6 +51,7 @@ fn world() -> World {
 impl World {
     fn request(&self, wait: Option<Duration>) -> AcquireRequest {
         AcquireRequest {
+            kind: Kind::Plain,
             ttl: Ttl::new(1000 * MS).unwrap(),
             label: None,
             end: wait.map(|wait| self.now.mono + wait),

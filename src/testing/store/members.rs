@@ -8,6 +8,14 @@ use crate::protocol::scripts::{
 };
 use crate::protocol::sha1::sha1;
 
+/// A writer that waits.
+pub(super) struct Mark {
+    /// By the server's clock, in ms.
+    since: i64,
+    pub(super) writer: Vec<u8>,
+    channel: Vec<u8>,
+}
+
 /// What is under a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
@@ -49,11 +57,11 @@ impl Run<'_> {
         let args = &*all;
         let is = |script: Script| hash == script.hash;
         let answer = match () {
-            () if is(ACQUIRE_PERMIT) => return Some(self.acquire_permit(args)),
+            () if is(ACQUIRE_PERMIT) => return Some(self.acquire_permit(given)),
             () if is(ACQUIRE_READ) => return Some(self.acquire_read(given)),
             () if is(ACQUIRE_WRITE) => return Some(self.acquire_write(given)),
             () if is(EXTEND_MEMBER) => self.extend_member(args),
-            () if is(RELEASE_MEMBER) => self.release_member(args),
+            () if is(RELEASE_MEMBER) => self.release_member(given),
             () if is(REFILL_MEMBER) => self.refill_member(args),
             () if is(FENCE_MEMBER) => self.fence_member(args),
             () => return None,
@@ -149,8 +157,10 @@ impl Run<'_> {
         self.set_end(lock)
     }
 
-    fn acquire_permit(&mut self, args: &[&[u8]]) -> Result<Answer> {
-        let [lock, value, ttl, permits, preferred] = args[..] else {
+    fn acquire_permit(&mut self, given: Given<'_>) -> Result<Answer> {
+        let (&[lock, ref queue @ ..], &[value, ttl, me, _, _, _, permits, preferred]) =
+            (given.keys, given.args)
+        else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let found = self.find_kind(lock)?;
@@ -167,6 +177,7 @@ impl Run<'_> {
         let slots = (0..permits).map(|i| (preferred + i) % permits);
         let free = slots.into_iter().find(|slot| !taken.contains(slot));
         if let Some(slot) = free {
+            self.remove_waiter(queue.first().copied(), me);
             let member = [format!("redlock:s{slot:03}").as_bytes(), value].concat();
             self.put(lock, &member, needed(ttl)?)?;
             return Ok(Answer::Int(i64::try_from(slot + 1).unwrap_or(i64::MAX)));
@@ -179,62 +190,81 @@ impl Run<'_> {
             (sum + u32::from_be_bytes([0, *a, *b, *c])) % (1 << 24)
         });
         let left = members.first().map_or(0, |first| first.0 - self.now());
-        let denied = format!("{} {sum:06x} -", left.max(0));
+        let denied = format!("{} {sum:06x} {}", left.max(0), self.joined(given, 1, 0)?);
         Ok(Answer::Bulk(denied.into_bytes()))
     }
 
-    /// The names of three words are as those of a plain lock, but for the queue.
-    fn held(&mut self, lock: &[u8], value: &[u8]) -> Answer {
+    /// The names of three words are as those of a plain lock.
+    fn held(&mut self, given: Given<'_>, value: &[u8]) -> Result<Answer> {
         let hash = sha1(value.get(..20).unwrap_or(value));
         let hash = String::from_utf8_lossy(hash.get(..6).unwrap_or_default()).into_owned();
-        Answer::Bulk(format!("{} {hash} -", self.pttl(lock)).into_bytes())
+        let left = self.pttl(given.lock()?);
+        let denied = format!("{left} {hash} {}", self.joined(given, 1, 0)?);
+        Ok(Answer::Bulk(denied.into_bytes()))
     }
 
-    /// Since when the writer in the mark has waited, and which it is.
-    pub(super) fn mark(&self, mark: &[u8]) -> Option<(i64, Vec<u8>)> {
+    pub(super) fn mark(&self, mark: &[u8]) -> Option<Mark> {
         let Some(Value::Text(text)) = self.value(mark) else {
             return None;
         };
-        let space = text.iter().position(|byte| *byte == b' ')?;
-        let (since, writer) = text.split_at_checked(space)?;
-        let is_number = !since.is_empty() && since.iter().all(u8::is_ascii_digit);
-        let since = str::from_utf8(since).ok()?.parse().ok();
-        Some((since.filter(|_| is_number)?, writer.get(1..)?.to_vec()))
+        let text = str::from_utf8(text).ok()?;
+        let (since, rest) = text.split_once(' ')?;
+        let (writer, channel) = rest.split_once(' ')?;
+        let is = |text: &str, digit: fn(&u8) -> bool| {
+            !text.is_empty() && text.as_bytes().iter().all(digit)
+        };
+        let whole = is(since, u8::is_ascii_digit) && is(writer, u8::is_ascii_hexdigit);
+        Some(Mark {
+            since: since.parse().ok().filter(|_| whole)?,
+            writer: writer.into(),
+            channel: channel.into(),
+        })
+        .filter(|mark| !mark.channel.is_empty())
     }
 
     fn acquire_read(&mut self, given: Given<'_>) -> Result<Answer> {
-        let (&[lock, ref mark @ ..], &[value, ttl, waited]) = (given.keys, given.args) else {
+        let (lock, &[value, ttl, me, _, waited, _]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        match self.find_kind(lock)? {
+        let (queue, mark) = given.beside(1, 0);
+        let found = self.find_kind(lock)?;
+        match found {
             Found::Text => {
                 let value = self.get(lock)?.unwrap_or_default();
-                return Ok(self.held(lock, &value));
+                return self.held(given, &value);
             }
             Found::Members(b's') => return Ok(Answer::Int(-3)),
             Found::Other => return Ok(Answer::Int(-4)),
             Found::Nothing | Found::Members(_) => {}
         }
         let came = self.now() - needed::<i64>(waited)?;
-        if let Some(mark) = mark.first()
-            && let Some((since, _)) = self.mark(mark)
-            && since < came
+        if let Some(key) = mark
+            && let Some(older) = self.mark(key).filter(|mark| mark.since < came)
         {
-            let left = self.pttl(mark).max(0);
-            return Ok(Answer::Bulk(format!("{left} - -").into_bytes()));
+            let silent = mutant(Mutant::DoNotTellTheWriter);
+            if !self.members(lock, found).is_empty()
+                || silent
+                || self.publish(&older.channel, lock) != 0
+            {
+                let left = self.pttl(key).max(0);
+                let denied = format!("{left} - {}", self.joined(given, 1, 0)?);
+                return Ok(Answer::Bulk(denied.into_bytes()));
+            }
+            let _ = self.del(key);
         }
         self.may_write(true)?;
         self.put(lock, &[&b"redlock:r000"[..], value].concat(), needed(ttl)?)?;
+        self.remove_waiter(queue, me);
+        self.tell_next(queue, lock, me);
         Ok(Answer::Int(1))
     }
 
     fn acquire_write(&mut self, given: Given<'_>) -> Result<Answer> {
-        let (&[lock, ref mark @ ..], &[value, ttl, waited, writer, life]) =
-            (given.keys, given.args)
+        let (lock, &[value, ttl, me, _, waited, _, writer, life]) = (given.lock()?, given.args)
         else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        let mark = mark.first();
+        let (queue, mark) = given.beside(1, 0);
         let found = self.find_kind(lock)?;
         match found {
             Found::Members(b's') => return Ok(Answer::Int(-3)),
@@ -246,19 +276,20 @@ impl Run<'_> {
             self.del(lock)?;
         }
         if self.set(lock, value, super::number(ttl), true)? {
+            self.remove_waiter(queue, me);
             return Ok(Answer::Int(1));
         }
         let since = self.now() - needed::<i64>(waited)?;
-        let is_later = |(older, of): &(i64, Vec<u8>)| *older > since || of == writer;
-        if let Some(mark) = mark.filter(|_| life != b"0")
+        let is_later = |older: &Mark| older.since > since || older.writer == writer;
+        if let Some(mark) = mark.filter(|_| life != b"0" && !me.is_empty())
             && (self.value(mark).is_none() || self.mark(mark).as_ref().is_some_and(is_later))
         {
-            let text = [since.to_string().as_bytes(), b" ", writer].concat();
+            let text = [since.to_string().as_bytes(), b" ", writer, b" ", me].concat();
             let _ = self.set(mark, &text, super::number(life), false);
         }
         if found == Found::Text {
             let value = self.get(lock)?.unwrap_or_default();
-            return Ok(self.held(lock, &value));
+            return self.held(given, &value);
         }
         let members = self.members(lock, found);
         let byte = |member: &[u8], at: usize| u32::from(member.get(at).copied().unwrap_or(0));
@@ -267,9 +298,9 @@ impl Run<'_> {
             let (a, b, c) = (byte(&one.1, 12), byte(&one.1, 13), byte(&one.1, 14));
             (sum + a * 65536 + b * 256 + c) % (1 << 24)
         });
-        Ok(Answer::Bulk(
-            format!("{} {sum:06x} -", self.pttl(lock)).into_bytes(),
-        ))
+        let left = self.pttl(lock);
+        let denied = format!("{left} {sum:06x} {}", self.joined(given, 1, 0)?);
+        Ok(Answer::Bulk(denied.into_bytes()))
     }
 
     fn extend_member(&mut self, args: &[&[u8]]) -> Result<i64> {
@@ -287,18 +318,24 @@ impl Run<'_> {
         Ok(needed::<i64>(member.get(9..12).unwrap_or_default())? + 1)
     }
 
-    fn release_member(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, id, guess, ref alone @ ..] = args[..] else {
+    fn release_member(&mut self, given: Given<'_>) -> Result<i64> {
+        let (lock, &[id, guess, ref me @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
+        let (queue, alone) = (given.queue(), given.queue().is_none() && !me.is_empty());
         let found = self.find_kind(lock)?;
         let member = self.member(lock, found, id, guess);
-        let Some((_, member)) = member.filter(|one| alone.is_empty() || one.1 == guess) else {
+        let Some((_, member)) = member.filter(|one| !alone || one.1 == guess) else {
             return Ok(0);
         };
         self.zrem(lock, &member)?;
         self.set_end(lock)?;
-        Ok(1)
+        let room = found == Found::Members(b's') || self.members(lock, found).is_empty();
+        let silent = mutant(Mutant::QuietMembers);
+        Ok(match room && !silent {
+            true => self.tell_next(queue, lock, given.me()),
+            false => 1,
+        })
     }
 
     fn refill_member(&mut self, args: &[&[u8]]) -> Result<i64> {

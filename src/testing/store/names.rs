@@ -6,7 +6,7 @@ use super::{
 use crate::lock_value;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::scripts::{
-    ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, REFILL_NAMES, RELEASE_NAMES, Script,
+    ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, LEAVE, REFILL_NAMES, RELEASE_NAMES, Script,
 };
 use crate::protocol::sha1::sha1;
 
@@ -20,6 +20,7 @@ impl Run<'_> {
         let answer = match () {
             () if is(ACQUIRE_NAMES) => return Some(self.acquire_names(given)),
             () if is(EXTEND_NAMES) => self.extend_names(given),
+            () if is(LEAVE) => self.leave_names(given),
             () if is(RELEASE_NAMES) => self.release_names(given),
             () if is(REFILL_NAMES) => self.refill_names(given),
             () if is(FENCE_NAMES) => self.fence_names(given),
@@ -37,10 +38,15 @@ impl Run<'_> {
     }
 
     fn acquire_names(&mut self, given: Given<'_>) -> Result<Answer> {
-        let (names, [value, ttl]) = (given.keys, given.args) else {
+        let (keys, [value, ttl, me, ..]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
-        for name in names {
+        let count = match me.is_empty() {
+            true => keys.len(),
+            false => keys.len() / 2,
+        };
+        let names = keys.get(..count).unwrap_or_default();
+        for (at, name) in names.iter().enumerate() {
             let denied = match self.value(name) {
                 None => continue,
                 Some(Value::Text(value)) => {
@@ -61,13 +67,20 @@ impl Run<'_> {
             if mutant(Mutant::SomeNames) {
                 continue;
             }
-            let denied = format!("{} {denied} -", self.pttl(name));
+            for (other, name) in names.iter().enumerate().filter(|one| one.0 != at) {
+                if self.value(name).is_none() && !mutant(Mutant::KeepMessage) {
+                    self.tell_next(given.beside(count, other).0, name, me);
+                }
+            }
+            let left = self.pttl(name);
+            let denied = format!("{left} {denied} {}", self.joined(given, count, at)?);
             return Ok(Answer::Bulk(denied.into_bytes()));
         }
-        for name in names {
+        for (at, name) in names.iter().enumerate() {
             if !mutant(Mutant::SomeNames) || self.value(name).is_none() {
                 self.set(name, value, number(ttl), false)?;
             }
+            self.remove_waiter(given.beside(count, at).0, me);
         }
         Ok(Answer::Int(1))
     }
@@ -89,37 +102,20 @@ impl Run<'_> {
     }
 
     fn release_names(&mut self, given: Given<'_>) -> Result<i64> {
-        let [token, count, writer] = *given.args else {
+        let [token, count, me, writer] = *given.args else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let count: usize = needed(count)?;
-        let (names, beside) = given
-            .keys
-            .split_at_checked(count)
-            .ok_or(NOT_ITS_ARGUMENTS)?;
         let (mut deleted, mut result) = (0, 1);
-        for (at, name) in names.iter().enumerate() {
-            let queue = beside.get(at).copied();
-            if let Some(mark) = beside.get(count + at)
-                && !writer.is_empty()
-                && self.mark(mark).is_some_and(|(_, of)| of == writer)
-            {
-                let _ = self.del(mark);
-            }
+        for (at, name) in given.keys.iter().take(count).enumerate() {
+            let (queue, mark) = given.beside(count, at);
+            self.delete_mark(mark, writer);
             if !self.has(name, token) {
                 continue;
             }
             self.del(name)?;
             deleted += 1;
-            for _ in 0..queue.map_or(0, |_| 99) {
-                let Some(waiter) = self.zpopmin(queue.unwrap_or_default()) else {
-                    break;
-                };
-                if self.publish(&waiter, name) != 0 {
-                    result = 2;
-                    break;
-                }
-            }
+            result = result.max(self.tell_next(queue, name, me));
             if mutant(Mutant::ReleaseFirstName) {
                 break;
             }

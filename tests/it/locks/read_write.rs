@@ -125,8 +125,9 @@ fn a_writer_that_is_killed_keeps_readers_out_for_a_time_only() {
     let servers = Server::several(3);
     let [read, _] = both(&connected(&servers));
     let reader = take_one(&read);
+    let mark = "1 0123456789abcdef redlock:00000000000000000000000000000000";
     for server in &servers {
-        server.command(&["SET", "{prices}:ww", "1 0123456789abcdef", "PX", "1500"]);
+        server.command(&["SET", "{prices}:ww", mark, "PX", "1500"]);
     }
     assert!(!is_free(&read));
     reader.release().unwrap();
@@ -250,7 +251,9 @@ fn eight_processes(test: &str, time: Duration) {
     if let Some(role) = role() {
         let nodes = std::env::var("NODES").unwrap();
         let redlock = Redlock::new(nodes.split(',')).unwrap();
-        let redlock = redlock.with_options(options()).unwrap();
+        let redlock = redlock
+            .with_options(options().node_timeout(5 * NODE_TIMEOUT))
+            .unwrap();
         let dir = std::env::var("DIR").unwrap();
         let end = Instant::now() + time;
         let count = contend(&redlock, Path::new(&dir), role == "writer", end);

@@ -307,7 +307,9 @@ fn eight_processes(test: &str, permits: u32, time: Duration) {
     if role().is_some() {
         let nodes = std::env::var("NODES").unwrap();
         let redlock = Redlock::new(nodes.split(',')).unwrap();
-        let redlock = redlock.with_options(options()).unwrap();
+        let redlock = redlock
+            .with_options(options().node_timeout(5 * NODE_TIMEOUT))
+            .unwrap();
         let permits = std::env::var("PERMITS").unwrap().parse().unwrap();
         let pool = semaphore(&redlock, permits);
         let dir = std::env::var("DIR").unwrap();

@@ -216,7 +216,9 @@ fn eight_processes(test: &str, time: Duration) {
     if let Some(role) = role() {
         let nodes = std::env::var("NODES").unwrap();
         let redlock = Redlock::new(nodes.split(',')).unwrap();
-        let redlock = redlock.with_options(options()).unwrap();
+        let redlock = redlock
+            .with_options(options().node_timeout(5 * NODE_TIMEOUT))
+            .unwrap();
         let dir = std::env::var("DIR").unwrap();
         let end = Instant::now() + time;
         let seed = role.parse().unwrap();
