@@ -254,10 +254,10 @@ fn max_extensions_does_not_bound_renewals_and_each_asks_for_the_ttl_last_granted
     let redlock = connected(&servers)
         .with_options(options().max_extensions(1))
         .unwrap();
-    let mut lock = redlock.acquire("a", ms(1500)).unwrap();
-    lock.extend(Duration::from_secs(3)).unwrap();
+    let mut lock = redlock.acquire("a", Duration::from_secs(3)).unwrap();
+    lock.extend(Duration::from_secs(6)).unwrap();
     let lock = lock.keep_alive(HOUR).unwrap();
-    let end = Instant::now() + Duration::from_secs(6);
+    let end = Instant::now() + Duration::from_secs(9);
     while Instant::now() < end {
         assert!(!lock.wait_lost(ms(100)));
         assert!(lock.remaining() > ms(1000), "{:?}", lock.remaining());
