@@ -92,7 +92,8 @@ extern "C" {
  * (Calls with one lock from several threads wait for each other while one of them changes the lock.
  * redlock_lock_stop(), redlock_lock_leak() and redlock_set_log() wait for a callback that is running.
  * A call that ends the last use of connections blocks like redlock_free(): also redlock_lock_leak(),
- * and redlock_set() with a new timeout. A callback for log messages adds its own time.)
+ * redlock_set() with a new timeout, redlock_set_prefix() and redlock_set_observer(). A callback for log
+ * messages, and one for events, adds its own time.)
  *
  * Fork. In a child, a redlock_t of the parent works as before, over connections of its own; its
  * options are fixed there. A redlock_lock_t of the parent is inert in the child: it is lost (without a
@@ -555,6 +556,62 @@ int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user
    In a forked child fn is still called. */
 int redlock_set_log(int max_level, void (*fn)(int level, const char *message, void *user),
                     void *user);
+
+/* ---------------------------------------------------------------------------------------------
+ * Events, for metrics and alerts
+ * ------------------------------------------------------------------------------------------- */
+
+/* A lock is held from now on, or a call returned none (`why`: the status). */
+#define REDLOCK_EVENT_ACQUIRED 1
+#define REDLOCK_EVENT_NOT_ACQUIRED 2
+/* A lock was extended, by hand or by a renewal, or was not (`why`: the status; a renewal tries again). */
+#define REDLOCK_EVENT_EXTENDED 3
+#define REDLOCK_EVENT_NOT_EXTENDED 4
+/* A lock was found lost (`why`: a REDLOCK_REASON). It ends later. */
+#define REDLOCK_EVENT_LOST 5
+/* A lock is no longer held, or was given up (`why`: a REDLOCK_ENDING). Each that was acquired ends once. */
+#define REDLOCK_EVENT_ENDED 6
+/* A node gives no votes from now on, or gives them again. */
+#define REDLOCK_EVENT_NODE_AWAY 7
+#define REDLOCK_EVENT_NODE_BACK 8
+
+/* A majority confirmed the release. */
+#define REDLOCK_ENDING_RELEASED 1
+/* The release was not confirmed: the lock ends with its ttl. */
+#define REDLOCK_ENDING_NOT_CONFIRMED 2
+/* The release was written, and no answer was waited for. */
+#define REDLOCK_ENDING_DROPPED 3
+/* redlock_lock_leak(): the lock ends with its ttl. */
+#define REDLOCK_ENDING_LEAKED 4
+/* It had been lost before. */
+#define REDLOCK_ENDING_WAS_LOST 5
+
+/* What has happened. All of it is valid until fn returns. */
+typedef struct redlock_event {
+    int kind; /* a REDLOCK_EVENT; a later version may have more */
+    int why;  /* as said above; else 0 */
+    /* The lock's name, without a NUL; of several names the first. NULL for events of nodes. */
+    const void *resource;
+    size_t resource_len;
+    /* In microseconds. ACQUIRED, NOT_ACQUIRED: how long the call took. EXTENDED, NOT_EXTENDED: what was left of the
+       validity. LOST, ENDED: how long the lock was held. NODE_BACK: how long the node was away. */
+    uint64_t time_us;
+    uint32_t attempts; /* ACQUIRED, NOT_ACQUIRED: how many; 0: it was resumed */
+    int renewal;       /* EXTENDED, NOT_EXTENDED: 1 if by redlock_lock_keep_alive() */
+    size_t node;       /* NODE_AWAY, NODE_BACK: its index in redlock_new() */
+    const char *address; /* and its host and port, or path; else "" */
+    const char *text;    /* NOT_ACQUIRED, NOT_EXTENDED, NODE_AWAY: why, as redlock_last_error() says it; else "" */
+} redlock_event_t;
+
+/* From now on, calls fn(event, user) for each event of this client object; a second call replaces the first. Call it
+   right after redlock_new(): it means new connections.
+   Events of a call are reported in its thread, before it returns; those of renewals and nodes in threads that do nothing
+   else. So fn may be called by several threads at once. No mutex of the library is held meanwhile: fn may use these
+   functions, but must not end a handle that the event is about. A lock whose validity is over when fn returns is not
+   acquired (TOO_SLOW) or extended (LOST). In a forked child fn is not called. fn and what it uses must live
+   as long as the process: the library's threads may report an event after redlock_free().
+   CONFIG: fn is NULL, a forked child. */
+int redlock_set_observer(redlock_t *redlock, void (*fn)(const redlock_event_t *event, void *user), void *user);
 
 #ifdef __cplusplus
 }

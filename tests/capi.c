@@ -553,6 +553,93 @@ static void on_lost(int reason, void *user)
     add(&loss->done, 1);
 }
 
+typedef struct {
+    counter_t count[REDLOCK_EVENT_NODE_BACK + 1];
+    counter_t ending[REDLOCK_ENDING_WAS_LOST + 1];
+    counter_t reason, busy, unavailable, renewals, wrong;
+    redlock_t *redlock;
+} events_t;
+
+static void on_event(const redlock_event_t *event, void *user)
+{
+    events_t *events = (events_t *)user;
+    int of_node = event->kind >= REDLOCK_EVENT_NODE_AWAY;
+
+    add(&events->count[event->kind], 1);
+    switch (event->kind) {
+    case REDLOCK_EVENT_ACQUIRED:
+        add(&events->wrong, event->attempts < 1 || event->why != 0 || event->time_us == 0);
+        break;
+    case REDLOCK_EVENT_NOT_ACQUIRED:
+        add(&events->busy, event->why == REDLOCK_BUSY && strstr(event->text, "another has the lock") != NULL);
+        add(&events->unavailable, event->why == REDLOCK_UNAVAILABLE && event->text[0] != 0);
+        break;
+    case REDLOCK_EVENT_EXTENDED:
+    case REDLOCK_EVENT_NOT_EXTENDED:
+        add(&events->renewals, event->renewal);
+        break;
+    case REDLOCK_EVENT_LOST:
+        add(&events->reason, event->why);
+        break;
+    case REDLOCK_EVENT_ENDED:
+        add(&events->ending[event->why], 1);
+        break;
+    default:
+        add(&events->wrong, event->node > 2 || strchr(event->address, ':') == NULL);
+    }
+    if (of_node)
+        add(&events->wrong, event->resource != NULL || event->resource_len != 0);
+    else
+        add(&events->wrong, event->resource_len != 5 || memcmp(event->resource, "event", 5) != 0);
+    /* It may use the library. */
+    if (event->kind == REDLOCK_EVENT_ENDED)
+        add(&events->wrong, redlock_set(events->redlock, REDLOCK_OPTION_MAX_EXTENSIONS, 10) != REDLOCK_OK);
+}
+
+static void events_are_told(const char *const *urls)
+{
+    static events_t events, away;
+    static const char *const nowhere[] = {"redis://127.0.0.1:1"};
+    redlock_t *redlock = client(urls, 3), *none;
+    redlock_lock_t *lock, *other;
+
+    events.redlock = redlock;
+    IS(REDLOCK_CONFIG, redlock_set_observer(NULL, on_event, &events));
+    IS(REDLOCK_CONFIG, redlock_set_observer(redlock, NULL, &events));
+    OK(redlock_set_observer(redlock, on_event, &events));
+    OK(redlock_connect(redlock));
+    OK(redlock_acquire(redlock, "event", 5, TTL, &lock));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "event", 5, TTL, &other));
+    OK(redlock_lock_extend(lock, TTL));
+    OK(redlock_lock_release(lock));
+    OK(redlock_acquire(redlock, "event", 5, 3000, &lock));
+    OK(redlock_lock_keep_alive(lock, 3500));
+    IS(REDLOCK_LOST, redlock_lock_wait_lost(lock, 60000));
+    IS(REDLOCK_LOST, redlock_lock_release(lock));
+    OK(redlock_acquire(redlock, "event", 5, 1500, &lock));
+    redlock_lock_leak(lock);
+    EVENTUALLY(add(&events.count[REDLOCK_EVENT_ENDED], 0) == add(&events.count[REDLOCK_EVENT_ACQUIRED], 0));
+    CHECK(add(&events.count[REDLOCK_EVENT_ACQUIRED], 0) == 3 && add(&events.busy, 0) == 1);
+    CHECK(add(&events.count[REDLOCK_EVENT_NOT_ACQUIRED], 0) == 1);
+    CHECK(add(&events.count[REDLOCK_EVENT_EXTENDED], 0) >= 2);
+    CHECK(add(&events.renewals, 0) >= 1);
+    CHECK(add(&events.reason, 0) == REDLOCK_REASON_HOLD_LIMIT);
+    CHECK(add(&events.ending[REDLOCK_ENDING_RELEASED], 0) == 1);
+    CHECK(add(&events.ending[REDLOCK_ENDING_WAS_LOST], 0) + add(&events.ending[REDLOCK_ENDING_LEAKED], 0) == 2);
+    CHECK(REDLOCK_ENDING_NOT_CONFIRMED == 2 && REDLOCK_ENDING_DROPPED == 3);
+    CHECK(add(&events.wrong, 0) == 0);
+    redlock_free(redlock);
+
+    none = client(nowhere, 1);
+    away.redlock = none;
+    OK(redlock_set_observer(none, on_event, &away));
+    IS(REDLOCK_UNAVAILABLE, redlock_try_acquire(none, "event", 5, TTL, &lock));
+    EVENTUALLY(add(&away.count[REDLOCK_EVENT_NODE_AWAY], 0) == 1);
+    CHECK(add(&away.unavailable, 0) == 1 && add(&away.count[REDLOCK_EVENT_NODE_BACK], 0) == 0);
+    CHECK(add(&away.wrong, 0) == 0);
+    redlock_free(none);
+}
+
 static void labels_and_what_is_shown(const char *const *urls)
 {
     static const char label[] = "web-2:4711";
@@ -1418,6 +1505,7 @@ int main(int argc, char **argv)
     a_wrong_password_is_not_waited_for(urls);
     acquire_ask_extend_release(redlock);
     labels_and_what_is_shown(urls);
+    events_are_told(urls);
     kept_alive(urls);
     reentrant(redlock);
     other_kinds(redlock);

@@ -53,6 +53,17 @@ ok(redlock.redlock_set(client, redlock.REDLOCK_OPTION_NODE_TIMEOUT_MS, 2000))
 name = "größe:1".encode()
 ok(redlock.redlock_set_label(client, b"cffi"))
 
+events = []
+
+
+@ffi.callback("void (const redlock_event_t *, void *)")
+def on_event(event, user):
+    if event.resource != ffi.NULL:
+        events.append((event.kind, event.why, ffi.buffer(event.resource, event.resource_len)[:]))
+
+
+ok(redlock.redlock_set_observer(client, on_event, ffi.NULL))
+
 out = ffi.new("redlock_lock_t **")
 ok(redlock.redlock_acquire_within(client, name, len(name), TTL, WAIT, out))
 lock = out[0]
@@ -116,6 +127,9 @@ if tls:
     assert over_tls(*tls) == redlock.REDLOCK_OK
     assert over_tls(*tls[:2]) == redlock.REDLOCK_UNAVAILABLE
     assert "CertificateRequired" in last_error(), last_error()
+assert (redlock.REDLOCK_EVENT_ACQUIRED, 0, name) in events, events
+assert (redlock.REDLOCK_EVENT_NOT_ACQUIRED, redlock.REDLOCK_BUSY, name) in events, events
+assert (redlock.REDLOCK_EVENT_ENDED, redlock.REDLOCK_ENDING_RELEASED, name) in events, events
 ok(redlock.redlock_set_log(0, ffi.NULL, ffi.NULL))
 verdicts = [text for level, text, mine in messages if level == 4 and mine == "mine"]
 assert any(text.startswith("acquire ") and ": denied (" in text for text in verdicts), messages

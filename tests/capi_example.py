@@ -34,6 +34,22 @@ raises(Config, lambda: locks.lock("größe", ttl=-1))
 for option in OPTIONS:
     Redlock(urls, library, **{option: 1})
 
+# What is seen of a lock; behind a prefix it is another one. One node may be a string.
+events = []
+seen = Redlock(urls, library, node_timeout=2, label="web-3", prefix="team:")
+seen.observe(lambda *event: events.append(event))
+with seen.lock("seen", ttl=60):
+    state, holder, left = seen.inspect("seen")
+    assert state == "held" and holder.endswith(" (web-3)") and 30 < left <= 60, (state, holder, left)
+    assert locks.inspect("seen") == ("free", "", 0)
+    assert locks.inspect("team:seen")[0] == "held"
+    raises(Busy, lambda: seen.lock("seen", ttl=60, wait=0))
+assert [event[:2] for event in events if event[1] == "seen"] == [
+    ("acquired", "seen"), ("not acquired", "seen"), ("ended", "seen")], events
+fit, findings = seen.check("check")
+assert fit and "appendonly" in findings, findings
+assert Redlock(urls[0], library).inspect("seen")[0] == "free"
+
 # A lock, and what can be asked of it.
 with locks.lock("größe", ttl=60) as lock:
     assert 50 < lock.remaining < 60 and lock.lost is None

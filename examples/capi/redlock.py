@@ -56,13 +56,30 @@ OPTIONS = ["wait", "retry_delay_min", "retry_delay_max", "node_timeout", "connec
 TEXTS = {"label": "redlock_set_label", "prefix": "redlock_set_prefix"}
 REASONS = {1: "taken", 2: "expired", 3: "hold limit"}
 
+EVENTS = {1: "acquired", 2: "not acquired", 3: "extended", 4: "not extended", 5: "lost", 6: "ended", 7: "node away",
+          8: "node back"}
+STATES = {0: "free", 1: "held", 2: "blocked", 3: "unknown", 4: "readers", 5: "permits"}
+
 _HANDLE = POINTER(c_void_p)
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("why", c_int), ("resource", c_void_p), ("resource_len", c_size_t), ("time_us", c_uint64),
+                ("attempts", ctypes.c_uint32), ("renewal", c_int), ("node", c_size_t), ("address", c_char_p),
+                ("text", c_char_p)]
+
+
+_OBSERVER = ctypes.CFUNCTYPE(None, POINTER(_Event), c_void_p)
+_observers = []  # the library may call them until the process ends
 # Those that return a status.
 _FALLIBLE = {
     "redlock_new": [POINTER(c_char_p), c_size_t, _HANDLE],
     "redlock_set": [c_void_p, c_int, c_uint64],
     "redlock_set_label": [c_void_p, c_char_p],
     "redlock_set_prefix": [c_void_p, c_char_p],
+    "redlock_set_observer": [c_void_p, _OBSERVER, c_void_p],
+    "redlock_check": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_int)],
+    "redlock_inspect": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_uint64), POINTER(c_int)],
     "redlock_connect": [c_void_p],
     "redlock_acquire": [c_void_p, c_char_p, c_size_t, c_uint64, _HANDLE],
     "redlock_acquire_within": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
@@ -207,6 +224,7 @@ class Lock:
 class Redlock:
     """The nodes: one, or 3 or 5 independent ones. Make one for the whole program, for all its threads.
 
+    `library`: the path of libredlock_sync.so, where the system does not find it by its name.
     `options` are those of `redlock_set`, `redlock_set_label` and `redlock_set_prefix`: wait=30, node_timeout=0.5,
     fair=True, label="web-3:4711", prefix="team:", and so on."""
 
@@ -215,6 +233,7 @@ class Redlock:
     def __init__(self, urls, library="libredlock_sync.so", **options):
         self._library = _load(library)
         handle = c_void_p()
+        urls = [urls] if isinstance(urls, str) else list(urls)
         array = (c_char_p * len(urls))(*[url.encode() for url in urls])
         self._library.redlock_new(array, len(urls), byref(handle))
         self._handle = handle
@@ -227,6 +246,32 @@ class Redlock:
                 raise Config(f"no option {name}: there are {', '.join([*OPTIONS, *TEXTS])}")
             number = int(value) if name in ("max_extensions", "fair") else _ms(value)
             self._library.redlock_set(handle, OPTIONS.index(name) + 1, number)
+
+    def observe(self, function):
+        """Calls function(kind, name, seconds, why) at each event, as redlock.h says it of redlock_set_observer: kind is one
+        of EVENTS, name that of the lock or the address of the node. Call it before the first lock."""
+
+        def call(event, _user):
+            event = event.contents
+            named = ctypes.string_at(event.resource, event.resource_len) if event.resource else event.address
+            function(EVENTS.get(event.kind), named.decode(errors="replace"), event.time_us / 1e6, event.why)
+
+        _observers.append(_OBSERVER(call))
+        self._library.redlock_set_observer(self._handle, _observers[-1], None)
+
+    def check(self, probe):
+        """Whether the nodes are fit for locks, and what is wrong, one finding in a line. `probe`: a lock that is tried."""
+        text, fit = ctypes.create_string_buffer(65536), c_int()
+        self._library.redlock_check(self._handle, *_bytes(probe), text, len(text), byref(fit))
+        return bool(fit.value), text.value.decode(errors="replace")
+
+    def inspect(self, name):
+        """Who has a lock: one of STATES, the holder, and for how many seconds (math.inf: without an end). For people."""
+        holder, left, state = ctypes.create_string_buffer(1000), c_uint64(), c_int()
+        self._library.redlock_inspect(
+            self._handle, *_bytes(name), holder, len(holder), byref(left), byref(state))
+        seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
+        return STATES.get(state.value), holder.value.decode(errors="replace"), seconds
 
     def connect(self):
         """Connects now, and raises Unavailable if no majority answers: for a program that should fail at its start."""

@@ -5,7 +5,7 @@ use std::mem::{MaybeUninit, replace};
 use std::sync::{PoisonError, RwLock};
 
 use super::*;
-use crate::{Options, Redlock, Tls};
+use crate::{Event, Options, Redlock, Tls};
 
 /// Far more than any redlock can have.
 const MAX_URLS: usize = 1 << 10;
@@ -81,6 +81,14 @@ impl Settings {
     fn prefixed(self, prefix: &str) -> Result<Settings, Failure> {
         let options = self.options.clone().prefix(prefix);
         self.with(options)
+    }
+
+    pub(super) fn observed(
+        mut self,
+        observer: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> Settings {
+        self.redlock = self.redlock.with_observer(observer);
+        self
     }
 
     fn with(mut self, options: Options) -> Result<Settings, Failure> {
@@ -189,7 +197,7 @@ unsafe fn pem<'a>(data: *const c_char, len: usize, what: &str) -> Result<&'a [u8
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-fn change(
+pub(super) fn change(
     client: Option<&Client>,
     new: impl FnOnce(Settings) -> Result<Settings, Failure>,
 ) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! The C interface. Its manual is `redlock.h`; here stands only how it is done: errors and panics at the boundary in this
 //! file, `redlock_t` in `client`, `redlock_lock_t` in `lock`, the ways to it in `acquire` and `kinds`, what it has only while it is kept alive in `kept`, its
-//! callbacks in `callback`, what is shown to people in `look`, log messages in `log`, nodes for tests in `testing`.
+//! callbacks in `callback`, what is shown to people in `look`, log messages in `log`, events in `observer`, nodes for tests in `testing`.
 //!
 //! A handle comes in as a reference that may be null and an output goes out through
 //! `MaybeUninit`, both of which have C's representation: what the header demands of pointers is
@@ -22,6 +22,7 @@ mod kinds;
 mod lock;
 mod log;
 mod look;
+mod observer;
 
 /// Longer than any resource can be; also what a slice may have.
 const MAX_LEN: usize = 1 << 30;
@@ -73,6 +74,21 @@ constants! {
     REDLOCK_STATE_READERS = 4;
     REDLOCK_STATE_PERMITS = 5;
 
+    REDLOCK_EVENT_ACQUIRED = 1;
+    REDLOCK_EVENT_NOT_ACQUIRED = 2;
+    REDLOCK_EVENT_EXTENDED = 3;
+    REDLOCK_EVENT_NOT_EXTENDED = 4;
+    REDLOCK_EVENT_LOST = 5;
+    REDLOCK_EVENT_ENDED = 6;
+    REDLOCK_EVENT_NODE_AWAY = 7;
+    REDLOCK_EVENT_NODE_BACK = 8;
+
+    REDLOCK_ENDING_RELEASED = 1;
+    REDLOCK_ENDING_NOT_CONFIRMED = 2;
+    REDLOCK_ENDING_DROPPED = 3;
+    REDLOCK_ENDING_LEAKED = 4;
+    REDLOCK_ENDING_WAS_LOST = 5;
+
     REDLOCK_LOG_ERROR = 1;
     REDLOCK_LOG_WARN = 2;
     REDLOCK_LOG_INFO = 3;
@@ -114,18 +130,22 @@ impl Failure {
     }
 }
 
+fn code(error: &Error) -> c_int {
+    match error {
+        Error::Busy(_) => REDLOCK_BUSY,
+        Error::Lost(_) => REDLOCK_LOST,
+        Error::TooSlow(_) => REDLOCK_TOO_SLOW,
+        Error::Unavailable(_) => REDLOCK_UNAVAILABLE,
+        Error::ExtensionLimit(_) => REDLOCK_EXTENSION_LIMIT,
+        Error::Cancelled(_) => REDLOCK_CANCELLED,
+        Error::Config(_) => REDLOCK_CONFIG,
+        Error::Random(_) => REDLOCK_RANDOM,
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let code = match error {
-            Error::Busy(_) => REDLOCK_BUSY,
-            Error::Lost(_) => REDLOCK_LOST,
-            Error::TooSlow(_) => REDLOCK_TOO_SLOW,
-            Error::Unavailable(_) => REDLOCK_UNAVAILABLE,
-            Error::ExtensionLimit(_) => REDLOCK_EXTENSION_LIMIT,
-            Error::Cancelled(_) => REDLOCK_CANCELLED,
-            Error::Config(_) => REDLOCK_CONFIG,
-            Error::Random(_) => REDLOCK_RANDOM,
-        };
+        let code = code(&error);
         let text = error.to_string();
         let (wait, permanent) = match &error {
             Error::Unavailable(nodes) => (nodes.retry_after(), nodes.is_permanent()),

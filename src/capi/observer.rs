@@ -1,0 +1,191 @@
+//! Events for C: what `Redlock::with_observer` gives to Rust.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr::null;
+
+use super::callback::reason_code;
+use super::client::{Client, change};
+use super::*;
+use crate::{Ending, Event};
+
+/// `redlock_event_t`, in the order of the header.
+#[repr(C)]
+struct CEvent {
+    kind: c_int,
+    why: c_int,
+    resource: *const c_void,
+    resource_len: usize,
+    time_us: u64,
+    attempts: u32,
+    renewal: c_int,
+    node: usize,
+    address: *const c_char,
+    text: *const c_char,
+}
+
+type ObserverFn = unsafe extern "C" fn(*const CEvent, *mut c_void);
+
+struct CObserver {
+    function: ObserverFn,
+    user: *mut c_void,
+}
+
+// SAFETY: `user` is only handed to `function`, which the header says runs in any thread.
+unsafe impl Send for CObserver {}
+// SAFETY: as above.
+unsafe impl Sync for CObserver {}
+
+/// What stands in an event, and the texts that its pointers lead to.
+struct Filled {
+    event: CEvent,
+    address: CString,
+    text: CString,
+}
+
+impl Filled {
+    fn new(kind: c_int, time: Duration) -> Filled {
+        Filled {
+            event: CEvent {
+                kind,
+                why: 0,
+                resource: null(),
+                resource_len: 0,
+                time_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+                attempts: 0,
+                renewal: 0,
+                node: 0,
+                address: null(),
+                text: null(),
+            },
+            address: CString::default(),
+            text: CString::default(),
+        }
+    }
+
+    fn of_lock(mut self, resource: &[u8], why: c_int) -> Filled {
+        self.event.resource = resource.as_ptr().cast();
+        (self.event.resource_len, self.event.why) = (resource.len(), why);
+        self
+    }
+
+    fn attempts(mut self, attempts: u32) -> Filled {
+        self.event.attempts = attempts;
+        self
+    }
+
+    fn renewal(mut self, renewal: bool) -> Filled {
+        self.event.renewal = renewal.into();
+        self
+    }
+
+    fn of_node(mut self, node: usize, address: &str) -> Filled {
+        (self.event.node, self.address) = (node, string(address));
+        self
+    }
+
+    fn because(mut self, cause: &dyn std::fmt::Display) -> Filled {
+        self.text = string(&cause.to_string());
+        self
+    }
+
+    fn of(event: &Event<'_>) -> Filled {
+        match *event {
+            Event::Acquired {
+                resource,
+                wait,
+                attempts,
+            } => Filled::new(REDLOCK_EVENT_ACQUIRED, wait)
+                .of_lock(resource, 0)
+                .attempts(attempts),
+            Event::NotAcquired {
+                resource,
+                wait,
+                attempts,
+                error,
+            } => Filled::new(REDLOCK_EVENT_NOT_ACQUIRED, wait)
+                .of_lock(resource, code(error))
+                .attempts(attempts)
+                .because(error),
+            Event::Extended {
+                resource,
+                left,
+                renewal,
+            } => Filled::new(REDLOCK_EVENT_EXTENDED, left)
+                .of_lock(resource, 0)
+                .renewal(renewal),
+            Event::NotExtended {
+                resource,
+                left,
+                renewal,
+                error,
+            } => Filled::new(REDLOCK_EVENT_NOT_EXTENDED, left)
+                .of_lock(resource, code(error))
+                .renewal(renewal)
+                .because(error),
+            Event::Lost {
+                resource,
+                held,
+                reason,
+            } => Filled::new(REDLOCK_EVENT_LOST, held).of_lock(resource, reason_code(reason)),
+            Event::Ended {
+                resource,
+                held,
+                how,
+            } => Filled::new(REDLOCK_EVENT_ENDED, held).of_lock(resource, ending_code(how)),
+            Event::NodeAway {
+                node,
+                address,
+                cause,
+            } => {
+                let filled = Filled::new(REDLOCK_EVENT_NODE_AWAY, Duration::ZERO);
+                filled.of_node(node, address).because(&cause)
+            }
+            Event::NodeBack {
+                node,
+                address,
+                away,
+            } => Filled::new(REDLOCK_EVENT_NODE_BACK, away).of_node(node, address),
+        }
+    }
+}
+
+fn ending_code(how: Ending) -> c_int {
+    match how {
+        Ending::Released => REDLOCK_ENDING_RELEASED,
+        Ending::NotConfirmed => REDLOCK_ENDING_NOT_CONFIRMED,
+        Ending::Dropped => REDLOCK_ENDING_DROPPED,
+        Ending::Leaked => REDLOCK_ENDING_LEAKED,
+        Ending::WasLost => REDLOCK_ENDING_WAS_LOST,
+    }
+}
+
+/// Without zeros, which would end it.
+fn string(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_set_observer(
+    client: Option<&Client>,
+    function: Option<ObserverFn>,
+    user: *mut c_void,
+) -> c_int {
+    status(|| {
+        let function = function.ok_or_else(|| Failure::null("fn"))?;
+        let observer = CObserver { function, user };
+        change(client, |settings| {
+            Ok(settings.observed(move |event| observer.notify(event)))
+        })
+    })
+}
+
+impl CObserver {
+    fn notify(&self, event: &Event<'_>) {
+        let mut filled = Filled::of(event);
+        filled.event.address = filled.address.as_ptr();
+        filled.event.text = filled.text.as_ptr();
+        // SAFETY: the caller's function with the caller's argument, which the header wants to live as long as the
+        // process; the event lives until the function returns.
+        unsafe { (self.function)(&filled.event, self.user) };
+    }
+}
