@@ -26,13 +26,16 @@ impl Redlock {
     /// Lists the locks on the nodes, and what is wrong with them: to find leftovers by hand, and for
     /// monitoring.
     ///
+    /// Each [permit](crate::Redlock::semaphore) and each [read lock](crate::Redlock::read_lock) is a lock of its own, and so is each name of a lock on
+    /// several.
+    ///
     /// Without a pattern: all keys whose values look like locks of this crate. With a pattern (a glob of Redis' `SCAN`,
     /// such as `shop:*`): all keys that it matches, but for those that this crate keeps beside its locks.
     ///
     /// With a [prefix](crate::Options::prefix) only the keys that begin with it are read; the pattern and the names that are
     /// listed are without it.
     ///
-    /// It reads all keys by `SCAN`, `GETRANGE` and `PTTL`, a thousand at a time, and changes nothing. It uses connections
+    /// It reads all keys by `SCAN`, `GETRANGE`, `PTTL` and `ZRANGE`, a thousand at a time, and changes nothing. It uses connections
     /// of its own, to all nodes in parallel. Each node has [`connect_timeout`](crate::Options::connect_timeout) to be
     /// connected and four times [`node_timeout`](crate::Options::node_timeout) for each thousand keys. Where a lock lies on
     /// a minority of the nodes, all are asked twice more, each time after two `node_timeout`s: it may be about to be

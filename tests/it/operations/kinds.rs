@@ -313,6 +313,26 @@ fn each_permit_and_reader_is_listed_and_what_lies_beside_them_is_not() {
     assert!(permit.remaining().unwrap() > Duration::ZERO && permit.remaining().unwrap() <= TTL);
 }
 
+#[test]
+fn a_list_by_a_user_without_the_right_to_read_sets_shows_the_plain_locks() {
+    let servers = Server::several(1);
+    let redlock = labelled(&servers, "web");
+    let permit = now(&redlock.semaphore("pool", 3).unwrap());
+    let plain = take(&redlock, "plain");
+    let names = || -> Vec<String> {
+        let listing = redlock.list(None).unwrap();
+        assert_eq!(listing.failed().count(), 0);
+        let name = |lock: &ListedLock| String::from_utf8(lock.name().to_vec()).unwrap();
+        listing.locks().map(name).collect()
+    };
+    assert_eq!(names(), ["plain", "pool"]);
+    servers[0].command(&["ACL", "SETUSER", "default", "-zrange"]);
+    assert_eq!(names(), ["plain"]);
+    servers[0].command(&["ACL", "SETUSER", "default", "+zrange"]);
+    plain.release().unwrap();
+    permit.release().unwrap();
+}
+
 /// What an observer was told, in words.
 fn told(event: &Event<'_>) -> Option<String> {
     let (what, resource) = match event {
