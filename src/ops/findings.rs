@@ -161,7 +161,7 @@ pub(crate) struct Rules<'a> {
 impl Rules<'_> {
     /// How long the restart guard still keeps a server with this uptime from voting.
     fn votes_in(&self, uptime: Duration) -> Duration {
-        let guard = self.guard.map(Guard::new);
+        let guard = self.guard.map(|max_ttl| Guard::new(max_ttl, 1));
         guard.map_or(Duration::ZERO, |guard| guard.left(uptime))
     }
 }

@@ -11,8 +11,8 @@ use super::server::commands;
 use super::subscription::Listener;
 use super::waiting::{Call, Releasing};
 use super::{
-    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK,
-    TokenHistory, World, trace,
+    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT, RESOLUTION, Random,
+    SLACK, TokenHistory, World, trace,
 };
 use crate::error::Cause;
 use crate::prefix::Prefix;
@@ -32,6 +32,7 @@ use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::wire::Handshake;
+use crate::protocol::witness::{Judged, Look, refused};
 use crate::token::Token;
 
 /// The number of resources that are locked. The other one is for when all is quiet.
@@ -153,6 +154,21 @@ pub(super) struct Held {
     pub(super) lease: Lease,
 }
 
+/// A new connection whose server is looked at once more.
+pub(super) struct LooksAgain {
+    connection: usize,
+    first: Look,
+    /// It was flushed before the first look.
+    flushed: bool,
+    handshake: Handshake,
+    since: u64,
+}
+
+fn guard(nodes: usize) -> Guard {
+    let times = [LONGEST, RESOLUTION, MARGIN].map(Duration::from_micros);
+    Guard::new(times[0], nodes).shorter(times)
+}
+
 impl Client {
     /// The one of this number. `waits`: its threads wait for locks.
     pub(super) fn new(
@@ -167,8 +183,7 @@ impl Client {
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         let rng = random.next();
         let addresses = (0..nodes).map(|_| Arc::from("x"));
-        let [longest, resolution] = [LONGEST, RESOLUTION].map(Duration::from_micros);
-        let guard = guarded.then(|| Guard::with_resolution(longest, resolution));
+        let guard = guarded.then(|| guard(nodes));
         let timeouts = Timeouts {
             node: node_timeout,
             connect: Duration::from_micros(CONNECT_TIMEOUT),
@@ -600,6 +615,110 @@ impl World {
             );
         }
         let (fresh, result) = self.shake_hands(c, node, well);
+        let (Some(connection), Ok(mut handshake), true) =
+            (fresh, result.clone(), self.conditions.guarded)
+        else {
+            return self.has_connected(c, node, fresh, result);
+        };
+        let (first, flushed) =
+            self.servers[node].look_at(self.connections[connection].instance, self.t);
+        match first.judge(guard(self.servers.len()).seasoned()) {
+            Judged::Fits(witness, _) => {
+                handshake.witness = Some(witness);
+                self.has_connected(c, node, fresh, Ok(handshake));
+            }
+            Judged::LookAgain(first) => {
+                self.counts[Count::SecondLooks] += 1;
+                let since = self.t;
+                let at = self.t + self.delay(node) + self.delay(node);
+                self.at(at, Event::LookAgain(self.looks.len()));
+                self.looks.push(LooksAgain {
+                    connection,
+                    first,
+                    flushed,
+                    handshake,
+                    since,
+                });
+            }
+        }
+    }
+
+    /// The witness is set, and what is there is looked at again.
+    pub(super) fn look_again(&mut self, at: usize) {
+        let looks = &self.looks[at];
+        let (connection, since) = (looks.connection, looks.since);
+        let Connection {
+            client: c,
+            node,
+            instance,
+            ..
+        } = self.connections[connection];
+        if self.clients[c].dead {
+            return;
+        }
+        let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
+        let later = paused.max(self.clients[c].clocks.stands_until);
+        let late = later.max(self.t) > since + CONNECT_TIMEOUT;
+        if later > self.t && !late {
+            return self.at(later, Event::LookAgain(at));
+        }
+        if !self.connections[connection].is_open() || late {
+            let closed = Err(Cause::Closed("while it was set up".into()));
+            return self.has_connected(c, node, Some(connection), closed);
+        }
+        let looks = &self.looks[at];
+        let (first, before, mut handshake) =
+            (looks.first.clone(), looks.flushed, looks.handshake.clone());
+        if let Some(set) = first.set_witness(self.random.next()) {
+            let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
+            let asked = std::mem::replace(&mut self.servers[node].asked, instance);
+            self.servers[node].demoted = self.connections[connection].demoted;
+            let reply = self.ask(node, &set, None);
+            self.servers[node].asked = asked;
+            if let Some(text) = reply.strip_prefix(b"-") {
+                // Here a user may soon do again what is not permitted.
+                let refused = match text.starts_with(b"NOPERM") {
+                    true => Cause::Connect("refused".into()),
+                    false => refused(&String::from_utf8_lossy(text)),
+                };
+                return self.has_connected(c, node, Some(connection), Err(refused));
+            }
+        }
+        if self.servers[node].instances[instance].is_replica() {
+            return self.has_connected(c, node, Some(connection), Err(Cause::Replica(None)));
+        }
+        let (second, flushed) = self.servers[node].look_at(instance, self.t);
+        let flushed = match mutant(Mutant::CalmReadFirst) {
+            true => before,
+            false => flushed,
+        };
+        let uptime = self.uptime(node, instance);
+        handshake.uptime = Some((uptime, self.now(c)));
+        let witness = first.and(second, flushed);
+        let result = witness.map(|witness| Handshake {
+            witness: Some(witness),
+            ..handshake
+        });
+        self.has_connected(c, node, Some(connection), result);
+    }
+
+    fn uptime(&mut self, node: usize, instance: usize) -> Duration {
+        let server = &mut self.servers[node];
+        let asked = std::mem::replace(&mut server.asked, instance);
+        let uptime = server.uptime(self.t, &mut self.random);
+        server.asked = asked;
+        Duration::from_micros(uptime)
+    }
+
+    fn has_connected(
+        &mut self,
+        c: usize,
+        node: usize,
+        fresh: Option<usize>,
+        result: Result<Handshake, Cause>,
+    ) {
+        let well = result.is_ok();
+        trace!(self, "client {c} has connected {node}: {result:?}");
         let now = self.now(c);
         let released = self.conditions.forsaken && self.clients[c].forsaken.gone_by > self.t;
         if released && well && self.clients[c].forsaken.unlucky > 0 {
@@ -630,19 +749,23 @@ impl World {
         let result = if well && self.servers[node].is_replica(self.t) {
             Err(Cause::Replica(None))
         } else if well {
-            self.connections.push(Connection::new(c, node));
+            let instance = self.servers[node].resolve(&mut self.random);
+            self.connections.push(Connection::new(c, node, instance));
             let connection = self.connections.len() - 1;
-            trace!(self, "connection {connection}: client {c}, node {node}");
+            trace!(
+                self,
+                "connection {connection}: client {c}, node {node}, {instance}"
+            );
             fresh = Some(connection);
             let by_hash = self.random.chance(70);
             if by_hash {
-                self.servers[node].load();
+                self.servers[node].instances[instance].store.load_scripts();
             }
-            let uptime = self.servers[node].uptime(self.t, &mut self.random);
+            let uptime = self.uptime(node, instance);
             Ok(Handshake {
                 means: self.random_means(node, by_hash),
-                run_id: Some(format!("{node}-{}", self.servers[node].run())),
-                uptime: Some((Duration::from_micros(uptime), self.now(c))),
+                run_id: Some(self.servers[node].run_id(node, instance)),
+                uptime: Some((uptime, self.now(c))),
                 by_record: self.conditions.by_record,
                 ..Handshake::default()
             })
