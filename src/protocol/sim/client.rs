@@ -162,6 +162,8 @@ pub(super) struct LooksAgain {
     flushed: bool,
     handshake: Handshake,
     since: u64,
+    /// The witness is there.
+    has_set: bool,
 }
 
 fn guard(nodes: usize) -> Guard {
@@ -638,7 +640,12 @@ impl World {
                     flushed,
                     handshake,
                     since,
+                    has_set: false,
                 });
+                if self.conditions.fragile && self.random.chance(20) {
+                    let at = self.t + self.random.below(300);
+                    self.at(at, Event::Change(node));
+                }
             }
         }
     }
@@ -669,7 +676,9 @@ impl World {
         let looks = &self.looks[at];
         let (first, before, mut handshake) =
             (looks.first.clone(), looks.flushed, looks.handshake.clone());
-        if let Some(set) = first.set_witness(self.random.next()) {
+        let set = first.set_witness(self.random.next());
+        let sets = !std::mem::replace(&mut self.looks[at].has_set, true);
+        if let Some(set) = set.filter(|_| sets) {
             let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
             let asked = std::mem::replace(&mut self.servers[node].asked, instance);
             self.servers[node].demoted = self.connections[connection].demoted;
@@ -682,6 +691,11 @@ impl World {
                     false => refused(&String::from_utf8_lossy(text)),
                 };
                 return self.has_connected(c, node, Some(connection), Err(refused));
+            }
+            // It may read the rest in another turn.
+            if self.random.chance(20) {
+                let later = self.t + self.delay(node);
+                return self.at(later, Event::LookAgain(at));
             }
         }
         if self.servers[node].instances[instance].is_replica() {
@@ -875,6 +889,9 @@ impl World {
 
     /// How long a thread has a lock before it does something.
     pub(super) fn hold(&mut self) -> u64 {
+        if self.conditions.fragile && self.random.chance(60) {
+            return self.random.below(LONGEST * 5 / 4);
+        }
         let long = if self.conditions.sluggish || self.conditions.waits && self.random.chance(50) {
             3
         } else {
@@ -907,6 +924,7 @@ impl World {
             // A waiter for a lock that was left to its ttl should get it.
             true if self.conditions.waits => 2_000,
             true => 60_000,
+            false if self.conditions.fragile && self.random.chance(50) => LONGEST / MS,
             false if self.conditions.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
         };

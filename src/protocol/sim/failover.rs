@@ -143,10 +143,30 @@ impl Server {
         (replica.synced, replica.promoted) = (true, false);
     }
 
+    /// There is one master.
+    pub(super) fn settle(&mut self, t: u64) {
+        for other in 0..self.instances.len() {
+            if other != self.named && !self.instances[other].is_replica() {
+                self.demote_instance(other, t);
+            }
+        }
+    }
+
     pub(super) fn demote_instance(&mut self, instance: usize, t: u64) {
         let instance = &mut self.instances[instance];
         (instance.replica, instance.synced) = (Some(t), false);
     }
+}
+
+/// What becomes of a master whose place another one takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// It ends, and is started as a replica.
+    Ends,
+    /// It becomes a replica, and closes nothing.
+    Follows,
+    /// Only after a while.
+    GoesOn,
 }
 
 impl World {
@@ -157,20 +177,30 @@ impl World {
 
     /// Something happens to the servers behind a name.
     pub(super) fn change_servers(&mut self, node: usize) {
+        if self.quiet {
+            return;
+        }
         let replicas = self.servers[node].replicas();
         let replica = match replicas.is_empty() {
             true => None,
             false => Some(replicas[self.random.pick(replicas.len())]),
         };
-        match (self.random.below(16), replica) {
+        match (self.random.below(20), replica) {
             (0..8, Some(replica)) => self.servers[node].copy_to(replica),
-            (8..13, Some(replica)) => self.fail_over(node, replica),
-            (13 | 14, _) => {
+            (8..10, Some(replica)) => self.fail_over(node, replica, Before::Ends),
+            (10..13, Some(replica)) => self.fail_over(node, replica, Before::GoesOn),
+            (13..17, Some(replica)) => {
+                let back = self.servers[node].named;
+                self.fail_over(node, replica, Before::Follows);
+                let at = self.t + CHANGE + self.random.below(10 * MS);
+                self.at(at, Event::Back(node, back));
+            }
+            (17 | 18, _) => {
                 trace!(self, "node {node} is flushed");
                 self.counts[Count::Flushes] += 1;
                 self.servers[node].here_mut().flush();
             }
-            (15, _) => {
+            (19, _) => {
                 let history = self.history();
                 trace!(self, "node {node} begins the history {history}");
                 self.servers[node].here_mut().history = history;
@@ -179,7 +209,8 @@ impl World {
         }
     }
 
-    fn fail_over(&mut self, node: usize, replica: usize) {
+    /// A replica takes the place of its master, perhaps without the last of its data.
+    fn fail_over(&mut self, node: usize, replica: usize, before: Before) {
         if self.random.chance(40) {
             self.servers[node].copy_to(replica);
         }
@@ -195,17 +226,26 @@ impl World {
         server.asked = replica;
         trace!(
             self,
-            "node {node} fails over from {old} to {replica}: {history}"
+            "node {node} fails over from {old} to {replica}: {history}, {before:?}"
         );
         self.counts[Count::Failovers] += 1;
         self.cut_subscriptions(true, |_, of| of == node);
-        if self.random.chance(50) {
-            self.servers[node].demote_instance(old, self.t);
-            return self.end_instance(node, old);
+        if before == Before::GoesOn {
+            let until = self.t + self.random.below(MARGIN * 4 / 5);
+            return self.at(until, Event::Demoted(node, old));
         }
-        // It goes on for a while.
-        let until = self.t + self.random.below(MARGIN * 4 / 5);
-        self.at(until, Event::Demoted(node, old));
+        self.servers[node].demote_instance(old, self.t);
+        if before == Before::Ends {
+            self.end_instance(node, old);
+        }
+    }
+
+    /// The master before takes its place again, with the data of the one that took it over.
+    pub(super) fn back(&mut self, node: usize, instance: usize) {
+        if self.servers[node].instances[instance].is_replica() && !self.quiet {
+            self.servers[node].copy_to(instance);
+            self.fail_over(node, instance, Before::Follows);
+        }
     }
 
     pub(super) fn demoted(&mut self, node: usize, instance: usize) {

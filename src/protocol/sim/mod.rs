@@ -107,6 +107,10 @@ enum Event {
     LookAgain(usize),
     /// One of the servers behind a node's name becomes a replica.
     Demoted(usize, usize),
+    /// The one before takes its place again.
+    Back(usize, usize),
+    /// Something happens to the servers behind a name.
+    Change(usize),
     /// This long after its release a token must be gone.
     Gone(usize),
 }
@@ -292,6 +296,8 @@ struct Conditions {
     guarded: bool,
     /// And there are two or three servers behind each name.
     fails_over: bool,
+    /// Little else goes wrong, and locks are held to their ends.
+    fragile: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     by_record: bool,
     /// All locks are semaphores with this number of permits.
@@ -383,11 +389,31 @@ impl Conditions {
             faultless: faultless && !forsaken,
             guarded,
             fails_over,
+            fragile: false,
             by_record: random.chance(30),
             permits: None,
             read_write: false,
             several: false,
             forsaken,
+        }
+    }
+}
+
+impl Conditions {
+    fn fragile(self) -> Conditions {
+        Conditions {
+            waits: false,
+            prompt: false,
+            fair: false,
+            sluggish: false,
+            lazy: false,
+            collides: false,
+            faultless: false,
+            guarded: true,
+            fails_over: true,
+            fragile: true,
+            forsaken: false,
+            ..self
         }
     }
 }
@@ -398,6 +424,15 @@ impl World {
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
         let mut conditions = Conditions::draw(&mut random);
+        let fragile = seed % 8 == 4;
+        if fragile {
+            conditions = Conditions::fragile(conditions);
+        }
+        let nodes = if fragile && random.chance(85) {
+            1
+        } else {
+            nodes
+        };
         match seed % 8 {
             _ if conditions.waits => {}
             0 | 1 => conditions.permits = Some([1, 2, 2, 3][random.pick(4)]),
@@ -554,6 +589,7 @@ impl World {
         }
         for server in &mut self.servers {
             server.calm();
+            server.settle(self.t);
         }
         // Workers pause for up to 0.7 s; what was deferred is tried again with later operations.
         let mut left = None;
@@ -647,6 +683,8 @@ impl World {
                 Event::Forsake(client) => self.forsake(client),
                 Event::LookAgain(at) => self.look_again(at),
                 Event::Demoted(node, instance) => self.demoted(node, instance),
+                Event::Back(node, instance) => self.back(node, instance),
+                Event::Change(node) => self.change_servers(node),
                 Event::Gone(token) => self.is_gone(token),
             }
             self.watch();
@@ -673,6 +711,19 @@ impl World {
             _ => {}
         }
         let next = self.t + self.random.below(120 * MS);
+        self.at(next, Event::Fault);
+    }
+
+    fn fault_where_all_is_fragile(&mut self, node: usize, client: usize) {
+        let until = self.t + self.random.below(40 * MS);
+        match self.random.below(8) {
+            0 => self.hold_some(until, node, Some(client)),
+            1 => self.cut_all(|connection| connection.client == client),
+            2 if self.random.chance(20) => self.restart_server(node, self.t),
+            _ => {}
+        }
+        self.change_servers(node);
+        let next = self.t + self.random.below(60 * MS);
         self.at(next, Event::Fault);
     }
 
@@ -717,6 +768,9 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
+        if self.conditions.fragile {
+            return self.fault_where_all_is_fragile(node, client);
+        }
         if self.conditions.prompt {
             return self.fault_where_all_is_prompt(client);
         }
