@@ -94,10 +94,6 @@ impl Guard {
         let all = self.votes_from(known, start, |votes| votes.all);
         let at_once = Guard {
             wait: Duration::ZERO,
-            margin: match mutant(Mutant::ExtendAtOnce) {
-                true => Duration::ZERO,
-                false => self.margin,
-            },
             ..self
         };
         let held = match self.only {

@@ -162,11 +162,9 @@ impl Look {
     /// What both looks show together. `flushed`: as was found when the witness was there: what is lost from then on takes
     /// it along.
     pub(crate) fn and(&self, second: Look, flushed: bool) -> Result<Witness, Cause> {
-        let same = second.identity == self.identity || mutant(Mutant::LookOnce);
-        let found = second
-            .own_witness()
-            .or(second.witness.as_ref().filter(|_| mutant(Mutant::LookOnce)));
-        let (value, age) = found.filter(|_| same).ok_or_else(changed)?.clone();
+        let same = second.identity == self.identity;
+        let found = second.own_witness().filter(|_| same);
+        let (value, age) = found.ok_or_else(changed)?.clone();
         Ok(Witness {
             value,
             age,

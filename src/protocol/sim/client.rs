@@ -692,11 +692,13 @@ impl World {
                 };
                 return self.has_connected(c, node, Some(connection), Err(refused));
             }
-            // It may read the rest in another turn.
-            if self.random.chance(20) {
-                let later = self.t + self.delay(node);
-                return self.at(later, Event::LookAgain(at));
-            }
+        }
+        // It may read the rest in another turn.
+        if sets && self.random.chance(20) {
+            let long = self.conditions.fragile && self.random.chance(50);
+            let long = if long { 100 * MS } else { 0 };
+            let later = self.t + self.delay(node) + self.random.below(long + 1);
+            return self.at(later, Event::LookAgain(at));
         }
         if self.servers[node].instances[instance].is_replica() {
             return self.has_connected(c, node, Some(connection), Err(Cause::Replica(None)));
@@ -864,6 +866,7 @@ impl World {
                 let most = match self.conditions.waits {
                     true if self.conditions.sluggish => 20,
                     true => 5,
+                    false if self.conditions.fragile => 100,
                     false => 4,
                 };
                 if self.quiet || self.clients[c].threads[thread].acts > most {
@@ -902,6 +905,9 @@ impl World {
 
     /// How long a thread wants nothing.
     pub(super) fn rest(&mut self) -> u64 {
+        if self.conditions.fragile {
+            return self.random.below(5 * MS);
+        }
         let long = if self.conditions.lazy && self.random.chance(40) {
             2200
         } else {
@@ -941,7 +947,10 @@ impl World {
             true => 12,
             false => 14,
         };
-        let choice = self.random.below(choices);
+        let choice = match self.conditions.fragile && !self.quiet && self.random.chance(60) {
+            true => 6,
+            false => self.random.below(choices),
+        };
         // One that is due is renewed before it is kept.
         if choice >= 12 && valid && !held.lease.is_due(now) {
             return self.begin_to_keep(c, thread, held);

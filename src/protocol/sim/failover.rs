@@ -231,8 +231,24 @@ impl World {
         self.counts[Count::Failovers] += 1;
         self.cut_subscriptions(true, |_, of| of == node);
         if before == Before::GoesOn {
-            let until = self.t + self.random.below(MARGIN * 4 / 5);
-            return self.at(until, Event::Demoted(node, old));
+            // As far as the clocks allow; some of its clients have to connect anew, and find the new one.
+            let longest = MARGIN * 4 / 5;
+            let until = match self.random.chance(50) {
+                true => longest,
+                false => self.random.below(longest),
+            };
+            let client = self.random.pick(self.clients.len());
+            self.cut_all(|one| one.node == node && one.client == client);
+            return self.at(self.t + until, Event::Demoted(node, old));
+        }
+        if before == Before::Follows && self.conditions.fragile && self.random.chance(50) {
+            // What is under way meanwhile arrives when it is a master again.
+            let until = self.t + CHANGE + 10 * MS;
+            for connection in &mut self.connections {
+                if connection.node == node && connection.instance == old {
+                    connection.hold(until, true, false);
+                }
+            }
         }
         self.servers[node].demote_instance(old, self.t);
         if before == Before::Ends {

@@ -572,6 +572,7 @@ impl World {
             return self.run_forsaken();
         }
         let long = match self.conditions.guarded {
+            true if self.conditions.fragile => 2000,
             true if self.conditions.fails_over => 1000,
             true => 500,
             false => 200,
@@ -723,7 +724,7 @@ impl World {
             _ => {}
         }
         self.change_servers(node);
-        let next = self.t + self.random.below(60 * MS);
+        let next = self.t + self.random.below(150 * MS);
         self.at(next, Event::Fault);
     }
 
