@@ -170,16 +170,28 @@ impl Connection {
         if !reader.is_empty() {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
-        let (mut handshake, look) = replies.end()?;
-        if let Purpose::GuardedLocks { seasoned } = purpose {
-            let first = Look::of(look, &handshake.secret)?;
-            let (witness, uptime) = match first.judge(seasoned) {
-                Judged::Fits(witness, uptime) => (witness, uptime),
-                Judged::LookAgain(first) => self.look_again(&first, reader, (until, timeout))?,
-            };
-            handshake.uptime = Some((uptime.ok_or(Cause::NoInfo)?, clock::instant()));
-            handshake.witness = Some(witness);
-        }
+        let (handshake, look) = replies.end()?;
+        let Purpose::GuardedLocks { seasoned } = purpose else {
+            return Ok(handshake);
+        };
+        let first = Look::of(look, &handshake.secret)?;
+        self.find_witness((first, seasoned), handshake, reader, (until, timeout))
+    }
+
+    /// What a new connection's server shows of the locks that it has granted.
+    fn find_witness(
+        &mut self,
+        (first, seasoned): (Look, Duration),
+        mut handshake: Handshake,
+        reader: ReplyReader,
+        time: (Instant, Duration),
+    ) -> Result<Handshake, Cause> {
+        let (witness, uptime) = match first.judge(seasoned) {
+            Judged::Fits(witness, uptime) => (witness, uptime),
+            Judged::LookAgain(first) => self.look_again(&first, reader, time)?,
+        };
+        handshake.uptime = Some((uptime.ok_or(Cause::NoInfo)?, clock::instant()));
+        handshake.witness = Some(witness);
         Ok(handshake)
     }
 
@@ -267,19 +279,7 @@ impl SetUp {
             }
         }
         let before_look = commands.len();
-        if purpose != Purpose::Messages {
-            let parts = match purpose {
-                Purpose::GuardedLocks { .. } => &LOOK[..],
-                _ => &LOOK[..1],
-            };
-            for part in parts {
-                let mut command = Cmd::new();
-                for arg in *part {
-                    command.arg(*arg);
-                }
-                commands.push(command);
-            }
-        }
+        commands.extend(look(purpose));
         let look = before_look + 1..commands.len() + 1;
         if purpose != Purpose::Messages {
             for script in SCRIPTS {
@@ -303,6 +303,22 @@ impl SetUp {
             look,
         }
     }
+}
+
+/// The commands that show what a server is.
+fn look(purpose: Purpose) -> impl Iterator<Item = Cmd> {
+    let parts = match purpose {
+        Purpose::GuardedLocks { .. } => LOOK.len(),
+        Purpose::Locks => 1,
+        Purpose::Messages => 0,
+    };
+    LOOK.iter().take(parts).map(|part| {
+        let mut command = Cmd::new();
+        for arg in *part {
+            command.arg(*arg);
+        }
+        command
+    })
 }
 
 /// The replies to the commands that set a connection up.

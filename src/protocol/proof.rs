@@ -184,3 +184,109 @@ impl<P> Proofs<P> {
         self.held.into_iter().map(|((_, pending, _), _)| pending)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::witness::Identity;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn proofs() -> Proofs<u8> {
+        Proofs::new(Some(Witness {
+            value: b"r h 1".to_vec(),
+            identity: Identity::new(Some("r"), Some("h")).unwrap(),
+            age: MS,
+            calm: true,
+        }))
+    }
+
+    /// Writes what needs this, and returns what goes behind it.
+    fn written(proofs: &mut Proofs<u8>, proof: Proof, at: Instant) -> Vec<Proof> {
+        proofs.needs(proof);
+        let behind = proofs.behind(at).into_iter().flatten();
+        behind.map(|(proof, _)| proof).collect()
+    }
+
+    fn show(proofs: &mut Proofs<u8>, proof: Proof, text: &str, at: Instant) -> bool {
+        let reply = Reply::Bulk(text.as_bytes().to_vec());
+        proofs.shown(proof, &reply, at).is_ok()
+    }
+
+    const SAME: &str = "role:master\r\nmaster_replid:h\r\n";
+
+    #[test]
+    fn a_grant_counts_when_the_witness_and_the_same_server_are_shown_behind_it() {
+        let (mut proofs, now) = (proofs(), crate::clock::instant());
+        let behind = written(&mut proofs, Proof::Witness, now);
+        assert_eq!(behind, [Proof::Witness, Proof::Look]);
+        let granted = (Reply::Okay, 1, now);
+        assert!(proofs.received(granted, Proof::Witness, now).is_none());
+        assert!(show(&mut proofs, Proof::Witness, "r h 1", now) && proofs.next().is_none());
+        assert!(show(&mut proofs, Proof::Look, SAME, now));
+        assert_eq!(proofs.next(), Some((Reply::Okay, 1, now)));
+        // Soon after it no other look is needed, but the witness.
+        assert_eq!(written(&mut proofs, Proof::Look, now + 4 * MS), []);
+        let extended = (Reply::Int(1), 2, now + 4 * MS);
+        assert!(
+            proofs
+                .received(extended, Proof::Look, now + 10 * MS)
+                .is_some()
+        );
+        assert_eq!(
+            written(&mut proofs, Proof::Witness, now + 5 * MS),
+            [Proof::Witness]
+        );
+        let granted = (Reply::Okay, 3, now + 5 * MS);
+        assert!(
+            proofs
+                .received(granted, Proof::Witness, now + 6 * MS)
+                .is_none()
+        );
+        assert!(!show(&mut proofs, Proof::Witness, "r h 2", now));
+        assert_eq!(proofs.into_held().collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn what_is_answered_late_waits_for_a_look_of_its_own() {
+        let (mut proofs, now) = (proofs(), crate::clock::instant());
+        written(&mut proofs, Proof::Look, now);
+        assert!(show(&mut proofs, Proof::Look, SAME, now));
+        assert_eq!(written(&mut proofs, Proof::Look, now + 5 * MS), []);
+        let late = (Reply::Int(1), 1, now + 5 * MS);
+        assert!(proofs.received(late, Proof::Look, now + 11 * MS).is_none());
+        assert!(proofs.is_overdue());
+        assert_eq!(
+            written(&mut proofs, Proof::None, now + 11 * MS),
+            [Proof::Look]
+        );
+        assert!(!proofs.is_overdue());
+        for other in [
+            "role:master\r\nmaster_replid:g\r\n",
+            "role:slave\r\nmaster_replid:h\r\n",
+        ] {
+            assert!(!show(&mut proofs, Proof::Look, other, now + 11 * MS));
+        }
+        assert!(proofs.next().is_none());
+        assert!(show(&mut proofs, Proof::Look, SAME, now + 11 * MS) && proofs.next().is_some());
+    }
+
+    #[test]
+    fn errors_and_what_needs_nothing_count_as_they_are() {
+        let (mut proofs, now) = (proofs(), crate::clock::instant());
+        let refused = (Reply::Error("OOM".into()), 1, now);
+        assert!(proofs.received(refused, Proof::Witness, now).is_some());
+        assert!(
+            proofs
+                .received((Reply::Int(1), 2, now), Proof::None, now)
+                .is_some()
+        );
+        let mut unguarded = Proofs::new(None);
+        assert_eq!(written(&mut unguarded, Proof::Witness, now), []);
+        assert!(
+            unguarded
+                .received((Reply::Okay, 3, now), Proof::Witness, now)
+                .is_some()
+        );
+    }
+}

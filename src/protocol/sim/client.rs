@@ -678,20 +678,10 @@ impl World {
             (looks.first.clone(), looks.flushed, looks.handshake.clone());
         let set = first.set_witness(self.random.next());
         let sets = !std::mem::replace(&mut self.looks[at].has_set, true);
-        if let Some(set) = set.filter(|_| sets) {
-            let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
-            let asked = std::mem::replace(&mut self.servers[node].asked, instance);
-            self.servers[node].demoted = self.connections[connection].demoted;
-            let reply = self.ask(node, &set, None);
-            self.servers[node].asked = asked;
-            if let Some(text) = reply.strip_prefix(b"-") {
-                // Here a user may soon do again what is not permitted.
-                let refused = match text.starts_with(b"NOPERM") {
-                    true => Cause::Connect("refused".into()),
-                    false => refused(&String::from_utf8_lossy(text)),
-                };
-                return self.has_connected(c, node, Some(connection), Err(refused));
-            }
+        if let Some(set) = set.filter(|_| sets)
+            && let Err(refused) = self.set_witness(connection, &set)
+        {
+            return self.has_connected(c, node, Some(connection), Err(refused));
         }
         // It may read the rest in another turn.
         if sets && self.random.chance(20) {
@@ -716,6 +706,24 @@ impl World {
             ..handshake
         });
         self.has_connected(c, node, Some(connection), result);
+    }
+
+    fn set_witness(&mut self, connection: usize, set: &[Vec<u8>]) -> Result<(), Cause> {
+        let (node, instance) = (
+            self.connections[connection].node,
+            self.connections[connection].instance,
+        );
+        let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
+        let asked = std::mem::replace(&mut self.servers[node].asked, instance);
+        self.servers[node].demoted = self.connections[connection].demoted;
+        let reply = self.ask(node, &set, None);
+        self.servers[node].asked = asked;
+        match reply.strip_prefix(b"-") {
+            // Here a user may soon do again what is not permitted.
+            Some(text) if text.starts_with(b"NOPERM") => Err(Cause::Connect("refused".into())),
+            Some(text) => Err(refused(&String::from_utf8_lossy(text))),
+            None => Ok(()),
+        }
     }
 
     fn uptime(&mut self, node: usize, instance: usize) -> Duration {

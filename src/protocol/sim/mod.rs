@@ -400,6 +400,17 @@ impl Conditions {
 }
 
 impl Conditions {
+    fn servers(&self, nodes: usize, random: &mut Random) -> Vec<Server> {
+        let new = |_| {
+            let instances = match self.fails_over {
+                true => 2 + random.pick(2),
+                false => 1,
+            };
+            Server::new(self.guarded, instances, random)
+        };
+        (0..nodes).map(new).collect()
+    }
+
     fn fragile(self) -> Conditions {
         Conditions {
             waits: false,
@@ -451,15 +462,7 @@ impl World {
             t: 0,
             order: 0,
             events: BinaryHeap::new(),
-            servers: (0..nodes)
-                .map(|_| {
-                    let instances = match conditions.fails_over {
-                        true => 2 + random.pick(2),
-                        false => 1,
-                    };
-                    Server::new(guarded, instances, &mut random)
-                })
-                .collect(),
+            servers: conditions.servers(nodes, &mut random),
             clients: (0..clients)
                 .map(|number| Client::new(number, nodes, guarded, waits, &mut random))
                 .collect(),

@@ -359,6 +359,11 @@ fn a_user_who_may_not_use_the_witness_is_told_so() {
         "{text}"
     );
     assert_eq!(server.keys(), [""; 0]);
+    let report = redlock.check("a").unwrap();
+    assert!(
+        !report.is_fit() && report.to_string().contains("~redlock:*"),
+        "{report}"
+    );
     server.command(&["ACL", "SETUSER", "u", "~redlock:*"]);
     redlock.acquire("a", S).unwrap().release().unwrap();
 }
