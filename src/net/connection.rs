@@ -1,6 +1,7 @@
-//! A connection to a node, connected and set up: AUTH, SELECT, HELLO, the client's name, INFO, the scripts.
+//! A connection to a node, connected and set up: AUTH, SELECT, HELLO, the client's name, INFO, the scripts, the witness.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionAddr, RedisConnectionInfo};
@@ -12,11 +13,12 @@ use crate::net::peer::Peer;
 use crate::net::plain::Plain;
 use crate::net::tls::Tls;
 use crate::protocol::means::Means;
-use crate::protocol::resp::{Reply, ReplyReader};
+use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::server_error::Meaning;
 use crate::protocol::server_info::{Role, ServerInfo};
 use crate::protocol::wire::Handshake;
+use crate::protocol::witness::{Judged, LOOK, LOSSES, Look, Witness};
 use crate::secret::Secret;
 
 /// The maximum that is read at once.
@@ -26,8 +28,10 @@ const BUFFER: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Locks,
-    /// With the restart guard.
-    GuardedLocks,
+    /// With the restart guard: a witness of this age needs no second look.
+    GuardedLocks {
+        seasoned: Duration,
+    },
     /// For notifications, or other questions. It needs neither INFO nor scripts.
     Messages,
 }
@@ -61,9 +65,6 @@ impl Connection {
             }
             cause => cause,
         })?;
-        if purpose == Purpose::GuardedLocks && handshake.uptime.is_none() {
-            return Err(Cause::NoUptime);
-        }
         Ok((connection, handshake))
     }
 
@@ -144,6 +145,7 @@ impl Connection {
             handshake,
             answered: 0,
             loaded: 0,
+            look: Vec::new(),
             trials: Default::default(),
             refused: None,
         };
@@ -165,10 +167,64 @@ impl Connection {
             }
         }
         sent?;
-        match reader.is_empty() {
-            true => replies.end(),
-            false => Err(Cause::Garbage("more than was asked for".into())),
+        if !reader.is_empty() {
+            return Err(Cause::Garbage("more than was asked for".into()));
         }
+        let (handshake, look) = replies.end()?;
+        let Purpose::GuardedLocks { seasoned } = purpose else {
+            return Ok(handshake);
+        };
+        let first = Look::of(look, &handshake.secret)?;
+        self.find_witness((first, seasoned), handshake, reader, (until, timeout))
+    }
+
+    /// What a new connection's server shows of the locks that it has granted.
+    fn find_witness(
+        &mut self,
+        (first, seasoned): (Look, Duration),
+        mut handshake: Handshake,
+        reader: ReplyReader,
+        time: (Instant, Duration),
+    ) -> Result<Handshake, Cause> {
+        let (witness, uptime) = match first.judge(seasoned) {
+            Judged::Fits(witness, uptime) => (witness, uptime),
+            Judged::LookAgain(first) => self.look_again(&first, reader, time)?,
+        };
+        handshake.uptime = Some((uptime.ok_or(Cause::NoInfo)?, clock::instant()));
+        handshake.witness = Some(witness);
+        Ok(handshake)
+    }
+
+    /// Sets the witness where that has to be, and sees what is there then.
+    fn look_again(
+        &mut self,
+        first: &Look,
+        mut reader: ReplyReader,
+        (until, timeout): (Instant, Duration),
+    ) -> Result<(Witness, Option<Duration>), Cause> {
+        let random = getrandom::u64().map_err(|error| Cause::Connect(error.to_string()))?;
+        let (mut bytes, set) = (Vec::new(), first.set_witness(random));
+        if let Some(set) = &set {
+            let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
+            resp::pack(&mut bytes, &[&set], None);
+        }
+        for command in LOOK.iter().chain(&LOSSES) {
+            resp::pack(&mut bytes, &[command], None);
+        }
+        self.send(&bytes, until, clock::instant())?;
+        let count = usize::from(set.is_some()) + LOOK.len() + LOSSES.len();
+        let (mut buffer, mut replies) = (Vec::new(), Vec::new());
+        while replies.len() < count {
+            if let Some(reply) = reader.next()? {
+                replies.push(reply);
+                continue;
+            }
+            match self.recv(&mut buffer, until, clock::instant())? {
+                [] => return Err(Cause::NotConnected(timeout, timeout)),
+                bytes => reader.push(bytes),
+            }
+        }
+        first.again(replies, reader.secret())
     }
 }
 
@@ -185,6 +241,8 @@ struct SetUp {
     hello: Option<usize>,
     /// The number of the command before the trials.
     before_trials: usize,
+    /// The numbers of the commands of a look.
+    look: Range<usize>,
 }
 
 /// What shows how a server takes commands, in this order. The last two are incomplete: so a server that has them does
@@ -220,8 +278,10 @@ impl SetUp {
                 commands.push(set_info);
             }
         }
+        let before_look = commands.len();
+        commands.extend(look(purpose));
+        let look = before_look + 1..commands.len() + 1;
         if purpose != Purpose::Messages {
-            commands.push(redis::cmd("INFO").arg("server").clone());
             for script in SCRIPTS {
                 let mut load = redis::cmd("SCRIPT");
                 load.arg("LOAD").arg(script.text);
@@ -240,8 +300,25 @@ impl SetUp {
             needed,
             hello,
             before_trials,
+            look,
         }
     }
+}
+
+/// The commands that show what a server is.
+fn look(purpose: Purpose) -> impl Iterator<Item = Cmd> {
+    let parts = match purpose {
+        Purpose::GuardedLocks { .. } => LOOK.len(),
+        Purpose::Locks => 1,
+        Purpose::Messages => 0,
+    };
+    LOOK.iter().take(parts).map(|part| {
+        let mut command = Cmd::new();
+        for arg in *part {
+            command.arg(*arg);
+        }
+        command
+    })
 }
 
 /// The replies to the commands that set a connection up.
@@ -254,6 +331,8 @@ struct SetUpReplies<'a> {
     answered: usize,
     /// The number of scripts that were loaded.
     loaded: usize,
+    /// What the first look has found.
+    look: Vec<Reply>,
     /// What it has said of the trials.
     trials: [Option<String>; TRIALS],
     /// A server that is full, or that demands what we do not have, answers that and hangs up.
@@ -274,6 +353,7 @@ impl SetUpReplies<'_> {
                 if !is_hello && (self.answered <= self.set_up.needed || ends) {
                     return Err(cause);
                 }
+                self.look(Reply::Error(text.clone()));
                 let trial = self.answered.checked_sub(self.set_up.before_trials + 1);
                 match trial.and_then(|trial| self.trials.get_mut(trial)) {
                     Some(trial) => *trial = Some(text),
@@ -288,15 +368,23 @@ impl SetUpReplies<'_> {
             Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                 self.loaded += 1;
             }
-            Reply::Bulk(server) => {
-                let server = ServerInfo::new(&server, &self.handshake.secret);
-                self.handshake.run_id = server.run_id().map(str::to_owned);
-                let uptime = server.uptime();
+            Reply::Bulk(server) if self.set_up.look.start == self.answered => {
+                let info = ServerInfo::new(&server, &self.handshake.secret);
+                self.handshake.run_id = info.run_id().map(str::to_owned);
+                let uptime = info.uptime();
                 self.handshake.uptime = uptime.map(|uptime| (uptime, clock::instant()));
+                self.look(Reply::Bulk(server));
             }
-            _ => {}
+            other => self.look(other),
         }
         Ok(())
+    }
+
+    /// It belongs to the look, perhaps.
+    fn look(&mut self, reply: Reply) {
+        if self.set_up.look.contains(&self.answered) {
+            self.look.push(reply);
+        }
     }
 
     /// The server has hung up. A TLS server does so, without a word, on a client that does not begin with a handshake.
@@ -308,12 +396,12 @@ impl SetUpReplies<'_> {
         self.refused.unwrap_or(Cause::Closed(text))
     }
 
-    fn end(mut self) -> Result<Handshake, Cause> {
-        if self.set_up.before_trials == self.set_up.commands.len() {
-            return Ok(self.handshake);
+    /// What the server has reported, and the replies to the first look.
+    fn end(mut self) -> Result<(Handshake, Vec<Reply>), Cause> {
+        if self.set_up.before_trials < self.set_up.commands.len() {
+            let loaded = self.loaded == SCRIPTS.len();
+            self.handshake.means = Means::found(loaded, &self.trials)?;
         }
-        let loaded = self.loaded == SCRIPTS.len();
-        self.handshake.means = Means::found(loaded, &self.trials)?;
-        Ok(self.handshake)
+        Ok((self.handshake, self.look))
     }
 }

@@ -168,6 +168,12 @@ impl Driver {
     /// The answers to what was submitted in this order.
     pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
         let mut state = self.nodes.state();
+        // What was certain when it was submitted no leader delivers.
+        if state.idle.is_some() {
+            let answers = std::mem::take(&mut state.core.answers);
+            let deliver = |(submitter, answer): (Submitter, _)| submitter.deliver(answer);
+            answers.into_iter().for_each(deliver);
+        }
         // If no thread leads, one whose operation is still under way does. (One that was answered meanwhile
         // would lead for nothing.)
         if state.idle.is_some()

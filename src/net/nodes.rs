@@ -84,7 +84,9 @@ impl Nodes {
             node: options.node_timeout,
             connect: options.connect_timeout,
         };
-        let guard = options.restart_guard.map(Guard::new);
+        let nodes = infos.len();
+        let guard = options.restart_guard;
+        let guard = guard.map(|max_ttl| Guard::new(max_ttl, nodes));
         let (prefix, rng) = (options.prefix.clone(), getrandom::u64().unwrap_or(1));
         let none = || infos.iter().map(|_| None).collect();
         let leader = Leader::new(none());
@@ -111,7 +113,9 @@ impl Nodes {
             connect_timeout: options.connect_timeout,
             prefix: options.prefix.clone(),
             purpose: match guard {
-                Some(_) => Purpose::GuardedLocks,
+                Some(guard) => Purpose::GuardedLocks {
+                    seasoned: guard.seasoned(),
+                },
                 None => Purpose::Locks,
             },
             state: Mutex::new(state),
@@ -169,7 +173,7 @@ impl Nodes {
                 let events = state.core.events.take();
                 drop(state);
                 for (node, event, _) in &events {
-                    let guarded = self.purpose == Purpose::GuardedLocks;
+                    let guarded = matches!(self.purpose, Purpose::GuardedLocks { .. });
                     report::log(&self.name(*node), event, guarded);
                 }
                 state = self.state();

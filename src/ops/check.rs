@@ -20,6 +20,7 @@ use crate::protocol::scripts::TRIAL;
 use crate::protocol::server_error::refuses_companions;
 use crate::protocol::server_info::ServerInfo;
 use crate::protocol::vote::Vote;
+use crate::protocol::witness::WITNESS;
 use crate::redlock::{Redlock, checked};
 use crate::text::address;
 use crate::token::Token;
@@ -65,7 +66,7 @@ impl Redlock {
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `insecure` | | its certificate is not checked (`#insecure`) | |
     /// | `version` | older than 2.6.12 | | versions differ |
-    /// | `rights` | with the restart guard, `INFO` is refused, and too few are left | with the restart guard, `INFO` is refused | `INFO` or `CONFIG` is refused, or the keys beside locks are |
+    /// | `rights` | with the restart guard, `INFO` or the key `redlock:witness` is refused, and too few are left | with the restart guard, one of these is refused | `INFO` or `CONFIG` is refused, or the keys beside locks are |
     ///
     /// # Errors
     ///
@@ -157,7 +158,8 @@ fn ask(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Said, 
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
-    let [info, config] = query.ask(&bytes)?;
+    resp::pack(&mut bytes, &[&[b"GET", WITNESS]], None);
+    let [info, config, witness] = query.ask(&bytes)?;
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = clock_offset(query)?;
@@ -175,6 +177,10 @@ fn ask(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Said, 
                 _ => Err(Cause::Refused("no appendfsync".into())),
             },
             other => Err(refusal(other)),
+        },
+        witness: match witness {
+            Reply::Error(text) => Some(Cause::refused(&text)),
+            _ => None,
         },
         beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
         probe,

@@ -95,6 +95,8 @@ pub(crate) struct Said {
     pub(crate) probe: Probe,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
+    /// Why the witness of the restart guard may not be read.
+    pub(crate) witness: Option<Cause>,
     pub(crate) round_trips: Vec<Duration>,
     /// Milliseconds that its clock is ahead of ours.
     pub(crate) clock: Option<i64>,
@@ -161,7 +163,7 @@ pub(crate) struct Rules<'a> {
 impl Rules<'_> {
     /// How long the restart guard still keeps a server with this uptime from voting.
     fn votes_in(&self, uptime: Duration) -> Duration {
-        let guard = self.guard.map(Guard::new);
+        let guard = self.guard.map(|max_ttl| Guard::new(max_ttl, 1));
         guard.map_or(Duration::ZERO, |guard| guard.left(uptime))
     }
 }
@@ -172,6 +174,9 @@ impl Facts {
         let Ok(said) = &self.said else {
             return true;
         };
+        if rules.guard.is_some() && said.witness.is_some() {
+            return true;
+        }
         let info = said.info.as_ref().ok();
         let role = info.and_then(ServerInfo::role);
         let kept = match info.and_then(ServerInfo::uptime) {
@@ -220,6 +225,9 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
             findings.plain_text(node, facts.plain_password, said);
             if let Some(refused) = &said.beside {
                 findings.keys_beside(node, refused);
+            }
+            if let Some(refused) = said.witness.as_ref().filter(|_| rules.guard.is_some()) {
+                findings.witness(node, refused);
             }
             match &said.info {
                 Ok(info) => findings.info(node, info, said),
@@ -368,6 +376,15 @@ impl<'a> Findings<'a> {
             prefix.unwrap_or_default().escape_ascii(),
         );
         self.add(Severity::Note, node, "rights", text);
+    }
+
+    fn witness(&mut self, node: usize, refused: &Cause) {
+        let text = format!(
+            "this user may not use the key redlock:witness ({}), which the restart guard needs: permit it, with the key pattern \
+             ~redlock:*",
+            refused.without_advice()
+        );
+        self.add(self.no_vote, node, "rights", text);
     }
 
     fn number_and_places(&mut self) {
@@ -713,6 +730,7 @@ mod tests {
                 appendfsync: Ok("always".into()),
                 probe: Probe::Passed,
                 beside: None,
+                witness: None,
                 round_trips: vec![MS; 10],
                 clock: Some(3),
             }),

@@ -14,6 +14,7 @@ use crate::protocol::companions::Companion;
 use crate::protocol::queue;
 use crate::protocol::scripts::INSPECT;
 use crate::protocol::server_error::{Meaning, without_arguments};
+use crate::protocol::witness::WITNESS;
 
 /// How many keys are asked for at a time.
 const PAGE: usize = 1000;
@@ -59,12 +60,13 @@ impl Key {
         token.or_else(value).or(self.value.as_deref())
     }
 
-    /// Whether this crate keeps it beside a lock: the queue, the reservation, the fencing counter, the mark of a
-    /// writer.
+    /// Whether this crate keeps it beside locks: the queue, the reservation, the fencing counter, the mark of a
+    /// writer; the witness.
     pub(crate) fn is_beside_a_lock(&self) -> bool {
         let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
             None => is(Companion::Queue),
+            Some(_) if self.name == WITNESS => true,
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
                 let is_turn = queue::is_channel(value);

@@ -177,12 +177,16 @@ impl<W> Core<W> {
         let over = under_way && self.majority_at.is_none();
         operation.begin(now, if over { now } else { now + self.timeouts.node });
         for (at, node) in self.nodes.iter().enumerate() {
-            if node.is_quarantined() {
-                match node.quarantine_left(now) {
-                    Some(left) => operation.fail(at, &Arc::new(Cause::Quarantined(left))),
-                    // It is connected now.
-                    None => self.news = true,
+            if !node.is_connected() && !node.is_quarantined() {
+                continue;
+            }
+            let sits_out = node.is_quarantined() && node.quarantine_left(now).is_some();
+            match node.grants_in(now) {
+                Some(left) if operation.is_acquire() || sits_out => {
+                    operation.fail(at, &Arc::new(Cause::Quarantined(left)));
                 }
+                // It is connected now.
+                _ => self.news |= node.is_quarantined() && !sits_out,
             }
         }
         if operation.has_failed() {
@@ -207,7 +211,8 @@ impl<W> Core<W> {
                 if node.needs_worker_soon() {
                     silent = Some(at);
                 }
-                if node.has_releases() && node.takes_releases() {
+                let wants_look = node.is_connected() && node.wire().wants_look();
+                if node.has_releases() && node.takes_releases() || wants_look {
                     releases.add(at);
                 }
             }
@@ -386,6 +391,7 @@ impl<W> Core<W> {
             let view = self.view();
             self.write_operations(at, true, &view, &mut out);
             self.write_operations(at, false, &view, &mut out);
+            self.nodes[at].wire_mut().prove(&mut out);
         }
         let node = &mut self.nodes[at];
         if mutant(Mutant::ReleasesLast) {
@@ -417,6 +423,8 @@ impl<W> Core<W> {
                 retries: false,
                 named: means.names_companions(action, key, prefix),
                 loads: loads.is_some(),
+                needs: action.needs(),
+                ..Pending::default()
             };
             node.wire_mut().expect(pending, out);
             if means.is_usual(action) {
@@ -629,7 +637,8 @@ impl<W> Core<W> {
         if let Link::Draining | Link::Quarantined = was {
             return self.tried(at, cause, now);
         }
-        if useless_again {
+        // When the nodes are closed there is one more try, and no time for a pause.
+        if useless_again && self.closed_at.is_none() {
             let retry_at = self.nodes[at].retry_at(&mut self.rng, now);
             self.nodes[at].pause_until(retry_at);
         }
@@ -837,7 +846,7 @@ impl<W> Core<W> {
 
     /// A node is connected, and gives no votes for now.
     fn quarantine(&mut self, at: usize, now: Instant) {
-        let left = self.nodes[at].quarantine_left(now).unwrap_or_default();
+        let left = self.nodes[at].grants_in(now).unwrap_or_default();
         let cause = Arc::new(Cause::Quarantined(left));
         self.unreachable(at, &cause);
         let event = self.nodes[at].quarantine(left, cause, now);
@@ -853,8 +862,16 @@ impl<W> Core<W> {
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }
+        let grants_in = self.nodes[at]
+            .grants_in(now)
+            .map(Cause::Quarantined)
+            .map(Arc::new);
+        let began = self.nodes[at].try_began();
         for operation in self.operations.open_mut() {
-            operation.give_time_to(at, self.timeouts.node, now);
+            match &grants_in {
+                Some(cause) if operation.is_acquire() => operation.unreachable(at, cause, began),
+                _ => operation.give_time_to(at, self.timeouts.node, now),
+            }
         }
         self.changed(now);
     }

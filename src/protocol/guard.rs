@@ -1,19 +1,38 @@
-//! Whether a server may have forgotten locks that are still held (rules R14–R18).
+//! Whether a server may have forgotten locks that are still held (rules R14–R18, R40, R44).
 //!
 //! A node that was restarted without its data grants locks that are held. So it gives no vote until every lock
 //! that it may have granted has ended: for the longest ttl that any client uses, counted from the start of
-//! its server. The Redlock specification calls that a delayed restart; here the client sees to it.
+//! its server. The Redlock specification calls that a delayed restart; here the client sees to it. The same holds for
+//! a replica that was promoted, and for a server that was flushed: then the time counts from when its
+//! [witness](crate::protocol::witness) was set.
 
 use std::time::{Duration, Instant};
 
+use crate::protocol::mutants::{Mutant, mutant};
+
 /// `uptime_in_seconds` may be too large by this.
 const RESOLUTION: Duration = Duration::from_secs(1);
+
+/// For how long the master before this one may go on granting locks.
+const MARGIN: Duration = Duration::from_secs(5);
 
 /// How long a server that was started gives no votes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guard {
     wait: Duration,
     resolution: Duration,
+    margin: Duration,
+    /// It is the only node: an extension counts before an acquire does (rule R44).
+    only: bool,
+}
+
+/// From when on a server may vote.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Votes {
+    /// On extensions.
+    pub(crate) held: Instant,
+    /// On everything.
+    pub(crate) all: Instant,
 }
 
 /// What a server reports, and when that was received.
@@ -23,6 +42,8 @@ pub(crate) struct ServerStart<'a> {
     pub(crate) run_id: Option<&'a str>,
     pub(crate) uptime: Duration,
     pub(crate) at: Instant,
+    /// How old the witness is; `None`: since the server was started it has lost nothing.
+    pub(crate) witness: Option<Duration>,
 }
 
 /// What is remembered of the server that was behind an address before.
@@ -31,7 +52,7 @@ pub(crate) struct PreviousServer {
     pub(crate) run_id: Option<String>,
     /// When its last reply was received.
     pub(crate) heard: Instant,
-    pub(crate) votes_from: Instant,
+    pub(crate) votes: Votes,
 }
 
 impl PreviousServer {
@@ -43,11 +64,21 @@ impl PreviousServer {
 }
 
 impl Guard {
-    /// For locks with ttls up to `max_ttl`.
-    pub(crate) fn new(max_ttl: Duration) -> Guard {
+    /// For locks with ttls up to `max_ttl`, on this number of nodes.
+    pub(crate) fn new(max_ttl: Duration, nodes: usize) -> Guard {
         Guard {
             wait: max_ttl.max(RESOLUTION),
             resolution: RESOLUTION,
+            margin: MARGIN,
+            only: nodes == 1,
+        }
+    }
+
+    /// How old a witness is that shows that its server may vote.
+    pub(crate) fn seasoned(self) -> Duration {
+        match mutant(Mutant::NoMargin) {
+            true => self.wait,
+            false => self.wait.saturating_add(self.margin),
         }
     }
 
@@ -59,14 +90,32 @@ impl Guard {
 
     /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
     /// has ended.
-    pub(crate) fn votes_from(
+    pub(crate) fn votes(self, known: Option<&PreviousServer>, start: &ServerStart<'_>) -> Votes {
+        let all = self.votes_from(known, start, |votes| votes.all);
+        let at_once = Guard {
+            wait: Duration::ZERO,
+            ..self
+        };
+        let held = match self.only {
+            true => at_once.votes_from(known, start, |votes| votes.held),
+            false => all,
+        };
+        Votes { held, all }
+    }
+
+    fn votes_from(
         self,
         known: Option<&PreviousServer>,
         start: &ServerStart<'_>,
+        which: impl Fn(&Votes) -> Instant,
     ) -> Instant {
-        let by_uptime = later(start.at, self.left(start.uptime));
+        let left = match start.witness {
+            None => self.left(start.uptime),
+            Some(age) => self.seasoned().saturating_sub(age),
+        };
+        let by_itself = later(start.at, left);
         match known {
-            None => by_uptime,
+            None => by_itself,
             Some(known) if known.is_other(start.run_id) => {
                 let unheard = start.at.saturating_duration_since(known.heard);
                 // It was up already when the last reply of the one before was received: a replacement. Until now the one
@@ -76,10 +125,10 @@ impl Guard {
                 } else {
                     known.heard
                 };
-                later(since, self.wait).max(by_uptime)
+                later(since, self.wait).max(by_itself)
             }
             // Connected anew: its uptime alone does not show what it was before.
-            Some(known) => known.votes_from.max(by_uptime),
+            Some(known) => which(&known.votes).max(by_itself),
         }
     }
 }
@@ -87,8 +136,13 @@ impl Guard {
 #[cfg(test)]
 impl Guard {
     /// The simulation's seconds are shorter.
-    pub(crate) fn with_resolution(wait: Duration, resolution: Duration) -> Guard {
-        Guard { wait, resolution }
+    pub(crate) fn shorter(self, [wait, resolution, margin]: [Duration; 3]) -> Guard {
+        Guard {
+            wait,
+            resolution,
+            margin,
+            ..self
+        }
     }
 }
 
@@ -125,7 +179,7 @@ mod tests {
     fn a_server_votes_when_it_has_been_up_for_long_enough() {
         let zero = crate::clock::instant();
         for wait in 1..=5 {
-            let guard = Guard::new(wait * S);
+            let guard = Guard::new(wait * S, 3);
             for begin in (0..1000).step_by(50) {
                 for age in (0..8000).step_by(50) {
                     let (begun, at) = (zero + begin * MS, zero + (begin + age) * MS);
@@ -136,8 +190,9 @@ mod tests {
                         run_id: Some("a"),
                         uptime,
                         at,
+                        witness: None,
                     };
-                    let from = guard.votes_from(None, &start);
+                    let from = guard.votes(None, &start).all;
                     assert!(from >= at && from >= begun + wait * S);
                     assert!(from <= at.max(begun + (wait + 2) * S));
                 }
@@ -147,19 +202,23 @@ mod tests {
 
     #[test]
     fn what_was_known_of_an_address_counts() {
-        let (zero, guard) = (crate::clock::instant(), Guard::new(5 * S));
+        let (zero, guard) = (crate::clock::instant(), Guard::new(5 * S, 3));
         let known = PreviousServer {
             run_id: Some("a".into()),
             heard: zero + 10 * S,
-            votes_from: zero + 13 * S,
+            votes: Votes {
+                held: zero + 13 * S,
+                all: zero + 13 * S,
+            },
         };
         let from = |run_id, uptime| {
             let start = ServerStart {
                 run_id,
                 uptime,
                 at: zero + 11 * S,
+                witness: None,
             };
-            guard.votes_from(Some(&known), &start)
+            guard.votes(Some(&known), &start).all
         };
         let long = 1000 * S;
         assert_eq!(from(Some("a"), long), zero + 13 * S, "the same server");
@@ -169,10 +228,33 @@ mod tests {
             run_id: Some("b"),
             uptime: 90 * S,
             at: zero + 110 * S,
+            witness: None,
         };
-        let late = guard.votes_from(Some(&known), &later);
+        let late = guard.votes(Some(&known), &later).all;
         assert_eq!(late, zero + 110 * S, "started after the other was heard");
         assert_eq!(from(None, long), zero + 13 * S, "unknown");
+    }
+
+    /// Since when a server has lost nothing shows its witness, if it may have lost something before.
+    #[test]
+    fn a_server_that_was_promoted_votes_when_its_witness_is_old_enough() {
+        let at = crate::clock::instant();
+        for (nodes, age, held, all) in [
+            (1, Duration::ZERO, 5, 35),
+            (1, 2 * S, 3, 33),
+            (1, 6 * S, 0, 29),
+            (1, 35 * S, 0, 0),
+            (3, 2 * S, 33, 33),
+        ] {
+            let start = ServerStart {
+                run_id: None,
+                uptime: 1000 * S,
+                at,
+                witness: Some(age),
+            };
+            let votes = Guard::new(30 * S, nodes).votes(None, &start);
+            assert_eq!((votes.held, votes.all), (at + held * S, at + all * S));
+        }
     }
 
     #[test]
@@ -182,8 +264,9 @@ mod tests {
             run_id: None,
             uptime,
             at,
+            witness: None,
         };
-        let from = |max_ttl, uptime| Guard::new(max_ttl).votes_from(None, &start(uptime));
+        let from = |max_ttl, uptime| Guard::new(max_ttl, 3).votes(None, &start(uptime)).all;
         assert_eq!(from(3 * MS, Duration::ZERO), at + 2 * S);
         assert_eq!(from(3 * MS, Duration::MAX), at);
         let century = 100 * 365 * 24 * 3600 * S;

@@ -15,7 +15,7 @@
 //! - `backoff`, `random`: pauses
 //! - `wire`: one connection, and the replies that are to come
 //! - `outbox`: the releases that a node is still to be sent
-//! - `guard`: whether a server may have forgotten locks
+//! - `guard`: whether a server may have forgotten locks (`witness`: what it shows of that; `proof`: which answers count)
 //! - `node`: one node, over all its connections, and what its worker does
 //! - `order`: which node is read first
 //! - `operation`: one operation on all nodes (`operations`: those under way)
@@ -58,6 +58,7 @@ pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod poller;
 pub(crate) mod process;
+pub(crate) mod proof;
 pub(crate) mod queue;
 pub(crate) mod quorum;
 pub(crate) mod random;
@@ -75,3 +76,4 @@ pub(crate) mod vote;
 pub(crate) mod wait_queue;
 pub(crate) mod waiter;
 pub(crate) mod wire;
+pub(crate) mod witness;

@@ -19,7 +19,7 @@ use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::backoff::Backoff;
 use crate::protocol::event::Event;
-use crate::protocol::guard::{Guard, PreviousServer, ServerStart};
+use crate::protocol::guard::{Guard, PreviousServer, ServerStart, Votes};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::outbox::Outbox;
 use crate::protocol::random::Rng;
@@ -211,13 +211,21 @@ impl Server {
         self.replaced |= other;
         self.quarantine_reported &= !other;
         if let Some((uptime, at)) = handshake.uptime {
-            let start = ServerStart { run_id, uptime, at };
+            let witness = handshake.witness.as_ref();
+            let start = ServerStart {
+                run_id,
+                uptime,
+                at,
+                witness: witness
+                    .filter(|witness| !witness.calm)
+                    .map(|witness| witness.age),
+            };
             let guard = self.guard.filter(|_| !mutant(Mutant::VoteAfterRestart));
-            let votes_from = guard.map_or(at, |guard| guard.votes_from(previous, &start));
+            let votes = guard.map(|guard| guard.votes(previous, &start));
             self.previous = Some(PreviousServer {
                 run_id: handshake.run_id.clone(),
                 heard: at,
-                votes_from,
+                votes: votes.unwrap_or(Votes { held: at, all: at }),
             });
         }
     }
@@ -228,10 +236,11 @@ impl Server {
         }
     }
 
-    fn quarantine_left(&self, now: Instant) -> Option<Duration> {
-        let from = self.previous.as_ref()?.votes_from;
-        self.guard?;
-        (from > now).then(|| from - now)
+    /// How long until it votes: on extensions, and on everything.
+    fn left(&self, now: Instant) -> [Option<Duration>; 2] {
+        let previous = self.previous.as_ref().filter(|_| self.guard.is_some());
+        let left = |from: Instant| (from > now).then(|| from - now);
+        previous.map_or([None; 2], |one| [left(one.votes.held), left(one.votes.all)])
     }
 }
 
@@ -459,6 +468,7 @@ impl Node {
             retries,
             named: false,
             loads: loads.is_some(),
+            ..Pending::default()
         };
         self.wire.expect(pending, out);
         action.pack(&key, prefix, self.wire.means(loads, &key), out.bytes);
@@ -547,6 +557,7 @@ impl Node {
                 self.reported = Reported::Well;
                 Some(Event::VotesAgain(self.outbox.take_dropped()))
             }
+            (None, Reported::Away) => Some(self.back()),
             _ => None,
         }
     }
@@ -605,7 +616,12 @@ impl Node {
     }
 
     pub(crate) fn quarantine_left(&self, now: Instant) -> Option<Duration> {
-        self.server.quarantine_left(now)
+        self.server.left(now)[0]
+    }
+
+    /// How long until it grants locks: the only node votes on extensions before.
+    pub(crate) fn grants_in(&self, now: Instant) -> Option<Duration> {
+        self.server.left(now)[1]
     }
 
     /// It gives no votes for now. What is to be reported.
@@ -632,12 +648,14 @@ impl Node {
         self.reconnect.ended();
         self.cause = None;
         self.wire.probed(now);
-        if self.reported != Reported::Away {
-            return None;
-        }
+        let is_back = self.reported == Reported::Away && self.grants_in(now).is_none();
+        is_back.then(|| self.back())
+    }
+
+    fn back(&mut self) -> Event {
         self.reported = Reported::Well;
         let replaced = std::mem::take(&mut self.server.replaced);
-        Some(Event::Back(self.outbox.take_dropped(), replaced))
+        Event::Back(self.outbox.take_dropped(), replaced)
     }
 
     // ---- what its worker should do

@@ -53,6 +53,16 @@
 //! - R39 A node is a server that does not say in HELLO that it is a replica or a sentinel. A replica is away: it is
 //!   asked for nothing, and the node's name is resolved again with each try to connect, after the usual pauses, however
 //!   many operations want the node.
+//! - R40 With a restart guard, a new connection looks at its server: at its identity (`run_id`, `master_replid`), and at the
+//!   witness, a key that names one. A witness that names this identity, and is older than max(max_ttl, 1 s) + 5 s, gives it
+//!   its votes. Otherwise the witness is set where it is missing or names another identity; then all is looked at once more,
+//!   which must be the same. The server votes when the witness is as old as that; or by R15, if it was never promoted nor
+//!   flushed, and has evicted nothing, as read when the witness was there.
+//! - R41 A vote on an acquire counts when the witness, read behind it on the same connection, is as it was, whole.
+//! - R42 A vote on an acquire, an extension or a fencing token counts when a look (INFO replication) shows the same identity
+//!   and a master: one behind it on the same connection, or one that was sent no more than 10 ms before the vote is received.
+//! - R44 The only node votes on extensions and fencing tokens from 5 s on after the witness was set (by R15: from 1 s of
+//!   uptime on), and until R40 gives it all its votes an acquire fails there unasked.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
 //!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
 //!   connection; but keys may be refused for one name, and not for others. A server on which nothing compares and deletes is away: a lock could be taken there, and not released.

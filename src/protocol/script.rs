@@ -12,6 +12,7 @@ use crate::protocol::companions::{self, Companion};
 use crate::protocol::kind::{Ask, Kind, Named};
 use crate::protocol::means::{Beside, Delete, Means, Names, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::proof::Proof;
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
@@ -165,6 +166,15 @@ impl Action {
 
     pub(crate) fn is_release(&self) -> bool {
         matches!(self, Action::Release(_))
+    }
+
+    /// What must be shown before an answer counts. A key that is there was not lost; and a repair gives no vote.
+    pub(crate) fn needs(&self) -> Proof {
+        match self {
+            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Proof::Witness,
+            Action::Extend(..) | Action::Fence(_) => Proof::Look,
+            _ => Proof::None,
+        }
     }
 
     /// Whether it also concerns other keys beside the lock than the counter, which it can do without.

@@ -9,8 +9,10 @@ use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::resp::{Reply, ReplyReader};
+use crate::protocol::proof::{Answered, Proof, Proofs};
+use crate::protocol::resp::ReplyReader;
 use crate::protocol::script::Key;
+use crate::protocol::witness::Witness;
 use crate::secret::Secret;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
@@ -32,6 +34,8 @@ pub(crate) struct Handshake {
     pub(crate) run_id: Option<String>,
     /// How long the server has been up, and when it reported that.
     pub(crate) uptime: Option<(Duration, Instant)>,
+    /// With the restart guard.
+    pub(crate) witness: Option<Witness>,
     /// The server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
     pub(crate) means: Means,
@@ -62,6 +66,9 @@ pub(crate) struct Pending {
     pub(crate) named: bool,
     /// It calls a script that is loaded with its first call.
     pub(crate) loads: bool,
+    /// What must be shown before its reply counts, and what its reply shows.
+    pub(crate) needs: Proof,
+    pub(crate) shows: Proof,
 }
 
 /// What is being sent to a node.
@@ -95,6 +102,8 @@ pub(crate) struct Wire {
     reader: ReplyReader,
     /// The replies to come, in order.
     expected: VecDeque<Expected>,
+    /// Replies that do not count yet.
+    proofs: Proofs<Pending>,
     /// How many bytes were sent; over TLS a turn at least for each write.
     sent: usize,
     /// When something was last sent or received, or a probe found nothing.
@@ -113,6 +122,7 @@ impl Wire {
     pub(crate) fn new(mut handshake: Handshake) -> Wire {
         Wire {
             reader: ReplyReader::new(std::mem::take(&mut handshake.secret)),
+            proofs: Proofs::new(handshake.witness.take()),
             handshake,
             ..Wire::default()
         }
@@ -191,11 +201,29 @@ impl Wire {
             true => 0,
             false => out.bytes.len() - out.start,
         };
+        self.proofs.needs(pending.needs);
         self.expected.push_back(Expected {
             pending,
             at: out.now,
             from: self.sent.wrapping_add(before),
         });
+    }
+
+    /// Whether a look is to be sent, for answers that have come.
+    pub(crate) fn wants_look(&self) -> bool {
+        self.proofs.is_overdue()
+    }
+
+    /// Appends what shows that the answers count.
+    pub(crate) fn prove(&mut self, out: &mut Output<'_>) {
+        for (shows, command) in self.proofs.behind(out.now).into_iter().flatten() {
+            let pending = Pending {
+                shows,
+                ..Pending::default()
+            };
+            self.expect(pending, out);
+            out.bytes.extend_from_slice(command);
+        }
     }
 
     /// All that is being sent is in `out`.
@@ -215,7 +243,8 @@ impl Wire {
     }
 
     pub(crate) fn into_pending(self) -> impl Iterator<Item = Pending> {
-        self.expected.into_iter().map(|one| one.pending)
+        let expected = self.expected.into_iter().map(|one| one.pending);
+        self.proofs.into_held().chain(expected)
     }
 
     // ---- receiving
@@ -224,12 +253,30 @@ impl Wire {
         self.reader.push(bytes);
     }
 
+    /// The next reply that counts.
+    pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
+        loop {
+            if let Some(proved) = self.proofs.next() {
+                return Ok(Some(proved));
+            }
+            let Some((reply, pending, sent)) = self.next_answer(now)? else {
+                return Ok(None);
+            };
+            if pending.shows != Proof::None {
+                self.proofs.shown(pending.shows, &reply, sent)?;
+                continue;
+            }
+            let needs = pending.needs;
+            let answered = self.proofs.received((reply, pending, sent), needs, now);
+            if answered.is_some() {
+                return Ok(answered);
+            }
+        }
+    }
+
     /// The next reply, what it answers, and when that was sent. More replies than commands are an error: the next one
     /// would be taken for another's.
-    pub(crate) fn next_reply(
-        &mut self,
-        now: Instant,
-    ) -> Result<Option<(Reply, Pending, Instant)>, Cause> {
+    fn next_answer(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
         if self.reader.is_empty() {
             return Ok(None);
         }

@@ -14,6 +14,7 @@ use crate::protocol::scripts::{
     RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES, Script,
 };
 use crate::protocol::sha1::sha1;
+use crate::protocol::witness::WITNESS;
 use crate::token::Token;
 
 /// No command of this crate is longer: a name has 64 KiB at most.
@@ -94,6 +95,7 @@ enum Kind {
 impl Kind {
     fn of(args: &[&[u8]]) -> Kind {
         let (command, name) = match args {
+            [b"SET", name, ..] if *name == WITNESS => return Kind::Other,
             [b"SET", ..] => return Kind::Acquire,
             [command @ (b"EVAL" | b"EVALSHA"), name, ..] => (*command, *name),
             _ => return Kind::Other,
@@ -244,7 +246,8 @@ impl Server {
              uptime_in_seconds:{uptime}\r\n# Clients\r\nconnected_clients:{clients}\r\nmaxclients:10000\r\n\
              # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n\
              aof_last_write_status:ok\r\nrdb_last_bgsave_status:ok\r\n# Stats\r\nevicted_keys:0\r\n\
-             rejected_connections:0\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
+             rejected_connections:0\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\
+             master_replid:{run_id}\r\n# Commandstats\r\ncmdstat_info:calls=1\r\n"
         )
     }
 }

@@ -281,6 +281,11 @@ impl Store {
         args[0] != b"EVALSHA" || Store::script(args).is_some_and(|script| self.is_known(script))
     }
 
+    /// Another server's keys.
+    pub(crate) fn take_data_of(&mut self, other: Store) {
+        self.entries = other.entries;
+    }
+
     pub(crate) fn load_scripts(&mut self) {
         for script in 0..SCRIPTS.len() {
             self.load(script);
@@ -330,6 +335,13 @@ impl Run<'_> {
                 let set = self.set(name, value, Some(ttl), true)?;
                 Ok(if set { Answer::Okay } else { Answer::Nil })
             }
+            // The witness of the restart guard.
+            [b"SET", name, value, b"PX", ttl] => {
+                let ttl = number(ttl).ok_or(NO_NUMBER)?;
+                self.set(name, value, Some(ttl), false)?;
+                Ok(Answer::Okay)
+            }
+            [b"GET", name] => Ok(self.get(name)?.map_or(Answer::Nil, Answer::Bulk)),
             [b"DELIFEQ", name, value] => self.delete_if_equal(name, value),
             [b"DELEX", name, b"IFEQ", value] => self.delete_if_equal(name, value),
             [b"SET", name, value, b"IFEQ", old, b"PX", ttl] => {
@@ -425,10 +437,6 @@ impl Run<'_> {
         match args {
             [b"SET", name, value] => {
                 self.set(name, value, None, false)?;
-                Ok(Answer::Okay)
-            }
-            [b"SET", name, value, b"PX", ttl] => {
-                self.set(name, value, number(ttl), false)?;
                 Ok(Answer::Okay)
             }
             [b"HSET", name, _, _] => {

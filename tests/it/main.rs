@@ -46,6 +46,7 @@ mod connections {
 mod faults {
     mod confirm;
     mod demotion;
+    mod failover;
     mod narrow;
     mod no_threads;
     mod nodes;

@@ -295,9 +295,11 @@ impl Server {
         self.command_bytes(&[b"EXISTS", key.as_ref()]) == redis::Value::Int(1)
     }
 
+    /// All but the witness of the restart guard.
     pub fn keys(&self) -> Vec<String> {
         let value = self.command(&["KEYS", "*"]);
         let mut keys: Vec<String> = redis::from_redis_value(value).unwrap();
+        keys.retain(|key| key != "redlock:witness");
         keys.sort();
         keys
     }

@@ -11,8 +11,8 @@ use super::server::commands;
 use super::subscription::Listener;
 use super::waiting::{Call, Releasing};
 use super::{
-    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MS, NODE_TIMEOUT, RESOLUTION, Random, SLACK,
-    TokenHistory, World, trace,
+    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT, RESOLUTION, Random,
+    SLACK, TokenHistory, World, trace,
 };
 use crate::error::Cause;
 use crate::prefix::Prefix;
@@ -32,6 +32,7 @@ use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::wire::Handshake;
+use crate::protocol::witness::{Judged, Look, refused};
 use crate::token::Token;
 
 /// The number of resources that are locked. The other one is for when all is quiet.
@@ -153,6 +154,23 @@ pub(super) struct Held {
     pub(super) lease: Lease,
 }
 
+/// A new connection whose server is looked at once more.
+pub(super) struct LooksAgain {
+    connection: usize,
+    first: Look,
+    /// It was flushed before the first look.
+    flushed: bool,
+    handshake: Handshake,
+    since: u64,
+    /// The witness is there.
+    has_set: bool,
+}
+
+fn guard(nodes: usize) -> Guard {
+    let times = [LONGEST, RESOLUTION, MARGIN].map(Duration::from_micros);
+    Guard::new(times[0], nodes).shorter(times)
+}
+
 impl Client {
     /// The one of this number. `waits`: its threads wait for locks.
     pub(super) fn new(
@@ -167,8 +185,7 @@ impl Client {
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         let rng = random.next();
         let addresses = (0..nodes).map(|_| Arc::from("x"));
-        let [longest, resolution] = [LONGEST, RESOLUTION].map(Duration::from_micros);
-        let guard = guarded.then(|| Guard::with_resolution(longest, resolution));
+        let guard = guarded.then(|| guard(nodes));
         let timeouts = Timeouts {
             node: node_timeout,
             connect: Duration::from_micros(CONNECT_TIMEOUT),
@@ -600,6 +617,132 @@ impl World {
             );
         }
         let (fresh, result) = self.shake_hands(c, node, well);
+        let (Some(connection), Ok(mut handshake), true) =
+            (fresh, result.clone(), self.conditions.guarded)
+        else {
+            return self.has_connected(c, node, fresh, result);
+        };
+        let (first, flushed) =
+            self.servers[node].look_at(self.connections[connection].instance, self.t);
+        match first.judge(guard(self.servers.len()).seasoned()) {
+            Judged::Fits(witness, _) => {
+                handshake.witness = Some(witness);
+                self.has_connected(c, node, fresh, Ok(handshake));
+            }
+            Judged::LookAgain(first) => {
+                self.counts[Count::SecondLooks] += 1;
+                let since = self.t;
+                let at = self.t + self.delay(node) + self.delay(node);
+                self.at(at, Event::LookAgain(self.looks.len()));
+                self.looks.push(LooksAgain {
+                    connection,
+                    first,
+                    flushed,
+                    handshake,
+                    since,
+                    has_set: false,
+                });
+                if self.conditions.fragile && self.random.chance(20) {
+                    let at = self.t + self.random.below(300);
+                    self.at(at, Event::Change(node));
+                }
+            }
+        }
+    }
+
+    /// The witness is set, and what is there is looked at again.
+    pub(super) fn look_again(&mut self, at: usize) {
+        let looks = &self.looks[at];
+        let (connection, since) = (looks.connection, looks.since);
+        let Connection {
+            client: c,
+            node,
+            instance,
+            ..
+        } = self.connections[connection];
+        if self.clients[c].dead {
+            return;
+        }
+        let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
+        let later = paused.max(self.clients[c].clocks.stands_until);
+        let late = later.max(self.t) > since + CONNECT_TIMEOUT;
+        if later > self.t && !late {
+            return self.at(later, Event::LookAgain(at));
+        }
+        if !self.connections[connection].is_open() || late {
+            let closed = Err(Cause::Closed("while it was set up".into()));
+            return self.has_connected(c, node, Some(connection), closed);
+        }
+        let looks = &self.looks[at];
+        let (first, before, mut handshake) =
+            (looks.first.clone(), looks.flushed, looks.handshake.clone());
+        let set = first.set_witness(self.random.next());
+        let sets = !std::mem::replace(&mut self.looks[at].has_set, true);
+        if let Some(set) = set.filter(|_| sets)
+            && let Err(refused) = self.set_witness(connection, &set)
+        {
+            return self.has_connected(c, node, Some(connection), Err(refused));
+        }
+        // It may read the rest in another turn.
+        if sets && self.random.chance(20) {
+            let long = self.conditions.fragile && self.random.chance(50);
+            let long = if long { 100 * MS } else { 0 };
+            let later = self.t + self.delay(node) + self.random.below(long + 1);
+            return self.at(later, Event::LookAgain(at));
+        }
+        if self.servers[node].instances[instance].is_replica() {
+            return self.has_connected(c, node, Some(connection), Err(Cause::Replica(None)));
+        }
+        let (second, flushed) = self.servers[node].look_at(instance, self.t);
+        let flushed = match mutant(Mutant::CalmReadFirst) {
+            true => before,
+            false => flushed,
+        };
+        let uptime = self.uptime(node, instance);
+        handshake.uptime = Some((uptime, self.now(c)));
+        let witness = first.and(second, flushed);
+        let result = witness.map(|witness| Handshake {
+            witness: Some(witness),
+            ..handshake
+        });
+        self.has_connected(c, node, Some(connection), result);
+    }
+
+    fn set_witness(&mut self, connection: usize, set: &[Vec<u8>]) -> Result<(), Cause> {
+        let (node, instance) = (
+            self.connections[connection].node,
+            self.connections[connection].instance,
+        );
+        let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
+        let asked = std::mem::replace(&mut self.servers[node].asked, instance);
+        self.servers[node].demoted = self.connections[connection].demoted;
+        let reply = self.ask(node, &set, None);
+        self.servers[node].asked = asked;
+        match reply.strip_prefix(b"-") {
+            // Here a user may soon do again what is not permitted.
+            Some(text) if text.starts_with(b"NOPERM") => Err(Cause::Connect("refused".into())),
+            Some(text) => Err(refused(&String::from_utf8_lossy(text))),
+            None => Ok(()),
+        }
+    }
+
+    fn uptime(&mut self, node: usize, instance: usize) -> Duration {
+        let server = &mut self.servers[node];
+        let asked = std::mem::replace(&mut server.asked, instance);
+        let uptime = server.uptime(self.t, &mut self.random);
+        server.asked = asked;
+        Duration::from_micros(uptime)
+    }
+
+    fn has_connected(
+        &mut self,
+        c: usize,
+        node: usize,
+        fresh: Option<usize>,
+        result: Result<Handshake, Cause>,
+    ) {
+        let well = result.is_ok();
+        trace!(self, "client {c} has connected {node}: {result:?}");
         let now = self.now(c);
         let released = self.conditions.forsaken && self.clients[c].forsaken.gone_by > self.t;
         if released && well && self.clients[c].forsaken.unlucky > 0 {
@@ -630,19 +773,23 @@ impl World {
         let result = if well && self.servers[node].is_replica(self.t) {
             Err(Cause::Replica(None))
         } else if well {
-            self.connections.push(Connection::new(c, node));
+            let instance = self.servers[node].resolve(&mut self.random);
+            self.connections.push(Connection::new(c, node, instance));
             let connection = self.connections.len() - 1;
-            trace!(self, "connection {connection}: client {c}, node {node}");
+            trace!(
+                self,
+                "connection {connection}: client {c}, node {node}, {instance}"
+            );
             fresh = Some(connection);
             let by_hash = self.random.chance(70);
             if by_hash {
-                self.servers[node].load();
+                self.servers[node].instances[instance].store.load_scripts();
             }
-            let uptime = self.servers[node].uptime(self.t, &mut self.random);
+            let uptime = self.uptime(node, instance);
             Ok(Handshake {
                 means: self.random_means(node, by_hash),
-                run_id: Some(format!("{node}-{}", self.servers[node].run())),
-                uptime: Some((Duration::from_micros(uptime), self.now(c))),
+                run_id: Some(self.servers[node].run_id(node, instance)),
+                uptime: Some((uptime, self.now(c))),
                 by_record: self.conditions.by_record,
                 ..Handshake::default()
             })
@@ -727,6 +874,7 @@ impl World {
                 let most = match self.conditions.waits {
                     true if self.conditions.sluggish => 20,
                     true => 5,
+                    false if self.conditions.fragile => 100,
                     false => 4,
                 };
                 if self.quiet || self.clients[c].threads[thread].acts > most {
@@ -752,6 +900,9 @@ impl World {
 
     /// How long a thread has a lock before it does something.
     pub(super) fn hold(&mut self) -> u64 {
+        if self.conditions.fragile && self.random.chance(60) {
+            return self.random.below(LONGEST * 5 / 4);
+        }
         let long = if self.conditions.sluggish || self.conditions.waits && self.random.chance(50) {
             3
         } else {
@@ -762,6 +913,9 @@ impl World {
 
     /// How long a thread wants nothing.
     pub(super) fn rest(&mut self) -> u64 {
+        if self.conditions.fragile {
+            return self.random.below(5 * MS);
+        }
         let long = if self.conditions.lazy && self.random.chance(40) {
             2200
         } else {
@@ -784,6 +938,7 @@ impl World {
             // A waiter for a lock that was left to its ttl should get it.
             true if self.conditions.waits => 2_000,
             true => 60_000,
+            false if self.conditions.fragile && self.random.chance(50) => LONGEST / MS,
             false if self.conditions.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
         };
@@ -800,7 +955,10 @@ impl World {
             true => 12,
             false => 14,
         };
-        let choice = self.random.below(choices);
+        let choice = match self.conditions.fragile && !self.quiet && self.random.chance(60) {
+            true => 6,
+            false => self.random.below(choices),
+        };
         // One that is due is renewed before it is kept.
         if choice >= 12 && valid && !held.lease.is_due(now) {
             return self.begin_to_keep(c, thread, held);

@@ -22,6 +22,7 @@
 
 mod client;
 mod clocks;
+mod failover;
 mod kept;
 mod network;
 mod server;
@@ -34,7 +35,7 @@ use std::collections::BinaryHeap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use client::{Client, RESOURCES};
+use client::{Client, LooksAgain, RESOURCES};
 use network::Connection;
 use server::Server;
 use subscription::{Subscription, SubscriptionEvent};
@@ -50,6 +51,8 @@ const CONNECT_TIMEOUT: u64 = 500 * MS;
 /// are shorter than in this world, so that restarts fit in.
 const LONGEST: u64 = 100 * MS;
 const RESOLUTION: u64 = 10 * MS;
+/// For this long a master goes on whose place another one has taken; here it is shorter by a fifth, for the clocks.
+const MARGIN: u64 = 30 * MS;
 /// What wall clocks and the servers' clocks show when the world begins: not about nothing.
 const TODAY: u64 = 100_000 * MS;
 /// For writes that take their time, and whatever a virtual clock's rate and rounding add.
@@ -100,6 +103,14 @@ enum Event {
     Fault,
     /// Servers close a client's connections, and forget the scripts.
     Forsake(usize),
+    /// The second look over a new connection.
+    LookAgain(usize),
+    /// One of the servers behind a node's name becomes a replica.
+    Demoted(usize, usize),
+    /// The one before takes its place again.
+    Back(usize, usize),
+    /// Something happens to the servers behind a name.
+    Change(usize),
     /// This long after its release a token must be gone.
     Gone(usize),
 }
@@ -179,12 +190,15 @@ enum Count {
     Reads,
     Writes,
     Several,
+    Failovers,
+    Flushes,
+    SecondLooks,
     /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
     Slept,
 }
 
 /// In the order of `Count`.
-const COUNTS: [Count; 36] = {
+const COUNTS: [Count; 39] = {
     use Count::*;
     [
         Events,
@@ -222,6 +236,9 @@ const COUNTS: [Count; 36] = {
         Reads,
         Writes,
         Several,
+        Failovers,
+        Flushes,
+        SecondLooks,
         Slept,
     ]
 };
@@ -285,6 +302,10 @@ struct Conditions {
     faultless: bool,
     /// All clients have the restart guard.
     guarded: bool,
+    /// And there are two or three servers behind each name.
+    fails_over: bool,
+    /// Little else goes wrong, and locks are held to their ends.
+    fragile: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     by_record: bool,
     /// All locks are semaphores with this number of permits.
@@ -310,6 +331,8 @@ pub(super) struct World {
     /// The fencing tokens that were given out: resource, token, number, and when.
     fences: Vec<(u8, usize, u64, u64)>,
     subscriptions: Vec<Subscription>,
+    /// New connections that are looked at once more.
+    looks: Vec<LooksAgain>,
     /// Commands whose processes enter the queue after their denials, and their nodes.
     late: Vec<(usize, Vec<u8>)>,
     /// Since when a resource has been free, and a thread waits for it; and whether the process that was notified is dead.
@@ -362,6 +385,7 @@ impl Conditions {
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
         let forsaken = !waits && random.chance(15);
+        let fails_over = guarded && !forsaken && random.chance(70);
         Conditions {
             waits,
             prompt,
@@ -372,11 +396,43 @@ impl Conditions {
             collides,
             faultless: faultless && !forsaken,
             guarded,
+            fails_over,
+            fragile: false,
             by_record: random.chance(30),
             permits: None,
             read_write: false,
             several: false,
             forsaken,
+        }
+    }
+}
+
+impl Conditions {
+    fn servers(&self, nodes: usize, random: &mut Random) -> Vec<Server> {
+        let new = |_| {
+            let instances = match self.fails_over {
+                true => 2 + random.pick(2),
+                false => 1,
+            };
+            Server::new(self.guarded, instances, random)
+        };
+        (0..nodes).map(new).collect()
+    }
+
+    fn fragile(self) -> Conditions {
+        Conditions {
+            waits: false,
+            prompt: false,
+            fair: false,
+            sluggish: false,
+            lazy: false,
+            collides: false,
+            faultless: false,
+            guarded: true,
+            fails_over: true,
+            fragile: true,
+            forsaken: false,
+            ..self
         }
     }
 }
@@ -387,6 +443,15 @@ impl World {
         let nodes = [1, 2, 3, 3, 4, 5][random.pick(6)];
         let clients = 2 + random.pick(2);
         let mut conditions = Conditions::draw(&mut random);
+        let fragile = seed % 8 == 4;
+        if fragile {
+            conditions = Conditions::fragile(conditions);
+        }
+        let nodes = if fragile && random.chance(85) {
+            1
+        } else {
+            nodes
+        };
         match seed % 8 {
             _ if conditions.fair => {}
             0 | 1 => conditions.permits = Some([1, 2, 2, 3][random.pick(4)]),
@@ -405,9 +470,7 @@ impl World {
             t: 0,
             order: 0,
             events: BinaryHeap::new(),
-            servers: (0..nodes)
-                .map(|_| Server::new(guarded, &mut random))
-                .collect(),
+            servers: conditions.servers(nodes, &mut random),
             clients: (0..clients)
                 .map(|number| Client::new(number, nodes, guarded, waits, &mut random))
                 .collect(),
@@ -417,6 +480,7 @@ impl World {
             beliefs: Vec::new(),
             fences: Vec::new(),
             subscriptions: Vec::new(),
+            looks: Vec::new(),
             late: Vec::new(),
             idle: [None; RESOURCES as usize],
             excused: [false; RESOURCES as usize],
@@ -514,7 +578,12 @@ impl World {
         if self.conditions.forsaken {
             return self.run_forsaken();
         }
-        let long = if self.conditions.guarded { 500 } else { 200 };
+        let long = match self.conditions.guarded {
+            true if self.conditions.fragile => 2000,
+            true if self.conditions.fails_over => 1000,
+            true => 500,
+            false => 200,
+        };
         let long = match (self.conditions.lazy, self.conditions.sluggish) {
             (true, _) => 4000,
             (_, true) => 2000,
@@ -528,6 +597,7 @@ impl World {
         }
         for server in &mut self.servers {
             server.calm();
+            server.settle(self.t);
         }
         // Workers pause for up to 0.7 s; what was deferred is tried again with later operations.
         let mut left = None;
@@ -619,6 +689,10 @@ impl World {
                 Event::Late(at) => self.join_late(at),
                 Event::Fault => self.fault(),
                 Event::Forsake(client) => self.forsake(client),
+                Event::LookAgain(at) => self.look_again(at),
+                Event::Demoted(node, instance) => self.demoted(node, instance),
+                Event::Back(node, instance) => self.back(node, instance),
+                Event::Change(node) => self.change_servers(node),
                 Event::Gone(token) => self.is_gone(token),
             }
             self.watch();
@@ -648,8 +722,25 @@ impl World {
         self.at(next, Event::Fault);
     }
 
+    fn fault_where_all_is_fragile(&mut self, node: usize, client: usize) {
+        let until = self.t + self.random.below(40 * MS);
+        match self.random.below(8) {
+            0 => self.hold_some(until, node, Some(client)),
+            1 => self.cut_all(|connection| connection.client == client),
+            2 if self.random.chance(20) => self.restart_server(node, self.t),
+            _ => {}
+        }
+        self.change_servers(node);
+        let next = self.t + self.random.below(150 * MS);
+        self.at(next, Event::Fault);
+    }
+
     /// With its data, or without.
     fn restart_server(&mut self, node: usize, until: u64) {
+        // Nothing is promoted and restarted at once.
+        if self.servers[node].here().was_promoted_lately(self.t) {
+            return;
+        }
         let loses = self.random.chance(30);
         if loses {
             let (keys, counters) = self.servers[node].forget(self.t);
@@ -659,7 +750,9 @@ impl World {
         self.servers[node].refuse_connections(until);
         self.restart(node);
         self.cut_subscriptions(true, |_, of| of == node);
-        self.servers[node].start(self.t);
+        let (history, own_data) = (self.history(), !loses && self.random.chance(50));
+        let here = self.servers[node].here_mut();
+        here.start(self.t, history, own_data);
     }
 
     /// Bytes between a node and all clients, or one, are held up: both ways, or one of them.
@@ -683,8 +776,14 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
+        if self.conditions.fragile {
+            return self.fault_where_all_is_fragile(node, client);
+        }
         if self.conditions.prompt {
             return self.fault_where_all_is_prompt(client);
+        }
+        if self.conditions.fails_over && self.random.chance(50) {
+            self.change_servers(node);
         }
         let longest = if self.random.chance(20) { 300 } else { 80 };
         let long = self.random.below(longest) * MS;

@@ -8,6 +8,8 @@ use crate::error::Cause;
 pub(super) struct Connection {
     pub(super) client: usize,
     pub(super) node: usize,
+    /// Which of the servers behind the node's name.
+    pub(super) instance: usize,
     /// Bytes on their way to the server.
     up: VecDeque<Vec<u8>>,
     /// The beginning of a command whose rest is to come.
@@ -36,10 +38,11 @@ enum End {
 }
 
 impl Connection {
-    pub(super) fn new(client: usize, node: usize) -> Connection {
+    pub(super) fn new(client: usize, node: usize, instance: usize) -> Connection {
         Connection {
             client,
             node,
+            instance,
             up: VecDeque::new(),
             read: Vec::new(),
             down: VecDeque::new(),
@@ -218,6 +221,17 @@ impl World {
         self.cut_all(|connection| connection.node == node);
         for connection in &mut self.connections {
             if connection.node == node {
+                connection.up.clear();
+                connection.read.clear();
+            }
+        }
+    }
+
+    /// One of the servers behind a name ends.
+    pub(super) fn end_instance(&mut self, node: usize, instance: usize) {
+        self.cut_all(|one| one.node == node && one.instance == instance);
+        for connection in &mut self.connections {
+            if connection.node == node && connection.instance == instance {
                 connection.up.clear();
                 connection.read.clear();
             }

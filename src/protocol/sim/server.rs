@@ -1,6 +1,7 @@
 //! A virtual server: a store with a clock of its own, and moods.
 
-use super::{Count, Event, MS, RESOLUTION, Random, TODAY, World, trace};
+use super::failover::Instance;
+use super::{Count, Event, MS, RESOLUTION, Random, World, trace};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
 use crate::protocol::scripts::{
@@ -14,14 +15,13 @@ use crate::testing::store::{Mood, Store, Value, parse};
 
 /// How far clocks differ, and the steps in which fencing tokens see them: as much smaller as everything here.
 const SKEW: u64 = 20 * MS;
-const STEP: u64 = 10 * MS;
+pub(super) const STEP: u64 = 10 * MS;
 
 pub(super) struct Server {
-    store: Store,
-    /// How far its time of day is ahead of the slowest server's.
-    ahead: u64,
-    /// The rate of its clock, in parts of ten thousand.
-    rate: u64,
+    /// Those behind its name; the one that the name leads to; and the one that is being asked.
+    pub(super) instances: Vec<Instance>,
+    pub(super) named: usize,
+    pub(super) asked: usize,
     paused_until: u64,
     refuses_connections_until: u64,
     /// Or does not permit it, until then.
@@ -32,12 +32,9 @@ pub(super) struct Server {
     /// What its name leads to is a replica.
     replica_until: u64,
     /// What is being asked is the one that was its master before.
-    demoted: bool,
+    pub(super) demoted: bool,
     slow_until: u64,
     pub(super) runs_no_scripts: bool,
-    /// When it was started, and how often.
-    started: u64,
-    run: u64,
 }
 
 /// Those of locks that are not plain.
@@ -54,16 +51,21 @@ enum Command {
     Fence(usize),
     Leave,
     Ping,
+    /// For the restart guard.
+    Look,
 }
 
 impl Server {
-    pub(super) fn new(guarded: bool, random: &mut Random) -> Server {
+    /// `instances`: behind its name.
+    pub(super) fn new(guarded: bool, instances: usize, random: &mut Random) -> Server {
         // With the restart guard clocks may differ by less than half of the longest ttl (rule R28).
         let skew = if guarded { SKEW } else { 10 * SKEW };
         Server {
-            store: Store::new(STEP),
-            ahead: random.below(skew),
-            rate: 9_950 + random.below(101),
+            instances: (0..instances)
+                .map(|at| Instance::new(skew, at > 0, random))
+                .collect(),
+            named: 0,
+            asked: 0,
             paused_until: 0,
             refuses_connections_until: 0,
             out_of_memory_until: 0,
@@ -74,21 +76,27 @@ impl Server {
             demoted: false,
             slow_until: 0,
             runs_no_scripts: random.chance(5),
-            started: 0,
-            run: 0,
         }
+    }
+
+    pub(super) fn here(&self) -> &Instance {
+        &self.instances[self.asked]
+    }
+
+    pub(super) fn here_mut(&mut self) -> &mut Instance {
+        &mut self.instances[self.asked]
     }
 
     /// Its time of day.
     fn time(&self, t: u64) -> u64 {
-        TODAY + self.ahead + t * self.rate / 10_000
+        self.here().time(t)
     }
 
     /// The locks that it has, and their tokens.
     pub(super) fn locks(&self, t: u64) -> impl Iterator<Item = (u8, usize)> {
         let time = self.time(t);
         let now = i64::try_from(time / 1000).unwrap();
-        let keys = self.store.keys(time);
+        let keys = self.here().store.keys(time);
         keys.flat_map(move |(name, value, _)| {
             let tokens = match (name, value) {
                 ([_], Value::Text(text)) => vec![token(text)],
@@ -150,46 +158,29 @@ impl Server {
         self.slow_until > t
     }
 
-    /// It was restarted.
-    pub(super) fn start(&mut self, t: u64) {
-        self.started = t;
-        self.run += 1;
-        self.store.flush_scripts();
-    }
-
-    pub(super) fn run(&self) -> u64 {
-        self.run
-    }
-
-    /// How long it reports that it has been up: the first ones for long; too long by less than the resolution.
+    /// How long it reports that it has been up: too long by less than the resolution.
     pub(super) fn uptime(&self, t: u64, random: &mut Random) -> u64 {
-        let age = if self.run == 0 { 1000 * MS } else { 0 };
-        let up = age + (t - self.started) * self.rate / 10_000;
-        up / RESOLUTION * RESOLUTION + RESOLUTION * random.below(2)
-    }
-
-    pub(super) fn load(&mut self) {
-        self.store.load_scripts();
+        self.here().age(t) / RESOLUTION * RESOLUTION + RESOLUTION * random.below(2)
     }
 
     pub(super) fn flush_scripts(&mut self) {
-        self.store.flush_scripts();
+        self.here_mut().store.flush_scripts();
     }
 
     /// It loses its keys; whether there were any locks, or counters.
     pub(super) fn forget(&mut self, t: u64) -> (bool, bool) {
         let locks = self.locks(t).next().is_some();
-        let mut keys = self.store.keys(self.time(t));
+        let mut keys = self.here().store.keys(self.time(t));
         let counters = keys.any(|(name, ..)| name.ends_with(b":fence"));
         drop(keys);
-        self.store.clear();
+        self.here_mut().store.clear();
         (locks, counters)
     }
 
     fn mood(&self, t: u64) -> Mood {
         let full = self.out_of_memory_until > t;
         Mood {
-            read_only: self.demoted,
+            read_only: self.demoted || self.here().is_replica(),
             too_few_replicas: self.lacks_replicas_until > t,
             out_of_memory: full && !self.forbids,
             no_set: full && self.forbids,
@@ -240,6 +231,7 @@ impl Command {
         };
         match args[0] {
             b"PING" => Command::Ping,
+            b"INFO" | b"GET" => Command::Look,
             b"SET" if args[3] == b"IFEQ" => Command::Extend(token(args[2])),
             b"SET" => Command::Set(token(args[2]), false),
             b"DELIFEQ" | b"DELEX" => Command::Release(token(args[args.len() - 1]), false),
@@ -273,7 +265,7 @@ pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
         match Command::of(&args) {
             Command::Set(token, _) => each(true, token),
             Command::Release(token, _) => each(false, token),
-            Command::Ping | Command::Leave | Command::Extend(_) | Command::Fence(_) => {}
+            _ => {}
         }
     }
 }
@@ -281,7 +273,11 @@ pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
 impl World {
     /// The server reads bytes from a connection.
     pub(super) fn execute(&mut self, connection: usize, bytes: &[u8]) {
-        let node = self.connections[connection].node;
+        let (node, instance) = (
+            self.connections[connection].node,
+            self.connections[connection].instance,
+        );
+        let asked = std::mem::replace(&mut self.servers[node].asked, instance);
         let mut read = std::mem::take(&mut self.connections[connection].read);
         read.extend_from_slice(bytes);
         let mut at = 0;
@@ -297,6 +293,7 @@ impl World {
             // However many pings are in one record.
             self.read_leftovers(node, self.connections[connection].client);
         }
+        self.servers[node].asked = asked;
         read.drain(..at);
         self.connections[connection].read = read;
         self.answer(connection, &replies);
@@ -315,7 +312,7 @@ impl World {
         let command = Command::of(args);
         self.servers[node].demoted = self.connections[connection].demoted;
         let mood = self.servers[node].mood(self.t);
-        if !self.servers[node].store.knows(args) || mood.refuses_keys(args) {
+        if !self.servers[node].here().store.knows(args) || mood.refuses_keys(args) {
             self.counts[Count::Refused] += 1;
             if let Command::Set(token, _) = command {
                 // There is nothing to undo.
@@ -352,6 +349,11 @@ impl World {
                 }
                 reply
             }
+            Command::Look if args[0] == b"INFO" => {
+                let said = self.servers[node].here().replication();
+                format!("${}\r\n{said}\r\n", said.len()).into_bytes()
+            }
+            Command::Look => self.ask(node, args, None),
             Command::Leave => {
                 trace!(
                     self,
@@ -366,10 +368,11 @@ impl World {
     }
 
     /// The store's reply. `own`: the process that asks for it, if no thread waits there.
-    fn ask(&mut self, node: usize, args: &[&[u8]], own: Option<usize>) -> Vec<u8> {
+    pub(super) fn ask(&mut self, node: usize, args: &[&[u8]], own: Option<usize>) -> Vec<u8> {
         let server = &mut self.servers[node];
         let (time, mood) = (server.time(self.t), server.mood(self.t));
-        let mut store = std::mem::replace(&mut server.store, Store::new(STEP));
+        let store = &mut server.here_mut().store;
+        let mut store = std::mem::replace(store, Store::new(STEP));
         store.mood = mood;
         let reply = store.execute(time, args, &mut |name, resource| {
             let (channel, resource) = (channel(name), resource[0]);
@@ -381,7 +384,7 @@ impl World {
             });
             i64::from(heard)
         });
-        self.servers[node].store = store;
+        self.servers[node].here_mut().store = store;
         reply
     }
 
@@ -423,7 +426,7 @@ impl World {
         let server = &mut self.servers[*node];
         let time = server.time(self.t);
         let (args, _) = parse(bytes).unwrap();
-        server.store.join_late(time, &args);
+        server.here_mut().store.join_late(time, &args);
     }
 
     fn set(&mut self, node: usize, token: usize, enqueues: bool, args: &[&[u8]]) -> Vec<u8> {
@@ -436,8 +439,10 @@ impl World {
             "    node {node}: set {resource} {token}, held by {holders:?}"
         );
         let history = &self.tokens[token];
-        let again = history.set.has(node) && !history.refilled.has(node);
-        let late = history.rel.has(node);
+        // What another server behind the same name has carried out is another matter.
+        let moves = self.conditions.fails_over;
+        let again = history.set.has(node) && !history.refilled.has(node) && !moves;
+        let late = history.rel.has(node) && !moves;
         self.tokens[token].set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {
@@ -468,7 +473,7 @@ impl World {
         };
         let freed = freed.is_some();
         // What it could not carry out waits.
-        let refused = self.counts[Count::Refused] > 0;
+        let refused = self.counts[Count::Refused] > 0 || self.conditions.fails_over;
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });

@@ -93,8 +93,15 @@ fn simulation_keeps_every_promise() {
 #[cfg_attr(debug_assertions, ignore = "slow without optimisation")]
 fn simulation_finds_every_mutant() {
     let count = number("SIM_COUNT", 20_000);
+    let only = std::env::var("SIM_MUTANT").ok();
     let mut missed = Vec::new();
     for (mutant, what) in MUTANTS.iter().copied() {
+        if only
+            .as_ref()
+            .is_some_and(|only| *only != format!("{mutant:?}"))
+        {
+            continue;
+        }
         let started = clock::instant();
         let found = search_all(Some(mutant), 0, count);
         let took = started.elapsed();

@@ -275,7 +275,7 @@ fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
     let errors = unavailable(redlock.try_acquire("a", MAX_TTL));
     let text = errors.to_string();
     assert!(
-        text.contains("needs INFO server (uptime_in_seconds)"),
+        text.contains("needs INFO server (uptime_in_seconds, run_id)"),
         "{text}"
     );
     assert_eq!(errors.retry_after(), None);

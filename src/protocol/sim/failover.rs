@@ -1,0 +1,274 @@
+//! The servers behind one name: their data are copied at any moment, one of them is promoted, and the one before goes on for
+//! a while. They are flushed, and begin a new history without a loss.
+
+use super::server::STEP;
+use super::{Count, Event, MARGIN, MS, Random, Server, TODAY, World, trace};
+use crate::protocol::resp::Reply;
+use crate::protocol::witness::{LOOK, Look};
+use crate::secret::Secret;
+use crate::testing::store::Store;
+
+/// A demotion, a copy and a promotion take more.
+const CHANGE: u64 = 11 * MS;
+
+/// One process, behind a name or beside it.
+pub(super) struct Instance {
+    pub(super) store: Store,
+    /// How far its time of day is ahead of the slowest one's.
+    ahead: u64,
+    /// The rate of its clock, in parts of ten thousand.
+    rate: u64,
+    /// When it was started, and how often.
+    pub(super) started: u64,
+    pub(super) run: u64,
+    /// Its data, as they grow.
+    history: u64,
+    /// It has been promoted, or was started with the data of another one; and when.
+    promoted: bool,
+    promoted_at: u64,
+    flushed: bool,
+    /// Since when it is a replica, and whether it has had its master's data since.
+    replica: Option<u64>,
+    synced: bool,
+}
+
+impl Instance {
+    pub(super) fn new(skew: u64, is_replica: bool, random: &mut Random) -> Instance {
+        Instance {
+            store: Store::new(STEP),
+            ahead: random.below(skew),
+            rate: 9_950 + random.below(101),
+            started: 0,
+            run: 0,
+            history: 0,
+            promoted: false,
+            promoted_at: 0,
+            flushed: false,
+            replica: is_replica.then_some(0),
+            synced: is_replica,
+        }
+    }
+
+    /// Its time of day.
+    pub(super) fn time(&self, t: u64) -> u64 {
+        TODAY + self.ahead + t * self.rate / 10_000
+    }
+
+    /// How long it has been up by its clock: the first ones for long.
+    pub(super) fn age(&self, t: u64) -> u64 {
+        let age = if self.run == 0 { 1000 * MS } else { 0 };
+        age + (t - self.started) * self.rate / 10_000
+    }
+
+    pub(super) fn is_replica(&self) -> bool {
+        self.replica.is_some()
+    }
+
+    pub(super) fn was_promoted_lately(&self, t: u64) -> bool {
+        self.promoted && self.promoted_at + MARGIN > t
+    }
+
+    /// It was restarted. `own_data`: it knows whose data it has.
+    pub(super) fn start(&mut self, t: u64, history: u64, own_data: bool) {
+        self.started = t;
+        self.run += 1;
+        self.history = history;
+        (self.promoted, self.flushed) = (own_data, false);
+        self.store.flush_scripts();
+    }
+
+    /// What INFO replication says.
+    pub(super) fn replication(&self) -> String {
+        let role = if self.is_replica() { "slave" } else { "master" };
+        format!("role:{role}\r\nmaster_replid:{}\r\n", self.history)
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.store.clear();
+        self.flushed = true;
+    }
+}
+
+impl Server {
+    pub(super) fn run_id(&self, node: usize, instance: usize) -> String {
+        format!("{node}-{instance}-{}", self.instances[instance].run)
+    }
+
+    /// What a look finds at one of them; and whether it was flushed.
+    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (Look, bool) {
+        let run_id = self.run_id(0, instance);
+        let here = &mut self.instances[instance];
+        let time = here.time(t);
+        let mut ask = |command: &[&[u8]]| {
+            let reply = here.store.execute(time, command, &mut |_, _| 0);
+            let parsed = crate::protocol::resp::parse(&reply, &Secret::default());
+            parsed.unwrap().unwrap().0
+        };
+        let (value, left) = (ask(LOOK[2]), ask(LOOK[3]));
+        let before = u8::from(here.promoted);
+        let replication = format!("{}master_replid2:{before}\r\n", here.replication());
+        let info = |text: String| Reply::Bulk(text.into_bytes());
+        let replies = vec![
+            info(format!("run_id:{run_id}\r\n")),
+            info(replication),
+            value,
+            left,
+        ];
+        let look = Look::of(replies, &Secret::default());
+        (look.unwrap(), here.flushed)
+    }
+
+    /// Whether a connection can be made there: to the one that its name leads to, or that it led to before.
+    pub(super) fn resolve(&self, random: &mut Random) -> usize {
+        let masters = (0..self.instances.len()).filter(|at| !self.instances[*at].is_replica());
+        let masters: Vec<usize> = masters.collect();
+        match random.chance(70) {
+            true => self.named,
+            false => masters[random.pick(masters.len())],
+        }
+    }
+
+    fn replicas(&self) -> Vec<usize> {
+        let all = 0..self.instances.len();
+        all.filter(|at| self.instances[*at].is_replica()).collect()
+    }
+
+    /// A replica gets the data of the master.
+    fn copy_to(&mut self, replica: usize) {
+        let master = &self.instances[self.named];
+        let (data, history) = (master.store.clone(), master.history);
+        let replica = &mut self.instances[replica];
+        replica.store.take_data_of(data);
+        replica.history = history;
+        (replica.synced, replica.promoted) = (true, false);
+    }
+
+    /// There is one master.
+    pub(super) fn settle(&mut self, t: u64) {
+        for other in 0..self.instances.len() {
+            if other != self.named && !self.instances[other].is_replica() {
+                self.demote_instance(other, t);
+            }
+        }
+    }
+
+    pub(super) fn demote_instance(&mut self, instance: usize, t: u64) {
+        let instance = &mut self.instances[instance];
+        (instance.replica, instance.synced) = (Some(t), false);
+    }
+}
+
+/// What becomes of a master whose place another one takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// It ends, and is started as a replica.
+    Ends,
+    /// It becomes a replica, and closes nothing.
+    Follows,
+    /// Only after a while.
+    GoesOn,
+}
+
+impl World {
+    pub(super) fn history(&mut self) -> u64 {
+        self.order += 1;
+        self.order
+    }
+
+    /// Something happens to the servers behind a name.
+    pub(super) fn change_servers(&mut self, node: usize) {
+        if self.quiet {
+            return;
+        }
+        let replicas = self.servers[node].replicas();
+        let replica = match replicas.is_empty() {
+            true => None,
+            false => Some(replicas[self.random.pick(replicas.len())]),
+        };
+        match (self.random.below(20), replica) {
+            (0..8, Some(replica)) => self.servers[node].copy_to(replica),
+            (8..10, Some(replica)) => self.fail_over(node, replica, Before::Ends),
+            (10..13, Some(replica)) => self.fail_over(node, replica, Before::GoesOn),
+            (13..17, Some(replica)) => {
+                let back = self.servers[node].named;
+                self.fail_over(node, replica, Before::Follows);
+                let at = self.t + CHANGE + self.random.below(10 * MS);
+                self.at(at, Event::Back(node, back));
+            }
+            (17 | 18, _) => {
+                trace!(self, "node {node} is flushed");
+                self.counts[Count::Flushes] += 1;
+                self.servers[node].here_mut().flush();
+            }
+            (19, _) => {
+                let history = self.history();
+                trace!(self, "node {node} begins the history {history}");
+                self.servers[node].here_mut().history = history;
+            }
+            _ => {}
+        }
+    }
+
+    /// A replica takes the place of its master, perhaps without the last of its data.
+    fn fail_over(&mut self, node: usize, replica: usize, before: Before) {
+        if self.random.chance(40) {
+            self.servers[node].copy_to(replica);
+        }
+        let history = self.history();
+        let server = &mut self.servers[node];
+        let new = &mut server.instances[replica];
+        if !new.synced || new.replica.is_none_or(|since| since + CHANGE > self.t) {
+            return;
+        }
+        (new.replica, new.promoted, new.promoted_at) = (None, true, self.t);
+        new.history = history;
+        let old = std::mem::replace(&mut server.named, replica);
+        server.asked = replica;
+        trace!(
+            self,
+            "node {node} fails over from {old} to {replica}: {history}, {before:?}"
+        );
+        self.counts[Count::Failovers] += 1;
+        self.cut_subscriptions(true, |_, of| of == node);
+        if before == Before::GoesOn {
+            // As far as the clocks allow; some of its clients have to connect anew, and find the new one.
+            let longest = MARGIN * 4 / 5;
+            let until = match self.random.chance(50) {
+                true => longest,
+                false => self.random.below(longest),
+            };
+            let client = self.random.pick(self.clients.len());
+            self.cut_all(|one| one.node == node && one.client == client);
+            return self.at(self.t + until, Event::Demoted(node, old));
+        }
+        if before == Before::Follows && self.conditions.fragile && self.random.chance(50) {
+            // What is under way meanwhile arrives when it is a master again.
+            let until = self.t + CHANGE + 10 * MS;
+            for connection in &mut self.connections {
+                if connection.node == node && connection.instance == old {
+                    connection.hold(until, true, false);
+                }
+            }
+        }
+        self.servers[node].demote_instance(old, self.t);
+        if before == Before::Ends {
+            self.end_instance(node, old);
+        }
+    }
+
+    /// The master before takes its place again, with the data of the one that took it over.
+    pub(super) fn back(&mut self, node: usize, instance: usize) {
+        if self.servers[node].instances[instance].is_replica() && !self.quiet {
+            self.servers[node].copy_to(instance);
+            self.fail_over(node, instance, Before::Follows);
+        }
+    }
+
+    pub(super) fn demoted(&mut self, node: usize, instance: usize) {
+        trace!(self, "node {node}: {instance} is a replica");
+        self.servers[node].demote_instance(instance, self.t);
+        if self.random.chance(30) {
+            self.cut_all(|one| one.node == node && one.instance == instance);
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Replicas that are promoted, masters that go on, and servers that are flushed: what they forgot is granted to no other
+//! holder, and what happens where that is not asked for.
+
+use crate::support;
+
+use std::time::{Duration, Instant};
+
+use redlock_sync::{LostReason, Redlock};
+use support::relay::Relay;
+use support::*;
+
+const S: Duration = Duration::from_secs(1);
+const MAX_TTL: Duration = Duration::from_secs(2);
+/// For how long the master before may go on.
+const MARGIN: Duration = Duration::from_secs(5);
+/// A server that was promoted or flushed votes after this time at the latest, on a machine that is busy.
+const LATEST: Duration = Duration::from_secs(2 + 5 + 3);
+
+/// Two servers of which one replicates the other, and a name that leads to one of them.
+struct Group {
+    servers: [Server; 2],
+    name: Relay,
+}
+
+impl Group {
+    fn new() -> Group {
+        let mut args = vec!["--repl-diskless-sync-delay", "0"];
+        if over_tls() {
+            args.extend(["--tls-replication", "yes"]);
+        }
+        let servers = [(); 2].map(|()| Server::with_args(&args));
+        let name = Relay::to(servers[0].port());
+        let group = Group { servers, name };
+        group.replicate(1, 0);
+        group
+    }
+
+    /// Several, whose masters have been up for so long that they vote.
+    fn seasoned(count: usize) -> Vec<Group> {
+        let groups: Vec<Group> = (0..count).map(|_| Group::new()).collect();
+        eventually("they have been up for long enough", || {
+            let uptime = |group: &Group| -> u64 {
+                let uptime = group.servers[0].info("server", "uptime_in_seconds");
+                uptime.parse().unwrap()
+            };
+            groups
+                .iter()
+                .all(|group| uptime(group) > MAX_TTL.as_secs() + 1)
+        });
+        groups
+    }
+
+    fn replicate(&self, replica: usize, of: usize) {
+        let port = self.servers[of].port().to_string();
+        self.servers[replica].command(&["REPLICAOF", "127.0.0.1", &port]);
+        eventually("it replicates", || {
+            self.servers[replica].info("replication", "master_link_status") == "up"
+        });
+    }
+
+    /// What its master is told from now on it does not learn.
+    fn cut_off(&self, replica: usize) {
+        self.servers[replica].command(&["REPLICAOF", "127.0.0.1", "1"]);
+    }
+
+    fn promote(&self, replica: usize) {
+        self.servers[replica].command(&["REPLICAOF", "NO", "ONE"]);
+        self.name.lead_to(self.servers[replica].port());
+    }
+
+    fn client(&self, guard: Option<Duration>) -> Redlock {
+        client(&[self], guard)
+    }
+}
+
+fn client(groups: &[&Group], guard: Option<Duration>) -> Redlock {
+    let redlock = Redlock::new(groups.iter().map(|group| group.name.url())).unwrap();
+    let options = options().restart_guard(guard.unwrap_or_default());
+    redlock.with_options(options).unwrap()
+}
+
+fn with_and_without(run: impl Fn(Option<Duration>) + Sync) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(None));
+        scope.spawn(|| run(Some(MAX_TTL)));
+    });
+}
+
+fn one() -> Group {
+    Group::seasoned(1).remove(0)
+}
+
+/// Others are granted the lock only without the guard; with it only when it has ended, and within some seconds.
+fn is_granted_twice_only_without(
+    guard: Option<Duration>,
+    others: &[&Redlock],
+    held: redlock_sync::Lock,
+) {
+    let since = Instant::now();
+    let results = others.iter().map(|other| other.try_acquire("a", MAX_TTL));
+    let results: Vec<_> = results.collect();
+    if guard.is_none() {
+        let granted = results
+            .into_iter()
+            .any(|result| matches!(result, Ok(Some(_))));
+        assert!(granted && held.is_valid(), "two holders");
+        return;
+    }
+    let mut said = false;
+    for result in results {
+        // One that is connected may have to find the other server first.
+        let wait = unavailable(result).retry_after();
+        said |= wait.is_some();
+        assert!(
+            wait.is_none_or(|wait| wait <= MAX_TTL + MARGIN + S),
+            "{wait:?}"
+        );
+    }
+    assert!(said);
+    let lock = others[0].acquire("a", MAX_TTL).unwrap();
+    assert!(!held.is_valid());
+    let took = since.elapsed();
+    assert!((MAX_TTL..LATEST).contains(&took), "{took:?}");
+    lock.release().unwrap();
+}
+
+#[test]
+fn a_master_that_dies_makes_two_holders_only_without_the_guard() {
+    with_and_without(|guard| {
+        let mut group = one();
+        let [first, connected] = [0, 1].map(|_| group.client(guard));
+        connected.acquire("b", MAX_TTL).unwrap().release().unwrap();
+        group.cut_off(1);
+        let held = first.try_acquire("a", MAX_TTL).unwrap().unwrap();
+        group.servers[0].kill();
+        group.promote(1);
+        let fresh = group.client(guard);
+        is_granted_twice_only_without(guard, &[&fresh, &connected], held);
+    });
+}
+
+/// Neither has the replica the witness of the master before.
+#[test]
+fn a_replica_that_never_saw_a_client_makes_two_holders_only_without_the_guard() {
+    with_and_without(|guard| {
+        let group = one();
+        group.cut_off(1);
+        let held = group
+            .client(guard)
+            .try_acquire("a", MAX_TTL)
+            .unwrap()
+            .unwrap();
+        group.promote(1);
+        // The master before goes on for a while, and its connections with it.
+        let fresh = group.client(guard);
+        let result = fresh.try_acquire("a", MAX_TTL);
+        if guard.is_none() {
+            assert!(result.unwrap().is_some() && held.is_valid(), "two holders");
+            return;
+        }
+        assert!(unavailable(result).retry_after().is_some());
+        group.replicate(0, 1);
+        is_granted_twice_only_without(guard, &[&fresh], held);
+    });
+}
+
+/// A client that was idle meanwhile has a connection that is as good as it was, to a server that has lost the lock.
+#[test]
+fn a_master_that_takes_its_place_again_makes_two_holders_only_without_the_guard() {
+    with_and_without(|guard| {
+        let group = one();
+        let [first, idle] = [0, 1].map(|_| group.client(guard));
+        idle.acquire("b", MAX_TTL).unwrap().release().unwrap();
+        group.cut_off(1);
+        let held = first.try_acquire("a", MAX_TTL).unwrap().unwrap();
+        let connections = group.name.connections();
+        group.promote(1);
+        group.replicate(0, 1);
+        assert!(!group.servers[0].exists("a"));
+        group.promote(0);
+        assert_eq!(group.name.connections(), connections);
+        is_granted_twice_only_without(guard, &[&idle], held);
+    });
+}
+
+#[test]
+fn a_server_that_was_flushed_makes_two_holders_only_without_the_guard() {
+    with_and_without(|guard| {
+        let group = one();
+        let [first, connected, fresh] = [0, 1, 2].map(|_| group.client(guard));
+        connected.acquire("b", MAX_TTL).unwrap().release().unwrap();
+        let held = first.try_acquire("a", MAX_TTL).unwrap().unwrap();
+        group.servers[0].command(&["FLUSHALL"]);
+        is_granted_twice_only_without(guard, &[&connected, &fresh], held);
+    });
+}
+
+#[test]
+fn a_majority_that_fails_over_makes_two_holders_only_without_the_guard() {
+    with_and_without(|guard| {
+        let groups = Group::seasoned(3);
+        let all: Vec<&Group> = groups.iter().collect();
+        let first = client(&all, guard);
+        first.acquire("b", MAX_TTL).unwrap().release().unwrap();
+        groups.iter().for_each(|group| group.cut_off(1));
+        let held = first.acquire("a", MAX_TTL).unwrap();
+        for group in &groups[..2] {
+            group.promote(1);
+            group.replicate(0, 1);
+        }
+        is_granted_twice_only_without(guard, &[&client(&all, guard)], held);
+    });
+}
+
+#[test]
+fn of_three_nodes_one_that_fails_over_delays_nothing() {
+    let groups = Group::seasoned(3);
+    let all: Vec<&Group> = groups.iter().collect();
+    let redlock = client(&all, Some(MAX_TTL));
+    redlock.acquire("b", MAX_TTL).unwrap().release().unwrap();
+    groups[1].promote(1);
+    groups[1].replicate(0, 1);
+    let failed_over = Instant::now();
+    let grants = || {
+        let lock = redlock.try_acquire("a", MAX_TTL).unwrap().unwrap();
+        let there = groups[1].servers[1].exists("a");
+        lock.release().unwrap();
+        there
+    };
+    while failed_over.elapsed() < MAX_TTL + MARGIN / 2 {
+        assert!(!grants());
+    }
+    eventually("it votes again", grants);
+    assert!(failed_over.elapsed() > MAX_TTL + MARGIN - S);
+}
+
+/// A server that was never promoted nor flushed is used at once, and a second client need not look twice.
+#[test]
+fn the_first_use_of_a_server_that_has_lost_nothing_waits_for_nothing() {
+    let group = one();
+    let master = &group.servers[0];
+    // But for the question itself.
+    let looks = || master.calls("info");
+    let redlock = group.client(Some(MAX_TTL));
+    let before = looks();
+    let lock = redlock.try_acquire("a", MAX_TTL).unwrap().unwrap();
+    // INFO server and INFO replication, twice; INFO commandstats, INFO stats; and the look behind the lock, which a busy
+    // machine repeats.
+    let twice = 2 * 2 + 2 + 1;
+    assert!(looks() - before > twice);
+    lock.release().unwrap();
+    let left: u64 =
+        redlock_sync::redis::from_redis_value(master.command(&["TTL", "redlock:witness"])).unwrap();
+    assert!(left > 300_000_000, "{left}");
+    eventually("the witness is old enough", || {
+        let left = master.command(&["TTL", "redlock:witness"]);
+        let left: u64 = redlock_sync::redis::from_redis_value(left).unwrap();
+        left < 315_360_000 - (MAX_TTL + MARGIN).as_secs() - 1
+    });
+    let (before, sets) = (looks(), master.calls("set"));
+    let redlock = group.client(Some(MAX_TTL));
+    redlock
+        .try_acquire("a", MAX_TTL)
+        .unwrap()
+        .unwrap()
+        .release()
+        .unwrap();
+    assert!(looks() - before < twice);
+    assert_eq!(master.calls("set") - sets, 1);
+    assert_eq!(group.servers[0].keys(), [""; 0]);
+}
+
+/// A first replica begins a new history, and nothing is lost.
+#[test]
+fn a_server_that_gets_a_replica_goes_on() {
+    let group = one();
+    let redlock = group.client(Some(MAX_TTL));
+    let lock = redlock.try_acquire("a", MAX_TTL).unwrap().unwrap();
+    let history = || group.servers[0].info("replication", "master_replid");
+    let before = history();
+    group.cut_off(1);
+    group.servers[0].command(&["REPLICAOF", "NO", "ONE"]);
+    group.servers[0].command(&["CONFIG", "SET", "repl-backlog-ttl", "1"]);
+    eventually("the history has no more readers", || {
+        // The first replica after that begins another one.
+        history() != before
+    });
+    drop(lock);
+    drop(redlock.acquire_within("b", MAX_TTL, MAX_TTL).unwrap());
+}
+
+/// It may be extended before other locks are granted: the key that is there shows that no other holder had it since.
+#[test]
+#[ignore = "takes half a minute"]
+fn a_kept_lock_that_was_replicated_lives_on() {
+    let ttl = 12 * S;
+    let group = Group::new();
+    let redlock = group.client(Some(ttl));
+    let lock = redlock.acquire("a", ttl).unwrap();
+    let lock = lock.keep_alive(100 * S).unwrap();
+    let offset = |at: usize| group.servers[at].info("replication", "master_repl_offset");
+    eventually("it is replicated", || {
+        group.servers[1].exists("a") && offset(0) == offset(1)
+    });
+    group.promote(1);
+    group.replicate(0, 1);
+    let failed_over = Instant::now();
+    let other = group.client(Some(ttl));
+    let mut refused = false;
+    while failed_over.elapsed() < ttl + 2 * S {
+        assert_eq!(lock.lost(), None);
+        match other.try_acquire("b", ttl) {
+            Ok(Some(_)) => panic!("granted after {:?}", failed_over.elapsed()),
+            Ok(None) => panic!("nobody holds it"),
+            Err(e) => {
+                eprintln!(
+                    "{:?} {e} left {:?} {}",
+                    failed_over.elapsed(),
+                    lock.remaining(),
+                    group.servers[1].exists("a")
+                );
+                refused = true
+            }
+        }
+        std::thread::sleep(S / 10);
+    }
+    assert!(refused && lock.remaining() > S);
+    lock.release().unwrap();
+    eventually("it is released", || !group.servers[1].exists("a"));
+}
+
+/// And one that was not is lost at its deadline, or when that is known.
+#[test]
+fn a_kept_lock_that_was_not_replicated_is_lost() {
+    let group = one();
+    let redlock = group.client(Some(MAX_TTL));
+    redlock.acquire("b", MAX_TTL).unwrap().release().unwrap();
+    group.cut_off(1);
+    let lock = redlock.acquire("a", MAX_TTL).unwrap();
+    let lock = lock.keep_alive(100 * S).unwrap();
+    group.promote(1);
+    group.replicate(0, 1);
+    assert!(lock.wait_lost(2 * MAX_TTL));
+    assert!(matches!(
+        lock.lost(),
+        Some(LostReason::Expired | LostReason::Taken)
+    ));
+}
+
+#[test]
+fn a_user_who_may_not_use_the_witness_is_told_so() {
+    let server = Server::start();
+    let user = "ACL SETUSER u on >pw ~a ~{a* resetchannels -@all +set +get +del +pttl +pexpire +eval +info";
+    server.command(&user.split(' ').collect::<Vec<_>>());
+    let redlock = Redlock::new([server.url_for("u", "pw")]).unwrap();
+    let redlock = redlock.with_options(options().restart_guard(S)).unwrap();
+    let errors = unavailable(redlock.acquire("a", S));
+    assert!(errors.is_permanent(), "{errors}");
+    let text = errors.to_string();
+    assert!(
+        text.contains("needs the key redlock:witness") && text.contains("NOPERM"),
+        "{text}"
+    );
+    assert_eq!(server.keys(), [""; 0]);
+    let report = redlock.check("a").unwrap();
+    assert!(
+        !report.is_fit() && report.to_string().contains("~redlock:*"),
+        "{report}"
+    );
+    server.command(&["ACL", "SETUSER", "u", "~redlock:*"]);
+    redlock.acquire("a", S).unwrap().release().unwrap();
+}
