@@ -343,13 +343,12 @@ impl Kind {
             Kind::Several(names) => names.iter().map(|name| lock.prefix.key(name)).collect(),
             _ => vec![lock.key()],
         };
-        let names: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let id = lock.token.as_bytes();
         let writer = match self {
             Kind::Write(mark) => mark.name(),
             _ => String::new(),
         };
-        names.iter().for_each(|name| call.key(name));
+        keys.iter().for_each(|key| call.key(key));
         let beside = match ask {
             Ask::Acquire(_, entry) => match self {
                 Kind::Write(_) => &[Companion::Queue, Companion::Mark][..],
@@ -362,7 +361,7 @@ impl Kind {
             _ => &[],
         };
         for companion in beside.iter().filter(|_| lock.companions) {
-            call.companions(*companion, &names);
+            call.companions(*companion, &keys);
         }
         match ask {
             Ask::Acquire(ttl, entry) => {
@@ -377,7 +376,7 @@ impl Kind {
             }
             Ask::Release { undo, but } => {
                 let but = but.filter(|_| !undo && lock.companions);
-                call.arg(id).number(names.len() as u64);
+                call.arg(id).number(keys.len() as u64);
                 match but {
                     Some(channel) => call.arg(&lock.channel(channel)),
                     None => call.arg(b""),
@@ -385,11 +384,11 @@ impl Kind {
                 call.arg(writer.as_bytes());
             }
             Ask::Fence(at_least) => {
-                call.companions(Companion::Counter, &names);
+                call.companions(Companion::Counter, &keys);
                 call.arg(id).number(at_least);
             }
             Ask::Leave(channel) => {
-                call.number(names.len() as u64).arg(writer.as_bytes());
+                call.number(keys.len() as u64).arg(writer.as_bytes());
                 call.arg(&lock.channel(channel));
             }
         }
@@ -430,11 +429,11 @@ impl Call {
         self.arg(key);
     }
 
-    fn companions(&mut self, companion: Companion, names: &[&[u8]]) {
-        for name in names {
+    fn companions(&mut self, companion: Companion, keys: &[impl AsRef<[u8]>]) {
+        for key in keys {
             self.keys += 1;
             self.count += 1;
-            resp::argument(&mut self.packed, &companion.key(name));
+            resp::argument(&mut self.packed, &companion.key(key.as_ref()));
         }
     }
 

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use crate::error::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::Reply;
-use crate::protocol::server_info::ServerInfo;
 use crate::protocol::witness::{Witness, changed};
-use crate::secret::Secret;
 
 /// No server becomes a replica, takes over another one's data and becomes a master again in this time.
 const FRESH: Duration = Duration::from_millis(10);
@@ -131,35 +129,24 @@ impl<P> Proofs<P> {
     }
 
     /// A reply shows something, or the connection is finished.
-    pub(crate) fn shown(
-        &mut self,
-        proof: Proof,
-        reply: &Reply,
-        sent: Instant,
-    ) -> Result<(), Cause> {
+    pub(crate) fn shown(&mut self, proof: Proof, value: &[u8], sent: Instant) -> Result<(), Cause> {
         let Some(witness) = &self.witness else {
             return Ok(());
         };
-        match (proof, reply) {
-            (Proof::Witness, Reply::Bulk(value)) => {
+        let same = match proof {
+            Proof::None => true,
+            Proof::Look => witness.identity.is_still(value),
+            Proof::Witness if mutant(Mutant::AnyWitness) => {
                 let named = witness.value.len().saturating_sub(16);
-                let same = match mutant(Mutant::AnyWitness) {
-                    true => value.get(..named) == witness.value.get(..named),
-                    false => *value == witness.value,
-                };
-                if !same {
-                    return Err(changed());
-                }
+                value.get(..named) == witness.value.get(..named)
             }
-            (Proof::Look, Reply::Bulk(text)) => {
-                let info = ServerInfo::new(text, &Secret::default());
-                if !witness.identity.is_still(&info) {
-                    return Err(changed());
-                }
-                (self.looked, self.looks) = (Some(sent), self.looks.saturating_sub(1));
-            }
-            (_, Reply::Error(text)) => return Err(Cause::refused(text)),
-            _ => return Err(changed()),
+            Proof::Witness => *value == witness.value,
+        };
+        if !same {
+            return Err(changed());
+        }
+        if proof == Proof::Look {
+            (self.looked, self.looks) = (Some(sent), self.looks.saturating_sub(1));
         }
         for (_, lacks) in &mut self.held {
             match proof {
@@ -209,8 +196,7 @@ mod tests {
     }
 
     fn show(proofs: &mut Proofs<u8>, proof: Proof, text: &str, at: Instant) -> bool {
-        let reply = Reply::Bulk(text.as_bytes().to_vec());
-        proofs.shown(proof, &reply, at).is_ok()
+        proofs.shown(proof, text.as_bytes(), at).is_ok()
     }
 
     const SAME: &str = "role:master\r\nmaster_replid:h\r\n";

@@ -139,6 +139,18 @@ impl ReplyReader {
     }
 }
 
+/// The first reply and its length, if it is a whole bulk.
+pub(crate) fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let rest = bytes.strip_prefix(b"$")?;
+    let line = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let size: usize = str::from_utf8(rest.get(..line)?).ok()?.parse().ok()?;
+    let rest = rest.get(line + 2..)?;
+    let end = rest.get(size..)?;
+    let length = bytes.len() - end.len() + 2;
+    end.starts_with(b"\r\n")
+        .then_some((rest.get(..size)?, length))
+}
+
 /// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
 /// the `secret`.
 pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
@@ -264,6 +276,24 @@ mod tests {
                 let (_, length) = parse(&bytes[..cut], &Secret::default()).unwrap().unwrap();
                 assert_eq!(length, reply.len(), "{reply:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_bulk_is_read_where_it_is() {
+        let bytes = b"$3\r\na\r\n\r\n+next\r\n";
+        for cut in 0..bytes.len() {
+            let found = (cut >= 9).then_some((&b"a\r\n"[..], 9));
+            assert_eq!(bulk(&bytes[..cut]), found, "at {cut}");
+        }
+        for other in [
+            "$-1\r\n",
+            ":1\r\n",
+            "$x\r\n\r\n",
+            "$1\r\nabc",
+            "$99999999999999999999\r\n",
+        ] {
+            assert_eq!(bulk(other.as_bytes()), None, "{other:?}");
         }
     }
 

@@ -34,12 +34,8 @@ impl ServerInfo {
         ServerInfo(text.lines().map(line).collect())
     }
 
-    /// A field that is given exactly once: where it is given twice, nothing is known.
     pub(crate) fn get(&self, field: &str) -> Option<&str> {
-        let lines = self.0.lines();
-        let mut values = lines.filter_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        let value = values.next().filter(|_| values.next().is_none())?;
-        Some(value.trim())
+        value(&self.0, field)
     }
 
     pub(crate) fn number(&self, field: &str) -> Option<u64> {
@@ -81,6 +77,14 @@ impl ServerInfo {
             .and_then(|version| version.split('.').map(number).collect());
         parts.is_some_and(|parts| parts[..] < OLDEST[..])
     }
+}
+
+/// A field of INFO that is given exactly once: where it is given twice, nothing is known.
+pub(crate) fn value<'a>(info: &'a str, field: &str) -> Option<&'a str> {
+    let lines = info.lines();
+    let mut values = lines.filter_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let value = values.next().filter(|_| values.next().is_none())?;
+    Some(value.trim())
 }
 
 /// What keeps a server from being a node (rule R39).

@@ -10,9 +10,9 @@ use crate::prefix::Prefix;
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::proof::{Answered, Proof, Proofs};
-use crate::protocol::resp::ReplyReader;
+use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::script::Key;
-use crate::protocol::witness::Witness;
+use crate::protocol::witness::{Witness, changed};
 use crate::secret::Secret;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
@@ -259,12 +259,17 @@ impl Wire {
             if let Some(proved) = self.proofs.next() {
                 return Ok(Some(proved));
             }
+            if self.take_proof(now)? {
+                continue;
+            }
             let Some((reply, pending, sent)) = self.next_answer(now)? else {
                 return Ok(None);
             };
             if pending.shows != Proof::None {
-                self.proofs.shown(pending.shows, &reply, sent)?;
-                continue;
+                return Err(match reply {
+                    Reply::Error(text) => Cause::refused(&text),
+                    _ => changed(),
+                });
             }
             let needs = pending.needs;
             let answered = self.proofs.received((reply, pending, sent), needs, now);
@@ -272,6 +277,22 @@ impl Wire {
                 return Ok(answered);
             }
         }
+    }
+
+    /// Whether the next reply shows what it should. It is read where it is: looks are frequent.
+    fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
+        let next = self.expected.front();
+        let Some(one) = next.filter(|one| one.pending.shows != Proof::None) else {
+            return Ok(false);
+        };
+        let Some((value, length)) = resp::bulk(self.reader.rest()) else {
+            return Ok(false);
+        };
+        self.proofs.shown(one.pending.shows, value, one.at)?;
+        self.reader.skip(length);
+        self.expected.pop_front();
+        self.active = Some(now);
+        Ok(true)
     }
 
     /// The next reply, what it answers, and when that was sent. More replies than commands are an error: the next one
