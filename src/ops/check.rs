@@ -95,7 +95,9 @@ impl Redlock {
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
         let (_, node_timeout) = self.timeouts();
         let prefix = self.options().prefix.clone();
-        let answers = self.query(QUESTIONS, move |query| ask(query, &key, &prefix, ttl));
+        let answers = self.query(QUESTIONS, move |query| {
+            ask(query, guard.is_some(), (&key, &prefix), ttl)
+        });
         let nodes = self.peers().iter().zip(answers);
         let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
         let rules = Rules {
@@ -154,11 +156,22 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
 }
 
 /// Asks a node for everything that the rules need.
-fn ask(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Said, Cause> {
+fn ask(
+    query: &mut Query,
+    guarded: bool,
+    (key, prefix): (&Key, &Prefix),
+    ttl: Ttl,
+) -> Result<Said, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
-    resp::pack(&mut bytes, &[&[b"GET", WITNESS]], None);
+    // Nothing else needs the witness.
+    let witness: &[&[u8]] = if guarded {
+        &[b"GET", WITNESS]
+    } else {
+        &[b"PING"]
+    };
+    resp::pack(&mut bytes, &[witness], None);
     let [info, config, witness] = query.ask(&bytes)?;
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
@@ -179,7 +192,7 @@ fn ask(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Said, 
             other => Err(refusal(other)),
         },
         witness: match witness {
-            Reply::Error(text) => Some(Cause::refused(&text)),
+            Reply::Error(text) if guarded => Some(Cause::refused(&text)),
             _ => None,
         },
         beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
