@@ -27,11 +27,22 @@ pub(crate) struct Confirmation {
     /// When a release was last submitted that no operation waits for.
     released: Option<Instant>,
     is_running: bool,
+    /// A node has refused keys beside a lock. Others may do so unread.
+    refused: bool,
 }
 
 impl Confirmation {
     pub(crate) fn released(&mut self, now: Instant) {
         self.released = Some(now);
+    }
+
+    pub(crate) fn companions_refused(&mut self) {
+        self.refused = true;
+    }
+
+    /// Releases that name such keys are to be confirmed, too.
+    pub(crate) fn companions_are_refused(&self) -> bool {
+        self.refused
     }
 
     /// Whether a thread is to be started. `unconfirmed`: there are such releases.
@@ -63,7 +74,7 @@ impl Confirmation {
             Some(until) if now < until => Confirm::Wait { until },
             Some(_) if oldest.is_some() => Confirm::Probe,
             _ => {
-                self.is_running = false;
+                (self.is_running, self.refused) = (false, false);
                 Confirm::End
             }
         }

@@ -28,7 +28,7 @@ use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::server_error::{Meaning, is_not_loaded};
+use crate::protocol::server_error::{Meaning, is_not_loaded, refuses_companions};
 use crate::protocol::vote::{NOTIFIED, Vote};
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 
@@ -360,7 +360,10 @@ impl<W> Core<W> {
     /// Since when it is not known whether all of them were carried out.
     fn unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
-        connected.filter_map(|node| node.wire().unconfirmed()).min()
+        let refused = self.confirmation.companions_are_refused();
+        connected
+            .filter_map(|node| node.wire().unconfirmed(refused))
+            .min()
     }
 
     /// What the thread should do that confirms them.
@@ -565,6 +568,9 @@ impl<W> Core<W> {
             Some(slot) => Some(&self.operations[slot].op.key),
             None => pending.release.as_ref(),
         };
+        if pending.named && refuses_companions(error) {
+            self.confirmation.companions_refused();
+        }
         let Some(key) = key else {
             return false;
         };

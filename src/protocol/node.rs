@@ -324,7 +324,7 @@ impl Node {
 
     /// Its worker has releases to write, or their replies to read.
     pub(crate) fn has_unfinished(&self) -> bool {
-        let confirms = self.link == Link::Draining && self.wire.unconfirmed().is_some();
+        let confirms = self.link == Link::Draining && self.wire.unconfirmed(false).is_some();
         let writing = self.worker == Worker::Writing;
         self.has_worker() && (self.has_releases() || writing || confirms)
     }

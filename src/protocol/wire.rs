@@ -145,8 +145,13 @@ impl Wire {
     }
 
     /// When the oldest release was written that may not have been carried out, and that no operation waits for.
-    pub(crate) fn unconfirmed(&self) -> Option<Instant> {
-        let release = |one: &&Expected| one.pending.release.is_some() && one.pending.alone;
+    /// `refused`: keys beside locks were refused lately. Then one that names such keys is among them: its operation ends
+    /// with a majority, and its reply may not be read.
+    pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
+        let release = |one: &&Expected| {
+            let Pending { alone, named, .. } = one.pending;
+            one.pending.release.is_some() && (alone || named && refused)
+        };
         Some(self.expected.iter().find(release)?.at)
     }
 

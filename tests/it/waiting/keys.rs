@@ -236,13 +236,17 @@ fn no_release_is_lost_when_the_right_to_the_queue_is_taken_away_and_given_back()
             std::thread::sleep(ms(150));
         }
     });
-    eventually_within(TTL / 2, "all are released", &mut || {
-        let left = |server: &Server| {
-            server
-                .keys()
-                .into_iter()
-                .any(|key| key.starts_with("locks:"))
+    let left = || -> Vec<(usize, String)> {
+        let keys = |(node, server): (usize, &Server)| {
+            let keys = server.keys().into_iter();
+            let locks = keys.filter(|key| key.starts_with("locks:"));
+            locks.map(move |key| (node, key)).collect::<Vec<_>>()
         };
-        !servers.iter().any(left)
-    });
+        servers.iter().enumerate().flat_map(keys).collect()
+    };
+    let end = Instant::now() + TTL / 2;
+    while !left().is_empty() && Instant::now() < end {
+        std::thread::sleep(ms(50));
+    }
+    assert_eq!(left(), []);
 }
