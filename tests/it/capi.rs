@@ -57,7 +57,11 @@ pub(crate) fn libraries() -> &'static Path {
             .arg("--target-dir")
             .arg(target);
         if std::env::var_os(RELEASE).is_some() {
-            run(cargo.args(["--release", "--features", "capi"]), "cargo");
+            let features = match cfg!(feature = "tls") {
+                true => "capi,tls",
+                false => "capi",
+            };
+            run(cargo.args(["--release", "--features", features]), "cargo");
             return target.join("release");
         }
         // Those that this was built with: what the library depends on is there already.
@@ -184,6 +188,11 @@ fn valgrind(program: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command
         .args(["--quiet", "--error-exitcode=9", "--leak-check=full"])
+        .arg(concat!(
+            "--suppressions=",
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/capi.supp"
+        ))
         // Threads take turns there; without this one may wait for its own until a lock expires.
         .arg("--fair-sched=yes")
         .args([
