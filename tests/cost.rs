@@ -71,6 +71,10 @@ fn other(redlock: &redlock_sync::Redlock, kind: &str) -> Option<redlock_sync::Lo
     Some(other.unwrap())
 }
 
+/// Once in a while a buffer grows: of replies that are not waited for, more are pending than ever
+/// before. What each pair allocates, or each look at a node, is far more than this.
+const NOW_AND_THEN: f64 = 0.01;
+
 /// How many succeeded.
 fn pairs(redlock: &redlock_sync::Redlock, kind: &str, count: u64) -> u64 {
     let other = other(redlock, kind);
@@ -120,7 +124,6 @@ fn a_pair_allocates_once() {
         let servers = Server::several(count as usize);
         let redlock = warm(&urls(&servers), guarded);
         for kind in KINDS {
-            // Until what is pending at nodes that are not waited for has its buffers.
             let round = |_| {
                 let before = ALLOCATIONS.get();
                 assert_eq!(pairs(&redlock, kind, 1000), 1000);
@@ -134,8 +137,8 @@ fn a_pair_allocates_once() {
                 false => 1.0,
             };
             assert!(
-                each <= limit,
-                "{kind}, {count} nodes: {each:.2} allocations per pair"
+                each <= limit + NOW_AND_THEN,
+                "{kind}, {count} nodes: {each:.3} allocations per pair"
             );
         }
     }
@@ -158,7 +161,10 @@ fn a_pair_of_another_kind_allocates_little() {
         } else {
             limit
         };
-        assert!(each <= limit, "{kind}: {each:.2} allocations per pair");
+        assert!(
+            each <= limit + NOW_AND_THEN,
+            "{kind}: {each:.3} allocations per pair"
+        );
     }
 }
 
