@@ -198,10 +198,11 @@ impl<W> Core<W> {
     // ---- the leader
 
     pub(crate) fn next(&mut self, now: Instant) -> Next {
+        let overdue = now.checked_sub(self.timeouts.node);
         loop {
             let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                let overdue = node.wire().is_overdue(self.timeouts.node, now);
+                let overdue = node.wire().has_pending_since(overdue);
                 if node.is_connected() && (overdue || node.wire().wants_probe()) {
                     return self.probe(at, now);
                 }
@@ -536,9 +537,10 @@ impl<W> Core<W> {
             self.nodes[at].set_useful();
         }
         self.events.notice(at, key, action, &vote, now);
-        let later = matches!(vote, Vote::Failed { later: true, .. });
-        if let Some(release) = pending.release.clone().filter(|_| later) {
-            self.nodes[at].defer(release);
+        if matches!(vote, Vote::Failed { later: true, .. })
+            && let Some(release) = &pending.release
+        {
+            self.nodes[at].defer(release.clone());
         }
         match (slot, vote) {
             (Some(slot), vote) => self.vote(slot, at, vote, now),
@@ -706,7 +708,8 @@ impl<W> Core<W> {
             }
         }
         // Others had no time to answer.
-        let slow = self.which(|node| node.wire().is_overdue(SLICE, now));
+        let overdue = now.checked_sub(SLICE);
+        let slow = self.which(|node| node.wire().has_pending_since(overdue));
         let slow = slow.and(self.reader.slow());
         for operation in self.operations.open_mut() {
             operation.fail_rest(&self.nodes, slow, self.timeouts, now);

@@ -101,6 +101,11 @@ impl<P> Proofs<P> {
 
     // ---- receiving
 
+    /// Whether a reply that needs this may have to wait.
+    pub(crate) fn concern(&self, needs: Proof) -> bool {
+        self.witness.is_some() && needs != Proof::None
+    }
+
     /// A reply has come that needs this. It is given back if it counts as it is.
     pub(crate) fn received(
         &mut self,

@@ -138,10 +138,10 @@ impl Wire {
         Some(self.expected.front()?.at)
     }
 
-    /// Whether a reply is to come to what was sent a time `age` ago, or earlier.
-    pub(crate) fn is_overdue(&self, age: Duration, now: Instant) -> bool {
+    /// Whether a reply is to come to what was sent then, or earlier.
+    pub(crate) fn has_pending_since(&self, then: Option<Instant>) -> bool {
         let since = self.pending_since();
-        since.is_some_and(|since| Some(since) <= now.checked_sub(age))
+        since.is_some_and(|since| Some(since) <= then)
     }
 
     /// When the oldest release was written that may not have been carried out, and that no operation waits for.
@@ -277,6 +277,9 @@ impl Wire {
                 });
             }
             let needs = pending.needs;
+            if !self.proofs.concern(needs) {
+                return Ok(Some((reply, pending, sent)));
+            }
             let answered = self.proofs.received((reply, pending, sent), needs, now);
             if answered.is_some() {
                 return Ok(answered);
@@ -285,6 +288,7 @@ impl Wire {
     }
 
     /// Whether the next reply shows what it should. It is read where it is: looks are frequent.
+    #[inline]
     fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
         let next = self.expected.front();
         let Some(one) = next.filter(|one| one.pending.shows != Proof::None) else {
@@ -302,6 +306,7 @@ impl Wire {
 
     /// The next reply, what it answers, and when that was sent. More replies than commands are an error: the next one
     /// would be taken for another's.
+    #[inline]
     fn next_answer(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
         if self.reader.is_empty() {
             return Ok(None);
