@@ -119,11 +119,13 @@ fn a_lock_that_is_dropped_over_connections_closed_while_idle_is_released() {
 fn a_far_node_that_has_to_be_connected_again_has_time_to_answer() {
     let server = Server::start();
     let far = relay::Relay::to(server.port());
-    let patient = options().node_timeout(Duration::from_secs(4));
+    let seconds = Duration::from_secs;
+    let patient = options().node_timeout(seconds(8));
+    let patient = patient.connect_timeout(seconds(20));
     let redlock = Redlock::new([far.url()]).unwrap();
     let redlock = redlock.with_options(patient).unwrap();
     let mut lock = take(&redlock, "a");
-    far.set(|policy| policy.down.delay = if over_tls() { ms(1200) } else { ms(1600) });
+    far.set(|policy| policy.down.delay = if over_tls() { ms(2400) } else { ms(3200) });
     far.cut();
     lock.extend(2 * TTL).unwrap();
 }
