@@ -7,6 +7,7 @@
 //!     uncontended   one thread
 //!     threads       8 and 64 threads, each with a key of its own
 //!     contended     8 threads, and 8 processes, want one key: how fast it goes from hand to hand
+//!     kinds         permits, readers and writers, several names: 8 processes; and what each kind costs a server
 //!     rtt           1.2 ms of round trip; one node 40 ms away and listed first
 //!     faults        a minority of the nodes stopped
 //! ```
@@ -17,6 +18,8 @@
 
 #[path = "bench/contended.rs"]
 mod contended;
+#[path = "bench/kinds.rs"]
+mod kinds;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -30,17 +33,18 @@ use support::relay::Relay;
 use support::{Server, TTL, eventually, ms, urls};
 
 type Scenario = (&'static str, fn(&mut Bench));
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 6] = [
     ("uncontended", uncontended),
     ("threads", threads),
     ("contended", contended::run),
+    ("kinds", kinds::run),
     ("rtt", rtt),
     ("faults", faults),
 ];
 const NODES: [usize; 3] = [1, 3, 5];
 
 fn main() {
-    if contended::worker() {
+    if contended::worker() || kinds::worker() {
         return;
     }
     let (flags, chosen): (Vec<String>, Vec<String>) = std::env::args()
@@ -49,7 +53,9 @@ fn main() {
     let known = |name: &String| SCENARIOS.iter().any(|(known, _)| known == name);
     let flag_known = |flag: &String| ["--quick", "--json"].contains(&flag.as_str());
     if !chosen.iter().all(known) || !flags.iter().all(flag_known) {
-        eprintln!("usage: bench [--quick] [--json] [uncontended|threads|contended|rtt|faults]…");
+        eprintln!(
+            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|rtt|faults]…"
+        );
         std::process::exit(2);
     }
     let has = |flag: &str| flags.iter().any(|given| given == flag);

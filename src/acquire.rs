@@ -8,7 +8,8 @@ use crate::error::Error;
 use crate::lock::{Lock, Shared};
 use crate::net::leader::Waiter;
 use crate::options::Options;
-use crate::protocol::acquire::{Acquire, Ended, Step};
+use crate::protocol::acquire::{Ended, Step};
+use crate::protocol::claims::Claiming;
 use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Outcome};
 use crate::protocol::queue::Turn;
@@ -23,7 +24,7 @@ pub(crate) struct Acquirer<'a> {
     options: &'a Options,
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
-    acquire: Acquire<Arc<Waiter>>,
+    acquire: Claiming<Arc<Waiter>>,
     /// When it was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
 }
@@ -55,11 +56,12 @@ impl<'a> Acquirer<'a> {
             options,
             resource,
             ttl,
-            acquire: Acquire::new(
+            acquire: Claiming::new(
                 resource.clone(),
                 request,
                 nodes.peers().len(),
                 nodes.node_timeout,
+                Turn::new(nodes.node_timeout).duration(),
                 now,
             ),
             began: Some(now),
@@ -75,7 +77,7 @@ impl<'a> Acquirer<'a> {
             now = match self.acquire.next(&mut waiting, now) {
                 Step::Try(op) => self.tried(driver.run(op)),
                 Step::TakeOver(waiter) => self.tried(driver.run_handed_off(&waiter)),
-                Step::Leave(op) => {
+                Step::Run(op) => {
                     let (answer, now) = (driver.run(op), Point::now());
                     self.acquire.answered(answer, &mut waiting, now);
                     now
@@ -114,7 +116,7 @@ impl<'a> Acquirer<'a> {
 
     fn tried(&mut self, answer: Answer) -> Point {
         let now = Point::now();
-        report(self.resource, &answer, self.acquire.took(now));
+        report(self.acquire.resource(), &answer, self.acquire.took(now));
         self.acquire
             .answered(answer, &mut &*self.shared.waiting, now);
         now
@@ -137,7 +139,7 @@ impl<'a> Acquirer<'a> {
             Ended::Error(error) => error,
             Ended::InOtherUse(node, other) => Error::config(format!(
                 "{} {} ({}): one name is one kind of lock",
-                Shown(self.resource),
+                Shown(self.acquire.resource()),
                 other.text(),
                 self.shared.driver.nodes().name(node),
             )),

@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::kept_lock::KeptLock;
 use crate::lock::{Lock, names};
 use crate::protocol::kind::{Kind, MAX_PERMITS, Mark};
-use crate::protocol::queue::millis;
 use crate::redlock::{Redlock, checked};
 use crate::token::Token;
 
@@ -106,7 +105,8 @@ impl Redlock {
     /// write locks, and others on several names. The order of the names does not matter, and a name that is given
     /// twice counts once.
     ///
-    /// While it waits it holds none of them, so no two of these calls wait for each other.
+    /// It waits for all of them together and holds none; after a time it claims those that are in its way, one by one and in
+    /// order. So no two of these calls wait for each other, and none starves beside locks on single names.
     ///
     /// How it works, what it costs and its limits: [Several names](crate::guide::several_names).
     ///
@@ -157,7 +157,7 @@ impl Redlock {
         match &*names {
             [] => Err(Error::config("no resources given")),
             [one] => self.write_lock(one),
-            [first, ..] => self.lockable(first, Kind::Several(names.clone())),
+            [first, ..] => self.lockable(first, Kind::several(names.clone())),
         }
     }
 
@@ -302,17 +302,11 @@ impl Lockable {
             return Ok(self.kind.clone());
         }
         let (_, longest) = self.redlock.options().retry_delay;
-        let life = 2 * longest.min(MARK_LIFE.1 / 2) + self.redlock.timeouts().1;
-        Ok(Kind::Write(Mark {
-            writer: getrandom::u64().map_err(Error::random)?,
-            life: millis(life.clamp(MARK_LIFE.0, MARK_LIFE.1)),
-            waited: 0,
-        }))
+        let writer = getrandom::u64().map_err(Error::random)?;
+        let (_, node_timeout) = self.redlock.timeouts();
+        Ok(Kind::Write(Mark::new(writer, longest, node_timeout)))
     }
 }
-
-/// A writer's mark lasts for twice the longest pause between two tries, within these bounds.
-const MARK_LIFE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
 
 impl fmt::Debug for Lockable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -322,7 +316,9 @@ impl fmt::Debug for Lockable {
             Kind::Permit { permits, .. } => write!(f, "Lockable(\"{name}\", {permits} permits)"),
             Kind::Read { .. } => write!(f, "Lockable(\"{name}\", read)"),
             Kind::Write(_) => write!(f, "Lockable(\"{name}\", write)"),
-            Kind::Several(names) => write!(f, "Lockable(\"{name}\" and {} more)", names.len() - 1),
+            Kind::Several { names, .. } => {
+                write!(f, "Lockable(\"{name}\" and {} more)", names.len() - 1)
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ const MAX_RESOURCE: usize = 64 * 1024;
 /// | a function whose caller may already hold the lock | these on [`reentrant()`](Redlock::reentrant) | the same, but never waits for its own thread |
 /// | at most k holders at a time | these on [`semaphore(name, k)`](Redlock::semaphore) | the same, once all k permits are taken |
 /// | many readers or one writer | these on [`read_lock(name)`](Redlock::read_lock), [`write_lock(name)`](Redlock::write_lock) | the same |
-/// | several names, all or none | these on [`several(names)`](Redlock::several) | the same, and holds none of them meanwhile |
+/// | several names, all or none | these on [`several(names)`](Redlock::several) | the same, for all of them together |
 /// | to take over a lock from another process | [`resume`](Redlock::resume) | asks no node |
 /// | to free a lock whose holder will not come back | [`break_lock`](Redlock::break_lock) | deletes only what [`inspect`](Redlock::inspect) showed |
 #[derive(Clone)]

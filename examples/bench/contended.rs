@@ -68,13 +68,18 @@ pub(crate) fn worker() -> bool {
     let redlock = Redlock::new(words.collect::<Vec<_>>()).unwrap();
     let redlock = redlock.with_options(fair).unwrap();
     super::pair(&redlock, &format!("own {}", std::process::id()));
-    println!("ready");
-    let mut go = String::new();
-    std::io::stdin().read_line(&mut go).unwrap();
+    begin();
     for (acquired, released) in contend(&redlock, ms(time.parse().unwrap())) {
         println!("{acquired} {released}");
     }
     true
+}
+
+/// The process is ready, and waits for the others.
+pub(crate) fn begin() {
+    println!("ready");
+    let mut go = String::new();
+    std::io::stdin().read_line(&mut go).unwrap();
 }
 
 fn contend(redlock: &Redlock, time: Duration) -> Vec<Turn> {
@@ -109,15 +114,26 @@ fn threads(servers: &[Server], time: Duration) -> Vec<Vec<Turn>> {
 
 fn processes(servers: &[Server], time: Duration, fair: bool) -> Vec<Vec<Turn>> {
     let work = format!("{} {fair} {}", time.as_millis(), urls(servers).join(" "));
-    let start = |_| {
+    let turn = |line: &String| {
+        let (acquired, released) = line.split_once(' ').unwrap();
+        (acquired.parse().unwrap(), released.parse().unwrap())
+    };
+    let lines = children(WORKER, &[(); CONTENDERS].map(|()| work.clone()), || {});
+    let turns = lines.iter().map(|lines| lines.iter().map(turn).collect());
+    turns.collect()
+}
+
+/// Processes of this program that begin at the same time, each with its work in that variable: the lines that they print.
+pub(crate) fn children(variable: &str, works: &[String], ready: impl FnOnce()) -> Vec<Vec<String>> {
+    let start = |work| {
         Command::new(std::env::current_exe().unwrap())
-            .env(WORKER, &work)
+            .env(variable, work)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()
     };
-    let mut children: Vec<Child> = (0..CONTENDERS).map(start).collect();
+    let mut children: Vec<Child> = works.iter().map(start).collect();
     let outputs = children
         .iter_mut()
         .map(|child| child.stdout.take().unwrap());
@@ -125,22 +141,17 @@ fn processes(servers: &[Server], time: Duration, fair: bool) -> Vec<Vec<Turn>> {
     for output in &mut outputs {
         output.read_line(&mut String::new()).unwrap();
     }
+    ready();
     for child in &mut children {
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     }
-    let turn = |line: std::io::Result<String>| {
-        let line = line.unwrap();
-        let (acquired, released) = line.split_once(' ').unwrap();
-        (acquired.parse().unwrap(), released.parse().unwrap())
-    };
-    let turns = outputs
-        .into_iter()
-        .map(|output| output.lines().map(turn).collect())
-        .collect();
+    let lines = outputs.into_iter();
+    let lines = lines.map(|output| output.lines().map(Result::unwrap).collect());
+    let lines = lines.collect();
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    turns
+    lines
 }
 
 fn report(bench: &mut Bench, who: &str, nodes: usize, reads: u64, turns: &[Vec<Turn>]) {
@@ -170,7 +181,7 @@ fn report(bench: &mut Bench, who: &str, nodes: usize, reads: u64, turns: &[Vec<T
 }
 
 /// What the servers have read so far, over all connections.
-fn reads(servers: &[Server]) -> u64 {
+pub(crate) fn reads(servers: &[Server]) -> u64 {
     let read = |server: &Server| server.info("stats", "total_reads_processed");
     servers
         .iter()

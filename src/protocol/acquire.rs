@@ -34,15 +34,15 @@ pub(crate) enum Step<W> {
     Try(Op),
     /// Another thread has submitted a try for this one: passes its answer to `answered`.
     TakeOver(W),
-    /// Leaves the queues on the nodes. The answer goes to `answered`, too.
-    Leave(Op),
+    /// Has something else carried out: leaves the queues on the nodes, or extends a claim. The answer goes to `answered`, too.
+    Run(Op),
     /// Starts what subscriptions need, and sleeps until then, or until it is woken.
     Park(Instant),
     /// Sleeps until then.
     Pause(Instant),
     /// Asks the program whether to go on. If not: `cancel`.
     Ask,
-    /// Releases a lock that was granted when its validity was over, and does not wait for the answers.
+    /// Releases a claim, or a lock that was granted when its validity was over, and does not wait for the answers.
     Release(Lease),
     Done(Result<Lease, Ended>),
 }
@@ -128,6 +128,10 @@ impl<W: Clone> Acquire<W> {
             attempts: 0,
             request,
         }
+    }
+
+    pub(crate) fn resource(&self) -> &Arc<[u8]> {
+        &self.resource
     }
 
     pub(crate) fn attempts(&self) -> u32 {
@@ -246,7 +250,7 @@ impl<W: Clone> Acquire<W> {
                 self.state = State::Dequeues(ended);
                 let lock = (self.resource.clone(), self.request.kind.clone());
                 let op = Op::dequeue(lock, channel, turn, fair);
-                Step::Leave(op.only_write(true))
+                Step::Run(op.only_write(true))
             }
             None => {
                 self.waiter = None;
@@ -269,6 +273,11 @@ impl<W: Clone> Acquire<W> {
     pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
         self.asks = false;
         self.fail(Ended::Cancelled, process);
+    }
+
+    /// It waits in the queue of its process, and nothing is under way.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.state, State::Waits)
     }
 
     /// Whether anything is left to do, should the thread end here.
@@ -450,6 +459,10 @@ impl<W: Clone> Acquire<W> {
 impl<W> Acquire<W> {
     pub(crate) fn place(&self) -> Option<u64> {
         self.waiter.as_ref().map(|(id, _)| *id)
+    }
+
+    pub(crate) fn line(&self) -> &Arc<[u8]> {
+        &self.line
     }
 
     /// The first try of an attempt is under way, and others may follow.

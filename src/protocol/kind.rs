@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::prefix::Prefix;
 use crate::protocol::companions::Companion;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::queue::{Channel, LockInfo, QueueEntry};
+use crate::protocol::queue::{Channel, LockInfo, QueueEntry, millis};
 use crate::protocol::quorum::{NodeSet, Tally, Ttl};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{
@@ -50,8 +50,12 @@ pub(crate) enum Kind {
         waited: u64,
     },
     Write(Mark),
-    /// All of these names, in the order of their bytes.
-    Several(Arc<[Arc<[u8]>]>),
+    Several {
+        /// In the order of their bytes.
+        names: Arc<[Arc<[u8]>]>,
+        /// The tokens of the caller's own locks on some of them, which an acquire takes over.
+        claims: Option<Arc<Vec<Option<Token>>>>,
+    },
 }
 
 /// What a writer that waits leaves at a node, so that readers which come later are kept out (rule R50).
@@ -110,6 +114,11 @@ impl Kind {
         matches!(self, Kind::Plain)
     }
 
+    pub(crate) fn several(names: Arc<[Arc<[u8]>]>) -> Kind {
+        let claims = None;
+        Kind::Several { names, claims }
+    }
+
     /// A permit's slot, where it is known.
     pub(crate) fn slot(&self) -> Option<u16> {
         match self {
@@ -121,7 +130,7 @@ impl Kind {
     /// All names, if there are several.
     pub(crate) fn names(&self) -> Option<&[Arc<[u8]>]> {
         match self {
-            Kind::Several(names) => Some(names),
+            Kind::Several { names, .. } => Some(names),
             _ => None,
         }
     }
@@ -129,7 +138,7 @@ impl Kind {
     /// In which queue of its process a thread waits. A thread that waits for several names keeps none from those that wait
     /// for one of them.
     pub(crate) fn line(&self, resource: &Arc<[u8]>) -> Arc<[u8]> {
-        let Kind::Several(names) = self else {
+        let Kind::Several { names, .. } = self else {
             return resource.clone();
         };
         let mut line = b"\0redlock:several".to_vec();
@@ -293,6 +302,14 @@ impl Kind {
             Kind::Write(mark) => {
                 call.arg(mark.name().as_bytes()).number(mark.life);
             }
+            Kind::Several {
+                claims: Some(claims),
+                ..
+            } => {
+                for token in claims.iter() {
+                    call.arg(token.as_ref().map_or(b"", |token| &token.as_bytes()[..]));
+                }
+            }
             _ => {}
         }
     }
@@ -340,7 +357,7 @@ impl Kind {
 
     fn pack_names(&self, ask: Ask, lock: Named<'_>, call: &mut Call) {
         let keys: Vec<_> = match self {
-            Kind::Several(names) => names.iter().map(|name| lock.prefix.key(name)).collect(),
+            Kind::Several { names, .. } => names.iter().map(|name| lock.prefix.key(name)).collect(),
             _ => vec![lock.key()],
         };
         let id = lock.token.as_bytes();
@@ -395,7 +412,20 @@ impl Kind {
     }
 }
 
+/// A writer's mark lasts for twice the longest pause between two tries, within these bounds.
+const MARK_LIFE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(2));
+
 impl Mark {
+    /// Of a writer that waits. `longest`: the longest pause between two tries.
+    pub(crate) fn new(writer: u64, longest: Duration, node_timeout: Duration) -> Mark {
+        let life = 2 * longest.min(MARK_LIFE.1 / 2) + node_timeout;
+        Mark {
+            writer,
+            life: millis(life.clamp(MARK_LIFE.0, MARK_LIFE.1)),
+            waited: 0,
+        }
+    }
+
     /// As it stands in the mark.
     fn name(self) -> String {
         format!("{:016x}", self.writer)
@@ -567,7 +597,7 @@ mod tests {
         let second = ttl(1000 * MS);
         let (acquire, release) = (Ask::Acquire(second, None), UNDO);
         let read = Kind::Read { waited: 0 };
-        let both = Kind::Several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
+        let both = Kind::several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
         let two = permit(2, None);
         let vote = |kind: &Kind, ask, reply| match kind.vote(ask, &reply) {
             Some(Vote::Granted(number)) => format!("+{number}"),
@@ -640,7 +670,7 @@ mod tests {
             waited,
         });
         let read = Kind::Read { waited };
-        let both = Kind::Several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
+        let both = Kind::several([b"a", b"b"].map(|name| Arc::from(&name[..])).into());
         let second = ttl(1000 * MS);
         let acquire = Ask::Acquire(second, None);
         let final_release = Ask::Release {
@@ -744,6 +774,17 @@ mod tests {
                 .arg(1000)
                 .arg("")
                 .arg(&[0, 0, 0]),
+        );
+        let Kind::Several { names, .. } = both.clone() else {
+            panic!("it is on several names");
+        };
+        let claims = Some(Arc::new(vec![None, Some(token)]));
+        let ask = &mut c(ACQUIRE_NAMES, &["a", "b"]);
+        let ask = ask.arg(&value).arg(1000).arg("").arg(&[0, 0, 0]);
+        expects(
+            &Kind::Several { names, claims },
+            acquire,
+            ask.arg("").arg(id),
         );
         expects(
             &both,

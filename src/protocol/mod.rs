@@ -31,12 +31,14 @@
 //! - `wait_queue`: the threads of a process that wait for a lock, and which of them is next
 //! - `process`: what a call needs of its process
 //! - `acquire`, `release`: one call each, from its beginning to its end
+//! - `claims`: a call for several names, which claims one by one
 //! - `mutants`: how each rule can be broken, for tests
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod acquire;
 pub(crate) mod attempt;
 pub(crate) mod backoff;
+pub(crate) mod claims;
 pub(crate) mod companions;
 pub(crate) mod confirm;
 pub(crate) mod core;

@@ -87,6 +87,8 @@ mutants! {
     LeaveMark = "a writer that gives up leaves its mark",
     KeepMessage = "a waiter for several names keeps a message about another name than it is denied for",
     LeaveForOthers = "a waiter that leaves queues takes its process out of them, and others wait there",
+    ClaimsInAnyOrder = "a caller that waits for a name keeps its claims on later ones",
+    KeepClaims = "claims are not released where the lock has not taken them over",
     KeepReplica = "a connection to a server that has become a replica is kept",
     GiveUpUnasked = "a call fails as busy without having asked a node",
     KeepWhatCameTooLate = "a lock that was granted too late is not released",

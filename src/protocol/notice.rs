@@ -165,6 +165,7 @@ mod tests {
                 left,
                 holder,
                 queued: true,
+                name: None,
             }))
         };
         let endless = seen(false, None, Some(7));

@@ -128,6 +128,8 @@ pub(crate) struct LockInfo {
     pub(crate) queued: bool,
     /// The key holds data of another type.
     pub(crate) other_type: bool,
+    /// Of several names: which is in the way.
+    pub(crate) name: Option<usize>,
 }
 
 /// What the nodes said of the holder of a lock.
@@ -163,9 +165,10 @@ impl LockInfo {
         let mut word = || str::from_utf8(parts.next()?).ok();
         // Lua writes thousands of years as "2e+15".
         let left: f64 = word()?.parse().ok()?;
-        let (holder, queued) = (word()?, word()? == "w");
+        let (holder, place) = (word()?, word()?);
         Some(LockInfo {
-            queued,
+            queued: place.starts_with('w'),
+            name: place.get(1..).and_then(|name| name.parse().ok()),
             left: Duration::try_from_secs_f64(left / 1000.0).ok(),
             holder: u32::from_str_radix(holder, 16).ok(),
             label: parts.next().and_then(Label::parse),
@@ -227,6 +230,10 @@ mod tests {
             let info = LockInfo::parse(&Reply::Bulk(bad.into())).unwrap();
             assert_eq!((info.label, info.holder), (None, holder));
         }
+        let at = |text| seen(text).map(|info| (info.queued, info.name));
+        assert_eq!(at("1500 00a1ff w17"), Some((true, Some(17))));
+        assert_eq!(at("1500 00a1ff -0"), Some((false, Some(0))));
+        assert_eq!(at("1500 00a1ff w"), Some((true, None)));
         let foreign = |text| seen(text).unwrap().foreign();
         assert_eq!(foreign("-1 00a1ff w"), Some(NotALock::NoTtl));
         assert_eq!(foreign("-2 - -"), Some(NotALock::OtherType));

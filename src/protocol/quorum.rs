@@ -74,7 +74,9 @@
 //!   removes it, which may be undone: the writer's release does, and its giving up.
 //! - R51 A reader that is granted notifies the next waiter, which may be one, too. A reader that a mark keeps out of a free lock
 //!   notifies the mark's writer, and deletes the mark of one that does not listen.
-//! - R52 Of several names a node locks all or none. While a caller waits for them it holds none.
+//! - R52 Of several names a node locks all or none. While a caller waits for them it holds none; after a turn it claims those
+//!   that are in its way, and holds names only that come before the one that it waits for. The lock takes its claims over, and
+//!   they are released wherever it has not.
 //! - R53 One name is one kind of lock. A majority of another kind is an error of the caller's, never a grant.
 //! - R54 What tells one holder from the next differs where the holders differ, readers, too.
 

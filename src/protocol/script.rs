@@ -99,7 +99,7 @@ impl Key {
     /// What it is on.
     pub(crate) fn names(&self) -> Names<'_> {
         let names = match &self.kind {
-            Kind::Several(names) => Some(names),
+            Kind::Several { names, .. } => Some(names),
             _ => None,
         };
         (&self.resource, names)
@@ -108,7 +108,7 @@ impl Key {
     /// All that it is on.
     pub(crate) fn all_names(&self) -> Vec<Arc<[u8]>> {
         match &self.kind {
-            Kind::Several(names) => names.to_vec(),
+            Kind::Several { names, .. } => names.to_vec(),
             _ => vec![self.resource.clone()],
         }
     }

@@ -1591,20 +1591,28 @@ fn an_outage_while_it_waits_is_said_and_waited_out() {
         "{err}"
     );
     assert_eq!(fleet.code(&["run", "-w", "1s", "x", "true"]), 69);
-    let mut wrapper = fleet.command(&["run", "x", "sh", "-c", "exit 4"]);
-    let mut wrapper = wrapper.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(wrapper.stderr.take().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    assert!(
-        line.contains("no majority: 0 of 3 answered") && line.contains("waiting goes on"),
-        "{line}"
-    );
+    let waits = [&["x"][..], &["--fair", "y"], &["--slots", "2", "z"]].map(|lock| {
+        let mut wrapper = fleet.command(&[&["run"], lock, &["sh", "-c", "exit 4"]].concat());
+        let mut wrapper = wrapper.stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(wrapper.stderr.take().unwrap());
+        (lock, wrapper, said)
+    });
+    let waits = waits.map(|(lock, wrapper, mut said)| {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(
+            line.contains("no majority: 0 of 3 answered") && line.contains("waiting goes on"),
+            "{lock:?}: {line}"
+        );
+        (lock, wrapper, said)
+    });
     fleet.servers[0].restart();
-    assert_eq!(wrapper.wait().unwrap().code(), Some(4));
-    line.clear();
-    said.read_to_string(&mut line).unwrap();
-    assert_eq!(line, "", "said once");
+    for (lock, mut wrapper, mut said) in waits {
+        assert_eq!(wrapper.wait().unwrap().code(), Some(4), "{lock:?}");
+        let mut line = String::new();
+        said.read_to_string(&mut line).unwrap();
+        assert_eq!(line, "", "{lock:?}: said once");
+    }
 }
 
 // Time and signals.

@@ -1,4 +1,4 @@
-//! Locks beyond the mutex (rules R47–R49, R52), which are not built yet: which clients may hold at the same time.
+//! Locks beyond the mutex (rules R47–R49, R52): which clients may hold at the same time.
 //!
 //! An attempt wants one of some slots (a permit of a semaphore), some names (a write lock is a lock of one name), or to read
 //! names. There is no time: what an attempt has set on a node lives as long as its holder believes in it, at least, so entries

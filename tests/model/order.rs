@@ -1,8 +1,8 @@
-//! How several names are waited for (rule R52), which is not built yet: whether clients deadlock.
+//! How several names are waited for (rule R52): whether clients deadlock.
 //!
 //! One node (splits between nodes drop all claims, and add nothing). A client that is denied waits for one name and holds nothing; or, at
-//! any time from then on, claims the names one by one and keeps what it has. A state in which nothing can happen before all are
-//! done is a deadlock.
+//! any time from then on, claims names one by one and keeps what it has: all names up to the one in its way, or, as the crate does, those
+//! that were in its way. A state in which nothing can happen before all are done is a deadlock.
 
 use crate::bits::{Bits, letter};
 use crate::explorer::{Steps, World};
@@ -20,6 +20,10 @@ struct Order {
     sorted: bool,
     /// A client that does not claim one by one keeps its claim while it waits for the next name.
     keeps_claim: bool,
+    /// One by one, it claims only names that were in its way.
+    only_taken: bool,
+    /// And keeps claims on later names than the one it waits for.
+    keeps_later: bool,
 }
 
 const A: Bits = Bits(1);
@@ -36,6 +40,12 @@ const EITHER: Order = Order {
     one_by_one: true,
     sorted: true,
     keeps_claim: false,
+    only_taken: false,
+    keeps_later: false,
+};
+const TAKEN: Order = Order {
+    only_taken: true,
+    ..EITHER
 };
 
 #[rustfmt::skip] // A row on two lines.
@@ -48,6 +58,10 @@ pub(crate) fn rows() -> Vec<Row> {
             Order { keeps_claim: true, one_by_one: false, ..EITHER }),
         row("O4", Holds(97_912), "never one by one", Order { one_by_one: false, ..EITHER }),
         row("O5", Holds(235_860), "{a,b,c} among plain locks of a, b and c", Order { wanted: &[ABC, A, B, C], ..EITHER }),
+        row("O6", Holds(550_168), "{a,b} {b,c} {a,c} {a,b,c}, twice each, names that were in the way are claimed (R52)", Order { rounds: 2, ..TAKEN }),
+        row("O6s", Holds(5_461), "the same, once each", Order { rounds: 1, ..TAKEN }),
+        row("O7", Broken(10, 5_004), "the same, and claims on later names are kept (against R52)", Order { rounds: 1, keeps_later: true, ..TAKEN }),
+        row("O8", Holds(410_910), "{a,b,c} among plain locks of a, b and c", Order { wanted: &[ABC, A, B, C], ..TAKEN }),
     ]
 }
 
@@ -64,6 +78,8 @@ enum Phase {
 struct Client {
     phase: Phase,
     claims: Bits,
+    /// Names that were in its way, and that it claims.
+    taken: Bits,
     waits_for: u8,
     one_by_one: bool,
     rounds: u8,
@@ -98,6 +114,9 @@ impl Order {
         if !self.one_by_one {
             return;
         }
+        if self.only_taken {
+            return self.claim_taken(state, at, blocked, steps);
+        }
         let left = Bits(self.wanted[at].0 & !client.claims.0);
         let next: Vec<usize> = if self.sorted {
             vec![(0..=first).find(|name| left.has(*name)).unwrap_or(first)]
@@ -116,6 +135,37 @@ impl Order {
             steps.add(new, || {
                 format!("{}, one by one, waits for {}", letter(at), name(next))
             });
+        }
+    }
+
+    /// Any of the names may be the one that is said to be in its way.
+    fn claim_taken(&self, state: &State, at: usize, blocked: Bits, steps: &mut Steps<State>) {
+        for blocking in blocked.iter() {
+            let mut new = *state;
+            let waits = &mut new.clients[at];
+            waits.one_by_one = true;
+            waits.taken.add(blocking);
+            if !self.keeps_later {
+                waits.claims.0 &= Bits::first(blocking).0;
+            }
+            waits.next();
+            steps.add(new, || {
+                format!("{}, one by one, waits for {}", letter(at), name(blocking))
+            });
+        }
+    }
+}
+
+impl Client {
+    /// Waits for the first name that it has not claimed, or tries for all.
+    fn next(&mut self) {
+        let missing = Bits(self.taken.0 & !self.claims.0);
+        match missing.iter().next() {
+            Some(missing) => {
+                self.phase = Phase::Waiting;
+                self.waits_for = missing as u8;
+            }
+            None => self.phase = Phase::Trying,
         }
     }
 }
@@ -147,7 +197,7 @@ impl World for Order {
                 Phase::Trying => self.wait(state, at, blocked, steps),
                 Phase::Waiting if !taken.has(usize::from(client.waits_for)) => {
                     next.claims.add(usize::from(client.waits_for));
-                    next.phase = Phase::Trying;
+                    next.next();
                     let claimed = usize::from(client.waits_for);
                     steps.add(new, || format!("{} claims {}", letter(at), name(claimed)));
                 }

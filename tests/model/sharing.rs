@@ -1,5 +1,4 @@
-//! Waiting for locks beyond the mutex (rules R50, R51), which is not built yet: which client is notified, and whether readers overtake a
-//! waiting writer.
+//! Waiting for locks beyond the mutex (rules R50, R51): which client is notified, and whether readers overtake a waiting writer.
 //!
 //! Scripts are one step each. There is no polling, and no timer but one: a *mark*, which a waiting writer leaves on nodes to keep
 //! later readers out, ends by itself when its writer does not wait any more, and those whom it kept out look again. So a state

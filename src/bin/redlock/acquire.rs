@@ -56,7 +56,7 @@ pub(crate) fn acquire(
     let target = redlock.and_then(|redlock| Target::new(redlock, &job.name, &job.kind));
     let target = target.map_err(|error| failed(&error))?;
     let mut ended_by = None;
-    let mut outage = false;
+    let mut outage = Outage::new();
     info!(
         "waiting for \"{}\"",
         job.name.as_encoded_bytes().escape_ascii()
@@ -69,6 +69,9 @@ pub(crate) fn acquire(
         let until = Instant::now().checked_add(left.min(slice));
         let keep_trying = || {
             ended_by = ended_by.or_else(|| signals.try_iter().find_map(while_waiting));
+            if slice > SLICE {
+                outage.look(target.redlock());
+            }
             ended_by.is_none() && until.is_none_or(|until| Instant::now() < until)
         };
         let mut result = target.acquire_while(job.ttl, keep_trying);
@@ -91,15 +94,44 @@ pub(crate) fn acquire(
                 say_busy(&target);
                 return Err(End::Code(job.conflict));
             }
-            Error::Busy(_) => outage = false,
-            Error::Unavailable(_) | Error::TooSlow(_) if left > slice => {
-                if !outage {
-                    report(format_args!("{error}; waiting goes on"));
-                }
-                outage = true;
-            }
+            Error::Busy(_) => outage.is_known = false,
+            Error::Unavailable(_) | Error::TooSlow(_) if left > slice => outage.note(&error),
             error => return Err(failed(&error)),
         }
+    }
+}
+
+/// Whether the nodes can be reached while it waits. An outage is reported once.
+struct Outage {
+    is_known: bool,
+    next_look: Instant,
+}
+
+impl Outage {
+    fn new() -> Outage {
+        Outage {
+            is_known: false,
+            next_look: Instant::now() + SLICE,
+        }
+    }
+
+    fn note(&mut self, error: &Error) {
+        if !self.is_known {
+            report(format_args!("{error}; waiting goes on"));
+        }
+        self.is_known = true;
+    }
+
+    /// Where the wait is one slice, this tells.
+    fn look(&mut self, redlock: &Redlock) {
+        if Instant::now() < self.next_look {
+            return;
+        }
+        match redlock.connect() {
+            Ok(_) => self.is_known = false,
+            Err(error) => self.note(&error),
+        }
+        self.next_look = Instant::now() + SLICE;
     }
 }
 

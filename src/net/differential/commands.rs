@@ -106,7 +106,13 @@ impl Pair {
                 life,
                 waited,
             }),
-            _ => Kind::Several([&b"a"[..], b"b}"].map(Arc::from).into()),
+            _ => {
+                let names = [&b"a"[..], b"b}"].map(Arc::from).into();
+                let claims = self.random.chance(40);
+                let mut claim = || self.random.chance(60).then(|| self.token());
+                let claims = claims.then(|| Arc::new(vec![claim(), claim()]));
+                Kind::Several { names, claims }
+            }
         };
         let action = match self.random.below(100) {
             0..25 => Action::Acquire(ttl),
@@ -178,7 +184,7 @@ impl Pair {
             String::from_utf8_lossy(&self.some_channel().bytes())
         );
         let mark = mark.into_bytes();
-        let values: [&[u8]; 14] = [
+        let values: [&[u8]; 15] = [
             &member,
             &reader,
             &mark,
@@ -190,6 +196,7 @@ impl Pair {
             token.as_bytes(),
             &channel,
             b"7",
+            b"",
             b"9007199254740989",
             b"nan",
             b"inf",

@@ -3,9 +3,11 @@
 -- KEYS     the names; if the waiter waits, then the queue of each
 -- ARGV[1]  token, and perhaps a label
 -- ARGV[2]  the ttl in ms
+-- ARGV[7]  optional, for each name: the token of a claim, a lock of the caller's own, which the new lock takes over
 --
 -- Returns 1. Otherwise, of the first name that is held, three words as lock_info: for how many ms, its holder, and whether the
--- waiter is in the queue of that name. Where a name is in other use: -2 read locks, -3 permits, -4 other data.
+-- waiter is in the queue of that name, with the number of the name, from 0 on. Where a name is in other use: -2 read locks,
+-- -3 permits, -4 other data.
 
 local count = me == '' and #KEYS or #KEYS / 2
 -- It waits for one name. A message about another one goes on to the next waiter there.
@@ -16,15 +18,16 @@ local function denied(at, hash)
     end
   end
   queue = KEYS[count + at]
-  return string.format('%.0f %s', redis.call('PTTL', KEYS[at]), hash) .. join()
+  return string.format('%.0f %s', redis.call('PTTL', KEYS[at]), hash) .. join() .. at - 1
 end
 for at, name in ipairs({unpack(KEYS, 1, count)}) do
   local kind = redis.call('TYPE', name).ok
   if kind == 'string' then
-    local value = redis.call('GET', name)
-    return denied(at, string.sub(redis.sha1hex(string.sub(value, 1, 20)), 1, 6))
-  end
-  if kind ~= 'none' then
+    local token = string.sub(redis.call('GET', name), 1, 20)
+    if token == '' or token ~= ARGV[6 + at] then
+      return denied(at, string.sub(redis.sha1hex(token), 1, 6))
+    end
+  elseif kind ~= 'none' then
     local head = kind == 'zset' and string.match(redis.call('ZRANGE', name, 0, 0)[1], '^redlock:([rs])%d%d%d')
     if head == 'r' then
       return denied(at, '000000')

@@ -1207,7 +1207,7 @@ impl World {
             Kind::Permit { .. } => Some(Count::Permits),
             Kind::Read { .. } => Some(Count::Reads),
             Kind::Write(_) => Some(Count::Writes),
-            Kind::Several(_) => Some(Count::Several),
+            Kind::Several { .. } => Some(Count::Several),
         };
         if let Some(count) = count {
             self.counts[count] += 1;
@@ -1294,10 +1294,14 @@ impl World {
     }
 
     pub(super) fn repairs(&mut self, c: usize, token: usize, op: Op) {
+        self.refills(token, &op);
+        self.submit(c, NO_THREAD, op);
+    }
+
+    pub(super) fn refills(&mut self, token: usize, op: &Op) {
         self.counts[Count::Repairs] += 1;
         let refilled = &mut self.tokens[token].refilled;
         *refilled = refilled.or(op.nodes);
-        self.submit(c, NO_THREAD, op);
     }
 
     /// Its holder has learned that. `valid`: before the deadline.

@@ -190,6 +190,7 @@ enum Count {
     Reads,
     Writes,
     Several,
+    Claims,
     Failovers,
     Flushes,
     SecondLooks,
@@ -198,7 +199,7 @@ enum Count {
 }
 
 /// In the order of `Count`.
-const COUNTS: [Count; 39] = {
+const COUNTS: [Count; 40] = {
     use Count::*;
     [
         Events,
@@ -236,6 +237,7 @@ const COUNTS: [Count; 39] = {
         Reads,
         Writes,
         Several,
+        Claims,
         Failovers,
         Flushes,
         SecondLooks,
@@ -544,7 +546,7 @@ impl World {
         match self.random.below(10) {
             0..5 if read_write => Kind::Read { waited: 0 },
             0..7 if several && resource == 0 => {
-                Kind::Several([0, 1].map(|name| Arc::from(&[name][..])).into())
+                Kind::several([0, 1].map(|name| Arc::from(&[name][..])).into())
             }
             0..9 if read_write || several => writes,
             _ => Kind::Plain,

@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 use super::client::{Doing, HANDED_OFF, Held, PROBED, RESOURCES, Thread, token_id};
 use super::{Count, MS, NODE_TIMEOUT, SLACK, World, trace};
 use crate::error::Error;
-use crate::protocol::acquire::{Acquire, Ended, Step};
+use crate::protocol::acquire::{Ended, Step};
+use crate::protocol::claims::Claiming;
+use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::process::Process;
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::Ttl;
 use crate::protocol::release::{Release, Submit};
+use crate::protocol::script::Action;
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::waiter::{AcquireRequest, Failure};
 use crate::token::Token;
@@ -32,7 +35,7 @@ const BESIDES: u64 = 150 * MS + SLACK;
 
 /// A call of a thread that acquires a lock.
 pub(super) struct Call {
-    acquire: Acquire<usize>,
+    acquire: Claiming<usize>,
     request: AcquireRequest,
     pub(super) resource: u8,
     stage: Stage,
@@ -345,8 +348,14 @@ impl World {
             self.clients[c].clocks.point(self.t),
         );
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
+        // Several names are soon claimed one by one.
+        let turn = match request.kind.names() {
+            Some(_) => Duration::from_micros(self.random.below(40 * MS)),
+            None => Duration::ZERO,
+        };
+        let (nodes, several) = (self.servers.len(), request.clone());
         let call = Call {
-            acquire: Acquire::new(name, request.clone(), self.servers.len(), node_timeout, now),
+            acquire: Claiming::new(name, several, nodes, node_timeout, turn, now),
             request,
             resource,
             stage: Stage::Stands(self.t),
@@ -365,11 +374,12 @@ impl World {
     /// What the thread of a call does next.
     pub(super) fn go_on(&mut self, c: usize, thread: usize, mut call: Box<Call>) {
         let now = self.clients[c].clocks.point(self.t);
-        let waited = call.waits();
+        let waited = call.waits().then(|| call.acquire.line().clone());
         let step = call.acquire.next(&mut self.local(c, thread), now);
         trace!(self, "client {c} thread {thread}: {}", shown(&step));
-        if !waited && call.waits() {
-            self.joined(c, call.resource);
+        if call.waits() && waited.as_ref() != Some(call.acquire.line()) {
+            let resource = call.acquire.resource()[0];
+            self.joined(c, resource);
         }
         let at = |world: &World, until| world.clients[c].clocks.time(until).max(world.t + 1);
         match step {
@@ -382,8 +392,11 @@ impl World {
             }
             Step::Try(op) => return self.tries(c, thread, call, op),
             Step::TakeOver(_) => return self.take_over(c, thread, call),
-            Step::Leave(op) => {
+            Step::Run(op) => {
                 self.begin(c, thread);
+                if matches!(op.action, Action::Repair(_)) {
+                    self.refills(token_id(&op.key.token), &op);
+                }
                 call.stage = Stage::Leaves;
                 self.clients[c].threads[thread].doing = Doing::Acquires(call);
                 return self.submit(c, thread, op);
@@ -391,7 +404,9 @@ impl World {
             Step::Park(until) => call.stage = Stage::Parks(self.park(c, &call, at(self, until))),
             Step::Pause(until) => call.stage = Stage::Pauses(at(self, until)),
             Step::Release(lease) => {
-                self.counts[Count::TooSlow] += 1;
+                if call.request.kind.names().is_none() {
+                    self.counts[Count::TooSlow] += 1;
+                }
                 call.stage = Stage::Releases;
                 let token = token_id(&lease.key.token);
                 return self.give_back(c, thread, Held { token, lease }, true, Some(call));
@@ -414,10 +429,14 @@ impl World {
     /// Until when a thread sleeps.
     fn park(&mut self, c: usize, call: &Call, until: u64) -> u64 {
         self.listen(c);
-        let line = call.request.kind.line(&Arc::from([call.resource]));
-        let contends = self.clients[c].queues.is_polled_for(&line);
+        let contends = self.clients[c].queues.is_polled_for(call.acquire.line());
         self.check(contends, || {
             format!("client {c}: no thread polls for {}", call.resource)
+        });
+        let waits_for = usize::from(call.acquire.resource()[0]);
+        let in_order = call.acquire.claimed().all(|name| name < waits_for);
+        self.check(in_order, || {
+            format!("client {c}: waits for {waits_for}, and holds a later name")
         });
         match !self.conditions.prompt && self.random.chance(5) {
             // A sleep may end for no reason.
@@ -438,6 +457,9 @@ impl World {
             self.check(!stopped, || {
                 format!("client {c}: thread {thread} tries, and its program has not been asked")
             });
+        }
+        if matches!(op.key.kind, Kind::Write(_)) && call.request.kind.names().is_some() {
+            self.counts[Count::Claims] += 1;
         }
         call.attempts = call.acquire.attempts();
         self.tokens[token_id(&op.key.token)].kind = op.key.kind.clone();
@@ -782,11 +804,11 @@ fn shown(step: &Step<usize>) -> &'static str {
     match step {
         Step::Try(_) => "tries",
         Step::TakeOver(_) => "takes over a try",
-        Step::Leave(_) => "leaves the queues",
+        Step::Run(_) => "leaves the queues, or extends a claim",
         Step::Park(_) => "parks",
         Step::Pause(_) => "pauses",
         Step::Ask => "asks",
-        Step::Release(_) => "releases what came too late",
+        Step::Release(_) => "releases a claim, or what came too late",
         Step::Done(Ok(_)) => "has the lock",
         Step::Done(Err(_)) => "gives up",
     }

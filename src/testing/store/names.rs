@@ -49,6 +49,13 @@ impl Run<'_> {
         for (at, name) in names.iter().enumerate() {
             let denied = match self.value(name) {
                 None => continue,
+                // The caller's own.
+                Some(Value::Text(value))
+                    if !value.is_empty()
+                        && given.args.get(6 + at) == Some(&start(value, lock_value::TOKEN)) =>
+                {
+                    continue;
+                }
                 Some(Value::Text(value)) => {
                     let hash = sha1(start(value, lock_value::TOKEN));
                     String::from_utf8_lossy(start(&hash, 6)).into_owned()
@@ -73,7 +80,7 @@ impl Run<'_> {
                 }
             }
             let left = self.pttl(name);
-            let denied = format!("{left} {denied} {}", self.joined(given, count, at)?);
+            let denied = format!("{left} {denied} {}{at}", self.joined(given, count, at)?);
             return Ok(Answer::Bulk(denied.into_bytes()));
         }
         for (at, name) in names.iter().enumerate() {

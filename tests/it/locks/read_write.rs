@@ -144,6 +144,34 @@ fn a_writer_that_is_killed_keeps_readers_out_for_a_time_only() {
     assert!(servers.iter().all(|server| server.exists("{prices}:ww")));
 }
 
+/// A key beside a lock is a name like any other: it is free where nothing lies there.
+#[test]
+fn a_name_that_is_a_key_beside_a_lock_is_denied_while_that_is_there_and_its_lock_is_left_alone() {
+    let servers = Server::several(3);
+    let [one, two] = [(); 2].map(|()| connected(&servers));
+    let [reads, writes] = both(&one);
+    let reader = take_one(&reads);
+    let named = beside(NAME, "ww");
+    let lock = take(&two, &named);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| writes.acquire_within(TTL, TTL).unwrap());
+        eventually("a writer waits", || {
+            servers.iter().all(|server| server.queued(NAME) == 1)
+        });
+        lock.release().expect("the writer has left it alone");
+        eventually("the writer's mark is there", || {
+            servers.iter().all(|server| server.exists(&named))
+        });
+        eventually("it is denied", || {
+            two.try_acquire(&named, TTL).unwrap().is_none()
+        });
+        reader.release().unwrap();
+        waiter.join().unwrap().release().unwrap();
+    });
+    take(&two, &named).release().unwrap();
+    nothing_is_left(&servers);
+}
+
 /// They wait in the queue on the nodes, which a plain release empties.
 #[test]
 fn plain_waiters_are_notified_by_a_writer() {

@@ -4,9 +4,10 @@ use crate::support;
 
 use std::fs::{OpenOptions, remove_file};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, Lockable, Redlock};
+use redlock_sync::{Error, Lock, Lockable, Redlock, redis};
 use support::*;
 
 fn take_one(lockable: &Lockable) -> Lock {
@@ -187,6 +188,84 @@ fn threads_that_wait_for_single_names_are_notified() {
             waiter.join().unwrap().unwrap().release().unwrap();
         }
     });
+}
+
+/// Each of the loops takes a name again as soon as it has released it, so all of them are hardly ever free at the same time.
+#[test]
+fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_another() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for nodes in [1, 3] {
+        let servers = Server::several(nodes);
+        let (over, holds) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for name in names {
+                let (single, over, holds) = (connected(&servers), &over, &holds);
+                scope.spawn(move || {
+                    while !over.load(Ordering::SeqCst) {
+                        let lock = single.acquire_within(name, TTL, 2 * TTL).unwrap();
+                        holds.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(ms(2));
+                        lock.release().unwrap();
+                    }
+                });
+            }
+            eventually("they have begun", || holds.load(Ordering::SeqCst) > 20);
+            let mut reversed = names;
+            reversed.reverse();
+            let both = [names, reversed].map(|names| {
+                let several = connected(&servers).several(names).unwrap();
+                scope.spawn(move || {
+                    let turns = (0..2).map(|_| several.acquire_within(TTL, 2 * TTL)?.release());
+                    turns.collect::<Result<Vec<_>, _>>()
+                })
+            });
+            let turns = both.map(|one| one.join().unwrap());
+            over.store(true, Ordering::SeqCst);
+            for turns in turns {
+                turns.expect("they get their turns");
+            }
+        });
+        nothing_is_left(&servers);
+    }
+}
+
+#[test]
+fn a_name_that_was_in_the_way_is_claimed_and_kept_until_the_wait_ends() {
+    let servers = Server::several(3);
+    let [one, two] = [(); 2].map(|()| connected(&servers));
+    let [a, b] = ["a", "b"].map(|name| take(&one, name));
+    let ttl = Duration::from_secs(3);
+    let several = two.several(["a", "b"]).unwrap();
+    let left = |name| {
+        let left = servers.iter().map(|one| one.command(&["PTTL", name]));
+        let left = left.map(|left| redis::from_redis_value(left).unwrap());
+        left.min().map_or(0, |left: i64| left)
+    };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let wait = || several.acquire_while(ttl, || !over.load(Ordering::SeqCst));
+        let waiter = scope.spawn(wait);
+        eventually("it waits for the first alone, as a writer", || {
+            servers.iter().all(|one| one.exists(beside("a", "ww")))
+        });
+        a.release().unwrap();
+        eventually("it has the first, and waits for the second", || {
+            left("a") > 0 && servers[0].queued("b") == 1
+        });
+        assert!(one.try_acquire("a", TTL).unwrap().is_none());
+        eventually("its claim grows old", || left("a") < 2500);
+        eventually("its claim is renewed", || left("a") > 2500);
+        over.store(true, Ordering::SeqCst);
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled(_))));
+        eventually("its claim is released", || {
+            servers.iter().all(|one| !one.exists("a"))
+        });
+        over.store(false, Ordering::SeqCst);
+        let waiter = scope.spawn(wait);
+        b.release().unwrap();
+        waiter.join().unwrap().unwrap().release().unwrap();
+    });
+    nothing_is_left(&servers);
 }
 
 /// Takes two of five names until then, and has the files of both to itself meanwhile.
