@@ -490,7 +490,7 @@ pub fn role() -> Option<String> {
 
 /// Waits for a condition that must come true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    eventually_within(Duration::from_secs(20), what, &mut condition);
+    eventually_within(Duration::from_secs(60), what, &mut condition);
 }
 
 pub fn eventually_within(time: Duration, what: &str, condition: &mut dyn FnMut() -> bool) {
