@@ -362,7 +362,7 @@ int redlock_acquire_reentrant(redlock_t *redlock, const void *resource, size_t r
                               uint64_t ttl_ms, uint64_t wait_ms, redlock_lock_t **out);
 
 /* The following take other locks than those on one name. `*out` is extended, kept alive, checked, leaked and released as any
-   lock; redlock_resume() cannot take it over. wait_ms as above; they fail as redlock_acquire_within(), and with CONFIG
+   lock, and handed over by redlock_resume_permit() and the like. wait_ms as above; they fail as redlock_acquire_within(), and with CONFIG
    at once if a majority of the nodes has another kind of lock under the name, or other data: one name is one kind.
    The guide says what each is for, under "semaphores", "read_write_locks" and "several_names". */
 
@@ -396,6 +396,20 @@ int redlock_resume(redlock_t *redlock, const void *resource, size_t resource_len
                    const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
                    redlock_lock_t **out);
 
+/* The same for the other kinds, named as when they were acquired. redlock_lock_slot() is -1 until a permit is extended. */
+int redlock_resume_several(redlock_t *redlock, const void *const *resources, const size_t *resource_lens, size_t n,
+                           const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
+                           redlock_lock_t **out);
+int redlock_resume_permit(redlock_t *redlock, const void *resource, size_t resource_len, uint32_t permits,
+                          const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
+                          redlock_lock_t **out);
+int redlock_resume_read(redlock_t *redlock, const void *resource, size_t resource_len,
+                        const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
+                        redlock_lock_t **out);
+int redlock_resume_write(redlock_t *redlock, const void *resource, size_t resource_len,
+                         const uint8_t token[REDLOCK_TOKEN_SIZE], uint64_t validity_ms,
+                         redlock_lock_t **out);
+
 /* ---------------------------------------------------------------------------------------------
  * Querying a lock. Local unless it says otherwise: no node is asked, nothing blocks.
  * ------------------------------------------------------------------------------------------- */
@@ -418,10 +432,11 @@ uint32_t redlock_lock_extensions_left(const redlock_lock_t *lock);
    one that has ended. */
 size_t redlock_lock_depth(const redlock_lock_t *lock);
 
-/* Which of the permits it is, from 0 on: no two valid holders have the same. -1: it is no permit, or NULL, or has ended. */
+/* Which of the permits it is, from 0 on: no two valid holders have the same. -1: it is no permit, or NULL,
+   or has ended; or it was resumed, and not extended since. */
 int64_t redlock_lock_slot(const redlock_lock_t *lock);
 
-/* The token's REDLOCK_TOKEN_SIZE bytes (no string: no NUL is added), for redlock_resume(). Copies at
+/* The token's REDLOCK_TOKEN_SIZE bytes (no string: no NUL is added), for redlock_resume() and the like. Copies at
    most cap of them and returns how many there are. With the token it is possible to extend and release the
    lock: never log it. */
 size_t redlock_lock_token(const redlock_lock_t *lock, uint8_t *buf, size_t cap);

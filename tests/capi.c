@@ -264,6 +264,32 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_resume(redlock, "a", 1, NULL, TTL, &lock));
     CHECK(last_error_has("token is NULL"));
     IS(REDLOCK_CONFIG, redlock_resume(redlock, "a", 1, token, TTL, NULL));
+    IS(REDLOCK_CONFIG, redlock_resume_permit(NULL, "a", 1, 2, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_permit(redlock, NULL, 1, 2, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_permit(redlock, "a", 1, 2, NULL, TTL, &lock));
+    CHECK(last_error_has("token is NULL"));
+    IS(REDLOCK_CONFIG, redlock_resume_permit(redlock, "a", 1, 2, token, UINT64_MAX, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_permit(redlock, "a", 1, 2, token, TTL, NULL));
+    IS(REDLOCK_CONFIG, redlock_resume_read(NULL, "a", 1, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_read(redlock, NULL, 1, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_read(redlock, "a", 1, NULL, TTL, &lock));
+    CHECK(last_error_has("token is NULL"));
+    IS(REDLOCK_CONFIG, redlock_resume_read(redlock, "a", 1, token, UINT64_MAX, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_read(redlock, "a", 1, token, TTL, NULL));
+    IS(REDLOCK_CONFIG, redlock_resume_write(NULL, "a", 1, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_write(redlock, NULL, 1, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_write(redlock, "a", 1, NULL, TTL, &lock));
+    CHECK(last_error_has("token is NULL"));
+    IS(REDLOCK_CONFIG, redlock_resume_write(redlock, "a", 1, token, UINT64_MAX, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_write(redlock, "a", 1, token, TTL, NULL));
+    IS(REDLOCK_CONFIG, redlock_resume_several(NULL, names, lens, 2, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_several(redlock, NULL, lens, 2, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_several(redlock, names, lens, 2, NULL, TTL, &lock));
+    CHECK(last_error_has("token is NULL"));
+    IS(REDLOCK_CONFIG, redlock_resume_several(redlock, names, lens, 2, token, UINT64_MAX, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_several(redlock, names, lens, 2, token, TTL, NULL));
+    IS(REDLOCK_CONFIG, redlock_resume_permit(redlock, "a", 1, 0, token, TTL, &lock));
+    IS(REDLOCK_CONFIG, redlock_resume_several(redlock, names, lens, 0, token, TTL, &lock));
 
     CHECK(redlock_lock_remaining_ms(NULL) == 0);
     CHECK(redlock_lock_is_valid(NULL) == 0);
@@ -1418,6 +1444,56 @@ static void reentrant(redlock_t *redlock)
     OK(redlock_lock_release(other));
 }
 
+/* Its giver ends it, and it goes on under another handle. */
+static uint64_t hand_over(redlock_lock_t *lock, uint8_t token[REDLOCK_TOKEN_SIZE])
+{
+    uint64_t left = redlock_lock_remaining_ms(lock);
+
+    CHECK(redlock_lock_token(lock, token, REDLOCK_TOKEN_SIZE) == REDLOCK_TOKEN_SIZE);
+    redlock_lock_leak(lock);
+    return left;
+}
+
+static void other_kinds_are_handed_over(redlock_t *redlock)
+{
+    const void *const names[] = {"b", "a"};
+    const size_t lens[] = {1, 1};
+    uint8_t token[REDLOCK_TOKEN_SIZE];
+    redlock_lock_t *lock, *other;
+    uint64_t left;
+    int64_t slot;
+
+    OK(redlock_acquire_permit(redlock, "pool", 4, 2, TTL, TWENTY_SECONDS, &lock));
+    slot = redlock_lock_slot(lock);
+    left = hand_over(lock, token);
+    OK(redlock_resume_permit(redlock, "pool", 4, 2, token, left, &lock));
+    CHECK(redlock_lock_slot(lock) == -1);
+    OK(redlock_lock_extend(lock, TTL));
+    CHECK(redlock_lock_slot(lock) == slot);
+    OK(redlock_lock_release(lock));
+
+    OK(redlock_acquire_read(redlock, "rw", 2, TTL, TWENTY_SECONDS, &lock));
+    left = hand_over(lock, token);
+    OK(redlock_resume_read(redlock, "rw", 2, token, left, &lock));
+    OK(redlock_lock_extend(lock, TTL));
+    OK(redlock_lock_release(lock));
+    OK(redlock_acquire_write(redlock, "rw", 2, TTL, TWENTY_SECONDS, &lock));
+    left = hand_over(lock, token);
+    OK(redlock_resume_write(redlock, "rw", 2, token, left, &lock));
+    OK(redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_BUSY, redlock_acquire_read(redlock, "rw", 2, TTL, 0, &other));
+    OK(redlock_lock_release(lock));
+
+    OK(redlock_acquire_several(redlock, names, lens, 2, TTL, TWENTY_SECONDS, &lock));
+    left = hand_over(lock, token);
+    OK(redlock_resume_several(redlock, names, lens, 2, token, left, &lock));
+    OK(redlock_lock_extend(lock, TTL));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "b", 1, TTL, &other));
+    OK(redlock_lock_release(lock));
+    OK(redlock_acquire_several(redlock, names, lens, 2, TTL, TWENTY_SECONDS, &lock));
+    OK(redlock_lock_release(lock));
+}
+
 static void other_kinds(redlock_t *redlock)
 {
     const void *const names[] = {"b", "a", "b"};
@@ -1509,6 +1585,7 @@ int main(int argc, char **argv)
     kept_alive(urls);
     reentrant(redlock);
     other_kinds(redlock);
+    other_kinds_are_handed_over(redlock);
     log_messages(urls);
     a_lock_outlives_its_client(urls);
     errors_name_the_nodes_and_belong_to_the_thread();

@@ -6,15 +6,19 @@ use std::mem::MaybeUninit;
 use super::client::{Client, redlock_of};
 use super::lock::{Handle, Held, handle};
 use super::*;
-use crate::{Lockable, Redlock};
+use crate::{Lockable, Redlock, Token};
 
 /// More names than any array of a program has.
 const MAX_NAMES: usize = 1 << 20;
 
+/// Of a token.
+type Bytes = [u8; REDLOCK_TOKEN_SIZE as usize];
+type Out<'a> = Option<&'a mut MaybeUninit<Option<Box<Handle>>>>;
+
 fn acquire(
     client: Option<&Client>,
     (ttl, wait): (u64, u64),
-    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+    out: Out<'_>,
     lockable: impl FnOnce(&Redlock) -> Result<Lockable, Failure>,
 ) -> c_int {
     make(out, || {
@@ -22,6 +26,51 @@ fn acquire(
         let lock = lockable.acquire_within(ms(ttl), ms(wait))?;
         Ok(Handle::new(lock))
     })
+}
+
+fn resume(
+    client: Option<&Client>,
+    (token, validity): (Option<&Bytes>, u64),
+    out: Out<'_>,
+    lockable: impl FnOnce(&Redlock) -> Result<Lockable, Failure>,
+) -> c_int {
+    make(out, || {
+        let lockable = lockable(&redlock_of(client)?)?;
+        let token = token.ok_or_else(|| Failure::null("token"))?;
+        let lock = lockable.resume(Token::from_bytes(*token), ms(validity))?;
+        Ok(Handle::new(lock))
+    })
+}
+
+/// # Safety
+///
+/// Both are NULL or have `n` elements, and each resource has as many bytes as its length says.
+unsafe fn several(
+    redlock: &Redlock,
+    (resources, lens, n): (*const *const c_void, *const usize, usize),
+) -> Result<Lockable, Failure> {
+    if n > MAX_NAMES {
+        return Err(Failure::config(format!("{n} resources given")));
+    }
+    let mut names: Vec<&[u8]> = Vec::new();
+    if n > 0 {
+        if resources.is_null() {
+            return Err(Failure::null("resources"));
+        }
+        if lens.is_null() {
+            return Err(Failure::null("resource_lens"));
+        }
+        // SAFETY: neither is null, and the caller says that both have n elements.
+        let (resources, lens) = unsafe {
+            let resources = std::slice::from_raw_parts(resources, n);
+            (resources, std::slice::from_raw_parts(lens, n))
+        };
+        for (resource, len) in resources.iter().zip(lens) {
+            // SAFETY: the caller says it.
+            names.push(unsafe { bytes(*resource, *len)? });
+        }
+    }
+    Ok(redlock.several(names)?)
 }
 
 #[unsafe(no_mangle)]
@@ -32,31 +81,11 @@ extern "C" fn redlock_acquire_several(
     n: usize,
     ttl: u64,
     wait: u64,
-    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+    out: Out<'_>,
 ) -> c_int {
     acquire(client, (ttl, wait), out, |redlock| {
-        if n > MAX_NAMES {
-            return Err(Failure::config(format!("{n} resources given")));
-        }
-        let mut names: Vec<&[u8]> = Vec::new();
-        if n > 0 {
-            if resources.is_null() {
-                return Err(Failure::null("resources"));
-            }
-            if lens.is_null() {
-                return Err(Failure::null("resource_lens"));
-            }
-            // SAFETY: neither is null, and the header demands that both have n elements.
-            let (resources, lens) = unsafe {
-                let resources = std::slice::from_raw_parts(resources, n);
-                (resources, std::slice::from_raw_parts(lens, n))
-            };
-            for (resource, len) in resources.iter().zip(lens) {
-                // SAFETY: the header demands it.
-                names.push(unsafe { bytes(*resource, *len)? });
-            }
-        }
-        Ok(redlock.several(names)?)
+        // SAFETY: the header demands it.
+        unsafe { several(redlock, (resources, lens, n)) }
     })
 }
 
@@ -68,7 +97,7 @@ extern "C" fn redlock_acquire_permit(
     permits: u32,
     ttl: u64,
     wait: u64,
-    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+    out: Out<'_>,
 ) -> c_int {
     acquire(client, (ttl, wait), out, |redlock| {
         // SAFETY: the header demands it.
@@ -84,7 +113,7 @@ extern "C" fn redlock_acquire_read(
     len: usize,
     ttl: u64,
     wait: u64,
-    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+    out: Out<'_>,
 ) -> c_int {
     acquire(client, (ttl, wait), out, |redlock| {
         // SAFETY: the header demands it.
@@ -100,9 +129,74 @@ extern "C" fn redlock_acquire_write(
     len: usize,
     ttl: u64,
     wait: u64,
-    out: Option<&mut MaybeUninit<Option<Box<Handle>>>>,
+    out: Out<'_>,
 ) -> c_int {
     acquire(client, (ttl, wait), out, |redlock| {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        Ok(redlock.write_lock(resource)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_resume_several(
+    client: Option<&Client>,
+    resources: *const *const c_void,
+    lens: *const usize,
+    n: usize,
+    token: Option<&Bytes>,
+    validity: u64,
+    out: Out<'_>,
+) -> c_int {
+    resume(client, (token, validity), out, |redlock| {
+        // SAFETY: the header demands it.
+        unsafe { several(redlock, (resources, lens, n)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_resume_permit(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    permits: u32,
+    token: Option<&Bytes>,
+    validity: u64,
+    out: Out<'_>,
+) -> c_int {
+    resume(client, (token, validity), out, |redlock| {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        Ok(redlock.semaphore(resource, permits)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_resume_read(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    token: Option<&Bytes>,
+    validity: u64,
+    out: Out<'_>,
+) -> c_int {
+    resume(client, (token, validity), out, |redlock| {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        Ok(redlock.read_lock(resource)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_resume_write(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    token: Option<&Bytes>,
+    validity: u64,
+    out: Out<'_>,
+) -> c_int {
+    resume(client, (token, validity), out, |redlock| {
         // SAFETY: the header demands it.
         let resource = unsafe { bytes(resource, len)? };
         Ok(redlock.write_lock(resource)?)

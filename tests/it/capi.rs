@@ -511,6 +511,40 @@ unsafe extern "C" {
         wait: u64,
         out: *mut Handle,
     ) -> c_int;
+    fn redlock_resume_several(
+        client: Handle,
+        resources: *const *const c_void,
+        lens: *const usize,
+        n: usize,
+        token: *const u8,
+        validity: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_resume_permit(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        permits: u32,
+        token: *const u8,
+        validity: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_resume_read(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        token: *const u8,
+        validity: u64,
+        out: *mut Handle,
+    ) -> c_int;
+    fn redlock_resume_write(
+        client: Handle,
+        resource: *const c_void,
+        len: usize,
+        token: *const u8,
+        validity: u64,
+        out: *mut Handle,
+    ) -> c_int;
     fn redlock_lock_slot(lock: Handle) -> i64;
     fn redlock_lock_on_lost(
         lock: Handle,
@@ -612,9 +646,15 @@ unsafe fn other_kind(
         names.as_ptr()
     };
     let lens = if pick(10) == 0 { null() } else { lens.as_ptr() };
+    let token = [7; 20];
+    let token = [null(), token.as_ptr()][pick(2)];
     // SAFETY: the caller says so; the arrays have three elements, and a number that no array has is refused.
     unsafe {
-        match pick(4) {
+        match pick(8) {
+            4 => redlock_resume_several(client, names, lens, n, token, ttl, out),
+            5 => redlock_resume_permit(client, resource, len, permits, token, ttl, out),
+            6 => redlock_resume_read(client, resource, len, token, ttl, out),
+            7 => redlock_resume_write(client, resource, len, token, ttl, out),
             0 => redlock_acquire_several(client, names, lens, n, ttl, wait, out),
             1 => redlock_acquire_permit(client, resource, len, permits, ttl, wait, out),
             2 => redlock_acquire_read(client, resource, len, ttl, wait, out),

@@ -1,4 +1,4 @@
-//! The failover guard (rules R38–R46), which is not built yet: one node, behind which several servers stand, with asynchronous
+//! The failover guard (rules R38–R46): one node, behind which several servers stand, with asynchronous
 //! replication. What promotes a replica, or says which server is the master, is a *directory*: Sentinel, Cluster, DNS.
 //!
 //! A server has a process (its run_id), a history (master_replid), a mark of its promotion (master_replid2) and of a flush

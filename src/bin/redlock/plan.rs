@@ -168,7 +168,9 @@ impl Plan {
     pub(crate) fn guard_until(&mut self, lease: Lease) -> Option<Duration> {
         let told = self.guarded?;
         let until = guard_time(lease);
-        if until.abs_diff(told) <= GUARD_SLACK {
+        // After our SIGKILL an earlier time would only make it kill once more, and say that we stand still.
+        let killed = self.killed.is_some() && until < told;
+        if killed || until.abs_diff(told) <= GUARD_SLACK {
             return None;
         }
         self.overslept = lease.now >= told;
@@ -479,6 +481,12 @@ mod tests {
         // The clock was set, or it was lost.
         let lost = plan.guard_until(lease(111 * S, Duration::ZERO));
         assert_eq!(lost, Some(111 * S));
+        // We have killed it ourselves.
+        plan.arm(lease(100 * S, 30 * S));
+        let lost = lease(111 * S, Duration::ZERO);
+        assert_eq!(plan.look(lost), Act::Kill(Why::Lost));
+        assert_eq!(plan.guard_until(lost), None);
+        assert!(plan.guard_until(lease(112 * S, 30 * S)).is_some());
         assert!(GUARD_MARGIN < MARGIN && GUARD_SLACK <= GUARD_MARGIN);
     }
 

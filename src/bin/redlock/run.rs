@@ -266,10 +266,8 @@ impl<'a> Run<'a> {
     fn look(&mut self) {
         let lease = self.lease();
         let act = self.plan.look(lease);
-        let kills = matches!(act, Act::Kill(_));
         self.act(act);
-        // A guard that is told a time which is over would kill once more, and say that we stood still.
-        if let Some(until) = self.plan.guard_until(lease).filter(|_| !kills) {
+        if let Some(until) = self.plan.guard_until(lease) {
             self.tell_guard(until);
         }
     }

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::{Options, Redlock};
+use redlock_sync::{Error, Lockable, Options, Redlock, Token};
 use support::*;
 
 #[test]
@@ -210,4 +210,114 @@ fn nothing_connects_before_the_first_operation() {
         .unwrap();
     assert_eq!(received(), before + 1, "only the looking itself");
     drop(redlock);
+}
+
+fn on_all(servers: &[Server], command: &[&str]) -> Vec<redlock_sync::redis::Value> {
+    servers.iter().map(|one| one.command(command)).collect()
+}
+
+/// One of each kind. `b` of several names is second.
+fn kinds(redlock: &Redlock) -> [Lockable; 4] {
+    [
+        redlock.several(["a", "b"]),
+        redlock.semaphore("b", 2),
+        redlock.read_lock("b"),
+        redlock.write_lock("b"),
+    ]
+    .map(Result::unwrap)
+}
+
+#[test]
+fn every_kind_of_lock_refuses_a_bad_ttl_and_names_the_limit() {
+    let redlock = Redlock::new("redis://127.0.0.1:1").unwrap();
+    let options = options().restart_guard(TTL);
+    let guarded = redlock.clone().with_options(options).unwrap();
+    for lockable in kinds(&guarded) {
+        for (ttl, limit) in [
+            (ms(0), "3 ms"),
+            (ms(2), "3 ms"),
+            (Duration::MAX, "100 years"),
+            (2 * TTL, "restart guard"),
+        ] {
+            for text in [
+                config(lockable.try_acquire(ttl)),
+                config(lockable.acquire(ttl)),
+                config(lockable.acquire_within(ttl, TTL)),
+                config(lockable.acquire_while(ttl, || true)),
+            ] {
+                assert!(text.contains(limit), "{lockable:?} for {ttl:?}: {text}");
+            }
+        }
+        config(lockable.resume(Token::from_bytes([7; 20]), Duration::MAX));
+    }
+    for name in [vec![], vec![b'a'; 65_537]] {
+        config(redlock.read_lock(&name));
+        config(redlock.write_lock(&name));
+        let text = config(redlock.several([b"b", &name[..]]));
+        assert!(text.starts_with("resource 1: "), "{text}");
+    }
+}
+
+#[test]
+fn other_data_under_a_name_is_an_error_of_every_kind_of_lock_and_is_never_changed() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    let dump = || on_all(&servers, &["DUMP", "b"]);
+    for make in [
+        &["RPUSH", "b", "x"][..],
+        &["SADD", "b", "x"],
+        &["HSET", "b", "x", "y"],
+        &["ZADD", "b", "1", "x"],
+        &["ZADD", "b", "1", "redlock:x"],
+        &["XADD", "b", "1-1", "x", "y"],
+    ] {
+        on_all(&servers, &["DEL", "b"]);
+        on_all(&servers, make);
+        let before = dump();
+        for lockable in kinds(&redlock) {
+            let text = config(lockable.acquire(TTL));
+            assert!(
+                text.contains("holds data that is no lock"),
+                "{lockable:?} beside {make:?}: {text}"
+            );
+            // Not its own, whatever it does.
+            let mut lost = lockable.resume(Token::from_bytes([7; 20]), TTL).unwrap();
+            assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));
+            drop(lost);
+        }
+        assert!(redlock.try_acquire("b", TTL).unwrap().is_none());
+        assert_eq!(dump(), before, "{make:?}");
+    }
+    // A string is a lock, with or without a ttl.
+    for text in ["x", ""] {
+        on_all(&servers, &["SET", "b", text]);
+        let [several, semaphore, reads, writes] = kinds(&redlock);
+        let text = config(semaphore.acquire(TTL));
+        assert!(text.contains("is in use as a lock"), "{text}");
+        for lockable in [several, reads, writes] {
+            let busy = lockable.acquire_within(TTL, NODE_TIMEOUT);
+            assert!(matches!(busy, Err(Error::Busy(_))), "{lockable:?}");
+        }
+        assert!(servers.iter().all(|server| server.exists("b")));
+        on_all(&servers, &["DEL", "b"]);
+    }
+}
+
+#[test]
+fn all_holders_of_a_name_that_is_deleted_have_lost_it() {
+    let servers = Server::several(3);
+    let redlock = connected(&servers);
+    for lockable in kinds(&redlock) {
+        let first = lockable.try_acquire(TTL).unwrap().unwrap();
+        let mut held = vec![first];
+        held.extend(lockable.try_acquire(TTL).unwrap());
+        on_all(&servers, &["DEL", "b"]);
+        for mut lock in held {
+            assert!(matches!(lock.extend(TTL), Err(Error::Lost(_))));
+            drop(lock);
+        }
+        eventually("nothing is left", || {
+            servers.iter().all(|server| server.keys().is_empty())
+        });
+    }
 }

@@ -257,6 +257,31 @@ fn scripts_that_a_server_forgets_are_loaded_again_and_plain_locks_load_none_of_t
 }
 
 #[test]
+fn each_kind_loads_its_scripts_when_it_is_first_used() {
+    let server = Server::start();
+    let cached = || -> u32 {
+        let count = server.info("memory", "number_of_cached_scripts");
+        count.parse().unwrap()
+    };
+    let redlock = connected(std::slice::from_ref(&server));
+    take(&redlock, "a").release().unwrap();
+    for (lockable, scripts) in [
+        (semaphore(&redlock, 2), 2),
+        // It is released as a permit is.
+        (redlock.read_lock("r").unwrap(), 1),
+        (redlock.several(["a", "b"]).unwrap(), 2),
+        // It is released as several names are.
+        (redlock.write_lock("r").unwrap(), 1),
+    ] {
+        let before = cached();
+        for _ in 0..2 {
+            permit(&lockable).release().unwrap();
+            assert_eq!(cached(), before + scripts, "{lockable:?}");
+        }
+    }
+}
+
+#[test]
 fn a_command_that_is_not_permitted_ends_the_wait_at_once() {
     let server = Server::start();
     for command in [

@@ -194,6 +194,7 @@ fn threads_that_wait_for_single_names_are_notified() {
 #[test]
 fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_another() {
     let names = ["a", "b", "c", "d", "e", "f"];
+    let wait = TTL / 4;
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
         let (over, holds) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -204,7 +205,7 @@ fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_anot
                     while !over.load(Ordering::SeqCst) {
                         let lock = single.acquire_within(name, TTL, 2 * TTL).unwrap();
                         holds.fetch_add(1, Ordering::SeqCst);
-                        std::thread::sleep(ms(2));
+                        std::thread::sleep(ms(20));
                         lock.release().unwrap();
                     }
                 });
@@ -215,7 +216,7 @@ fn several_names_do_not_starve_beside_loops_on_single_ones_nor_wait_for_one_anot
             let both = [names, reversed].map(|names| {
                 let several = connected(&servers).several(names).unwrap();
                 scope.spawn(move || {
-                    let turns = (0..2).map(|_| several.acquire_within(TTL, 2 * TTL)?.release());
+                    let turns = (0..2).map(|_| several.acquire_within(TTL, wait)?.release());
                     turns.collect::<Result<Vec<_>, _>>()
                 })
             });
