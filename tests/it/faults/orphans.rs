@@ -358,13 +358,15 @@ fn an_attempt_that_fails_leaves_no_key_though_the_program_ends() {
 fn dropping_late() {
     let nodes = std::env::var("NODES").unwrap();
     let redlock = Redlock::new(nodes.split(',')).unwrap();
-    let long = Options::new().connect_timeout(Duration::from_secs(8));
-    let redlock = redlock.with_options(long).unwrap();
+    // A thread that ends waits for what another one writes for it, for a node timeout.
+    let patient = Options::new().node_timeout(Duration::from_secs(1));
+    let patient = patient.connect_timeout(Duration::from_secs(8));
+    let redlock = redlock.with_options(patient).unwrap();
     let lock = redlock.acquire("held", Duration::from_secs(3600)).unwrap();
     wait_for_go();
     drop(redlock.try_acquire("meets the silence", TTL));
     // A connection can be made; nothing is answered over it for the connect timeout.
-    std::thread::sleep(ms(2000));
+    std::thread::sleep(Duration::from_secs(3));
     drop(lock);
     drop(redlock);
     std::process::exit(0);
