@@ -300,6 +300,7 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_lock_extend(NULL, TTL));
     OK(redlock_lock_release(NULL));
     redlock_lock_leak(NULL);
+    OK(redlock_lock_leak_for(NULL, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_keep_alive(NULL, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_stop(NULL));
     CHECK(redlock_lock_hold_left_ms(NULL) == 0);
@@ -526,6 +527,17 @@ static void acquire_ask_extend_release(redlock_t *redlock)
     /* A throttle. */
     redlock_lock_leak(take(redlock, "throttle", SHORT));
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "throttle", 8, TTL, &lock));
+
+    /* For a shorter time than the ttl, also where it was kept alive; with none it is released. */
+    lock = take(redlock, "a", TTL);
+    OK(redlock_lock_keep_alive(lock, TTL));
+    OK(redlock_lock_leak_for(lock, SHORT));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "a", 1, TTL, &lock));
+    OK(redlock_acquire_within(redlock, "a", 1, TTL, TWENTY_SECONDS, &lock));
+    OK(redlock_lock_leak_for(lock, 0));
+    lock = take(redlock, "a", SHORT);
+    EVENTUALLY(!redlock_lock_is_valid(lock));
+    IS(REDLOCK_LOST, redlock_lock_leak_for(lock, SHORT));
 }
 
 /* What a callback saw and did. */
@@ -1431,6 +1443,7 @@ static void reentrant(redlock_t *redlock)
     CHECK(redlock_lock_token(inner, token, sizeof token) == 0 && last_error_has("reentrant"));
     redlock_lock_leak(inner);
     CHECK(last_error_has("reentrant"));
+    IS(REDLOCK_CONFIG, redlock_lock_leak_for(inner, TTL));
     CHECK(pthread_create(&thread, NULL, has_no_right, inner) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
 

@@ -128,6 +128,13 @@ with locks.lock("throttle", ttl=5) as lock:
     lock.leak()
 assert locks.try_lock("throttle", ttl=5) is None
 locks.lock("throttle", ttl=60, wait=30).release()
+# And what is left for a time stays for that.
+began = time.monotonic()
+locks.lock("report", ttl=60).leak_for(1)
+assert locks.try_lock("report", ttl=60) is None
+locks.lock("report", ttl=60, wait=30).leak_for(0)
+assert time.monotonic() - began > 0.9
+locks.try_lock("report", ttl=60).release()
 
 # Nodes that are not there.
 nowhere = Redlock(["redis://127.0.0.1:1"], library)

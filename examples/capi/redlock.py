@@ -93,6 +93,7 @@ _FALLIBLE = {
     "redlock_lock_keep_alive": [c_void_p, c_uint64],
     "redlock_lock_wait_lost": [c_void_p, c_uint64],
     "redlock_lock_release": [c_void_p],
+    "redlock_lock_leak_for": [c_void_p, c_uint64],
 }
 # The others.
 _OTHERS = {
@@ -198,6 +199,12 @@ class Lock:
         """Leaves it to its ttl: a throttle."""
         handle, self._handle = self._handle, None
         self._library.redlock_lock_leak(handle)
+
+    def leak_for(self, seconds):
+        """Leaves it taken for so long from now, or to its ttl if that is sooner: for work that must not be done again too
+        soon, but may take longer than that."""
+        handle, self._handle = self._handle, None
+        self._library.redlock_lock_leak_for(handle, _ms(seconds))
 
     def __enter__(self):
         return self

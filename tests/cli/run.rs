@@ -842,6 +842,21 @@ fn at_least_runs_a_short_job_once_on_hosts_whose_clocks_differ() {
 }
 
 #[test]
+fn at_least_ends_when_it_is_over_however_long_the_ttl_is() {
+    for kind in [&[][..], &["--slots", "1"], &["--also", "y"]] {
+        let fleet = Fleet::new(3);
+        let run = |options: &[&str]| fleet.code(&[&["run"], options, kind, &["x", "true"]].concat());
+        let began = Instant::now();
+        assert_eq!(run(&["--ttl", "60s", "--at-least", "2s"]), 0);
+        let code = run(&["-n"]);
+        assert!(code == 75 || began.elapsed() >= 2 * S, "{kind:?}: {code}");
+        assert_eq!(run(&["-w", "50s"]), 0, "{kind:?}");
+        let took = began.elapsed();
+        assert!(took >= 2 * S && took < 30 * S, "{kind:?}: {took:?}");
+    }
+}
+
+#[test]
 fn throttle_lets_it_happen_once_and_becomes_the_command() {
     let fleet = Fleet::new(3);
     let script = "echo $PPID $REDLOCK_NAME $REDLOCK_FENCE; exit 3";
