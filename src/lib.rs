@@ -223,6 +223,9 @@ mod fence;
 pub mod guide;
 /// What names nodes.
 mod into_node;
+/// Values for programs in other languages.
+#[cfg(any(feature = "capi", feature = "cli"))]
+mod json;
 /// Locks that are renewed automatically.
 mod kept_lock;
 mod label;

@@ -293,9 +293,19 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *left_ms,
                     int *state);
 
+/* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but
+   a finding's advice names options as they are here.
+   `json` gets the document with its NUL, and `needed` how many bytes that takes; 0 if there is none. A document of a lock
+   with one holder has about 250 bytes for each node; each reader and each permit takes about 100 more.
+   CONFIG: also if it does not fit into `cap` bytes. Then `json` is empty; call again with room for `needed` and some more,
+   which asks the nodes again. */
+int redlock_check_json(redlock_t *redlock, const void *probe, size_t len, char *json, size_t cap, size_t *needed);
+int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, char *json, size_t cap, size_t *needed);
+
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
-   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1 if the lock was released; 0 if a majority of the nodes no longer has it
-   for this holder: it has ended, or another holder has it, whose lock stays.
+   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1
+   if the lock was released; 0 if a majority of the nodes no longer has it for this holder: it has ended, or another holder
+   has it, whose lock stays.
    This gives up mutual exclusion: the holder is not stopped. If it still runs, it learns of it by LOST from its next
    extension, renewal or release, and relies on the lock until then. Only a fencing token keeps out what it still writes.
    Those that wait are notified; set REDLOCK_OPTION_FAIR if they wait in the order of their arrival. New connections are

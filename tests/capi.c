@@ -684,8 +684,9 @@ static void labels_and_what_is_shown(const char *const *urls)
     static const char *const nowhere[] = {"redis://127.0.0.1:1"};
     redlock_t *labelled = client(urls, 3);
     redlock_lock_t *lock;
-    char text[400];
+    char text[400], json[20000];
     uint64_t left = 0;
+    size_t needed;
     int state = -1, fit = -1;
 
     IS(REDLOCK_CONFIG, redlock_set_label(NULL, label));
@@ -702,6 +703,21 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_inspect(labelled, "shown", 5, NULL, 0, &left, &state));
     OK(redlock_inspect(labelled, "shown", 5, text, 4, &left, &state));
     CHECK(strlen(text) == 3);
+    /* The same for programs: whole, or not at all. */
+    OK(redlock_inspect_json(labelled, "shown", 5, json, sizeof json, &needed));
+    CHECK(needed == strlen(json) + 1 && json[0] == '{' && json[needed - 2] == '}');
+    CHECK(strstr(json, "\"label\":\"web-2:4711\"") != NULL && strstr(json, "\"name\":\"shown\"") != NULL);
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "shown", 5, json, 100, &needed));
+    CHECK(needed > 100 && json[0] == 0 && last_error_has("room for 100"));
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "shown", 5, NULL, 0, &needed));
+    CHECK(needed > 100);
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "", 0, json, sizeof json, &needed));
+    CHECK(needed == 0 && json[0] == 0);
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "shown", 5, json, sizeof json, NULL));
+    IS(REDLOCK_CONFIG, redlock_inspect_json(NULL, "shown", 5, json, sizeof json, &needed));
+    IS(REDLOCK_CONFIG, redlock_check_json(NULL, "probe", 5, json, sizeof json, &needed));
+    OK(redlock_check_json(labelled, "probe", 5, json, sizeof json, &needed));
+    CHECK(needed == strlen(json) + 1 && strstr(json, "\"fit\":true") != NULL);
     OK(redlock_lock_release(lock));
     OK(redlock_set_label(labelled, NULL));
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));

@@ -340,6 +340,10 @@ fn python_passes(program: &str, arguments: &[PathBuf], tls: &[PathBuf], left: &[
         .arg("-B")
         .env("PYTHONPATH", top.join("examples/capi"))
         .env("TLS", tls.join(" "))
+        .env(
+            "COMMAND",
+            option_env!("CARGO_BIN_EXE_redlock").unwrap_or_default(),
+        )
         .arg(top.join(program))
         .args(arguments)
         .args(urls(&servers));
