@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use crate::label::Label;
-use crate::ops::list;
-use crate::protocol::kind;
+pub use crate::ops::literal::{escaped, printable};
+pub use crate::ops::seen::{LOCK, PERMITS, READERS, Seen, kind};
+use crate::ops::{list, seen};
+use crate::protocol::kind::MAX_PERMITS as MOST;
 use crate::text;
-use crate::{Error, Listing, Redlock};
+use crate::{Error, Finding, Inspection, Listing, Redlock, Report};
 
 /// The longest label, in bytes.
 pub const MAX_LABEL: usize = Label::MAX;
 
 /// The most permits of a semaphore.
-pub const MAX_PERMITS: u16 = kind::MAX_PERMITS;
+pub const MAX_PERMITS: u16 = MOST;
 
 /// As [`Redlock::list`]. `progress` is called with the number of keys looked at so far.
 ///
@@ -30,4 +32,14 @@ pub fn list(
 /// A time, rounded for people.
 pub fn human(time: Duration) -> String {
     text::human(time)
+}
+
+/// What was found, as JSON.
+pub fn inspection_json(name: &[u8], found: &Inspection) -> String {
+    seen::inspection(name, found).to_string()
+}
+
+/// What was found, as JSON. `text`: of a finding.
+pub fn report_json(report: &Report, text: impl Fn(&Finding) -> String) -> String {
+    seen::report(report, text).to_string()
 }

@@ -196,7 +196,7 @@ macro_rules! say {
 }
 
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, acquire, renewals,
-// kept_lock, observe, fence, reentrant, ops, capi.
+// kept_lock, observe, fence, leak, reentrant, ops, capi.
 
 /// The client object. First, so that the page of `Redlock` begins with what is in this file.
 mod redlock;
@@ -223,9 +223,14 @@ mod fence;
 pub mod guide;
 /// What names nodes.
 mod into_node;
+/// Values for programs in other languages.
+#[cfg(any(feature = "capi", feature = "cli"))]
+mod json;
 /// Locks that are renewed automatically.
 mod kept_lock;
 mod label;
+/// Locks that end by themselves.
+mod leak;
 /// A held lock.
 mod lock;
 mod lock_error;

@@ -80,7 +80,7 @@ pub struct Lock {
     pub(crate) shared: Arc<Shared>,
     pub(crate) resource: Arc<[u8]>,
     /// Without what is only learnt later, which the lease has.
-    kind: Kind,
+    pub(crate) kind: Kind,
     token: Token,
     pub(crate) home: Home,
     limits: Limits,
@@ -338,14 +338,14 @@ impl Lock {
     }
 
     /// How it ends: `how`, unless it turns out to be lost.
-    fn ending(&self, how: Ending) -> Ending {
+    pub(crate) fn ending(&self, how: Ending) -> Ending {
         match self.announced && self.validity().is_err() {
             true => Ending::WasLost,
             false => how,
         }
     }
 
-    fn ended(&self, how: Ending) {
+    pub(crate) fn ended(&self, how: Ending) {
         if self.announced {
             self.shared.observer().ended(self.home.mutex(), how);
         }
@@ -371,9 +371,18 @@ impl Lock {
         } else {
             self.run_release(false)
         };
+        self.conclude(outcome, (Ending::Released, Ending::NotConfirmed))
+    }
+
+    /// Its end is answered, and the observer notified: it was `confirmed`, or too few nodes have answered.
+    pub(crate) fn conclude(
+        &self,
+        outcome: Outcome,
+        (confirmed, unconfirmed): (Ending, Ending),
+    ) -> Result<(), Error> {
         match outcome {
             Outcome::Yes(_) => {
-                self.ended(Ending::Released);
+                self.ended(confirmed);
                 Ok(())
             }
             Outcome::No => {
@@ -385,7 +394,7 @@ impl Lock {
                 Err(Error::lost(&self.resource))
             }
             Outcome::Unavailable { errors, .. } => {
-                self.ended(Ending::NotConfirmed);
+                self.ended(unconfirmed);
                 Err(Error::Unavailable(errors))
             }
         }
@@ -409,20 +418,8 @@ impl Lock {
         }
     }
 
-    /// Gives up the lock without releasing it: it cannot be taken until its ttl ends. Use it for a
-    /// throttle ("at most once in 5 seconds"), and after the lock was handed to another process.
-    pub fn leak(mut self) {
-        if self.end() {
-            let how = self.ending(Ending::Leaked);
-            if self.kind.is_plain() {
-                self.shared.waiting.ends(&self.resource);
-            }
-            self.ended(how);
-        }
-    }
-
     /// From now on the program does not rely on it. Returns whether it belonged to this process and had not ended.
-    fn end(&mut self) -> bool {
+    pub(crate) fn end(&mut self) -> bool {
         let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
         if ends {
             self.end_renewal();

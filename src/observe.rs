@@ -146,7 +146,7 @@ pub enum Ending {
     NotConfirmed,
     /// It was dropped, and its release was written.
     Dropped,
-    /// It was [leaked](crate::Lock::leak): it ends with its ttl.
+    /// It was [leaked](crate::Lock::leak): it ends with its ttl, or [before](crate::Lock::leak_for).
     Leaked,
     /// It had been lost before, however it was given up.
     WasLost,

@@ -60,7 +60,7 @@ extern "C" {
  * codes below. Outputs come last, and are set to NULL on failure.
  *
  * Ownership. What a function creates is ended exactly once, by its ending function: redlock_free()
- * for a redlock_t; redlock_lock_release() or redlock_lock_leak() for a redlock_lock_t. Ending
+ * for a redlock_t; redlock_lock_release(), redlock_lock_leak() or redlock_lock_leak_for() for a redlock_lock_t. Ending
  * functions accept NULL and do nothing then. A lock may outlive the redlock_t that it came from.
  *
  * Inputs are copied: nothing that is passed in needs to live longer than the call.
@@ -293,9 +293,19 @@ int redlock_check(redlock_t *redlock, const void *probe, size_t len, char *buf, 
 int redlock_inspect(redlock_t *redlock, const void *resource, size_t len, char *holder, size_t cap, uint64_t *left_ms,
                     int *state);
 
+/* The same two as JSON, for programs: the documents that `redlock doctor --json` and `redlock inspect --json` print; but
+   a finding's advice names options as they are here.
+   `json` gets the document with its NUL, and `needed` how many bytes that takes; 0 if there is none. A document of a lock
+   with one holder has about 250 bytes for each node; each reader and each permit takes about 100 more.
+   CONFIG: also if it does not fit into `cap` bytes. Then `json` is empty; call again with room for `needed` and some more,
+   which asks the nodes again. */
+int redlock_check_json(redlock_t *redlock, const void *probe, size_t len, char *json, size_t cap, size_t *needed);
+int redlock_inspect_json(redlock_t *redlock, const void *resource, size_t len, char *json, size_t cap, size_t *needed);
+
 /* Releases a lock that another process holds, for people who know that its holder will not come back. `holder` is the
-   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1 if the lock was released; 0 if a majority of the nodes no longer has it
-   for this holder: it has ended, or another holder has it, whose lock stays.
+   whole text from redlock_inspect(), or one line of it: of several readers or permits that one is released. `broken` is 1
+   if the lock was released; 0 if a majority of the nodes no longer has it for this holder: it has ended, or another holder
+   has it, whose lock stays.
    This gives up mutual exclusion: the holder is not stopped. If it still runs, it learns of it by LOST from its next
    extension, renewal or release, and relies on the lock until then. Only a fencing token keeps out what it still writes.
    Those that wait are notified; set REDLOCK_OPTION_FAIR if they wait in the order of their arrival. New connections are
@@ -353,8 +363,8 @@ int redlock_acquire_while(redlock_t *redlock, const void *resource, size_t resou
    above.
    The handle belongs to its thread, and must be ended before the thread ends. Calls with it in another
    thread fail with CONFIG (or return 0) and do nothing, so that it is not freed either.
-   (redlock_lock_resource() can be called from anywhere.) redlock_lock_keep_alive(), redlock_lock_leak() and
-   redlock_lock_token() fail in the same way in any thread.
+   (redlock_lock_resource() can be called from anywhere.) redlock_lock_keep_alive(), redlock_lock_leak(),
+   redlock_lock_leak_for() and redlock_lock_token() fail in the same way in any thread.
    After redlock_set() of a timeout or the restart guard, locks that were taken before are not recognised.
    If the thread holds the lock: LOST if the lock is over (it is not taken again before all its handles
    have ended), and the failures of redlock_lock_extend(). Otherwise as redlock_acquire(). */
@@ -477,6 +487,14 @@ int redlock_lock_release(redlock_lock_t *lock);
    ttl ends. For a throttle ("at most once in 5 seconds"), and after handing the lock over. */
 void redlock_lock_leak(redlock_lock_t *lock);
 
+/* The same, and shortens the lock on the nodes, so that it cannot be taken for time_ms from now, and can be after that: for
+   work that must not be done again too soon, where the ttl has to be longer. It never prolongs: if less is left, the lock
+   ends with its ttl. 0: the lock is released. Waits until a majority has confirmed it, for at most two node timeouts, and
+   frees the handle, whatever it returns (unless the lock is reentrant).
+   LOST: it had already been lost. UNAVAILABLE: too few nodes confirmed; the lock ends after time_ms, or at the latest with
+   its ttl. CONFIG: it is reentrant. */
+int redlock_lock_leak_for(redlock_lock_t *lock, uint64_t time_ms);
+
 /* ---------------------------------------------------------------------------------------------
  * Work that takes longer than the ttl
  *
@@ -526,10 +544,10 @@ int redlock_lock_lost_reason(const redlock_lock_t *lock);
    fn runs on a thread of its own (or, if none can be started, on the one that found the loss), while
    other threads go on using the lock. It should only pass on the news: set a flag, write to a pipe,
    signal a condition. The lock belongs to its owner: if fn calls a function with the same lock, the
-   function reports the lock lost (without a reason) and does nothing; redlock_lock_release() and
-   redlock_lock_leak() do not free it. Other handles can be used.
+   function reports the lock lost (without a reason) and does nothing; redlock_lock_release(), redlock_lock_leak() and
+   redlock_lock_leak_for() do not free it. Other handles can be used.
 
-   redlock_lock_stop(), redlock_lock_release() and redlock_lock_leak() wait for a callback that is
+   redlock_lock_stop(), redlock_lock_release(), redlock_lock_leak() and redlock_lock_leak_for() wait for a callback that is
    running. When they return, none is running and none will be called, so `user` may be freed. Do not
    hold a mutex that fn waits for while calling them. In a forked child fn is never called. */
 int redlock_lock_on_lost(redlock_lock_t *lock, void (*fn)(int reason, void *user), void *user);
@@ -596,7 +614,7 @@ int redlock_set_log(int max_level, void (*fn)(int level, const char *message, vo
 #define REDLOCK_ENDING_NOT_CONFIRMED 2
 /* The release was written, and no answer was waited for. */
 #define REDLOCK_ENDING_DROPPED 3
-/* redlock_lock_leak(): the lock ends with its ttl. */
+/* redlock_lock_leak() or redlock_lock_leak_for(): the lock ends by itself. */
 #define REDLOCK_ENDING_LEAKED 4
 /* It had been lost before. */
 #define REDLOCK_ENDING_WAS_LOST 5

@@ -300,6 +300,7 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_lock_extend(NULL, TTL));
     OK(redlock_lock_release(NULL));
     redlock_lock_leak(NULL);
+    OK(redlock_lock_leak_for(NULL, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_keep_alive(NULL, TTL));
     IS(REDLOCK_CONFIG, redlock_lock_stop(NULL));
     CHECK(redlock_lock_hold_left_ms(NULL) == 0);
@@ -526,6 +527,17 @@ static void acquire_ask_extend_release(redlock_t *redlock)
     /* A throttle. */
     redlock_lock_leak(take(redlock, "throttle", SHORT));
     IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "throttle", 8, TTL, &lock));
+
+    /* For a shorter time than the ttl, also where it was kept alive; with none it is released. */
+    lock = take(redlock, "a", TTL);
+    OK(redlock_lock_keep_alive(lock, TTL));
+    OK(redlock_lock_leak_for(lock, SHORT));
+    IS(REDLOCK_BUSY, redlock_try_acquire(redlock, "a", 1, TTL, &lock));
+    OK(redlock_acquire_within(redlock, "a", 1, TTL, TWENTY_SECONDS, &lock));
+    OK(redlock_lock_leak_for(lock, 0));
+    lock = take(redlock, "a", SHORT);
+    EVENTUALLY(!redlock_lock_is_valid(lock));
+    IS(REDLOCK_LOST, redlock_lock_leak_for(lock, SHORT));
 }
 
 /* What a callback saw and did. */
@@ -672,8 +684,9 @@ static void labels_and_what_is_shown(const char *const *urls)
     static const char *const nowhere[] = {"redis://127.0.0.1:1"};
     redlock_t *labelled = client(urls, 3);
     redlock_lock_t *lock;
-    char text[400];
+    char text[400], json[20000];
     uint64_t left = 0;
+    size_t needed;
     int state = -1, fit = -1;
 
     IS(REDLOCK_CONFIG, redlock_set_label(NULL, label));
@@ -690,6 +703,21 @@ static void labels_and_what_is_shown(const char *const *urls)
     OK(redlock_inspect(labelled, "shown", 5, NULL, 0, &left, &state));
     OK(redlock_inspect(labelled, "shown", 5, text, 4, &left, &state));
     CHECK(strlen(text) == 3);
+    /* The same for programs: whole, or not at all. */
+    OK(redlock_inspect_json(labelled, "shown", 5, json, sizeof json, &needed));
+    CHECK(needed == strlen(json) + 1 && json[0] == '{' && json[needed - 2] == '}');
+    CHECK(strstr(json, "\"label\":\"web-2:4711\"") != NULL && strstr(json, "\"name\":\"shown\"") != NULL);
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "shown", 5, json, 100, &needed));
+    CHECK(needed > 100 && json[0] == 0 && last_error_has("room for 100"));
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "shown", 5, NULL, 0, &needed));
+    CHECK(needed > 100);
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "", 0, json, sizeof json, &needed));
+    CHECK(needed == 0 && json[0] == 0);
+    IS(REDLOCK_CONFIG, redlock_inspect_json(labelled, "shown", 5, json, sizeof json, NULL));
+    IS(REDLOCK_CONFIG, redlock_inspect_json(NULL, "shown", 5, json, sizeof json, &needed));
+    IS(REDLOCK_CONFIG, redlock_check_json(NULL, "probe", 5, json, sizeof json, &needed));
+    OK(redlock_check_json(labelled, "probe", 5, json, sizeof json, &needed));
+    CHECK(needed == strlen(json) + 1 && strstr(json, "\"fit\":true") != NULL);
     OK(redlock_lock_release(lock));
     OK(redlock_set_label(labelled, NULL));
     OK(redlock_try_acquire(labelled, "shown", 5, TTL, &lock));
@@ -1431,6 +1459,7 @@ static void reentrant(redlock_t *redlock)
     CHECK(redlock_lock_token(inner, token, sizeof token) == 0 && last_error_has("reentrant"));
     redlock_lock_leak(inner);
     CHECK(last_error_has("reentrant"));
+    IS(REDLOCK_CONFIG, redlock_lock_leak_for(inner, TTL));
     CHECK(pthread_create(&thread, NULL, has_no_right, inner) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
 

@@ -1,10 +1,16 @@
 """The module examples/capi/redlock.py, which must be where Python looks for modules.
 
     capi_example.py LIBRARY URL...
+
+Where COMMAND is set, it is the path of the command `redlock`.
 """
 
 import gc
+import json
 import math
+import os
+import re
+import subprocess
 import sys
 import threading
 import time
@@ -49,6 +55,48 @@ assert [event[:2] for event in events if event[1] == "seen"] == [
 fit, findings = seen.check("check")
 assert fit and "appendonly" in findings, findings
 assert Redlock(urls[0], library).inspect("seen")[0] == "free"
+
+
+# The documents for programs are those of the command.
+def steady(value):
+    """Without what changes from one moment to the next."""
+    if isinstance(value, list):
+        return [steady(item) for item in value if not (isinstance(item, dict) and item.get("code") in ("latency", "clock"))]
+    if isinstance(value, dict):
+        momentary = ("remaining_ms", "uptime_s", "round_trip_us", "clock_offset_ms")
+        return {key: item is None if key in momentary else steady(item) for key, item in value.items()}
+    if isinstance(value, str):
+        # Each names the option as it is given there.
+        value = value.replace("--restart-guard", "REDLOCK_OPTION_RESTART_GUARD_MS")
+        return re.sub("[0-9]+ [a-z]+", "time", value)
+    return value
+
+
+def of_command(nodes, *arguments):
+    environment = {**os.environ, "REDLOCK_NODES": ",".join(nodes)}
+    command = [os.environ["COMMAND"], *arguments, "--json", "--node-timeout", "2s"]
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE).stdout)
+
+
+if os.environ.get("COMMAND"):
+    odd = b'gr\xc3\xb6\xc3\x9fe "\\\n\x1b\xff'
+    kinds = [seen.permit("documents", 2, ttl=60), seen.permit("documents", 2, ttl=60), seen.read_lock("read", ttl=60),
+             locks.lock(odd, ttl=60)]
+    # Nodes that all answer, one that does not, and no other.
+    for nodes in urls, [*urls, "redis://127.0.0.1:1"], ["redis://127.0.0.1:1"]:
+        looks = Redlock(nodes, library, node_timeout=2)
+        for name in "free", "team:documents", "team:read", odd:
+            found, expected = looks.inspect_json(name), of_command(nodes, "inspect", name)
+            assert steady(found) == steady(expected), (found, expected)
+        found, expected = looks.check_json("probe"), of_command(nodes, "doctor", "--probe", "probe")
+        assert steady(found) == steady(expected), (found, expected)
+    found = seen.inspect_json("documents")
+    assert [holder["slot"] for holder in found["holders"]] == [0, 1], found
+    assert 30_000 < found["holders"][0]["remaining_ms"] <= 60_000, found
+    for lock in kinds:
+        lock.release()
+raises(Config, lambda: locks.inspect_json(""))
+raises(Config, lambda: locks.check_json(""))
 
 # A lock, and what can be asked of it.
 with locks.lock("größe", ttl=60) as lock:
@@ -128,6 +176,13 @@ with locks.lock("throttle", ttl=5) as lock:
     lock.leak()
 assert locks.try_lock("throttle", ttl=5) is None
 locks.lock("throttle", ttl=60, wait=30).release()
+# And what is left for a time stays for that.
+began = time.monotonic()
+locks.lock("report", ttl=60).leak_for(1)
+assert locks.try_lock("report", ttl=60) is None
+locks.lock("report", ttl=60, wait=30).leak_for(0)
+assert time.monotonic() - began > 0.9
+locks.try_lock("report", ttl=60).release()
 
 # Nodes that are not there.
 nowhere = Redlock(["redis://127.0.0.1:1"], library)

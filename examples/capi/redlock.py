@@ -14,6 +14,7 @@ call that waits holds up no other thread of Python, and is not interrupted by Ct
 
 import ctypes
 import functools
+import json
 import math
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -80,6 +81,8 @@ _FALLIBLE = {
     "redlock_set_observer": [c_void_p, _OBSERVER, c_void_p],
     "redlock_check": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_int)],
     "redlock_inspect": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_uint64), POINTER(c_int)],
+    "redlock_check_json": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_size_t)],
+    "redlock_inspect_json": [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_size_t)],
     "redlock_connect": [c_void_p],
     "redlock_acquire": [c_void_p, c_char_p, c_size_t, c_uint64, _HANDLE],
     "redlock_acquire_within": [c_void_p, c_char_p, c_size_t, c_uint64, c_uint64, _HANDLE],
@@ -93,6 +96,7 @@ _FALLIBLE = {
     "redlock_lock_keep_alive": [c_void_p, c_uint64],
     "redlock_lock_wait_lost": [c_void_p, c_uint64],
     "redlock_lock_release": [c_void_p],
+    "redlock_lock_leak_for": [c_void_p, c_uint64],
 }
 # The others.
 _OTHERS = {
@@ -199,6 +203,12 @@ class Lock:
         handle, self._handle = self._handle, None
         self._library.redlock_lock_leak(handle)
 
+    def leak_for(self, seconds):
+        """Leaves it taken for so long from now, or to its ttl if that is sooner: for work that must not be done again too
+        soon, but may take longer than that."""
+        handle, self._handle = self._handle, None
+        self._library.redlock_lock_leak_for(handle, _ms(seconds))
+
     def __enter__(self):
         return self
 
@@ -272,6 +282,25 @@ class Redlock:
             self._handle, *_bytes(name), holder, len(holder), byref(left), byref(state))
         seconds = math.inf if left.value == 2**64 - 1 else left.value / 1000
         return STATES.get(state.value), holder.value.decode(errors="replace"), seconds
+
+    def check_json(self, probe):
+        """The report of `redlock doctor --json`, as a dict."""
+        return self._document(self._library.redlock_check_json, probe)
+
+    def inspect_json(self, name):
+        """What `redlock inspect --json` prints, as a dict: all holders, node by node."""
+        return self._document(self._library.redlock_inspect_json, name)
+
+    def _document(self, ask, name):
+        text, needed = ctypes.create_string_buffer(65536), c_size_t()
+        while True:
+            try:
+                ask(self._handle, *_bytes(name), text, len(text), byref(needed))
+                return json.loads(text.value)
+            except Config:
+                if needed.value <= len(text):
+                    raise
+                text = ctypes.create_string_buffer(2 * needed.value)
 
     def connect(self):
         """Connects now, and raises Unavailable if no majority answers: for a program that should fail at its start."""

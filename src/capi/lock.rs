@@ -336,6 +336,13 @@ extern "C" fn redlock_lock_release(lock: *mut Handle) -> c_int {
     status(|| unsafe { end(lock, can, work) })
 }
 
+fn can_leak(held: &Held) -> Result<(), Failure> {
+    match held {
+        Held::Reentrant(_) => Err(is_reentrant()),
+        _ => Ok(()),
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn redlock_lock_leak(lock: *mut Handle) {
     let work = |held, _: &Handle| {
@@ -346,10 +353,17 @@ extern "C" fn redlock_lock_leak(lock: *mut Handle) {
         }
         Ok(())
     };
-    let can = |held: &Held| match held {
-        Held::Reentrant(_) => Err(is_reentrant()),
-        _ => Ok(()),
+    // SAFETY: the header demands it.
+    status(|| unsafe { end(lock, can_leak, work) });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_lock_leak_for(lock: *mut Handle, time: u64) -> c_int {
+    let work = |held, handle: &Handle| match held {
+        Held::Plain(lock) => lock.leak_for(ms(time)).map_err(Into::into),
+        Held::Kept(lock) => lock.stop().leak_for(ms(time)).map_err(Into::into),
+        Held::Reentrant(_) | Held::Ended => Err(handle.lost()),
     };
     // SAFETY: the header demands it.
-    status(|| unsafe { end(lock, can, work) });
+    status(|| unsafe { end(lock, can_leak, work) })
 }

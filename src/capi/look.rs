@@ -5,7 +5,14 @@ use std::mem::MaybeUninit;
 
 use super::client::{Client, redlock_of};
 use super::*;
+use crate::json::Json;
+use crate::ops::seen;
 use crate::{Inspection, LockState, NodeState};
+
+/// The advice names the option as C does.
+fn in_c(text: String) -> String {
+    text.replace("Options::restart_guard", "REDLOCK_OPTION_RESTART_GUARD_MS")
+}
 
 #[unsafe(no_mangle)]
 extern "C" fn redlock_check(
@@ -23,7 +30,7 @@ extern "C" fn redlock_check(
         }
         // SAFETY: the header demands it.
         let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
-        (is_fit, findings) = (report.is_fit(), report.to_string());
+        (is_fit, findings) = (report.is_fit(), in_c(report.to_string()));
         Ok(())
     });
     // SAFETY: the header demands it.
@@ -65,6 +72,76 @@ extern "C" fn redlock_inspect(
     }
     if let Some(state) = state {
         state.write(code_of_state);
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_check_json(
+    client: Option<&Client>,
+    probe: *const c_void,
+    len: usize,
+    json: *mut c_char,
+    cap: usize,
+    needed: Option<&mut MaybeUninit<usize>>,
+) -> c_int {
+    let document = || {
+        // SAFETY: the header demands it.
+        let report = redlock_of(client)?.check(unsafe { bytes(probe, len)? })?;
+        Ok(seen::report(&report, |finding| in_c(finding.to_string())))
+    };
+    // SAFETY: the header demands it.
+    unsafe { give_document(document, json, cap, needed) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn redlock_inspect_json(
+    client: Option<&Client>,
+    resource: *const c_void,
+    len: usize,
+    json: *mut c_char,
+    cap: usize,
+    needed: Option<&mut MaybeUninit<usize>>,
+) -> c_int {
+    let document = || {
+        // SAFETY: the header demands it.
+        let resource = unsafe { bytes(resource, len)? };
+        let found = redlock_of(client)?.inspect(resource)?;
+        Ok(seen::inspection(resource, &found))
+    };
+    // SAFETY: the header demands it.
+    unsafe { give_document(document, json, cap, needed) }
+}
+
+/// All of a document, or nothing: a part would be none.
+///
+/// # Safety
+///
+/// `json` is NULL or has room for `cap` bytes.
+unsafe fn give_document(
+    document: impl FnOnce() -> Result<Json, Failure>,
+    json: *mut c_char,
+    cap: usize,
+    needed: Option<&mut MaybeUninit<usize>>,
+) -> c_int {
+    let (mut text, mut size) = (String::new(), 0);
+    let code = status(|| {
+        if needed.is_none() {
+            return Err(Failure::null("needed"));
+        }
+        let all = document()?.to_string();
+        size = all.len() + 1;
+        if json.is_null() || size > cap {
+            let told = format!("the document needs {size} bytes, and there is room for {cap}");
+            return Err(Failure::config(told));
+        }
+        text = all;
+        Ok(())
+    });
+    // SAFETY: the caller vouches for it.
+    unsafe { copy_text(&text, json, cap) };
+    if let Some(needed) = needed {
+        needed.write(size);
     }
     code
 }

@@ -567,7 +567,10 @@ fn differential_model_and_server_do_the_same() {
 fn differential_finds_mutated_scripts() {
     let mutants = [
         (RELEASE, "== ARGV[1]", "~= ''"),
-        (EXTEND, "< tonumber", "> tonumber"),
+        (EXTEND, "~= ARGV[1]", "== ''"),
+        (EXTEND, "left < ttl", "left > ttl"),
+        (EXTEND, "left > ttl", "left < ttl"),
+        (EXTEND, "left < 0", "false"),
         (FENCE, "or 0) + 1", "or 0)"),
         (RELEASE_AND_NOTIFY, "try('DEL', turn)", ""),
         (DEQUEUE, "try('ZREM', queue, me)", ""),
@@ -575,7 +578,8 @@ fn differential_finds_mutated_scripts() {
         (ACQUIRE_IN_ORDER, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
         (ACQUIRE_PERMIT, "'-inf', '('", "'-inf', ''"),
         (ACQUIRE_PERMIT, "if not taken[slot] then", "if true then"),
-        (EXTEND_MEMBER, "+ 0 < now", "+ 0 > now"),
+        (EXTEND_MEMBER, "last < new", "last > new"),
+        (EXTEND_MEMBER, "last > new", "true"),
         (
             EXTEND_MEMBER,
             "sub(member, 10, 12) + 1",
@@ -615,6 +619,7 @@ fn differential_finds_mutated_scripts() {
         (ACQUIRE_NAMES, "~= ARGV[6 + at]", "~= ARGV[7]"),
         (ACQUIRE_NAMES, "token == '' or ", ""),
         (EXTEND_NAMES, "if not holds(name)", "if false"),
+        (EXTEND_NAMES, "left > ttl", "true"),
         (ACQUIRE_NAMES, "try('EXISTS'", "1 + try('EXISTS'"),
         (RELEASE_NAMES, "== ARGV[4] then", "== 1 then"),
         (RELEASE_NAMES, "heard ~= 0", "heard ~= 1"),
@@ -629,7 +634,7 @@ fn differential_finds_mutated_scripts() {
     for (script, from, to) in mutants {
         let started = clock::instant();
         let mutant = Mutant::new(script, from, to);
-        let (found, judged, _) = search(Some(mutant), Duration::from_secs(30));
+        let (found, judged, _) = search(Some(mutant), Duration::from_secs(120));
         println!(
             "{from:?} as {to:?}: {judged} commands, {:.1?}",
             started.elapsed()

@@ -12,6 +12,7 @@
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers
+//! - `literal`, `seen`: what was found, in the words and the JSON of the command and of C
 
 pub(crate) mod abandoned;
 pub(crate) mod break_lock;
@@ -20,6 +21,12 @@ pub(crate) mod findings;
 pub(crate) mod holder;
 pub(crate) mod inspect;
 pub(crate) mod list;
+#[cfg(any(feature = "capi", feature = "cli"))]
+#[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]
+pub(crate) mod literal;
 pub(crate) mod query;
 pub(crate) mod scan;
+#[cfg(any(feature = "capi", feature = "cli"))]
+#[cfg_attr(not(feature = "cli"), allow(unreachable_pub, dead_code))]
+pub(crate) mod seen;
 pub(crate) mod state;

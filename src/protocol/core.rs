@@ -131,8 +131,8 @@ impl<W> Core<W> {
 
     /// `caller` waits for the answer.
     pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) {
-        if op.action.is_release() {
-            self.cancel_repairs(&op, now);
+        if op.action.ends() {
+            self.cancel_behind(&op, now);
         }
         if op.action.is_release() && op.only_write {
             self.confirmation.released(now);
@@ -142,13 +142,16 @@ impl<W> Core<W> {
         self.begin(slot, now);
     }
 
-    /// What is not written yet when a lock is released never is: it would come behind the release.
-    fn cancel_repairs(&mut self, release: &Op, now: Instant) {
+    /// What is not written yet when a lock ends never is: it would come behind the end.
+    fn cancel_behind(&mut self, end: &Op, now: Instant) {
         for slot in self.operations.slots() {
             let operation = &self.operations[slot];
             let same =
-                operation.op.key.token == release.key.token && !mutant(Mutant::RepairAfterRelease);
-            if operation.is_under_way() && operation.is_repair() && same {
+                operation.op.key.token == end.key.token && !mutant(Mutant::RepairAfterRelease);
+            // Behind a release an extension finds nothing.
+            let prolongs =
+                operation.is_repair() || operation.is_extension() && !end.action.is_release();
+            if operation.is_under_way() && prolongs && same {
                 self.finish(slot, Verdict::Unavailable, now);
             }
         }

@@ -76,6 +76,7 @@ pub(crate) enum Ask {
     Acquire(Ttl, Option<QueueEntry>),
     Refill(Ttl),
     Extend(Ttl),
+    Shorten(Ttl),
     /// An undo notifies no waiter, and leaves a mark as it is. Not notified is also this channel.
     Release {
         undo: bool,
@@ -212,7 +213,7 @@ impl Kind {
     pub(crate) fn vote(&self, ask: Ask, reply: &Reply) -> Option<Vote> {
         let most = match (ask, self) {
             // In an extension of a permit of more than this process would take.
-            (Ask::Extend(_), Kind::Permit { .. }) => MAX_PERMITS.into(),
+            (Ask::Extend(_) | Ask::Shorten(_), Kind::Permit { .. }) => MAX_PERMITS.into(),
             (Ask::Acquire(..), Kind::Permit { permits, .. }) => (*permits).into(),
             (Ask::Fence(_), _) => u64::MAX,
             (Ask::Release { .. } | Ask::Leave(_), _) => NOTIFIED,
@@ -249,8 +250,8 @@ impl Kind {
             (Ask::Leave(_), _) => LEAVE,
             (Ask::Refill(_), _) if is_set => REFILL_MEMBER,
             (Ask::Refill(_), _) => REFILL_NAMES,
-            (Ask::Extend(_), _) if is_set => EXTEND_MEMBER,
-            (Ask::Extend(_), _) => EXTEND_NAMES,
+            (Ask::Extend(_) | Ask::Shorten(_), _) if is_set => EXTEND_MEMBER,
+            (Ask::Extend(_) | Ask::Shorten(_), _) => EXTEND_NAMES,
             (Ask::Release { .. }, _) if is_set => RELEASE_MEMBER,
             (Ask::Release { .. }, _) => RELEASE_NAMES,
             (Ask::Fence(_), _) if is_set => FENCE_MEMBER,
@@ -273,6 +274,9 @@ impl Kind {
             }
             Kind::Read { .. } => self.pack_member(ask, lock, "redlock:r000", &mut call),
             _ => self.pack_names(ask, lock, &mut call),
+        }
+        if matches!(ask, Ask::Shorten(_)) {
+            call.number(1);
         }
         call.pack(out);
     }
@@ -334,7 +338,7 @@ impl Kind {
                     call.number(u64::from(preferred(lock.token, *permits)));
                 }
             }
-            Ask::Extend(ttl) | Ask::Refill(ttl) => {
+            Ask::Extend(ttl) | Ask::Shorten(ttl) | Ask::Refill(ttl) => {
                 call.arg(id).arg(&member).number(ttl.millis());
             }
             Ask::Release { undo, but } => {
@@ -388,7 +392,7 @@ impl Kind {
             Ask::Refill(ttl) => {
                 call.arg(id).arg(lock.value).number(ttl.millis());
             }
-            Ask::Extend(ttl) => {
+            Ask::Extend(ttl) | Ask::Shorten(ttl) => {
                 call.arg(id).number(ttl.millis());
             }
             Ask::Release { undo, but } => {
@@ -622,6 +626,8 @@ mod tests {
             (&two, Ask::Extend(second), int(1000), "+1000"),
             (&two, Ask::Extend(second), int(1001), "garbage"),
             (&two, Ask::Extend(second), int(-2), "garbage"),
+            (&two, Ask::Shorten(second), int(3), "+3"),
+            (&two, Ask::Shorten(second), int(0), "no"),
             (&two, release, int(1), "+1"),
             (&two, release, int(3), "garbage"),
             (
@@ -702,6 +708,11 @@ mod tests {
             Ask::Extend(second),
             c(EXTEND_MEMBER, &["a"]).arg(id).arg(&value).arg(1000),
         );
+        let ask = &mut c(EXTEND_MEMBER, &["a"]);
+        let shorten = Ask::Shorten(second);
+        expects(&held, shorten, ask.arg(id).arg(&slot).arg(1000).arg(1));
+        let ask = &mut c(EXTEND_NAMES, &["a", "b"]);
+        expects(&both, shorten, ask.arg(id).arg(1000).arg(1));
         expects(
             &held,
             Ask::Refill(second),

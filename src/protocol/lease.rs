@@ -189,6 +189,15 @@ impl Lease {
         (!self.notifying).then_some(held)
     }
 
+    // ---- the end of a lock that is left for a time
+
+    /// What leaves it for this long from now on (rule R55). `None`: no longer than that is left.
+    pub(crate) fn shortening(&self, time: Duration, now: Point) -> Option<Op> {
+        let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
+        let ttl = Ttl::no_less_than(time / parts).filter(|ttl| ttl.duration() < self.left(now))?;
+        Some(Op::new(Action::Shorten(ttl), self.key.clone()))
+    }
+
     // ---- extensions
 
     pub(crate) fn extension(&self, ttl: Ttl, now: Point) -> (Extension, Op) {
@@ -398,6 +407,29 @@ mod tests {
             assert_eq!(lease.left(start), validity * MS, "{case}");
             assert_eq!(lease.granted.duration(), granted * MS, "{case}");
         }
+    }
+
+    #[test]
+    fn a_lock_that_is_left_for_a_time_is_shortened_to_it_and_never_to_less() {
+        let start = Point::now();
+        let asked = |time: Duration, now: u32| {
+            let op = lease(start).shortening(time, later(start, now * MS))?;
+            let Action::Shorten(ttl) = op.action else {
+                panic!("{:?}", op.action);
+            };
+            assert!(ttl.duration() >= time && !op.only_write && op.until.is_none());
+            Some(ttl.millis())
+        };
+        assert_eq!(asked(500 * MS, 0), Some(500));
+        assert_eq!(asked(500 * MS + MS / 1000, 0), Some(501));
+        assert_eq!(asked(MS / 1000, 0), Some(3));
+        // No longer than that is left, or the validity is over.
+        assert_eq!((asked(988 * MS, 0), asked(987 * MS, 0)), (None, Some(987)));
+        assert_eq!(
+            (asked(500 * MS, 488), asked(500 * MS, 487)),
+            (None, Some(500))
+        );
+        assert_eq!((asked(MS, 988), asked(Duration::MAX, 0)), (None, None));
     }
 
     #[test]

@@ -42,6 +42,8 @@ mutants! {
     DropUnloadedRelease = "a release whose script was not loaded is dropped",
     DropReleaseWithQueue = "a release is dropped because the queue's key was refused",
     ShortenNatively = "without scripts, an extension shortens",
+    ShortenTooMuch = "a lock that is left for a time is shortened to less",
+    DoNotShorten = "shortening a lock leaves it as it is",
     VoteAfterRestart = "a restarted node votes at once",
     IdentityIsRunId = "a server that was promoted is the same one",
     NoWitness = "a grant counts without the witness",

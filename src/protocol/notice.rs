@@ -55,7 +55,8 @@ impl Notices {
         let Cause::Refused(text) = cause else {
             return None;
         };
-        let compares = action.is_release() || matches!(action, Action::Extend(..));
+        let compares =
+            action.is_release() || matches!(action, Action::Extend(..) | Action::Shorten(_));
         if compares && Meaning::of(text) == Meaning::WrongType {
             return self.foreign(node, resource, NotALock::OtherType);
         }

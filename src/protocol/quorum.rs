@@ -79,6 +79,8 @@
 //!   they are released wherever it has not.
 //! - R53 One name is one kind of lock. A majority of another kind is an error of the caller's, never a grant.
 //! - R54 What tells one holder from the next differs where the holders differ, readers, too.
+//! - R55 A holder that gives its lock up, and leaves it for a time, shortens it to that: it sends that once no thread relies on
+//!   the lock. Shortening compares the token, and never prolongs; what of its extensions is not written yet never is.
 
 use std::time::Duration;
 
@@ -127,6 +129,12 @@ impl Ttl {
             )));
         }
         Ok(ttl)
+    }
+
+    /// The shortest that is no shorter than this. `None`: above the limit.
+    pub(crate) fn no_less_than(time: Duration) -> Option<Ttl> {
+        let up = time.checked_add(Duration::from_nanos(999_999))?;
+        Ttl::new(up.max(Ttl::SHORTEST)).ok()
     }
 
     /// The same, where a restart guard sets a limit (rule R14).

@@ -33,6 +33,8 @@ pub(crate) enum Action {
     AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
     /// And what the key gets on a server that cannot compare times: no less than the holder was granted before.
     Extend(Ttl, Ttl),
+    /// Not to last longer than this: its holder has given it up (rule R55).
+    Shorten(Ttl),
     Release(Notify),
     /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
     Repair(Ttl),
@@ -137,8 +139,8 @@ impl Means {
         match (self.scripts, action) {
             (_, Action::Release(Notify::None)) => self.delete.is_some(),
             (Scripts::None, Action::Release(_)) => self.delete.is_some(),
-            (Scripts::None, Action::AcquireOrEnqueue(..) | Action::Extend(..)) => true,
-            (Scripts::None, Action::Dequeue(..)) => true,
+            (Scripts::None, Action::AcquireOrEnqueue(..) | Action::Dequeue(..)) => true,
+            (Scripts::None, Action::Extend(..) | Action::Shorten(_)) => true,
             _ => false,
         }
     }
@@ -168,6 +170,11 @@ impl Action {
         matches!(self, Action::Release(_))
     }
 
+    /// Whether its holder has given the lock up.
+    pub(crate) fn ends(&self) -> bool {
+        matches!(self, Action::Release(_) | Action::Shorten(_))
+    }
+
     /// What must be shown before an answer counts. A key that is there was not lost; and a repair gives no vote.
     pub(crate) fn needs(&self) -> Proof {
         match self {
@@ -195,6 +202,7 @@ impl Action {
             Action::AcquireOrEnqueue(ttl, entry) => Some(Ask::Acquire(*ttl, Some(**entry))),
             Action::Repair(ttl) => Some(Ask::Refill(*ttl)),
             Action::Extend(ttl, _) => Some(Ask::Extend(*ttl)),
+            Action::Shorten(ttl) => Some(Ask::Shorten(*ttl)),
             Action::Release(notify) => Some(Ask::Release {
                 undo: *notify == Notify::None,
                 but: match notify {
@@ -244,6 +252,10 @@ impl Action {
             }
             Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
             Action::Extend(ttl, _) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
+            Action::Shorten(ttl) => {
+                let ttl = ttl.millis().to_string();
+                call.script(EXTEND, &[], &[token, ttl.as_bytes()], Some(1));
+            }
             Action::Release(Notify::None) => call.script(RELEASE, &[], &[token], None),
             Action::Release(Notify::First) => {
                 call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), &[token], None);
@@ -296,6 +308,9 @@ impl Action {
                     true => ttl,
                     false => longest,
                 };
+                Action::Shorten(*ttl).pack_natively(key, prefix, means, out);
+            }
+            (Action::Shorten(ttl), _) => {
                 let args: &[&[u8]] = &[b"SET", resource, &value, b"IFEQ", &value, b"PX"];
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
@@ -324,8 +339,10 @@ impl Action {
                 Reply::Okay,
             ) => Vote::Granted(0),
             (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(None),
-            (Action::Extend(..), Reply::Int(1) | Reply::Okay) => Vote::Granted(0),
-            (Action::Extend(..), Reply::Nil) => Vote::Refused(None),
+            (Action::Extend(..) | Action::Shorten(_), Reply::Int(1) | Reply::Okay) => {
+                Vote::Granted(0)
+            }
+            (Action::Extend(..) | Action::Shorten(_), Reply::Nil) => Vote::Refused(None),
             // Without scripts a node tells nothing of the holder.
             (Action::AcquireOrEnqueue(..), Reply::Nil) => Vote::Refused(Some(LockInfo::default())),
             (Action::Release(_), Reply::Int(number @ 1..=2)) => {
@@ -338,9 +355,10 @@ impl Action {
             (Action::Ping, Reply::Error(text)) if Meaning::of(&text) == Meaning::NotPermitted => {
                 Vote::Granted(0)
             }
-            (Action::Extend(..) | Action::Release(_) | Action::Fence(_), Reply::Int(0)) => {
-                Vote::Refused(None)
-            }
+            (
+                Action::Extend(..) | Action::Shorten(_) | Action::Release(_) | Action::Fence(_),
+                Reply::Int(0),
+            ) => Vote::Refused(None),
             (_, Reply::Error(text)) => Vote::of_error(text, key.kind.names().is_some()),
             (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
                 Some(info) => Vote::Refused(Some(info)),
@@ -500,6 +518,10 @@ mod tests {
                     held(EXTEND, &[], by_hash).arg(30_000).clone(),
                 ),
                 (
+                    Action::Shorten(ttl),
+                    held(EXTEND, &[], by_hash).arg(30_000).arg(1).clone(),
+                ),
+                (
                     Action::Fence(17),
                     held(FENCE, &["fence"], by_hash).arg(17).clone(),
                 ),
@@ -535,6 +557,7 @@ mod tests {
         for action in [
             Action::Release(Notify::First),
             Action::Extend(ttl, ttl),
+            Action::Shorten(ttl),
             Action::Fence(1),
         ] {
             assert_eq!(packed(&action, &labelled), packed(&action, &key));

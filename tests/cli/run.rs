@@ -20,13 +20,22 @@ use support::*;
 const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 const S: Duration = Duration::from_secs(1);
 
-/// `redlock`, with nothing of what the tests' own environment says.
+/// `redlock`, with nothing of what the tests' own environment says. What is ignored there (nohup) it would ignore, too.
 fn redlock_command(nodes: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(REDLOCK);
     command
         .env_remove("REDLOCK_NODES_FILE")
         .env("REDLOCK_NODES", nodes)
         .args(arguments);
+    let not_ignored = || {
+        for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: no function of ours is called by it.
+            unsafe { libc::signal(number, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: it makes system calls only.
+    unsafe { command.pre_exec(not_ignored) };
     command
 }
 
@@ -839,6 +848,22 @@ fn at_least_runs_a_short_job_once_on_hosts_whose_clocks_differ() {
         0
     );
     assert_eq!(fleet.code(&["run", "-n", "x", "true"]), 0);
+}
+
+#[test]
+fn at_least_ends_when_it_is_over_however_long_the_ttl_is() {
+    for kind in [&[][..], &["--slots", "1"], &["--also", "y"]] {
+        let fleet = Fleet::new(3);
+        let run =
+            |options: &[&str]| fleet.code(&[&["run"], options, kind, &["x", "true"]].concat());
+        let began = Instant::now();
+        assert_eq!(run(&["--ttl", "60s", "--at-least", "2s"]), 0);
+        let code = run(&["-n"]);
+        assert!(code == 75 || began.elapsed() >= 2 * S, "{kind:?}: {code}");
+        assert_eq!(run(&["-w", "50s"]), 0, "{kind:?}");
+        let took = began.elapsed();
+        assert!(took >= 2 * S && took < 30 * S, "{kind:?}: {took:?}");
+    }
 }
 
 #[test]

@@ -340,6 +340,10 @@ fn python_passes(program: &str, arguments: &[PathBuf], tls: &[PathBuf], left: &[
         .arg("-B")
         .env("PYTHONPATH", top.join("examples/capi"))
         .env("TLS", tls.join(" "))
+        .env(
+            "COMMAND",
+            option_env!("CARGO_BIN_EXE_redlock").unwrap_or_default(),
+        )
         .arg(top.join(program))
         .args(arguments)
         .args(urls(&servers));
@@ -472,6 +476,7 @@ unsafe extern "C" {
     fn redlock_lock_extend(lock: Handle, ttl: u64) -> c_int;
     fn redlock_lock_release(lock: Handle) -> c_int;
     fn redlock_lock_leak(lock: Handle);
+    fn redlock_lock_leak_for(lock: Handle, time: u64) -> c_int;
     fn redlock_lock_keep_alive(lock: Handle, max_hold: u64) -> c_int;
     fn redlock_lock_stop(lock: Handle) -> c_int;
     fn redlock_lock_hold_left_ms(lock: Handle) -> u64;
@@ -606,22 +611,37 @@ fn keep(status: c_int, kind: usize, slot: &Slot, made: Handle, passed: bool) -> 
     assert_eq!(status == 0, passed && !made.is_null(), "{status}");
     if !made.is_null() {
         ALIVE[kind].fetch_add(1, Relaxed);
-        end(kind, slot.put(made), false);
+        end(kind, slot.put(made), End::Release);
     }
     status
 }
 
-fn end(kind: usize, handle: Handle, leak: bool) {
+/// How a lock ends.
+enum End {
+    Release,
+    Leak,
+    LeakFor(u64),
+}
+
+fn end(kind: usize, handle: Handle, how: End) {
     if !handle.is_null() {
         ALIVE[kind].fetch_sub(1, Relaxed);
     }
     // SAFETY: null, or taken out of its slot, so no other thread has it.
     unsafe {
-        match kind {
-            CLIENT => redlock_free(handle),
-            _ if leak => redlock_lock_leak(handle),
-            _ => assert!((0..=8).contains(&redlock_lock_release(handle))),
-        }
+        let status = match how {
+            _ if kind == CLIENT => {
+                redlock_free(handle);
+                0
+            }
+            End::Leak => {
+                redlock_lock_leak(handle);
+                0
+            }
+            End::LeakFor(time) => redlock_lock_leak_for(handle, time),
+            End::Release => redlock_lock_release(handle),
+        };
+        assert!((0..=8).contains(&status));
     }
 }
 
@@ -756,7 +776,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
                     }
                 },
                 2 if pick(10) == 0 => {
-                    end(CLIENT, client.put(null_mut()), false);
+                    end(CLIENT, client.put(null_mut()), End::Release);
                     0
                 }
                 3..=6 => {
@@ -810,7 +830,12 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
                 }
                 16 | 17 => lock.with(|lock| redlock_lock_extend(lock, number)),
                 18..=20 => {
-                    end(LOCK, lock.put(null_mut()), pick(4) == 0);
+                    let how = match pick(6) {
+                        0 => End::Leak,
+                        1 => End::LeakFor(number),
+                        _ => End::Release,
+                    };
+                    end(LOCK, lock.put(null_mut()), how);
                     0
                 }
                 21..=23 => lock.with(|lock| redlock_lock_keep_alive(lock, number)),
@@ -890,10 +915,10 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
         });
         assert!(MESSAGES.load(Relaxed) > 0);
         for slot in &locks {
-            end(LOCK, slot.put(null_mut()), false);
+            end(LOCK, slot.put(null_mut()), End::Release);
         }
         for slot in &clients {
-            end(CLIENT, slot.put(null_mut()), false);
+            end(CLIENT, slot.put(null_mut()), End::Release);
         }
         let alive = ALIVE.each_ref().map(|count| count.load(Relaxed));
         assert_eq!(alive, [0, 0]);

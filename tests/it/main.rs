@@ -17,6 +17,7 @@ mod locks {
     mod input;
     mod keep_alive;
     mod label;
+    mod leak;
     mod prefix;
     mod processes;
     mod read_write;

@@ -70,7 +70,7 @@ pub(crate) struct Run {
     /// End COMMAND after this time; or: forever
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = max_hold)]
     pub(crate) max_hold: Time,
-    /// Keep the lock for at least this time, even if COMMAND ends sooner; up to a ttl longer
+    /// Keep the lock for at least this time, even if COMMAND ends sooner
     #[arg(long, value_name = "TIME")]
     pub(crate) at_least: Option<Time>,
     /// Between SIGTERM and SIGKILL, at most ttl/2 [default: 5s, or ttl/4 if less]

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use redlock_sync::command::{printable, report_json};
 use redlock_sync::{Finding, NodeFacts, Redlock, Report, Severity};
-use serde_json::{Value, json};
 
 use crate::arguments::Doctor;
 use crate::print::{print, print_json};
-use crate::show::{printable, table};
+use crate::show::table;
 use crate::target::Target;
 use crate::{End, FOUND, NO_PROCESS, failed, report};
 
@@ -42,7 +42,7 @@ pub(crate) fn doctor(given: &Doctor, redlock: &Redlock) -> End {
         false => FOUND,
     };
     match given.json {
-        true => print_json(&to_json(&report), code),
+        true => print_json(report_json(&report, text_of), code),
         false => print(to_text(&report).as_bytes(), code),
     }
 }
@@ -99,34 +99,4 @@ fn to_text(report: &Report) -> String {
 fn text_of(finding: &Finding) -> String {
     let text = finding.to_string();
     printable(&text.replace("Options::restart_guard", "--restart-guard"))
-}
-
-fn to_json(report: &Report) -> Value {
-    let finding = |finding: &Finding| {
-        json!({
-            "severity": finding.severity().to_string(),
-            "code": finding.code(),
-            "node": finding.node(),
-            "text": text_of(finding),
-        })
-    };
-    let node = |(node, facts): (usize, &NodeFacts)| {
-        let micros =
-            |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        json!({
-            "node": node,
-            "address": printable(facts.address()),
-            "version": facts.version().map(printable),
-            "role": facts.role(),
-            "uptime_s": facts.uptime().map(|time| time.as_secs()),
-            "round_trip_us": facts.round_trip().map(micros),
-            "clock_offset_ms": facts.clock_offset(),
-        })
-    };
-    json!({
-        "checked": report.is_checked(),
-        "fit": report.is_fit(),
-        "findings": report.findings().map(finding).collect::<Value>(),
-        "nodes": report.nodes().enumerate().map(node).collect::<Value>(),
-    })
 }

@@ -30,7 +30,7 @@ pub(crate) fn give_up(
     let rest = job.at_least.saturating_sub(held);
     let trouble = match rest.is_zero() {
         true => "its release was not confirmed",
-        false => "it could not be prolonged for --at-least",
+        false => "its end could not be set for --at-least",
     };
     let (done, result) = channel();
     let give_up = move || {
@@ -83,7 +83,7 @@ pub(crate) fn say_lost() {
     report(format_args!("the lock was lost before COMMAND had ended"));
 }
 
-/// Leaves the lock to others in `rest`, or up to a ttl later.
+/// Leaves the lock to others in `rest`.
 fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
     let until = boot_time().saturating_add(rest);
     loop {
@@ -96,10 +96,11 @@ fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
         match result {
             Err(Error::Unavailable(_)) if lock.remaining() > 2 * PAUSE => thread::sleep(PAUSE),
             Err(lost @ Error::Lost(_)) => return Err(lost),
-            result => {
+            Err(error) => {
                 lock.leak();
-                return result;
+                return Err(error);
             }
+            Ok(()) => return lock.leak_for(rest),
         }
     }
 }

@@ -3,15 +3,14 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use redlock_sync::command::list as all;
+use redlock_sync::command::{escaped, kind, list as all, printable};
 use redlock_sync::{Holder, ListedLock, Listing, Redlock};
 use serde_json::{Value, json};
 
 use crate::arguments::List;
-use crate::inspect::kind;
 use crate::output::progress;
 use crate::print::{print, print_json};
-use crate::show::{escaped, milliseconds, printable, table, time};
+use crate::show::{milliseconds, table, time};
 use crate::{End, FOUND, UNAVAILABLE, failed, report};
 
 /// From this time on, progress is shown.
@@ -45,7 +44,7 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         (true, false) => 0,
     };
     let end = match given.json {
-        true => print_json(&to_json(&locks, &listing), code),
+        true => print_json(to_json(&locks, &listing), code),
         false => print(to_text(&locks, &listing).as_bytes(), code),
     };
     let problems = locks.iter().filter(|row| row.problem.is_some());

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::signal::{SigSet, Signal};
-
-use crate::show::printable;
+use redlock_sync::command::printable;
 
 /// The maximum of lines that wait to be written. More are dropped.
 const WAITING: usize = 4096;

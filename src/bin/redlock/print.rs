@@ -1,8 +1,7 @@
 //! Results, on standard output.
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Write, stdout};
-
-use serde_json::Value;
 
 use crate::{End, NO_PROCESS, report};
 
@@ -18,6 +17,6 @@ pub(crate) fn print(text: &[u8], code: u8) -> End {
     }
 }
 
-pub(crate) fn print_json(value: &Value, code: u8) -> End {
+pub(crate) fn print_json(value: impl Display, code: u8) -> End {
     print(format!("{value}\n").as_bytes(), code)
 }

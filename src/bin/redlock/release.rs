@@ -3,13 +3,14 @@
 use std::io::{BufRead, IsTerminal, stderr, stdin};
 use std::time::Duration;
 
+use redlock_sync::command::escaped;
 use redlock_sync::{Holder, LockState, Redlock};
 
 use crate::arguments::Release;
 use crate::inspect::{report_failures, shown};
 use crate::output::question;
 use crate::print::print;
-use crate::show::{escaped, shortened};
+use crate::show::shortened;
 use crate::{BUSY, End, FOUND, UNAVAILABLE, USAGE, failed, report};
 
 /// Where the answer to the question comes from.

@@ -60,9 +60,10 @@ impl Pair {
             0..10 => Action::Acquire(ttl),
             10..32 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
             32..54 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(true))),
-            54..60 => Action::Extend(ttl, ttl),
-            60..66 => Action::Release(Notify::None),
-            66..72 => Action::Release(Notify::First),
+            54..59 => Action::Extend(ttl, ttl),
+            59..63 => Action::Shorten(ttl),
+            63..67 => Action::Release(Notify::None),
+            67..72 => Action::Release(Notify::First),
             72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
             76..82 => Action::Release(Notify::FirstAndReserve(self.turn())),
             82..88 => Action::Fence(self.at_least()),
@@ -121,7 +122,8 @@ impl Pair {
                 let (channel, turn) = (self.some_channel(), self.turn());
                 Action::Dequeue(Arc::new(channel), turn, false)
             }
-            45..60 => Action::Extend(ttl, ttl),
+            45..54 => Action::Extend(ttl, ttl),
+            54..60 => Action::Shorten(ttl),
             60..64 => Action::Release(Notify::None),
             64..68 => Action::Release(Notify::First),
             68..72 => Action::Release(Notify::FirstBut(self.some_channel())),

@@ -6,6 +6,7 @@ use crate::prefix::Prefix;
 use crate::protocol::event::Event;
 use crate::protocol::fixtures::{MS, key, ttl};
 use crate::protocol::operation::Outcome;
+use crate::token::Token;
 
 /// One node, which was not connected yet.
 struct World {
@@ -244,4 +245,32 @@ fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
     assert!(for_good);
     let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
     assert!(!world.core.events.take().iter().any(notice));
+}
+
+#[test]
+fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
+    let extend = Action::Extend(ttl(60_000 * MS), ttl(60_000 * MS));
+    for (end, written) in [
+        (Action::Shorten(ttl(1000 * MS)), 1),
+        // It finds nothing behind that.
+        (Action::Release(Notify::First), 2),
+    ] {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"+OK\r\n");
+        assert!(world.core.answers.pop().is_some());
+        let mut submit = |action, key| world.core.submit(Op::new(action, key), 0, world.now);
+        let another = Key::new(Arc::from(&b"b"[..]), Token::from_bytes([9; 20]), None);
+        submit(extend.clone(), another);
+        submit(extend.clone(), key(b"a"));
+        submit(end.clone(), key(b"a"));
+        world.sent.clear();
+        world.next();
+        world.core.output(0, &mut world.sent, world.now);
+        let sent = String::from_utf8_lossy(&world.sent).into_owned();
+        assert_eq!(sent.matches("$5\r\n60000").count(), written, "{end:?}");
+        assert!(sent.contains("$1\r\nb\r\n"), "{end:?}");
+    }
 }

@@ -1,15 +1,19 @@
--- Compare and extend. Never creates a key (rule R11), and never shortens its time (rule R12).
+-- Compare and extend; or compare and shorten (rule R55). Never creates a key (rule R11). Extending never shortens its time
+-- (rule R12), and shortening never extends it.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the token
 -- ARGV[2]  the new ttl in ms
+-- ARGV[3]  1: shorten; or missing
 --
 -- Returns 1 if the token holds the lock, else 0.
 
 if string.sub(redis.call('GET', KEYS[1]) or '', 1, 20) ~= ARGV[1] then
   return 0
 end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
+-- Without an end it is -1.
+if ARGV[3] and (left < 0 or left > ttl) or not ARGV[3] and left < ttl then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 return 1

@@ -1,8 +1,9 @@
--- Compare and extend. Never adds a member (rule R11), and never shortens its time (rule R12).
+-- Compare and extend, or shorten, as EXTEND. Never adds a member (rule R11).
 --
 -- ARGV[1]  the token
 -- ARGV[2]  its member, as far as that is known
 -- ARGV[3]  the new ttl in ms
+-- ARGV[4]  1: shorten; or missing
 --
 -- Returns 1 + the slot (rule R48); 1 for a reader; 0 if the token holds nothing.
 
@@ -11,7 +12,8 @@ if not member then
   return 0
 end
 local failed
-if redis.call('ZSCORE', name, member) + 0 < now + ARGV[3] then
+local last, new = redis.call('ZSCORE', name, member) + 0, now + ARGV[3]
+if ARGV[4] and last > new or not ARGV[4] and last < new then
   failed = put(member, ARGV[3])
 end
 return failed or string.sub(member, 10, 12) + 1

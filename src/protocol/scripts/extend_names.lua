@@ -1,8 +1,9 @@
--- Compare and extend: all of the names, or none. Never creates a key (rule R11), and never shortens its time (rule R12).
+-- Compare and extend, or shorten: all of the names, or none. As EXTEND.
 --
 -- KEYS     the names
 -- ARGV[1]  the token
 -- ARGV[2]  the new ttl in ms
+-- ARGV[3]  1: shorten; or missing
 --
 -- Returns 1 if the token holds all of them, else 0.
 
@@ -11,8 +12,10 @@ for _, name in ipairs(KEYS) do
     return 0
   end
 end
+local ttl = tonumber(ARGV[2])
 for _, name in ipairs(KEYS) do
-  if redis.call('PTTL', name) < tonumber(ARGV[2]) then
+  local left = redis.call('PTTL', name)
+  if ARGV[3] and (left < 0 or left > ttl) or not ARGV[3] and left < ttl then
     redis.call('PEXPIRE', name, ARGV[2])
   end
 end

@@ -123,6 +123,8 @@ pub(super) enum Doing {
     /// Asks for a fencing token, since then.
     Fences(Held, Fencing, u64),
     Releases(Releasing),
+    /// Leaves a lock for a time.
+    Shortens(usize),
     Stopped,
 }
 
@@ -843,6 +845,7 @@ impl World {
             freed: None,
             alone: false,
             leaked: false,
+            shortened: false,
         });
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
@@ -981,13 +984,7 @@ impl World {
         if choice != 5 || self.conditions.prompt {
             return self.release(c, thread, held);
         }
-        if self.tokens[held.token].kind.is_plain() {
-            self.clients[c].here[usize::from(self.tokens[held.token].resource)] -= 1;
-        }
-        // From here on it believes in nothing.
-        self.beliefs.retain(|belief| belief.token != held.token);
-        self.tokens[held.token].leaked = true;
-        self.clients[c].threads[thread].doing = Doing::Idle(self.t);
+        self.leave(c, thread, held);
     }
 
     fn fence(
@@ -1068,6 +1065,7 @@ impl World {
                 self.fence(c, thread, (held, fencing, since), fenced);
             }
             Doing::Keeps(keeping) => self.renewed(c, thread, keeping, answer),
+            Doing::Shortens(token) => self.shortened(c, thread, token, &answer),
             Doing::Releases(releasing) => self.given_back(c, thread, releasing, answer),
             _ => self.violated(format!("client {c}: an answer without a caller")),
         }
@@ -1264,7 +1262,13 @@ impl World {
                 if let Some(op) = repair {
                     self.repairs(c, held.token, op);
                     if self.random.chance(30) {
-                        return self.release(c, thread, held);
+                        return match !self.quiet
+                            && !self.conditions.prompt
+                            && self.random.chance(30)
+                        {
+                            true => self.leave(c, thread, held),
+                            false => self.release(c, thread, held),
+                        };
                     }
                 }
             }

@@ -24,6 +24,7 @@ mod client;
 mod clocks;
 mod failover;
 mod kept;
+mod leave;
 mod network;
 mod server;
 mod subscription;
@@ -141,6 +142,8 @@ struct TokenHistory {
     alone: bool,
     /// Left to its ttl.
     leaked: bool,
+    /// A quorum has shortened it.
+    shortened: bool,
 }
 
 /// What a client believes to hold.
@@ -165,6 +168,7 @@ enum Count {
     Extended,
     Lost,
     Renewed,
+    Shortened,
     HeldTooLong,
     Reconnected,
     Unresponsive,
@@ -199,7 +203,7 @@ enum Count {
 }
 
 /// In the order of `Count`.
-const COUNTS: [Count; 40] = {
+const COUNTS: [Count; 41] = {
     use Count::*;
     [
         Events,
@@ -212,6 +216,7 @@ const COUNTS: [Count; 40] = {
         Extended,
         Lost,
         Renewed,
+        Shortened,
         HeldTooLong,
         Reconnected,
         Unresponsive,
@@ -661,6 +666,9 @@ impl World {
                     return Some(format!("node {node}: {resource} is left behind by {token}"));
                 }
             }
+        }
+        if let Some(token) = self.not_shortened() {
+            return Some(format!("{token} was shortened, and a quorum has it still"));
         }
         if self.probes_failed > 0 || self.probes == 0 {
             let (failed, all) = (self.probes_failed, self.probes);

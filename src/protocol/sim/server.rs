@@ -333,6 +333,8 @@ impl World {
             Command::Release(token, notifies) => self.release_on(node, token, notifies, args),
             Command::Extend(token) | Command::Fence(token) => {
                 let reply = self.ask(node, args, None);
+                // An extension that comes late may undo what has shortened the lock.
+                self.tokens[token].shortened &= args.last() == Some(&&b"1"[..]);
                 let own = self.beliefs.iter().find(|belief| belief.token == token);
                 let slot = own.and_then(|own| own.slot);
                 let extends = matches!(command, Command::Extend(_));

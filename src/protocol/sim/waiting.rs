@@ -653,7 +653,7 @@ impl World {
             }
             Doing::Keeps(keeping) => of(keeping.token()) == resource,
             Doing::Releases(releasing) => of(releasing.token) == resource,
-            Doing::Idle(_) | Doing::Stopped => false,
+            Doing::Idle(_) | Doing::Shortens(_) | Doing::Stopped => false,
         })
     }
 

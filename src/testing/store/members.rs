@@ -304,7 +304,7 @@ impl Run<'_> {
     }
 
     fn extend_member(&mut self, args: &[&[u8]]) -> Result<i64> {
-        let [lock, id, guess, ttl] = args[..] else {
+        let [lock, id, guess, ttl, ref shorten @ ..] = args[..] else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         let found = self.find_kind(lock)?;
@@ -312,7 +312,12 @@ impl Run<'_> {
             return Ok(0);
         };
         let ttl: i64 = needed(ttl)?;
-        if score < self.now() + ttl {
+        let end = self.now() + ttl;
+        let changes = match shorten {
+            [] => score < end,
+            _ => score > end,
+        };
+        if changes {
             self.put(lock, &member, ttl)?;
         }
         Ok(needed::<i64>(member.get(9..12).unwrap_or_default())? + 1)

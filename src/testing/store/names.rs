@@ -93,17 +93,14 @@ impl Run<'_> {
     }
 
     fn extend_names(&mut self, given: Given<'_>) -> Result<i64> {
-        let (names, [token, ttl]) = (given.keys, given.args) else {
+        let (names, [token, ttl, shorten @ ..]) = (given.keys, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if !names.iter().all(|name| self.has(name, token)) {
             return Ok(0);
         }
-        let ttl: i64 = needed(ttl)?;
         for name in names {
-            if self.pttl(name) < ttl {
-                self.pexpire(name, ttl)?;
-            }
+            self.change_end(name, needed(ttl)?, !shorten.is_empty())?;
         }
         Ok(1)
     }

@@ -72,17 +72,27 @@ impl Run<'_> {
     }
 
     fn extend(&mut self, given: Given<'_>) -> Result<i64> {
-        let (lock, [token, ttl]) = (given.lock()?, given.args) else {
+        let (lock, [token, ttl, shorten @ ..]) = (given.lock()?, given.args) else {
             return Err(NOT_ITS_ARGUMENTS);
         };
         if !self.holds(lock, token)? {
             return Ok(0);
         }
-        let ttl: i64 = needed(ttl)?;
-        if self.pttl(lock) < ttl {
+        self.change_end(lock, needed(ttl)?, !shorten.is_empty())?;
+        Ok(1)
+    }
+
+    /// A lock gets this ttl, unless that would shorten it; or only if it does.
+    pub(super) fn change_end(&mut self, lock: &[u8], ttl: i64, shortens: bool) -> Result<()> {
+        let left = self.pttl(lock);
+        let changes = match shortens {
+            true => (left < 0 || left > ttl) && !mutant(Mutant::DoNotShorten),
+            false => left < ttl,
+        };
+        if changes {
             self.pexpire(lock, ttl)?;
         }
-        Ok(1)
+        Ok(())
     }
 
     fn fence(&mut self, given: Given<'_>) -> Result<i64> {

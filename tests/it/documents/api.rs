@@ -134,6 +134,7 @@ fn every_function_has_its_signature() {
     let _: fn(&mut Lock, Duration) -> Result<(), Error> = Lock::extend;
     let _: fn(Lock) -> Result<(), Error> = Lock::release;
     let _: fn(Lock) = Lock::leak;
+    let _: fn(Lock, Duration) -> Result<(), Error> = Lock::leak_for;
     let _: fn(Lock, Duration) -> Result<KeptLock, Error> = Lock::keep_alive;
     let _: fn(
         &Redlock,

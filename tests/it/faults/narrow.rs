@@ -267,7 +267,18 @@ fn without_scripts_locks_are_compared_by_native_commands() {
             assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
             lock.release().unwrap();
             assert!(!server.exists("a"));
+            take(holder, "left").leak_for(TTL / 2).unwrap();
+            let left = server.command(&["PTTL", "left"]);
+            let left: i64 = redis::from_redis_value(left).unwrap();
+            assert!(left > 0 && left <= ms_of(TTL / 2), "{left}");
             // Another one's lock stays.
+            let shortened = take(holder, "a");
+            server.command(&["SET", "a", "another holder's", "PX", "60000"]);
+            let lost = shortened.leak_for(ms(1000));
+            assert!(matches!(lost, Err(Error::Lost(_))));
+            let left = redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
+            assert!(left > 30_000, "{left}");
+            server.command(&["DEL", "a", "left"]);
             let mut lost = take(holder, "a");
             server.command(&["SET", "a", "another holder's", "PX", "60000"]);
             assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));

@@ -123,6 +123,12 @@ fn every_way_to_hold_and_to_end_a_lock_is_told_once() {
     check("leak", &["acquired 1", "ended Leaked"], &|| {
         take(&redlock, "a").leak();
     });
+    check("leak for a time", &["acquired 1", "ended Leaked"], &|| {
+        take(&redlock, "a").leak_for(ms(5000)).unwrap();
+    });
+    check("leak for no time", released, &|| {
+        take(&redlock, "a").leak_for(ms(0)).unwrap();
+    });
     check("acquire", released, &|| {
         redlock.acquire("a", TTL).unwrap().release().unwrap();
     });
@@ -246,6 +252,16 @@ fn every_loss_is_told_once_and_before_the_end() {
     });
     check("expired, dropped", ended, &|| drop(expired()));
     check("expired, leaked", ended, &|| expired().leak());
+    check("expired, leaked for a time", ended, &|| {
+        assert!(matches!(expired().leak_for(ms(1)), Err(Error::Lost(_))));
+    });
+    check(
+        "taken, leaked for a time",
+        &["acquired 1", "lost Taken", "ended WasLost"],
+        &|| {
+            assert!(matches!(taken().leak_for(ms(5000)), Err(Error::Lost(_))));
+        },
+    );
     check("expired, asked, released", ended, &|| {
         let lock = expired();
         assert!(!lock.is_valid() && lock.ensure(ms(1)).is_err());

@@ -1,0 +1,188 @@
+//! What was found, in the words and the JSON of the command and of the C interface.
+
+use std::time::Duration;
+
+use crate::error::NodeErrors;
+use crate::json::Json;
+use crate::ops::check::{NodeFacts, Report};
+use crate::ops::findings::Finding;
+use crate::ops::holder::Holder;
+use crate::ops::inspect::Inspection;
+use crate::ops::literal::{escaped, printable};
+use crate::ops::state::{LockState, NodeState};
+
+/// As what a name is held: a lock,
+pub const LOCK: &str = "lock";
+/// read locks,
+pub const READERS: &str = "readers";
+/// or permits.
+pub const PERMITS: &str = "permits";
+
+/// What a holder has.
+pub fn kind(holder: &Holder) -> &'static str {
+    match (holder.slot(), holder.is_reader()) {
+        (Some(_), _) => PERMITS,
+        (None, true) => READERS,
+        (None, false) => LOCK,
+    }
+}
+
+/// The state of a lock, or what one node reports.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    /// It, in a word.
+    pub word: &'static str,
+    /// As what it is held.
+    pub kind: Option<&'static str>,
+    /// And how long each has it.
+    pub holders: Vec<(&'a Holder, Option<Duration>)>,
+    /// The outer `None`: there is nothing that could end.
+    pub remaining: Option<Option<Duration>>,
+    /// Why a node has failed.
+    pub error: Option<String>,
+}
+
+impl<'a> Seen<'a> {
+    fn new(word: &'static str, remaining: Option<Option<Duration>>) -> Seen<'a> {
+        Seen {
+            word,
+            kind: None,
+            holders: Vec::new(),
+            remaining,
+            error: None,
+        }
+    }
+
+    fn held(
+        kind: &'static str,
+        holders: impl Iterator<Item = (&'a Holder, Option<Duration>)>,
+    ) -> Seen<'a> {
+        let holders: Vec<_> = holders.collect();
+        let times = holders
+            .iter()
+            .map(|(_, left)| left.unwrap_or(Duration::MAX));
+        let last = times.max().filter(|last| *last != Duration::MAX);
+        Seen {
+            kind: Some(kind),
+            holders,
+            ..Seen::new("held", Some(last))
+        }
+    }
+
+    /// Of all nodes together.
+    pub fn of_lock(state: &'a LockState) -> Seen<'a> {
+        match state {
+            LockState::Held { .. } => Seen::held(LOCK, state.holders()),
+            LockState::Readers { .. } => Seen::held(READERS, state.holders()),
+            LockState::Permits { .. } => Seen::held(PERMITS, state.holders()),
+            LockState::Free => Seen::new("free", None),
+            LockState::Blocked { remaining } => Seen::new("blocked", Some(*remaining)),
+            LockState::Unknown => Seen::new("unknown", None),
+        }
+    }
+
+    /// Of one, at this address.
+    pub fn of_node(state: &'a NodeState, address: &str) -> Seen<'a> {
+        match state {
+            NodeState::Held { .. } => Seen::held(LOCK, state.holders()),
+            NodeState::Readers { .. } => Seen::held(READERS, state.holders()),
+            NodeState::Permits { .. } => Seen::held(PERMITS, state.holders()),
+            NodeState::Free => Seen::new("free", None),
+            NodeState::Foreign { remaining } => Seen::new("foreign", Some(*remaining)),
+            NodeState::Failed(errors) => Seen {
+                error: Some(cause(errors, address)),
+                ..Seen::new("failed", None)
+            },
+        }
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Json)> {
+        let holder = |(holder, left): &(&Holder, Option<Duration>)| {
+            Json::Object(vec![
+                ("holder", holder.fingerprint().to_string().into()),
+                ("label", holder.label().into()),
+                ("slot", holder.slot().into()),
+                ("remaining_ms", left.map(milliseconds).into()),
+            ])
+        };
+        let only = self.holders.first().filter(|_| self.kind == Some(LOCK));
+        let fingerprint = only.map(|(holder, _)| holder.fingerprint().to_string());
+        let label = only.and_then(|(holder, _)| holder.label());
+        vec![
+            ("state", self.word.into()),
+            ("kind", self.kind.into()),
+            ("holder", fingerprint.into()),
+            ("label", label.into()),
+            (
+                "remaining_ms",
+                self.remaining.flatten().map(milliseconds).into(),
+            ),
+            ("holders", self.holders.iter().map(holder).collect()),
+        ]
+    }
+}
+
+/// Without the address, which stands beside it.
+fn cause(errors: &NodeErrors, address: &str) -> String {
+    let causes: Vec<String> = errors.iter().map(|(_, cause)| cause.to_string()).collect();
+    let text = causes.join("; ");
+    let short = text.strip_prefix(&format!("{address}: "));
+    printable(short.unwrap_or(&text))
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn number(number: usize) -> Json {
+    u64::try_from(number).unwrap_or(u64::MAX).into()
+}
+
+/// A lock, and what each node says of it.
+pub(crate) fn inspection(name: &[u8], found: &Inspection) -> Json {
+    let node = |(node, address, state): (usize, &str, &NodeState)| {
+        let seen = Seen::of_node(state, address);
+        let mut fields = vec![
+            ("node", number(node)),
+            ("address", printable(address).into()),
+        ];
+        fields.extend(seen.fields());
+        fields.push(("error", seen.error.into()));
+        Json::Object(fields)
+    };
+    let mut fields = vec![("name", escaped(name).into())];
+    fields.extend(Seen::of_lock(&found.state()).fields());
+    fields.push(("nodes", found.nodes().map(node).collect()));
+    Json::Object(fields)
+}
+
+/// Whether the nodes are fit. `text`: of a finding.
+pub(crate) fn report(report: &Report, text: impl Fn(&Finding) -> String) -> Json {
+    let finding = |finding: &Finding| {
+        Json::Object(vec![
+            ("severity", finding.severity().to_string().into()),
+            ("code", finding.code().into()),
+            ("node", finding.node().map(number).unwrap_or(Json::Null)),
+            ("text", printable(&text(finding)).into()),
+        ])
+    };
+    let node = |(node, facts): (usize, &NodeFacts)| {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let uptime = facts.uptime().map(|time| time.as_secs());
+        Json::Object(vec![
+            ("node", number(node)),
+            ("address", printable(facts.address()).into()),
+            ("version", facts.version().map(printable).into()),
+            ("role", facts.role().into()),
+            ("uptime_s", uptime.into()),
+            ("round_trip_us", facts.round_trip().map(micros).into()),
+            ("clock_offset_ms", facts.clock_offset().into()),
+        ])
+    };
+    Json::Object(vec![
+        ("checked", report.is_checked().into()),
+        ("fit", report.is_fit().into()),
+        ("findings", report.findings().map(finding).collect()),
+        ("nodes", report.nodes().enumerate().map(node).collect()),
+    ])
+}
