@@ -11,7 +11,7 @@
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
-//! - `findings`: what is wrong with nodes, by their answers
+//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels)
 
 pub(crate) mod abandoned;
 pub(crate) mod break_lock;
@@ -22,4 +22,5 @@ pub(crate) mod inspect;
 pub(crate) mod list;
 pub(crate) mod query;
 pub(crate) mod scan;
+pub(crate) mod set;
 pub(crate) mod state;

@@ -55,6 +55,7 @@ mod faults {
     mod refill;
     mod refused;
     mod restart_guard;
+    mod sentinel;
     mod signals;
     mod silence;
     mod table;
