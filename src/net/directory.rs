@@ -1,7 +1,7 @@
 //! Where a node's master is: the only file that knows what a deployment is.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,6 +44,8 @@ impl Place {
                     .collect(),
                 shown: Mutex::new(given.to_string().into()),
                 next: AtomicUsize::new(0),
+                away: AtomicU64::new(0),
+                again: AtomicUsize::new(0),
                 silent: AtomicBool::new(false),
                 trust: trust.clone(),
                 credentials,
@@ -108,6 +110,13 @@ impl Place {
             Place::Set(set) => set.confirm(&found.address),
         }
     }
+
+    /// What is left to do when the answer is known, and may take its time.
+    pub(crate) fn after_confirming(&self) {
+        if let Place::Set(set) = self {
+            set.ask_again();
+        }
+    }
 }
 
 /// What sentinels know of a set.
@@ -120,6 +129,10 @@ pub(crate) struct Sentinels {
     shown: Mutex<Arc<str>>,
     /// Which one is asked first.
     next: AtomicUsize,
+    /// Those, as bits, that did not answer the last question: they are asked last.
+    away: AtomicU64,
+    /// Which of them is asked again.
+    again: AtomicUsize,
     /// That none answers was logged.
     silent: AtomicBool,
 }
@@ -186,8 +199,24 @@ impl Sentinels {
     /// The sentinels, beginning with the one whose turn it is, each with the number of those that are left, itself among them.
     fn in_turn(&self) -> impl Iterator<Item = (usize, u32)> {
         let (count, next) = (self.all.len(), self.next.load(Ordering::Relaxed));
-        let left = move |tried: usize| u32::try_from(count - tried).unwrap_or(u32::MAX);
-        (0..count).map(move |tried| (next.wrapping_add(tried) % count, left(tried)))
+        let rotated = (0..count).map(|tried| next.wrapping_add(tried) % count);
+        let (away, here): (Vec<usize>, Vec<usize>) = rotated.partition(|at| self.is_away(*at));
+        let left = (1..=u32::try_from(count).unwrap_or(u32::MAX)).rev();
+        here.into_iter().chain(away).zip(left)
+    }
+
+    fn is_away(&self, at: usize) -> bool {
+        self.away.load(Ordering::Relaxed) & bit(at) != 0
+    }
+
+    /// Asks one of those again that did not answer.
+    fn ask_again(&self) {
+        let away: Vec<usize> = (0..self.all.len()).filter(|at| self.is_away(*at)).collect();
+        let turn = self.again.fetch_add(1, Ordering::Relaxed);
+        if let Some(at) = away.get(turn % away.len().max(1)) {
+            // What it says does not matter here.
+            let _ = self.ask(*at, CONFIRM);
+        }
     }
 
     /// As a server of the set is shown.
@@ -203,6 +232,10 @@ impl Sentinels {
             return Err(Unknown::Name);
         };
         let asked = self.named(sentinel, until, timeout);
+        match asked {
+            Ok(_) => self.away.fetch_and(!bit(at), Ordering::Relaxed),
+            Err(_) => self.away.fetch_or(bit(at), Ordering::Relaxed),
+        };
         let Some((host, port)) = asked.map_err(Unknown::Failed)? else {
             return Err(Unknown::Name);
         };
@@ -314,6 +347,11 @@ impl Sentinels {
         }
         Ok(())
     }
+}
+
+/// There are at most 64 sentinels.
+fn bit(at: usize) -> u64 {
+    1 << (at % 64)
 }
 
 /// A sentinel's refusal, with what to do.

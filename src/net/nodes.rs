@@ -611,6 +611,10 @@ impl Question {
             .core
             .directory_said(self.node, self.found.at, Some(answer), now);
         self.nodes.announce(&mut state);
+        drop(state);
+        if let Some(place) = place {
+            place.after_confirming();
+        }
     }
 }
 

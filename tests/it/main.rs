@@ -56,6 +56,7 @@ mod faults {
     mod refused;
     mod restart_guard;
     mod sentinel;
+    mod sentinel_failovers;
     mod signals;
     mod silence;
     mod table;

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Redlock, redis};
 use support::sentinels::{NAME, Set, client};
 use support::*;
 
@@ -52,6 +52,56 @@ fn a_waiter_is_woken_by_a_release() {
         waiting.join().unwrap().release().unwrap();
         assert!(released.elapsed() < 5 * S, "{:?}", released.elapsed());
     });
+}
+
+/// A waiter subscribes to the new master, where its place in the queue has been replicated.
+#[test]
+fn a_waiter_is_woken_by_a_release_at_the_new_master() {
+    let mut set = Set::start(3);
+    let [holder, other] = [0, 1].map(|_| {
+        let patient = no_guard().retry_delay(40 * S, 40 * S).wait(60 * S);
+        client(&set.url(), patient)
+    });
+    let mut lock = take(&holder, "a");
+    std::thread::scope(|scope| {
+        let waiting = waiter(scope, || other.acquire("a", TTL).unwrap());
+        eventually("its place is replicated", || {
+            set.servers[1].exists("a") && set.servers[1].queued("a") == 1
+        });
+        set.servers[0].kill();
+        set.promotes();
+        let subscribed = || {
+            let channels = set.servers[1].command(&["PUBSUB", "CHANNELS", "redlock:*"]);
+            redis::from_redis_value::<Vec<String>>(channels).is_ok_and(|all| !all.is_empty())
+        };
+        eventually("it listens to the new master", subscribed);
+        eventually("it is extended there", || lock.extend(TTL).is_ok());
+        let released = Instant::now();
+        lock.release().unwrap();
+        waiting.join().unwrap().release().unwrap();
+        assert!(released.elapsed() < 10 * S, "{:?}", released.elapsed());
+    });
+}
+
+/// Without the guard: the key that was replicated shows that no other holder had it since.
+#[test]
+fn a_held_lock_goes_on_at_the_new_master() {
+    for by_hand in [false, true] {
+        let mut set = Set::start(3);
+        let [holder, other] = [0, 1].map(|_| set.client());
+        let mut lock = take(&holder, "a");
+        eventually("it is replicated", || set.servers[1].exists("a"));
+        match by_hand {
+            true => set.fail_over(),
+            false => set.servers[0].kill(),
+        }
+        set.has_failed_over();
+        eventually("it is extended", || lock.extend(TTL).is_ok());
+        assert!(lock.is_valid() && set.servers[1].exists("a"));
+        assert!(matches!(other.try_acquire("a", TTL), Ok(None)));
+        lock.release().unwrap();
+        assert!(!set.servers[1].exists("a"));
+    }
 }
 
 #[test]
@@ -165,6 +215,68 @@ fn of_three_sentinels_a_silent_and_a_dead_one_cost_nothing_but_time() {
     while since.elapsed() < 4 * S {
         redlock.acquire("a", TTL).unwrap().release().unwrap();
     }
+}
+
+/// The one that is silent is asked behind those that answer, also after a pause in which nothing was confirmed.
+#[test]
+fn a_silent_sentinel_does_not_delay_the_first_lock_after_a_pause() {
+    let set = Set::start(3);
+    let impatient = no_guard().node_timeout(ms(100));
+    let redlock = client(&set.url(), impatient);
+    set.sentinels[0].stop();
+    let lock_for = |time: Duration| {
+        let since = Instant::now();
+        while since.elapsed() < time {
+            redlock.acquire("a", TTL).unwrap().release().unwrap();
+        }
+    };
+    lock_for(5 * S);
+    for _ in 0..3 {
+        std::thread::sleep(5 * S / 2);
+        let lock = redlock.try_acquire("a", TTL).unwrap();
+        lock.unwrap().release().unwrap();
+    }
+    // It is asked again in time: then there is one that answers.
+    set.sentinels[0].resume();
+    lock_for(3 * S);
+    set.sentinels[1].stop();
+    set.sentinels[2].stop();
+    lock_for(3 * S);
+}
+
+/// They cannot say that there is another master, and a majority of them would have to agree on one.
+#[test]
+fn where_all_sentinels_are_silent_locks_go_on() {
+    let set = Set::start(3);
+    let redlock = set.client();
+    take(&redlock, "a").release().unwrap();
+    set.sentinels.iter().for_each(Server::stop);
+    let since = Instant::now();
+    while since.elapsed() < 6 * S {
+        redlock.acquire("a", TTL).unwrap().release().unwrap();
+    }
+}
+
+#[test]
+fn one_connection_is_left_to_the_master_and_none_to_a_sentinel() {
+    in_own_process(
+        "one_connection_is_left_to_the_master_and_none_to_a_sentinel",
+        || {
+            let set = Set::start(2);
+            let before = (open_files(), threads());
+            let redlock = set.client();
+            let since = Instant::now();
+            while since.elapsed() < 3 * S {
+                take(&redlock, "a").release().unwrap();
+            }
+            let (files, threads_before) = before;
+            eventually("one connection is left", || {
+                (open_files(), threads()) == (files + 1, threads_before)
+            });
+            drop(redlock);
+            eventually("nothing is left", || (open_files(), threads()) == before);
+        },
+    );
 }
 
 #[test]
