@@ -75,7 +75,7 @@ fn main() -> Result<ExitCode, AnyError> {
     };
     println!("{THREADS} threads × {INCREMENTS} increments of a file, {with} on:");
     for (node, url) in nodes.iter().enumerate() {
-        println!("  node {node}  {}", url.into_node()?.addr());
+        println!("  node {node}  {}", url.into_node()?);
     }
 
     let done = AtomicU32::new(0);

@@ -41,6 +41,7 @@ impl<'a> Acquirer<'a> {
         must_ask: bool,
     ) -> Acquirer<'a> {
         let (now, nodes) = (Point::now(), shared.driver.nodes());
+        nodes.takes_ttl(ttl);
         let fair = options.fair && kind.is_plain();
         let request = AcquireRequest {
             kind,
@@ -59,7 +60,7 @@ impl<'a> Acquirer<'a> {
             acquire: Claiming::new(
                 resource.clone(),
                 request,
-                nodes.peers().len(),
+                nodes.places().len(),
                 nodes.node_timeout,
                 Turn::new(nodes.node_timeout).duration(),
                 now,

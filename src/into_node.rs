@@ -3,10 +3,16 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::config_error::ConfigError;
-use crate::url;
+use crate::node_address::NodeAddress;
+use crate::{sentinel_url, url};
 
-/// What names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], or a host and
-/// a port. It cannot be implemented outside this crate.
+/// What names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a host and
+/// a port, or a [`NodeAddress`]. It cannot be implemented outside this crate.
+///
+/// A URL names a server (`redis://`, `rediss://`, `unix://`), or the master of a set that sentinels watch:
+/// `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, with `rediss+sentinel` for TLS to servers
+/// and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
+/// `sentinel_password` are for the sentinels. The URLs of sentinels of Lettuce, fred and others are taken, too.
 ///
 /// In a URL, user and password are percent-encoded: `%23` stands for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`,
 /// `%3F` for `?` and `%40` for `@`.
@@ -29,7 +35,7 @@ pub trait IntoNode: sealed::Node {
     /// let error = "127.0.0.1".into_node().unwrap_err();
     /// assert_eq!(error.to_string(), "it has no scheme: write redis://127.0.0.1");
     /// ```
-    fn into_node(self) -> Result<ConnectionInfo, ConfigError>;
+    fn into_node(self) -> Result<NodeAddress, ConfigError>;
 }
 
 /// One node ([`IntoNode`]), or an array, a `Vec` or any iterator of nodes. `Form` is for the compiler, which infers it.
@@ -39,7 +45,7 @@ pub trait IntoNode: sealed::Node {
 )]
 pub trait IntoNodes<Form>: sealed::Nodes<Form> {
     #[doc(hidden)]
-    fn into_nodes(self) -> Result<Vec<ConnectionInfo>, ConfigError>;
+    fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError>;
 }
 
 mod sealed {
@@ -60,7 +66,7 @@ pub struct Many;
 impl<T: IntoNode> sealed::Nodes<One> for T {}
 
 impl<T: IntoNode> IntoNodes<One> for T {
-    fn into_nodes(self) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError> {
         Ok(vec![numbered(0, self)?])
     }
 }
@@ -71,13 +77,13 @@ impl<T: IntoIterator> IntoNodes<Many> for T
 where
     T::Item: IntoNode,
 {
-    fn into_nodes(self) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError> {
         let nodes = self.into_iter().enumerate();
         nodes.map(|(i, node)| numbered(i, node)).collect()
     }
 }
 
-fn numbered(i: usize, node: impl IntoNode) -> Result<ConnectionInfo, ConfigError> {
+fn numbered(i: usize, node: impl IntoNode) -> Result<NodeAddress, ConfigError> {
     let named = |error| ConfigError::new(format!("node {i}: {error}"));
     node.into_node().map_err(named)
 }
@@ -87,8 +93,10 @@ macro_rules! urls {
         impl sealed::Node for $kind {}
 
         impl IntoNode for $kind {
-            fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
-                url::parse(self.as_ref())
+            fn into_node(self) -> Result<NodeAddress, ConfigError> {
+                let url: &str = self.as_ref();
+                let set = sentinel_url::parse(url);
+                set.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
             }
         }
     )*};
@@ -99,15 +107,23 @@ urls!(&str, &&str, String, &String);
 impl sealed::Node for ConnectionInfo {}
 
 impl IntoNode for ConnectionInfo {
-    fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
-        url::checked(self)
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
+        Ok(NodeAddress::server(url::checked(self)?))
+    }
+}
+
+impl sealed::Node for NodeAddress {}
+
+impl IntoNode for NodeAddress {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
+        Ok(self)
     }
 }
 
 impl sealed::Node for ConnectionAddr {}
 
 impl IntoNode for ConnectionAddr {
-    fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
         from_redis(self)
     }
 }
@@ -115,13 +131,14 @@ impl IntoNode for ConnectionAddr {
 impl<T: Into<String>> sealed::Node for (T, u16) {}
 
 impl<T: Into<String>> IntoNode for (T, u16) {
-    fn into_node(self) -> Result<ConnectionInfo, ConfigError> {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
         let (host, port) = self;
         from_redis(ConnectionAddr::Tcp(host.into(), port))
     }
 }
 
-fn from_redis(node: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+fn from_redis(node: impl IntoConnectionInfo) -> Result<NodeAddress, ConfigError> {
     let info = node.into_connection_info();
-    url::checked(info.map_err(|error| ConfigError::new(url::reason(&error.to_string())))?)
+    let info = info.map_err(|error| ConfigError::new(url::reason(&error.to_string())))?;
+    Ok(NodeAddress::server(url::checked(info)?))
 }

@@ -240,6 +240,8 @@ mod lock_value;
 mod lockable;
 /// Sockets, threads and clocks: what drives the protocol.
 mod net;
+/// Where a node is.
+mod node_address;
 /// Events, for a closure of the program.
 mod observe;
 /// What people and monitoring ask the nodes.
@@ -256,6 +258,8 @@ mod reentrant;
 mod renewals;
 /// What no text of a server may repeat.
 mod secret;
+/// The URL of a set that sentinels watch, and what is wrong with it.
+mod sentinel_url;
 /// A resource in a log line.
 mod shown;
 /// Poisoned mutexes, in one place.
@@ -280,6 +284,7 @@ pub use kept_lock::KeptLock;
 pub use lock::Lock;
 pub use lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};
 pub use lockable::Lockable;
+pub use node_address::NodeAddress;
 pub use observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};
 pub use ops::findings::{Finding, Severity};

@@ -132,7 +132,7 @@ impl Lock {
             limits: Limits {
                 extensions_left: options.max_extensions,
                 max_extensions: options.max_extensions,
-                restart_guard: options.restart_guard,
+                restart_guard: options.max_ttl(),
             },
             fencing_token: OnceLock::new(),
             announced: false,

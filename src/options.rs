@@ -33,6 +33,7 @@ pub struct Options {
     pub(crate) node_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_extensions: u32,
+    /// Zero: none, also where there would be one by default.
     pub(crate) restart_guard: Option<Duration>,
     pub(crate) fair: bool,
     pub(crate) label: Option<Label>,
@@ -138,7 +139,7 @@ impl Options {
     ///
     /// `max_ttl` is the longest ttl that *any* client uses on the same resources, extensions and renewals
     /// included, and all clients need this option with the same value. This client refuses longer ttls
-    /// ([`Error::Config`](crate::Error::Config)). From 3 ms to 100 years; zero: no guard.
+    /// ([`Error::Config`](crate::Error::Config)). From 3 ms to 100 years; zero: no guard for any node.
     ///
     /// What it costs: a restarted node does not vote for `max_ttl` (at least 1 s) plus up to two seconds. While no
     /// majority votes, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
@@ -147,7 +148,8 @@ impl Options {
     /// (`appendfsync always`) do not need it. It does not notice `FLUSHALL`, evicted keys, or a virtual machine
     /// that was reset to a snapshot.
     ///
-    /// Defaults to no guard, because a node of a new deployment cannot be distinguished from one that has forgotten
+    /// Where [sentinels](crate::guide::deployments) name the master the default is a guard for ttls of up to 30 s, with which
+    /// longer ones are allowed; zero switches it off. For a server by itself it is no guard, because a node of a new deployment cannot be distinguished from one that has forgotten
     /// everything: with the guard, the first start of a deployment has to wait as well.
     ///
     /// ```
@@ -160,7 +162,7 @@ impl Options {
     /// ```
     #[must_use]
     pub fn restart_guard(mut self, max_ttl: Duration) -> Options {
-        self.restart_guard = Some(max_ttl).filter(|max_ttl| !max_ttl.is_zero());
+        self.restart_guard = Some(max_ttl);
         self
     }
 
@@ -301,6 +303,11 @@ impl Options {
         self
     }
 
+    /// The longest ttl that the restart guard was told, if it was.
+    pub(crate) fn max_ttl(&self) -> Option<Duration> {
+        self.restart_guard.filter(|max_ttl| !max_ttl.is_zero())
+    }
+
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         trust::validate(&self.tls).map_err(ConfigError::new)?;
         let timeouts = [
@@ -314,7 +321,7 @@ impl Options {
                 )));
             }
         }
-        if let Some(max_ttl) = self.restart_guard {
+        if let Some(max_ttl) = self.max_ttl() {
             Ttl::new(max_ttl)
                 .map_err(|error| ConfigError::new(format!("restart_guard: {error}")))?;
         }

@@ -214,8 +214,8 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    has been up for this time. The value is the longest ttl that any client uses on the same resources. All
    clients need the same value; longer ttls are refused (CONFIG), and `INFO server` must be permitted. While
    no majority votes, operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how
-   long. See the guide under "operations". 0: none, the default; 3 to 3153600000000. A new value means
-   new connections. */
+   long. See the guide under "operations". 0: none for any node; 3 to 3153600000000. A new value means
+   new connections. Where it is not set there is none for servers, and one of 30000 for redis+sentinel://. */
 #define REDLOCK_OPTION_RESTART_GUARD_MS 7
 /* Whether a lock goes to the caller that has waited longest, across processes: 0, the default, or 1. Clients
    without the option go before those with it, so all that use the same resources should set the same

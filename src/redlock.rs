@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionAddr, ConnectionInfo};
+use redis::ConnectionAddr;
 
 use crate::acquire::Acquirer;
 use crate::clock::{self, Point};
@@ -11,9 +11,10 @@ use crate::config_error::ConfigError;
 use crate::error::{Error, NodeErrors};
 use crate::into_node::IntoNodes;
 use crate::lock::{Lock, Shared};
+use crate::net::directory::Place;
 use crate::net::nodes::Nodes;
-use crate::net::peer::Peer;
 use crate::net::trust;
+use crate::node_address::NodeAddress;
 use crate::observe::{Event, Observer};
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
@@ -21,7 +22,6 @@ use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
-use crate::text::address;
 use crate::token::Token;
 
 /// A resource is a Redis key. The maximum is far above what a name needs.
@@ -72,7 +72,8 @@ impl Redlock {
     /// Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
     /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
-    /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database) or a
+    /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database; or
+    /// [`redis+sentinel://`](crate::guide::deployments)) or a
     /// [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): see
     /// [`IntoNode`](crate::IntoNode). Connections speak RESP2, whatever a URL asks for.
     ///
@@ -92,11 +93,11 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn new<Form>(nodes: impl IntoNodes<Form>) -> Result<Redlock, Error> {
-        let infos = nodes.into_nodes()?;
-        check(&infos)?;
+        let nodes = nodes.into_nodes()?;
+        check(&nodes)?;
         let options = Options::default();
         Ok(Redlock {
-            family: Family::new(Nodes::new(infos, &options, Observer::default())),
+            family: Family::new(Nodes::new(nodes, &options, Observer::default())),
             options,
         })
     }
@@ -210,7 +211,7 @@ impl Redlock {
         kind: Kind,
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
-        let ttl = Ttl::within(ttl, self.options.restart_guard)?;
+        let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         let shared = self.shared();
         let began = shared.observer().begins();
         let (options, wait) = (&self.options, Duration::ZERO);
@@ -397,7 +398,7 @@ impl Redlock {
         (now, validity): (Point, Duration),
     ) -> Result<Lock, Error> {
         // A validity too short for a ttl is not an error: such a lock is about to be lost.
-        let ttl = Ttl::within(validity.max(Ttl::SHORTEST), self.options.restart_guard)?;
+        let ttl = Ttl::within(validity.max(Ttl::SHORTEST), self.options.max_ttl())?;
         let key = Key::new(resource, token, self.options.label.clone());
         let key = key.sent_to(NodeSet::ALL).of_kind(kind);
         let deadline = Deadline::new(now, validity);
@@ -449,8 +450,8 @@ impl Redlock {
     }
 
     /// The nodes as they were given.
-    pub(crate) fn peers(&self) -> &[Peer] {
-        self.family.shared.driver.nodes().peers()
+    pub(crate) fn places(&self) -> &[Place] {
+        self.family.shared.driver.nodes().places()
     }
 
     /// What earlier queries of this process have left behind.
@@ -486,7 +487,7 @@ impl Redlock {
         wait: Duration,
         keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
-        let ttl = Ttl::within(ttl, self.options.restart_guard)?;
+        let ttl = Ttl::within(ttl, self.options.max_ttl())?;
         let shared = self.shared();
         let began = shared.observer().begins();
         let (options, must_ask) = (&self.options, keep_trying.is_some());
@@ -573,11 +574,7 @@ impl Family {
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<String> = self
-            .peers()
-            .iter()
-            .map(|info| address(info.addr()))
-            .collect();
+        let addresses: Vec<_> = self.places().iter().map(Place::shown).collect();
         f.debug_struct("Redlock")
             .field("nodes", &addresses)
             .field("options", &self.options)
@@ -586,8 +583,8 @@ impl fmt::Debug for Redlock {
 }
 
 /// Checks that each node's vote counts once, and that this build can reach all nodes.
-fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
-    let count = infos.len();
+fn check(nodes: &[NodeAddress]) -> Result<(), ConfigError> {
+    let count = nodes.len();
     if count == 0 || count > MAX_NODES {
         let text = match count {
             0 => "no nodes given: at least 1 is needed, 3 or 5 are usual".to_owned(),
@@ -595,15 +592,14 @@ fn check(infos: &[ConnectionInfo]) -> Result<(), ConfigError> {
         };
         return Err(ConfigError::new(text));
     }
-    for (i, info) in infos.iter().enumerate() {
-        let address = address(info.addr());
-        if let Err(reason) = reachable(info.addr()) {
-            return Err(ConfigError::new(format!("node {i} ({address}) {reason}")));
+    for (i, node) in nodes.iter().enumerate() {
+        if let Err(reason) = reachable(node.info().addr()) {
+            return Err(ConfigError::new(format!("node {i} ({node}) {reason}")));
         }
-        let same = |other: &ConnectionInfo| other.addr() == info.addr();
-        if let Some(other) = infos.iter().take(i).position(same) {
+        let same = |other: &NodeAddress| other.is_same(node);
+        if let Some(other) = nodes.iter().take(i).position(same) {
             return Err(ConfigError::new(format!(
-                "nodes {other} and {i} have the same address {address}: its vote must count once"
+                "nodes {other} and {i} have the same address {node}: its vote must count once"
             )));
         }
     }

@@ -188,7 +188,7 @@ impl Reentrant {
         let Some(held) = found else {
             return Ok(None);
         };
-        let ttl = Ttl::within(ttl, self.redlock.options().restart_guard)?;
+        let ttl = Ttl::within(ttl, self.redlock.options().max_ttl())?;
         let entry = ReentrantLock { held };
         let left = entry.held.with(Lock::remaining)?;
         if left.is_zero() {

@@ -18,11 +18,12 @@ const SCHEMES: [&str; 7] = [
     "valkey+unix",
 ];
 const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each node as an item of its own, and a \
-    password before an @ (redis://user:password@host:port), with %2C, %3B or %20 for those in it";
+    password before an @ (redis://user:password@host:port), with %2C, %3B or %20 for those in it; sentinels are \
+    redis+sentinel://host,host/NAME";
 const NO_HOST: &str = "its host has characters that no host's name has: write redis://user:password@host:port, with : \
     and @ between them as they are, and an international name as punycode (xn--…)";
 const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
-const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
+pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
     and %40 for @ in it";
 
 /// The node that a URL names.
@@ -65,7 +66,7 @@ fn odd(address: &ConnectionAddr) -> Option<&'static str> {
 
 /// The name of a host, or an address, perhaps with its zone. (The redis crate writes international names as no name server
 /// knows them, unless they are given as punycode.)
-fn is_host(host: &str) -> bool {
+pub(crate) fn is_host(host: &str) -> bool {
     let (address, zone) = host.split_once('%').unwrap_or((host, "none"));
     is_name(host) || is_name(zone) && address.parse::<Ipv6Addr>().is_ok()
 }
@@ -76,7 +77,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Whether an unencoded `/`, `?` or `#` of a password has ended the host before its `@`.
-fn is_torn(url: &str) -> bool {
+pub(crate) fn is_torn(url: &str) -> bool {
     let (_, rest) = split_scheme(url.trim());
     let (_, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     !is_path(url) && behind.contains('@')
@@ -132,7 +133,7 @@ fn other_scheme(scheme: &str) -> Option<String> {
     }
     let has = |word: &str| scheme.split(['+', '-']).any(|part| part == word);
     Some(if has("sentinel") {
-        "Redis Sentinel is not supported yet: name the masters themselves, redis://host:port".into()
+        "sentinels are named so: write redis+sentinel://host:26379/NAME, with the name of the master".into()
     } else if has("cluster") {
         "Redis Cluster is not supported yet: take servers by themselves, redis://host:port".into()
     } else {
@@ -206,7 +207,7 @@ fn is_ipv4(authority: &str) -> bool {
 }
 
 /// With or without brackets, with or without a port.
-fn is_ipv6(authority: &str) -> bool {
+pub(crate) fn is_ipv6(authority: &str) -> bool {
     let parses = |text: &str| text.parse::<Ipv6Addr>().is_ok();
     match authority
         .strip_prefix('[')
@@ -253,10 +254,9 @@ mod tests {
             ("127.0.0.1", "it has no scheme: write redis://127.0.0.1"),
             ("u:p@127.0.0.1:1", "write redis://user:password@host:port"),
             (
-                "redis+sentinel://host/name",
-                "Redis Sentinel is not supported yet",
+                "sentinel://host/name",
+                "write redis+sentinel://host:26379/NAME",
             ),
-            ("rediss-sentinel://host/name", "Redis Sentinel is not"),
             ("redis+cluster://host", "Redis Cluster is not supported yet"),
             ("valkey-cluster://a,b", several),
             ("[::1]:6379", "brackets: write redis://[::1]:6379"),

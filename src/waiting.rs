@@ -42,7 +42,7 @@ impl Waiting {
             .ok()
             .map(|()| Channel::new(random));
         let rng = getrandom::u64().unwrap_or(1);
-        let queues = WaitQueues::new(nodes.peers().len(), channel, nodes.node_timeout, rng);
+        let queues = WaitQueues::new(nodes.places().len(), channel, nodes.node_timeout, rng);
         Waiting {
             queues: Mutex::new(queues),
             prefix: nodes.prefix.clone(),
@@ -147,9 +147,9 @@ impl Waiting {
 
     /// Subscribes to a node and receives its messages. Returns when `still_needed` has returned false.
     fn receive(&self, driver: &Weak<Driver>, node: usize) -> Result<(), Cause> {
-        let Some((info, timeout)) = driver.upgrade().and_then(|driver| {
+        let Some((place, timeout)) = driver.upgrade().and_then(|driver| {
             let nodes = driver.nodes();
-            Some((nodes.peers().get(node)?.clone(), nodes.connect_timeout))
+            Some((nodes.places().get(node)?.clone(), nodes.connect_timeout))
         }) else {
             return Ok(());
         };
@@ -157,7 +157,7 @@ impl Waiting {
             return Ok(());
         };
         let mut subscription =
-            Subscription::open(&info, &self.prefix.key(&channel.bytes()), timeout)?;
+            Subscription::open(&place, &self.prefix.key(&channel.bytes()), timeout)?;
         self.with(|queues| queues.subscribed(node, clock::instant()));
         while self.still_needed(node) {
             let Some(key) = subscription.receive()? else {

@@ -28,9 +28,10 @@ const BUFFER: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Locks,
-    /// With the restart guard: a witness of this age needs no second look.
+    /// With the restart guard: a witness of this age needs no second look. `needed`: without the guard there are no locks.
     GuardedLocks {
         seasoned: Duration,
+        needed: bool,
     },
     /// For notifications, or other questions. It needs neither INFO nor scripts.
     Messages,
@@ -171,28 +172,27 @@ impl Connection {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
         let (handshake, look) = replies.end()?;
-        let Purpose::GuardedLocks { seasoned } = purpose else {
+        let Purpose::GuardedLocks { seasoned, needed } = purpose else {
             return Ok(handshake);
         };
-        let first = Look::of(look, &handshake.secret)?;
-        self.find_witness((first, seasoned), handshake, reader, (until, timeout))
+        let found = self.find_witness((look, seasoned), &handshake, reader, (until, timeout));
+        with_witness(handshake, found, needed)
     }
 
-    /// What a new connection's server shows of the locks that it has granted.
+    /// What a new connection's server shows of the locks that it has granted, and how long it has been up.
     fn find_witness(
         &mut self,
-        (first, seasoned): (Look, Duration),
-        mut handshake: Handshake,
+        (look, seasoned): (Vec<Reply>, Duration),
+        handshake: &Handshake,
         reader: ReplyReader,
         time: (Instant, Duration),
-    ) -> Result<Handshake, Cause> {
+    ) -> Result<(Witness, Duration), Cause> {
+        let first = Look::of(look, &handshake.secret)?;
         let (witness, uptime) = match first.judge(seasoned) {
             Judged::Fits(witness, uptime) => (witness, uptime),
             Judged::LookAgain(first) => self.look_again(&first, reader, time)?,
         };
-        handshake.uptime = Some((uptime.ok_or(Cause::NoInfo)?, clock::instant()));
-        handshake.witness = Some(witness);
-        Ok(handshake)
+        Ok((witness, uptime.ok_or(Cause::NoInfo)?))
     }
 
     /// Sets the witness where that has to be, and sees what is there then.
@@ -225,6 +225,26 @@ impl Connection {
             }
         }
         first.again(replies, reader.secret())
+    }
+}
+
+/// `needed`: without a witness there is no connection.
+fn with_witness(
+    handshake: Handshake,
+    found: Result<(Witness, Duration), Cause>,
+    needed: bool,
+) -> Result<Handshake, Cause> {
+    match found {
+        Ok((witness, uptime)) => Ok(Handshake {
+            uptime: Some((uptime, clock::instant())),
+            witness: Some(witness),
+            ..handshake
+        }),
+        Err(Cause::NoInfo | Cause::NoWitness(_)) if !needed => Ok(Handshake {
+            unguarded: true,
+            ..handshake
+        }),
+        Err(cause) => Err(cause),
     }
 }
 

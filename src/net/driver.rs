@@ -47,7 +47,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(nodes: Nodes) -> Driver {
-        let few = nodes.peers().len() <= FEW_NODES;
+        let few = nodes.places().len() <= FEW_NODES;
         Driver {
             process: std::process::id(),
             nodes: Arc::new(nodes),
@@ -85,7 +85,7 @@ impl Driver {
     ///
     /// Each node has `connect_timeout`. What follows takes a few node timeouts at most.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
-        let (began, all) = (clock::instant(), self.nodes.peers().len());
+        let (began, all) = (clock::instant(), self.nodes.places().len());
         let until = began + self.nodes.connect_timeout;
         let before = self.nodes.connect_now();
         let mut answer = self.run(Op::ping());

@@ -7,6 +7,7 @@
 //! - `peer`: a node, and how it is reached
 //! - `tls`: TLS over a TCP socket
 //! - `connection`: any of them, connected and set up
+//! - `directory`: where a node's master is
 //! - `subscription`: a connection over which a node notifies this process of releases
 //! - `leader`: what the leading thread has, and the threads that wait for it
 //! - `report`: what is logged of the nodes, and what the observer is notified of
@@ -17,6 +18,7 @@
 pub(crate) mod connection;
 #[cfg(test)]
 mod differential;
+pub(crate) mod directory;
 pub(crate) mod driver;
 pub(crate) mod leader;
 #[cfg(not(feature = "tls-rustls"))]

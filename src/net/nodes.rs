@@ -4,35 +4,36 @@
 //! waited for or logged.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-use redis::ConnectionInfo;
 
 use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
+use crate::net::directory::Place;
 use crate::net::leader::{Leader, Submitter};
-use crate::net::peer::Peer;
 use crate::net::report;
 use crate::net::trust::Trust;
+use crate::node_address::NodeAddress;
 use crate::observe::Observer;
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::prefix::Prefix;
+use crate::protocol::address::Found;
 use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event;
-use crate::protocol::guard::Guard;
+use crate::protocol::guard::{self, Guard};
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::Answer;
-use crate::protocol::quorum::NodeSet;
+use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::sync::{lock, wait_until};
-use crate::text::address;
+use crate::text::human;
 use crate::tls::Tls;
 
 /// The nodes, as the leader and the workers share them.
 pub(crate) struct Nodes {
-    peers: Vec<Peer>,
+    places: Vec<Place>,
     /// What `trust` was made from.
     tls: Tls,
     trust: Trust,
@@ -41,7 +42,8 @@ pub(crate) struct Nodes {
     pub(crate) prefix: Prefix,
     pub(crate) observer: Observer,
     pub(crate) abandoned_threads: AbandonedThreads,
-    purpose: Purpose,
+    /// What the connections to each are for.
+    purposes: Vec<Purpose>,
     state: Mutex<State>,
     /// There is news for the leader or for a worker.
     changed: Condvar,
@@ -68,29 +70,27 @@ pub(crate) struct State {
 }
 
 impl Nodes {
-    pub(crate) fn new(infos: Vec<ConnectionInfo>, options: &Options, observer: Observer) -> Nodes {
-        let trust = Trust::new(&options.tls, &infos);
-        Nodes::with(infos, trust, options, observer)
+    pub(crate) fn new(nodes: Vec<NodeAddress>, options: &Options, observer: Observer) -> Nodes {
+        let trust = Trust::new(&options.tls, nodes.iter().map(NodeAddress::info));
+        Nodes::with(nodes, trust, options, observer)
     }
 
-    fn with(
-        infos: Vec<ConnectionInfo>,
-        trust: Trust,
-        options: &Options,
-        observer: Observer,
-    ) -> Nodes {
-        let addresses = infos.iter().map(|info| address(info.addr()).into());
+    fn with(nodes: Vec<NodeAddress>, trust: Trust, options: &Options, observer: Observer) -> Nodes {
+        let place = |given| Place::new(given, &trust, options.credentials.clone());
+        let places: Vec<Place> = nodes.into_iter().map(place).collect();
+        let guards = places
+            .iter()
+            .map(|place| guard(place, options, places.len()));
+        let guards: Vec<Option<Guard>> = guards.collect();
         let timeouts = Timeouts {
             node: options.node_timeout,
             connect: options.connect_timeout,
         };
-        let nodes = infos.len();
-        let guard = options.restart_guard;
-        let guard = guard.map(|max_ttl| Guard::new(max_ttl, nodes));
         let (prefix, rng) = (options.prefix.clone(), getrandom::u64().unwrap_or(1));
-        let none = || infos.iter().map(|_| None).collect();
+        let none = || places.iter().map(|_| None).collect();
         let leader = Leader::new(none());
-        let core = Core::new(addresses, timeouts, guard, prefix, rng, clock::instant());
+        let addresses = places.iter().map(Place::shown).zip(guards.iter().copied());
+        let core = Core::new(addresses, timeouts, prefix, rng, clock::instant());
         let state = State {
             core,
             handed_over: none(),
@@ -100,24 +100,26 @@ impl Nodes {
             after_group: false,
             is_logging: false,
             unobserved: VecDeque::new(),
-            outages: Some(vec![None; infos.len()]),
+            outages: Some(vec![None; places.len()]),
         };
-        let peer = |info| Peer::new(info, &trust, options.credentials.clone());
+        let needed = options.max_ttl().is_some();
+        let purpose = |guard: &Option<Guard>| match guard {
+            Some(guard) => Purpose::GuardedLocks {
+                seasoned: guard.seasoned(),
+                needed,
+            },
+            None => Purpose::Locks,
+        };
         Nodes {
             tls: options.tls.clone(),
-            peers: infos.into_iter().map(peer).collect(),
+            purposes: guards.iter().map(purpose).collect(),
+            places,
             trust,
             observer,
             abandoned_threads: AbandonedThreads::default(),
             node_timeout: options.node_timeout,
             connect_timeout: options.connect_timeout,
             prefix: options.prefix.clone(),
-            purpose: match guard {
-                Some(guard) => Purpose::GuardedLocks {
-                    seasoned: guard.seasoned(),
-                },
-                None => Purpose::Locks,
-            },
             state: Mutex::new(state),
             changed: Condvar::new(),
         }
@@ -125,17 +127,17 @@ impl Nodes {
 
     /// The same nodes, with nothing shared that changes: for other options, and for a forked child.
     pub(crate) fn afresh(&self, options: &Options) -> Nodes {
-        let infos = || self.peers.iter().map(|peer| &**peer);
+        let nodes: Vec<NodeAddress> = self.places.iter().map(Place::given).collect();
         let trust = match options.tls == self.tls {
             true => self.trust.clone(),
-            false => Trust::new(&options.tls, infos()),
+            false => Trust::new(&options.tls, nodes.iter().map(NodeAddress::info)),
         };
         let observer = self.observer.clone();
-        Nodes::with(infos().cloned().collect(), trust, options, observer)
+        Nodes::with(nodes, trust, options, observer)
     }
 
-    pub(crate) fn peers(&self) -> &[Peer] {
-        &self.peers
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -173,7 +175,8 @@ impl Nodes {
                 let events = state.core.events.take();
                 drop(state);
                 for (node, event, _) in &events {
-                    let guarded = matches!(self.purpose, Purpose::GuardedLocks { .. });
+                    let purpose = self.purposes.get(*node);
+                    let guarded = matches!(purpose, Some(Purpose::GuardedLocks { .. }));
                     report::log(&self.name(*node), event, guarded);
                 }
                 state = self.state();
@@ -189,8 +192,8 @@ impl Nodes {
         };
         while let Some((node, event, at)) = state.unobserved.pop_front() {
             drop(state);
-            if let (Some(since), Some(peer)) = (outages.get_mut(node), self.peers.get(node)) {
-                let address = address(peer.addr());
+            if let (Some(since), Some(place)) = (outages.get_mut(node), self.places.get(node)) {
+                let address = place.shown();
                 report::notify(&self.observer, (node, &address), &event, since, at);
             }
             state = self.state();
@@ -208,10 +211,29 @@ impl Nodes {
         }
     }
 
+    /// A ttl that is longer than a guard assumes which the program has not asked for is allowed.
+    pub(crate) fn takes_ttl(&self, ttl: Ttl) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        let guarded =
+            |purpose: &Purpose| matches!(purpose, Purpose::GuardedLocks { needed: false, .. });
+        let longest = guard::DEFAULT_TTL;
+        if ttl.duration() > longest
+            && self.purposes.iter().any(guarded)
+            && !WARNED.swap(true, Ordering::Relaxed)
+        {
+            say!(
+                warn,
+                "a ttl is longer than {}: for such locks a failover may make two holders (Options::restart_guard, on all \
+                 clients, with the longest ttl)",
+                human(longest)
+            );
+        }
+    }
+
     /// As log lines name it.
     pub(crate) fn name(&self, node: usize) -> String {
-        match self.peers.get(node) {
-            Some(info) => format!("node {node} ({})", address(info.addr())),
+        match self.places.get(node) {
+            Some(place) => format!("node {node} ({})", place.shown()),
             None => format!("node {node}"),
         }
     }
@@ -237,7 +259,7 @@ impl Nodes {
             self.announce(&mut state);
             let can_end = match next {
                 Next::Finished => return state,
-                Next::StartWorker { .. } => false,
+                Next::StartWorker { .. } | Next::Ask { .. } => false,
                 Next::Send { .. } => state.core.longest_waiting().is_some(),
                 Next::Recv { until, .. } | Next::Wait { until } => until > now,
             };
@@ -256,6 +278,7 @@ impl Nodes {
             }
             state = match next {
                 Next::StartWorker { node } => self.start_worker(leader, state, node),
+                Next::Ask { node, found } => self.ask(state, node, found),
                 Next::Wait { until } => {
                     state.leader_waits = true;
                     state = self.wait(state, until);
@@ -268,6 +291,26 @@ impl Nodes {
             };
             now = clock::instant();
         }
+    }
+
+    /// Another thread asks a node's directory whether the master is where it was.
+    fn ask<'a>(
+        self: &'a Arc<Nodes>,
+        state: MutexGuard<'a, State>,
+        node: usize,
+        found: Found,
+    ) -> MutexGuard<'a, State> {
+        drop(state);
+        let question = Question {
+            nodes: self.clone(),
+            node,
+            found,
+            answered: false,
+        };
+        let thread = std::thread::Builder::new().name(format!("redlock-find-{node}"));
+        // Without a thread it is asked again.
+        let _ = thread.spawn(move || question.ask());
+        self.state()
     }
 
     /// Writes to these nodes, the nearest first: it answers while the others are written to.
@@ -387,9 +430,9 @@ impl Nodes {
     }
 
     fn open(&self, node: usize) {
-        let info = self.peers.get(node).ok_or_else(missing_connection);
-        let opened =
-            info.and_then(|info| Connection::open(info, self.connect_timeout, self.purpose));
+        let place = self.places.get(node).zip(self.purposes.get(node));
+        let opened = place.ok_or_else(missing_connection);
+        let opened = opened.and_then(|(place, purpose)| place.open(self.connect_timeout, *purpose));
         let (mut connection, handshake) = match opened {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),
@@ -547,6 +590,59 @@ impl Drop for Worker<'_> {
             self.nodes.announce(&mut state);
         }
     }
+}
+
+/// What a node's directory is asked. If it cannot be, it is asked again.
+struct Question {
+    nodes: Arc<Nodes>,
+    node: usize,
+    found: Found,
+    answered: bool,
+}
+
+impl Question {
+    fn ask(mut self) {
+        let place = self.nodes.places.get(self.node);
+        let answer = place.map_or(Ok(()), |place| place.confirm(&self.found));
+        self.answered = true;
+        let mut state = self.nodes.state();
+        let now = clock::instant();
+        state
+            .core
+            .directory_said(self.node, self.found.at, Some(answer), now);
+        self.nodes.announce(&mut state);
+        drop(state);
+        if let Some(place) = place {
+            place.after_confirming();
+        }
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if !self.answered {
+            let mut state = self.nodes.state();
+            let now = clock::instant();
+            state
+                .core
+                .directory_said(self.node, self.found.at, None, now);
+            self.nodes.announce(&mut state);
+        }
+    }
+}
+
+/// How long a node gives no votes that may have forgotten locks. (A set may at any time.)
+fn guard(place: &Place, options: &Options, nodes: usize) -> Option<Guard> {
+    let default = place.is_set().then_some(guard::DEFAULT_TTL);
+    let max_ttl = match options.restart_guard {
+        None => default,
+        Some(_) => options.max_ttl(),
+    };
+    let guard = Guard::new(max_ttl?, nodes);
+    Some(match place.is_set() {
+        true => guard.of_set(),
+        false => guard,
+    })
 }
 
 /// The connection that should be here is not, since the nodes were closed.

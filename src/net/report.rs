@@ -40,6 +40,11 @@ pub(super) fn log(node: &str, event: &Event, guarded: bool) {
             "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
              order of arrival"
         ),
+        Event::Lacks(Lack::Guard) => say!(
+            warn,
+            "{node}: a failover may give a lock to two holders: the restart guard needs INFO (run_id, master_replid) and \
+             the key redlock:witness (GET, PTTL, SET)"
+        ),
         Event::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
     }
 }

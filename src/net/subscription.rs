@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
-use crate::net::peer::Peer;
+use crate::net::directory::Place;
 use crate::protocol::queue;
 use crate::protocol::resp::{self, Reply, ReplyReader};
 
@@ -23,12 +23,12 @@ pub(crate) struct Subscription {
 impl Subscription {
     /// Connects and subscribes, all within `timeout`.
     pub(crate) fn open(
-        info: &Peer,
+        place: &Place,
         channel: &[u8],
         timeout: Duration,
     ) -> Result<Subscription, Cause> {
         let until = clock::instant() + timeout;
-        let (mut connection, handshake) = Connection::open(info, timeout, Purpose::Messages)?;
+        let (mut connection, handshake) = place.open(timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();
         resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel]], None);
         connection.send(&bytes, until, clock::instant())?;

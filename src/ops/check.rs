@@ -2,15 +2,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{ConnectionAddr, ConnectionInfo};
+use redis::ConnectionAddr;
 
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::lockable::Lockable;
+use crate::net::directory;
 use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
 use crate::ops::query::Query;
+use crate::ops::set::remarks;
 use crate::prefix::Prefix;
 use crate::protocol::companions::Companion;
+use crate::protocol::guard::DEFAULT_TTL;
 use crate::protocol::kind::Kind;
 use crate::protocol::means::Means;
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
@@ -22,7 +25,6 @@ use crate::protocol::server_info::ServerInfo;
 use crate::protocol::vote::Vote;
 use crate::protocol::witness::WITNESS;
 use crate::redlock::{Redlock, checked};
-use crate::text::address;
 use crate::token::Token;
 
 /// How long the lock that the check takes stays at most.
@@ -61,6 +63,9 @@ impl Redlock {
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout`, and too few are left | it is; or the slowest is above half of that | |
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
+    /// | `sentinel` | | one does not answer, or names another master; the quorum is more than there are | one is given |
+    /// | `isolation` | | Sentinel without `min-replicas-to-write`, or `min-replicas-max-lag` is too long | |
+    /// | `guard` | | the guard that is on by default for sets cannot work | |
     /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, and for how long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
@@ -91,15 +96,29 @@ impl Redlock {
     fn check_kind(&self, probe: &Arc<[u8]>, kind: Kind) -> Result<Report, Error> {
         let key = Key::new(probe.clone(), Token::random()?, None).of_kind(kind);
         let key = key.sent_to(NodeSet::ALL);
-        let guard = self.options().restart_guard;
+        let guard = self.options().max_ttl();
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
-        let (_, node_timeout) = self.timeouts();
+        let (connect_timeout, node_timeout) = self.timeouts();
         let prefix = self.options().prefix.clone();
+        let default = self.options().restart_guard.is_none();
+        let default = default && self.places().iter().any(directory::Place::is_set);
+        let default_guard = default.then_some(DEFAULT_TTL);
+        let guarded = guard.or(default_guard).is_some();
         let answers = self.query(QUESTIONS, move |query| {
-            ask(query, guard.is_some(), (&key, &prefix), ttl)
+            ask(query, guarded, (&key, &prefix), ttl)
         });
-        let nodes = self.peers().iter().zip(answers);
-        let facts: Vec<Facts> = nodes.map(|(info, said)| facts(info, said)).collect();
+        let nodes = self.places().iter().zip(answers);
+        let facts = nodes.map(|(place, said)| {
+            let mut facts = facts(place, said);
+            if let Some(sentinels) = place.describe(connect_timeout) {
+                let said = facts.said.as_ref().ok();
+                let info = said.and_then(|said| said.info.as_ref().ok());
+                facts.remarks = remarks(&sentinels, info, said.and_then(|said| said.max_lag));
+                facts.default_guard = default_guard;
+            }
+            facts
+        });
+        let facts: Vec<Facts> = facts.collect();
         let rules = Rules {
             probe: &self.options().prefix.key(probe),
             prefix: self.options().prefix.as_str(),
@@ -131,7 +150,9 @@ impl Lockable {
     }
 }
 
-fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
+fn facts(node: &directory::Place, said: Result<Said, Cause>) -> Facts {
+    let given = node.given();
+    let info = given.info();
     let (plain, insecure) = match info.addr() {
         ConnectionAddr::TcpTls { insecure, .. } => (false, *insecure),
         _ => (true, false),
@@ -148,10 +169,12 @@ fn facts(info: &ConnectionInfo, said: Result<Said, Cause>) -> Facts {
         Said { place, ..said }
     });
     Facts {
-        address: address(info.addr()),
+        address: node.shown().to_string(),
         said,
         plain_password: plain && info.redis_settings().password().is_some(),
         insecure,
+        default_guard: None,
+        remarks: Vec::new(),
     }
 }
 
@@ -172,7 +195,12 @@ fn ask(
         &[b"PING"]
     };
     resp::pack(&mut bytes, &[witness], None);
-    let [info, config, witness] = query.ask(&bytes)?;
+    resp::pack(
+        &mut bytes,
+        &[&[b"CONFIG", b"GET", b"min-replicas-max-lag"]],
+        None,
+    );
+    let [info, config, witness, max_lag] = query.ask(&bytes)?;
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = clock_offset(query)?;
@@ -191,6 +219,14 @@ fn ask(
             },
             other => Err(refusal(other)),
         },
+        max_lag: match max_lag {
+            Reply::Array(items) => items.into_iter().next_back().and_then(|item| match item {
+                Reply::Bulk(value) => str::from_utf8(&value).ok()?.parse().ok(),
+                _ => None,
+            }),
+            _ => None,
+        }
+        .map(Duration::from_secs),
         witness: match witness {
             Reply::Error(text) if guarded => Some(Cause::refused(&text)),
             _ => None,

@@ -83,7 +83,14 @@ pub(crate) struct Facts {
     pub(crate) plain_password: bool,
     /// It is reached over TLS, and its certificate is not checked.
     pub(crate) insecure: bool,
+    /// Of a set, for which ttls the guard is on by default.
+    pub(crate) default_guard: Option<Duration>,
+    /// What is to be said of it besides.
+    pub(crate) remarks: Vec<Remark>,
 }
+
+/// A finding's severity, code and text.
+pub(crate) type Remark = (Severity, &'static str, String);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
@@ -92,6 +99,8 @@ pub(crate) struct Said {
     pub(crate) info: Result<ServerInfo, Cause>,
     /// How it syncs what it appends to its file, or why that is not known.
     pub(crate) appendfsync: Result<String, Cause>,
+    /// How long its replicas may be silent, if it says so.
+    pub(crate) max_lag: Option<Duration>,
     pub(crate) probe: Probe,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
@@ -162,8 +171,10 @@ pub(crate) struct Rules<'a> {
 
 impl Rules<'_> {
     /// How long the restart guard still keeps a server with this uptime from voting.
-    fn votes_in(&self, uptime: Duration) -> Duration {
+    fn votes_in(&self, uptime: Duration, default: Option<Duration>) -> Duration {
         let guard = self.guard.map(|max_ttl| Guard::new(max_ttl, 1));
+        let default = default.map(|max_ttl| Guard::new(max_ttl, 1).of_set());
+        let guard = guard.or(default);
         guard.map_or(Duration::ZERO, |guard| guard.left(uptime))
     }
 }
@@ -180,7 +191,7 @@ impl Facts {
         let info = said.info.as_ref().ok();
         let role = info.and_then(ServerInfo::role);
         let kept = match info.and_then(ServerInfo::uptime) {
-            Some(uptime) => !rules.votes_in(uptime).is_zero(),
+            Some(uptime) => !rules.votes_in(uptime, self.default_guard).is_zero(),
             None => rules.guard.is_some(),
         };
         let slow = median(&said.round_trips).is_some_and(|median| median > rules.node_timeout);
@@ -220,6 +231,9 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
     findings.versions();
     for (node, facts) in nodes.iter().enumerate() {
         findings.insecure(node, facts.insecure);
+        for (severity, code, text) in &facts.remarks {
+            findings.add(*severity, node, code, text.clone());
+        }
         if let Ok(said) = &facts.said {
             findings.latency(node, said);
             findings.plain_text(node, facts.plain_password, said);
@@ -229,6 +243,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
             if let Some(refused) = said.witness.as_ref().filter(|_| rules.guard.is_some()) {
                 findings.witness(node, refused);
             }
+            findings.default_guard(node, said);
             match &said.info {
                 Ok(info) => findings.info(node, info, said),
                 Err(refused) => findings.no_info(node, refused),
@@ -385,6 +400,25 @@ impl<'a> Findings<'a> {
             refused.without_advice()
         );
         self.add(self.no_vote, node, "rights", text);
+    }
+
+    /// The guard of a set does without what is missing, as long as the program has not asked for it.
+    fn default_guard(&mut self, node: usize, said: &Said) {
+        let is_on = self.has_default_guard(node) && self.rules.guard.is_none();
+        let refused = said.info.as_ref().err().or(said.witness.as_ref());
+        if let Some(refused) = refused.filter(|_| is_on) {
+            let text = format!(
+                "a failover may give a lock to two holders: the restart guard needs INFO and the key redlock:witness, and one \
+                 is refused ({}): permit both",
+                refused.without_advice()
+            );
+            self.add(Severity::Warning, node, "guard", text);
+        }
+    }
+
+    fn has_default_guard(&self, node: usize) -> bool {
+        let facts = self.nodes.get(node);
+        facts.is_some_and(|facts| facts.default_guard.is_some())
     }
 
     fn number_and_places(&mut self) {
@@ -544,7 +578,9 @@ impl<'a> Findings<'a> {
         self.persistence(node, info, said);
         self.clients(node, info);
         self.uptime(node, info);
-        if let Some(replicas @ 1..) = info.number("connected_slaves") {
+        // A set has some, and the guard is for that.
+        let is_guarded = self.has_default_guard(node);
+        if let Some(replicas @ 1..) = info.number("connected_slaves").filter(|_| !is_guarded) {
             let text = format!(
                 "it has {replicas} replicas: one that takes its place may not know of its locks. Nothing \
                  must fail over to them"
@@ -613,7 +649,8 @@ impl<'a> Findings<'a> {
             }
             (Some(_), _) => Some("appendonly is no".into()),
         };
-        if let Some(what) = forgets.filter(|_| self.rules.guard.is_none()) {
+        let is_guarded = self.rules.guard.is_some() || self.has_default_guard(node);
+        if let Some(what) = forgets.filter(|_| !is_guarded) {
             let text = format!(
                 "{what}, so a restart may forget locks: Options::restart_guard on all clients, or appendonly \
                  yes with appendfsync always"
@@ -657,7 +694,8 @@ impl<'a> Findings<'a> {
             }
             return;
         };
-        let (left, up) = (self.rules.votes_in(uptime), human(uptime));
+        let default = self.nodes.get(node).and_then(|facts| facts.default_guard);
+        let (left, up) = (self.rules.votes_in(uptime, default), human(uptime));
         if !left.is_zero() {
             let text = format!(
                 "it was started {up} ago, and gives no votes for {} more: until then it may have \
@@ -728,6 +766,7 @@ mod tests {
                 place: Place::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
                 info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
+                max_lag: None,
                 probe: Probe::Passed,
                 beside: None,
                 witness: None,
@@ -736,6 +775,8 @@ mod tests {
             }),
             plain_password: false,
             insecure: false,
+            default_guard: None,
+            remarks: Vec::new(),
         };
         (0..count).map(one).collect()
     }

@@ -1,16 +1,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ConnectionInfo;
-
 use crate::error::{Cause, Error, NodeError, NodeErrors};
 use crate::lock_value;
+use crate::net::directory::Place;
 use crate::ops::holder::Holder;
 use crate::ops::state::{LockState, NodeState, decide};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::INSPECT;
 use crate::redlock::{Redlock, checked};
-use crate::text::address;
 
 const _: () = assert!(
     lock_value::LONGEST == 93 && lock_value::LONGEST_MEMBER == 105,
@@ -53,20 +51,16 @@ impl Redlock {
             let [reply] = query.ask(&look)?;
             seen(reply)
         });
-        let nodes = self.peers().iter().zip(answers).enumerate();
-        let nodes = nodes.map(|(node, (info, answer))| inspected(node, info, answer));
+        let nodes = self.places().iter().zip(answers).enumerate();
+        let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
         Ok(Inspection {
             nodes: nodes.collect(),
         })
     }
 }
 
-fn inspected(
-    node: usize,
-    info: &ConnectionInfo,
-    answer: Result<NodeState, Cause>,
-) -> (String, NodeState) {
-    let address = address(info.addr());
+fn inspected(node: usize, place: &Place, answer: Result<NodeState, Cause>) -> (String, NodeState) {
+    let address = place.shown().to_string();
     let state = answer.unwrap_or_else(|cause| {
         let error = NodeError {
             node,

@@ -14,7 +14,6 @@ use crate::ops::scan::{Key, Page, What, scan};
 use crate::prefix::Prefix;
 use crate::protocol::quorum::{NodeSet, majority};
 use crate::redlock::Redlock;
-use crate::text::address;
 
 /// The time for a page, in node timeouts: it is two questions, four where there are sets, and more to answer than for a lock.
 const TIMEOUTS: u32 = 4;
@@ -72,7 +71,7 @@ pub(crate) fn list(
         let text = "the pattern is empty, and matches nothing: \"*\" matches all keys";
         return Err(Error::config(text));
     }
-    let nodes = redlock.peers().len();
+    let nodes = redlock.places().len();
     let (_, node_timeout) = redlock.timeouts();
     let mut found = Found::new(nodes);
     let mut keys = 0;
@@ -110,8 +109,8 @@ pub(crate) fn list(
         found.look_again(answers);
     }
     let address = |(node, cause): (&usize, &Cause)| {
-        let peer = redlock.peers().get(*node);
-        let address = peer.map_or_else(String::new, |peer| address(peer.addr()));
+        let place = redlock.places().get(*node);
+        let address = place.map_or_else(String::new, |place| place.shown().to_string());
         (*node, address, cause.clone())
     };
     Ok(Listing {

@@ -11,7 +11,7 @@
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
-//! - `findings`: what is wrong with nodes, by their answers
+//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels)
 //! - `literal`, `seen`: what was found, in the words and the JSON of the command and of C
 
 pub(crate) mod abandoned;
@@ -29,4 +29,5 @@ pub(crate) mod scan;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub, dead_code))]
 pub(crate) mod seen;
+pub(crate) mod set;
 pub(crate) mod state;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::clock;
 use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
-use crate::net::peer::Peer;
+use crate::net::directory::Place;
 use crate::ops::abandoned::AbandonedThreads;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{Reply, ReplyReader};
@@ -35,11 +35,11 @@ pub(crate) struct Query {
 impl Query {
     /// Connects within `timeout`; from then on there is `time` for all questions.
     pub(crate) fn open(
-        info: &Peer,
+        place: &Place,
         timeout: Duration,
         time: (Duration, u32),
     ) -> Result<Query, Cause> {
-        let (connection, handshake) = Connection::open(info, timeout, Purpose::Messages)?;
+        let (connection, handshake) = place.open(timeout, Purpose::Messages)?;
         Ok(Query {
             connection,
             reader: ReplyReader::new(handshake.secret),
@@ -182,11 +182,11 @@ impl Redlock {
             answers: BTreeMap::new(),
         };
         let (ask, (sender, reports)) = (Arc::new(ask), channel());
-        let peers = self.peers().iter().enumerate();
-        for (node, peer) in peers.filter(|(node, _)| nodes.has(*node)) {
-            let (ask, peer) = (ask.clone(), peer.clone());
+        let places = self.places().iter().enumerate();
+        for (node, place) in places.filter(|(node, _)| nodes.has(*node)) {
+            let (ask, place) = (ask.clone(), place.clone());
             threads.start(node, sender.clone(), move |send| {
-                ask(&mut Query::open(&peer, connect, time)?, send)
+                ask(&mut Query::open(&place, connect, time)?, send)
             });
         }
         threads.collect(&reports, part);

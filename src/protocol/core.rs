@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeErrors};
 use crate::prefix::Prefix;
+use crate::protocol::address::Found;
 use crate::protocol::confirm::{Confirm, Confirmation};
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
+use crate::protocol::means::Lack;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, Node, NodeTask, Timeouts};
 use crate::protocol::notified::NotifiedElsewhere;
@@ -47,6 +49,11 @@ pub(crate) enum Next {
     Recv {
         node: usize,
         until: Instant,
+    },
+    /// Whether the node's address is still that of its master: another thread asks the directory.
+    Ask {
+        node: usize,
+        found: Found,
     },
     /// For news of the workers.
     Wait {
@@ -78,14 +85,14 @@ pub(crate) struct Core<W> {
 
 impl<W> Core<W> {
     pub(crate) fn new(
-        addresses: impl Iterator<Item = Arc<str>>,
+        addresses: impl Iterator<Item = (Arc<str>, Option<Guard>)>,
         timeouts: Timeouts,
-        guard: Option<Guard>,
         prefix: Prefix,
         seed: u64,
         now: Instant,
     ) -> Core<W> {
-        let nodes: Vec<Node> = addresses.map(|address| Node::new(address, guard)).collect();
+        let node = |(address, guard)| Node::new(address, guard);
+        let nodes: Vec<Node> = addresses.map(node).collect();
         Core {
             reader: Reader::new(nodes.len(), now),
             nodes,
@@ -121,6 +128,7 @@ impl<W> Core<W> {
         View {
             nodes: self.nodes.len(),
             connected: self.connected_nodes(),
+            unconfirmed: self.which(|node| node.wire().address.is_unconfirmed()),
             slow: self.reader.slow(),
             same_server: self.nodes.iter().filter_map(Node::cause).any(is_same),
             replies_flowing: self.reader.replies_flowing(),
@@ -202,6 +210,7 @@ impl<W> Core<W> {
 
     pub(crate) fn next(&mut self, now: Instant) -> Next {
         let overdue = now.checked_sub(self.timeouts.node);
+        self.look_at_masters(now);
         loop {
             let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
@@ -232,6 +241,9 @@ impl<W> Core<W> {
             if !send.is_empty() {
                 return self.send(send, now);
             }
+            if let Some(next) = self.ask(&wants, now) {
+                return next;
+            }
             // Its releases are written by now.
             if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
                 return Next::StartWorker { node };
@@ -255,6 +267,47 @@ impl<W> Core<W> {
             }
             return Next::Wait { until: wants.ends };
         }
+    }
+
+    /// Looks which nodes may not be masters any more, and leaves those that are not (rule R43).
+    fn look_at_masters(&mut self, now: Instant) {
+        for at in 0..self.nodes.len() {
+            let connected = self.nodes[at].is_connected();
+            let address = &mut self.nodes[at].wire_mut().address;
+            address.update(now);
+            if let Some(cause) = connected.then(|| address.take_moved()).flatten() {
+                self.sever(at, cause, now);
+            }
+        }
+    }
+
+    /// A directory is asked while its node is in use.
+    fn ask(&mut self, wants: &Wants, now: Instant) -> Option<Next> {
+        let is_due = |node: &Node| node.is_connected() && node.wire().address.is_due(now);
+        let node = self
+            .nodes
+            .iter()
+            .position(|node| wants.master && is_due(node))?;
+        let found = self.nodes[node].wire_mut().address.ask(now)?;
+        Some(Next::Ask { node, found })
+    }
+
+    /// What the directory said of a node's address, when it was asked at that time; `None`: it could not be asked.
+    pub(crate) fn directory_said(
+        &mut self,
+        at: usize,
+        asked: Instant,
+        answer: Option<Result<(), Cause>>,
+        now: Instant,
+    ) {
+        let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
+        node.wire_mut().address.answered(asked, answer);
+        node.wire_mut().address.update(now);
+        if node.is_connected() {
+            let operations = self.operations.open_mut();
+            operations.for_each(|operation| operation.give_time_to(at, timeout, now));
+        }
+        self.news = true;
     }
 
     /// What the operations under way want, with those that are done taken out.
@@ -871,6 +924,8 @@ impl<W> Core<W> {
         self.events.push(at, event, now);
         let lack = self.nodes[at].wire().handshake.means.lack();
         self.events.lacks(at, lack, now);
+        let unguarded = self.nodes[at].wire().handshake.unguarded;
+        self.events.lacks(at, unguarded.then_some(Lack::Guard), now);
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }

@@ -13,6 +13,8 @@ use crate::protocol::mutants::{Mutant, mutant};
 /// `uptime_in_seconds` may be too large by this.
 const RESOLUTION: Duration = Duration::from_secs(1);
 
+/// For the longest ttl where none is given, and a server may take a master's place at any time.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// For how long the master before this one may go on granting locks.
 const MARGIN: Duration = Duration::from_secs(5);
 
@@ -71,6 +73,14 @@ impl Guard {
             resolution: RESOLUTION,
             margin: MARGIN,
             only: nodes == 1,
+        }
+    }
+
+    /// Where a server may be promoted and restarted at once, its uptime shows less.
+    pub(crate) fn of_set(self) -> Guard {
+        Guard {
+            resolution: self.resolution.saturating_add(self.margin),
+            ..self
         }
     }
 
@@ -255,6 +265,24 @@ mod tests {
             let votes = Guard::new(30 * S, nodes).votes(None, &start);
             assert_eq!((votes.held, votes.all), (at + held * S, at + all * S));
         }
+    }
+
+    /// A server that was promoted and restarted right after looks as if it had always been the master.
+    #[test]
+    fn a_server_of_a_set_is_calm_when_the_one_before_has_ended_too() {
+        let at = crate::clock::instant();
+        let guard = Guard::new(30 * S, 1).of_set();
+        for (uptime, held, all) in [(0, 6, 36), (5, 1, 31), (6, 0, 30), (36, 0, 0)] {
+            let start = ServerStart {
+                run_id: None,
+                uptime: uptime * S,
+                at,
+                witness: None,
+            };
+            let votes = guard.votes(None, &start);
+            assert_eq!((votes.held, votes.all), (at + held * S, at + all * S));
+        }
+        assert_eq!(guard.seasoned(), 35 * S);
     }
 
     #[test]

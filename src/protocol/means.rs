@@ -54,11 +54,13 @@ pub(crate) enum Delete {
     Ex,
 }
 
-/// What waiters have to do without.
+/// What has to be done without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     Scripts,
     Queues,
+    /// The restart guard, where the program has not asked for it.
+    Guard,
 }
 
 /// How commands are sent.

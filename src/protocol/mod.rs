@@ -14,6 +14,7 @@
 //! - `queue`: the processes that wait for a lock which another one holds, on the nodes
 //! - `backoff`, `random`: pauses
 //! - `wire`: one connection, and the replies that are to come
+//! - `address`: whether a connection still leads to the node's master
 //! - `outbox`: the releases that a node is still to be sent
 //! - `guard`: whether a server may have forgotten locks (`witness`: what it shows of that; `proof`: which answers count)
 //! - `node`: one node, over all its connections, and what its worker does
@@ -36,6 +37,7 @@
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod acquire;
+pub(crate) mod address;
 pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod claims;

@@ -758,6 +758,9 @@ impl Node {
         let soon = now + connect_timeout;
         if let Some(handshake) = self.reconnect.take_made() {
             self.reconnect.at = Some(soon);
+            if let Some(found) = &handshake.found {
+                self.address = found.address.clone();
+            }
             self.server.connected(&handshake);
             self.wire = Wire::new(handshake);
             return NodeTask::Adopt;

@@ -11,6 +11,7 @@ use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
+use crate::protocol::proof::Proof;
 use crate::protocol::queue::{Channel, LockInfo, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
 use crate::protocol::script::{Action, Key};
@@ -245,6 +246,8 @@ pub(crate) struct View {
     /// How many there are.
     pub(crate) nodes: usize,
     pub(crate) connected: NodeSet,
+    /// Those of them that may not be the master any more (rule R43).
+    pub(crate) unconfirmed: NodeSet,
     /// Nodes that did not answer while they were waited for.
     pub(crate) slow: NodeSet,
     /// Two nodes are one server (rule R1).
@@ -439,13 +442,27 @@ impl<W> Operation<W> {
 
     // ---- where it is sent
 
+    /// Its answers count only if a master gives them (rule R43).
+    pub(crate) fn needs_master(&self) -> bool {
+        self.op.action.needs() != Proof::None
+    }
+
+    /// Nodes that it can be sent to.
+    fn connected(&self, view: &View) -> NodeSet {
+        match self.needs_master() {
+            true => view.connected.without(view.unconfirmed),
+            false => view.connected,
+        }
+    }
+
     /// Nodes that it is to be sent to now.
     pub(crate) fn to_send(&self, view: &View, now: Instant) -> NodeSet {
         let same_server = view.same_server && self.is_acquire();
         if self.phase != Phase::Open || self.is_late(now) || same_server {
             return NodeSet::EMPTY;
         }
-        let new = view.connected.without(self.sent_to).and(self.op.nodes);
+        let connected = self.connected(view);
+        let new = connected.without(self.sent_to).and(self.op.nodes);
         if self.is_release() || self.op.only_write {
             // A release is also sent where it has failed already.
             return new;
@@ -469,7 +486,8 @@ impl<W> Operation<W> {
 
     /// Nodes that are not connected, and could vote if they were.
     pub(crate) fn absent(&self, view: &View) -> NodeSet {
-        let known = view.connected.or(self.sent_to).or(self.votes.tally.voted());
+        let connected = self.connected(view);
+        let known = connected.or(self.sent_to).or(self.votes.tally.voted());
         NodeSet::first(view.nodes).without(known)
     }
 

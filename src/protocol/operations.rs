@@ -110,6 +110,8 @@ pub(crate) struct Wants {
     /// When the first operation's time is over.
     pub(crate) ends: Instant,
     pub(crate) open: bool,
+    /// The answers to one of them count only if a master gives them.
+    pub(crate) master: bool,
 }
 
 impl Wants {
@@ -121,6 +123,7 @@ impl Wants {
             lacking: NodeSet::EMPTY,
             ends,
             open: false,
+            master: false,
         }
     }
 
@@ -133,6 +136,7 @@ impl Wants {
         view: &View,
     ) {
         self.open = true;
+        self.master |= operation.needs_master();
         self.send = self.send.or(to_send);
         if operation.is_open() {
             self.owing = self.owing.or(operation.owing());

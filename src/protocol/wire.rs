@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Cause;
 use crate::prefix::Prefix;
+use crate::protocol::address::{Address, Found};
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::proof::{Answered, Proof, Proofs};
@@ -36,6 +37,10 @@ pub(crate) struct Handshake {
     pub(crate) uptime: Option<(Duration, Instant)>,
     /// With the restart guard.
     pub(crate) witness: Option<Witness>,
+    /// Where a directory has named the server.
+    pub(crate) found: Option<Found>,
+    /// The server refuses what the restart guard needs, and the guard is not needed.
+    pub(crate) unguarded: bool,
     /// The server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
     pub(crate) means: Means,
@@ -116,6 +121,7 @@ pub(crate) struct Wire {
     /// The scripts, among those that are loaded with their first call, whose texts were sent.
     loaded: u32,
     alone: Alone,
+    pub(crate) address: Address,
 }
 
 impl Wire {
@@ -123,6 +129,7 @@ impl Wire {
         Wire {
             reader: ReplyReader::new(std::mem::take(&mut handshake.secret)),
             proofs: Proofs::new(handshake.witness.take()),
+            address: Address::new(handshake.found.clone()),
             handshake,
             ..Wire::default()
         }

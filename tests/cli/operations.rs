@@ -443,6 +443,49 @@ fn doctor_ends_with_1_for_a_fault_and_if_strict_for_a_warning() {
     );
 }
 
+/// Beside another node: the commas of a set separate its sentinels.
+#[test]
+fn a_set_is_locked_shown_and_examined() {
+    let (set, server) = (sentinels::Set::start(3), Server::with_args(&GOOD));
+    let both = format!("{},{}", set.url(), server.url());
+    let run_with = |nodes: &str, more: &[&str]| {
+        let (code, out, err) = run(&mut command(nodes, more));
+        assert_eq!(code, 0, "{more:?}: {out}{err}");
+        out
+    };
+    let inspect = [REDLOCK, "inspect", "--json", "a"];
+    let locked = [&["run", "--restart-guard", "0", "a"], &inspect[..]].concat();
+    let shown: Value = serde_json::from_str(&run_with(&both, &locked)).unwrap();
+    let at = format!("{} at 127.0.0.1:{}", sentinels::NAME, set.servers[0].port());
+    assert_eq!(shown["nodes"][0]["address"], at, "{shown}");
+    let doctor = |guard: &[&str]| {
+        let (_, out, err) = run(&mut command(
+            &set.url(),
+            &[&["doctor", "--json"], guard].concat(),
+        ));
+        let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+        let mut found = findings(&report);
+        found.retain(|(severity, ..)| severity != "note");
+        found
+    };
+    let isolation = finding("warning", "isolation", 0);
+    let young = finding("fault", "uptime", 0);
+    assert_eq!(doctor(&[]), [young, isolation.clone()]);
+    let [forgets, fails_over] = ["persistence", "replicas"].map(|code| finding("warning", code, 0));
+    assert_eq!(
+        doctor(&["--restart-guard", "0"]),
+        [isolation.clone(), forgets.clone(), fails_over.clone()]
+    );
+    for server in &set.servers {
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        server.command(&["CONFIG", "SET", "min-replicas-max-lag", "6"]);
+    }
+    assert_eq!(doctor(&["--restart-guard", "0"]), [forgets, fails_over]);
+    set.sentinels[2].stop();
+    let codes = doctor(&[]).into_iter().map(|(_, code, _)| code);
+    assert_eq!(codes.collect::<Vec<_>>(), ["uptime", "sentinel"]);
+}
+
 #[test]
 fn doctor_knows_the_longest_ttl_from_the_restart_guard() {
     let servers = Server::several(1);

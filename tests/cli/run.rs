@@ -521,7 +521,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             "",
             64,
             &[
-                "REDLOCK_NODES, URL 2: it has no scheme (redis://)",
+                "REDLOCK_NODES, URL 1: it has a comma",
                 "redis://user:password@host:port",
             ],
         ),
@@ -570,7 +570,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             "redis://a:6379,password=hunter2=,ssl=True",
             "",
             64,
-            &["REDLOCK_NODES, URL 2: it has no scheme", "write %2C"],
+            &["REDLOCK_NODES, URL 1: it has a comma", "with %2C"],
         ),
         (
             &[],
@@ -620,13 +620,27 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
                 "redis://user:password@host:port",
             ],
         ),
-        // The comma in it makes three of one.
+        // A set is one item, and so is a URL behind it.
         (
             &[],
-            "redis://user:1,hunter2,3@host",
+            &format!("redis+sentinel://u:hunter2@h,,h2/m,{url}"),
             "",
             64,
-            &["REDLOCK_NODES, URL 3", "write %2C"],
+            &["REDLOCK_NODES, URL 1: it has a comma without a host"],
+        ),
+        (
+            &[],
+            "redis://a,redis+sentinel://u:hunter2@h,h2",
+            "",
+            64,
+            &["REDLOCK_NODES, URL 2: it has no name of a master"],
+        ),
+        (
+            &["--node", "redis+sentinel://h/m?sentinel_password=hunter2"],
+            "",
+            "",
+            64,
+            &["--node, URL 1", "ps shows"],
         ),
         (
             &["--node", secret],

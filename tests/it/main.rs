@@ -56,6 +56,8 @@ mod faults {
     mod refill;
     mod refused;
     mod restart_guard;
+    mod sentinel;
+    mod sentinel_failovers;
     mod signals;
     mod silence;
     mod table;

@@ -24,6 +24,7 @@ pub mod certificates;
 pub mod fake;
 pub mod processes;
 pub mod relay;
+pub mod sentinels;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -73,6 +74,8 @@ pub struct Server {
     /// Its port is one for TLS.
     certificate: Option<Certificate>,
     args: Vec<String>,
+    /// It is a sentinel, and begins with this configuration.
+    sentinel: Option<String>,
     dir: TempDir,
 }
 
@@ -118,11 +121,21 @@ impl Server {
     }
 
     fn with(certificate: Option<Certificate>, args: &[&str]) -> Server {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Server::started(certificate, args, None)
+    }
+
+    fn started(
+        certificate: Option<Certificate>,
+        args: Vec<String>,
+        sentinel: Option<String>,
+    ) -> Server {
         let mut server = Server {
             child: None,
             port: 0,
             certificate,
-            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            args,
+            sentinel,
             dir: TempDir::new(),
         };
         for _ in 0..20 {
@@ -163,11 +176,20 @@ impl Server {
             None => "--port",
         };
         let tls = self.certificate.as_ref().map(|one| one.args(self.dir()));
-        let child = Command::new(&binary)
+        let mut command = Command::new(&binary);
+        match &self.sentinel {
+            Some(configuration) => {
+                let file = self.dir.path().join("sentinel.conf");
+                std::fs::write(&file, configuration).unwrap();
+                command.arg(file).arg("--sentinel")
+            }
+            None => command.args(["--save", "", "--appendonly", "no"]),
+        };
+        let child = command
             .args(tls.iter().flatten())
             .args([port, &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--daemonize", "no"])
             .args([
                 "--dir",
                 self.dir.path().to_str().unwrap(),
@@ -388,11 +410,23 @@ pub fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(Server::url).collect()
 }
 
+/// The nodes of a list. Those of a set have commas, too.
+fn items(list: &str) -> Vec<String> {
+    let mut items: Vec<String> = Vec::new();
+    for part in list.split(',') {
+        match items.last_mut().filter(|_| !part.contains("://")) {
+            Some(last) => last.extend([",", part]),
+            None => items.push(part.to_owned()),
+        }
+    }
+    items
+}
+
 /// For examples: the nodes named in `REDLOCK_NODES=url,url,…`, or as many private servers as asked
 /// for. Nodes that were given are not ours to stop or kill, so no `Server` comes with them.
 pub fn given_or_private(count: usize) -> (Vec<Server>, Vec<String>) {
     match std::env::var("REDLOCK_NODES") {
-        Ok(nodes) => (Vec::new(), nodes.split(',').map(str::to_owned).collect()),
+        Ok(nodes) => (Vec::new(), items(&nodes)),
         Err(_) => {
             let servers = Server::several(count);
             let nodes = urls(&servers);

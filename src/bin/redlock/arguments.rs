@@ -301,9 +301,18 @@ pub(crate) struct Waiting {
 /// Not for those that take no lock: they count no votes.
 #[derive(Args)]
 pub(crate) struct Votes {
-    /// A node gives no votes until it has been up for this time: the longest ttl that any client uses
+    /// A node gives no votes until it has been up for this time: the longest ttl that any client uses. 0: none [default:
+    /// 30s for redis+sentinel://, else none]
     #[arg(long, value_name = "TIME")]
     pub(crate) restart_guard: Option<Time>,
+}
+
+impl Votes {
+    /// The longest ttl, if there is a limit.
+    fn longest(&self) -> Option<Duration> {
+        let longest = self.restart_guard.as_ref().map(|time| time.0);
+        longest.filter(|longest| !longest.is_zero())
+    }
 }
 
 const TIMES: &str = "TIME is a number of seconds, or has a unit: 500ms 30s 5m 1h 1d";
@@ -360,7 +369,7 @@ impl Run {
             max_hold.min(LONGEST),
         )
         .map_err(|error| format!("{error} (--max-hold)"))?;
-        if let Some(Time(longest)) = self.votes.restart_guard {
+        if let Some(longest) = self.votes.longest() {
             // It is the ttl that the key is left with.
             within("--at-least", at_least, Duration::ZERO, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
@@ -413,7 +422,7 @@ impl Throttle {
             return Err("--fence is for COMMAND, and there is none".into());
         }
         within("--every", self.every.0, SHORTEST, LONGEST)?;
-        if let Some(Time(longest)) = self.votes.restart_guard {
+        if let Some(longest) = self.votes.longest() {
             within("--every", self.every.0, SHORTEST, longest)
                 .map_err(|error| format!("{error} (--restart-guard)"))?;
         }

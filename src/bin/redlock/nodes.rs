@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use redlock_sync::redis::{ConnectionAddr, ConnectionInfo};
-use redlock_sync::{IntoNode, Options, Redlock, Tls};
+use redlock_sync::{IntoNode, NodeAddress, Options, Redlock, Tls};
 
 use crate::arguments::{Nodes, Votes, within};
 use crate::label::label;
@@ -55,12 +54,11 @@ fn client(
     given: &Nodes,
     votes: &Votes,
     place: &str,
-    nodes: Vec<ConnectionInfo>,
+    nodes: Vec<NodeAddress>,
 ) -> Result<(Redlock, Options), String> {
-    let is_over_tls = |node: &ConnectionInfo| matches!(node.addr(), ConnectionAddr::TcpTls { .. });
     let files = [&given.cacert, &given.cert, &given.key];
     if (files.iter().any(|file| file.is_some()) || given.sni.is_some())
-        && !nodes.iter().any(is_over_tls)
+        && !nodes.iter().any(NodeAddress::is_over_tls)
     {
         return Err(format!(
             "--cacert, --cert, --key and --sni are for nodes at rediss://, and {place} names none"
@@ -99,7 +97,7 @@ impl Surroundings {
 }
 
 /// Where they stand, and the nodes.
-fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<ConnectionInfo>), String> {
+fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<NodeAddress>), String> {
     for (name, time) in [
         ("--node-timeout", given.node_timeout.0),
         ("--connect-timeout", given.connect_timeout.0),
@@ -121,10 +119,7 @@ fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<Connection
         Some(urls) => urls.to_str().ok_or(format!("{VARIABLE} is not UTF-8"))?,
         None => "",
     };
-    let urls: Vec<&str> = urls
-        .split(|separator: char| separator == ',' || separator.is_whitespace())
-        .filter(|url| !url.is_empty())
-        .collect();
+    let urls = items(urls);
     if !urls.is_empty() {
         return Ok((VARIABLE.into(), from_variable(&urls)?));
     }
@@ -138,7 +133,32 @@ fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<Connection
     }
 }
 
-fn from_variable(urls: &[&str]) -> Result<Vec<ConnectionInfo>, String> {
+/// A comma separates two URLs only before a scheme: sentinels have commas between them. So has a password, perhaps.
+fn items(urls: &str) -> Vec<&str> {
+    let mut items = Vec::new();
+    for word in urls.split_whitespace() {
+        let mut rest = word;
+        while let Some((at, _)) = rest
+            .match_indices(',')
+            .find(|(at, _)| begins_url(rest, at + 1))
+        {
+            items.push(rest.get(..at).unwrap_or_default());
+            rest = rest.get(at + 1..).unwrap_or_default();
+        }
+        items.push(rest.trim_end_matches(','));
+    }
+    items.retain(|url| !url.is_empty());
+    items
+}
+
+fn begins_url(text: &str, at: usize) -> bool {
+    let text = text.get(at..).unwrap_or_default();
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(is_part)
+}
+
+fn from_variable(urls: &[&str]) -> Result<Vec<NodeAddress>, String> {
     // A comma in a password has made two of one, or there are parameters behind it: they are not shown.
     let has_none = |url: &str| !url.contains("://");
     let torn = |number: usize| {
@@ -158,11 +178,11 @@ fn from_variable(urls: &[&str]) -> Result<Vec<ConnectionInfo>, String> {
     (1..).zip(urls).map(one).collect()
 }
 
-fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
+fn from_flags(urls: &[String]) -> Result<Vec<NodeAddress>, String> {
     let one = |(i, url): (usize, &String)| {
         let place = format!("--node, URL {}", i + 1);
         let info = node(url, format_args!("{place}"))?;
-        match has_password(&info) {
+        match info.has_password() {
             true => Err(format!(
                 "{place} has a password, which ps shows to every user: put it into a file for --nodes-file, or \
                  into {VARIABLE}"
@@ -173,7 +193,7 @@ fn from_flags(urls: &[String]) -> Result<Vec<ConnectionInfo>, String> {
     urls.iter().enumerate().map(one).collect()
 }
 
-fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>), String> {
+fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<NodeAddress>), String> {
     let place = format!("{named_by} {}", path.display());
     let (mode, bytes) = read(path, WITHIN).map_err(|error| format!("{place}: {error}"))?;
     let nodes = parse(&place, mode, bytes)?;
@@ -185,7 +205,7 @@ fn from_file(named_by: &str, path: &Path) -> Result<(String, Vec<ConnectionInfo>
 
 /// The package installs it without nodes, which is as if it were not there. It counts for every user, so no other user
 /// may be able to replace the nodes in it.
-fn from_default_file(path: &Path) -> Result<(String, Vec<ConnectionInfo>), String> {
+fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> {
     let place = path.display().to_string();
     let nodes = match read(path, WITHIN) {
         Ok((mode, _)) if mode & 0o022 != 0 => {
@@ -208,7 +228,7 @@ fn from_default_file(path: &Path) -> Result<(String, Vec<ConnectionInfo>), Strin
 }
 
 /// The nodes in a file's text.
-fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<ConnectionInfo>, String> {
+fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<NodeAddress>, String> {
     let text = String::from_utf8(bytes);
     let text = text.map_err(|_| format!("{place}: not UTF-8"))?;
     let mut nodes = Vec::new();
@@ -218,7 +238,7 @@ fn parse(place: &str, mode: u32, bytes: Vec<u8>) -> Result<Vec<ConnectionInfo>, 
             continue;
         }
         let info = node(line, format_args!("{place}, line {number}"))?;
-        if has_password(&info) {
+        if info.has_password() {
             private(mode, &format!("{place}, line {number} has a password"))?;
         }
         nodes.push(info);
@@ -330,13 +350,9 @@ fn read(path: &Path, within: Duration) -> io::Result<(u32, Vec<u8>)> {
     Ok((mode, bytes))
 }
 
-fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<ConnectionInfo, String> {
+fn node(url: &str, place: std::fmt::Arguments<'_>) -> Result<NodeAddress, String> {
     let node = url.into_node();
     node.map_err(|error| format!("{place}: {error}"))
-}
-
-fn has_password(info: &ConnectionInfo) -> bool {
-    info.redis_settings().password().is_some()
 }
 
 #[cfg(test)]

@@ -22,9 +22,9 @@ impl World {
             node: 50 * MS,
             connect: 1000 * MS,
         };
-        let addresses = std::iter::once(Arc::from("x"));
+        let addresses = std::iter::once((Arc::from("x"), None));
         World {
-            core: Core::new(addresses, timeouts, None, Prefix::default(), 1, now),
+            core: Core::new(addresses, timeouts, Prefix::default(), 1, now),
             now,
             sent: Vec::new(),
         }
@@ -273,4 +273,89 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
         assert_eq!(sent.matches("$5\r\n60000").count(), written, "{end:?}");
         assert!(sent.contains("$1\r\nb\r\n"), "{end:?}");
     }
+}
+
+/// A connection to a server that a directory has named, and the time since that was asked.
+fn found_before(since: Duration) -> World {
+    let mut world = World::new();
+    let found = Found {
+        address: "m at h:1".into(),
+        at: world.now,
+    };
+    world.begin_to_connect();
+    let handshake = Handshake {
+        means: crate::protocol::means::Means::ALL,
+        found: Some(found),
+        ..Handshake::default()
+    };
+    assert!(world.core.connected(0, Ok(handshake), world.now));
+    let tasks = [(); 2].map(|()| world.core.task(0, world.now));
+    assert!(matches!(tasks, [NodeTask::Adopt, NodeTask::Reconnected]));
+    world.now += since;
+    world
+}
+
+/// What the leader does once it has looked what is here.
+fn next_but_reads(world: &mut World) -> Next {
+    loop {
+        match world.next() {
+            Next::Recv { until, .. } if until == world.now => {
+                world.core.received(0, Ok(&[]), world.now);
+            }
+            next => return next,
+        }
+    }
+}
+
+#[test]
+fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
+    for (since, asks, sends) in [
+        (Duration::ZERO, false, true),
+        (999 * MS, false, true),
+        (1000 * MS, true, true),
+        (2000 * MS, true, true),
+        (2001 * MS, true, false),
+    ] {
+        let mut world = found_before(since);
+        // Nothing is asked while the node is not in use.
+        assert!(matches!(next_but_reads(&mut world), Next::Finished));
+        world.acquire();
+        let mut next = next_but_reads(&mut world);
+        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        if sends {
+            world.core.output(0, &mut world.sent, world.now);
+            next = next_but_reads(&mut world);
+        }
+        assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
+        if !sends {
+            assert!(matches!(next_but_reads(&mut world), Next::Wait { .. }));
+            // It is time that the acquire has for its answer.
+            let asked = world.now;
+            world.now += 40 * MS;
+            let said = Some(Ok(()));
+            world.core.directory_said(0, asked, said, world.now);
+            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_release_waits_for_no_directory() {
+    let mut world = found_before(5000 * MS);
+    let op = Op::new(Action::Release(Notify::First), key(b"a"));
+    world.core.submit(op, 0, world.now);
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+}
+
+#[test]
+fn another_address_ends_the_connection() {
+    let mut world = found_before(5000 * MS);
+    world.acquire();
+    assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
+    let moved = Some(Err(Cause::Moved("h:2".into())));
+    world.core.directory_said(0, world.now, moved, world.now);
+    let next = world.core.next(world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    assert!(world.sent.is_empty());
 }

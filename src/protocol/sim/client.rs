@@ -186,8 +186,8 @@ impl Client {
         let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         let rng = random.next();
-        let addresses = (0..nodes).map(|_| Arc::from("x"));
         let guard = guarded.then(|| guard(nodes));
+        let addresses = (0..nodes).map(|_| (Arc::from("x"), guard));
         let timeouts = Timeouts {
             node: node_timeout,
             connect: Duration::from_micros(CONNECT_TIMEOUT),
@@ -201,7 +201,6 @@ impl Client {
             core: Core::new(
                 addresses,
                 timeouts,
-                guard,
                 Prefix::default(),
                 random.next(),
                 clocks.start(),
@@ -416,6 +415,7 @@ impl World {
             }
             Next::Recv { node, until } => self.clients[c].driver.leader = Leader::Recv(node, until),
             Next::Wait { until } => self.clients[c].driver.leader = Leader::Waits(until),
+            Next::Ask { .. } => unreachable!("no server here is named by a directory"),
             Next::Finished => {
                 self.clients[c].driver.leader = Leader::None;
                 if self.clients[c].core.wants_confirmer() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redlock_sync::{
     ConfigError, Credentials, Ending, Error, Event, Finding, Fingerprint, Holder, Inspection,
-    IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, Lockable, LostReason, NodeErrors,
-    NodeFacts, NodeState, Options, Problem, RandomError, Redlock, Report, Severity, Tls, Token,
-    redis,
+    IntoNode, KeptLock, ListedLock, Listing, Lock, LockState, Lockable, LostReason, NodeAddress,
+    NodeErrors, NodeFacts, NodeState, Options, Problem, RandomError, Redlock, Report, Severity,
+    Tls, Token, redis,
 };
 
 fn sendable<T: Send + Sync + 'static>() {}
@@ -58,7 +58,9 @@ fn every_item_has_its_bounds() {
     cloned::<Fingerprint>();
     cloned::<Report>();
     cloned::<Finding>();
+    cloned::<NodeAddress>();
     cloned::<NodeFacts>();
+    shown::<NodeAddress>();
     cloned::<Severity>();
     shown::<Holder>();
     shown::<Fingerprint>();
@@ -186,6 +188,10 @@ fn one_node_or_several_are_given_in_any_form() {
     Redlock::new(["unix:///run/redis.sock?db=1&user=u&pass=p"]).unwrap();
     Redlock::new(["redis://a/0"].map(|url| url.into_connection_info().unwrap())).unwrap();
     Redlock::new("redis://a/0".into_node().unwrap()).unwrap();
+    let node: NodeAddress = "redis+sentinel://:p@a,b/m".into_node().unwrap();
+    assert!(node.has_password() && !node.is_over_tls());
+    assert!(node.connection_info().is_none());
+    Redlock::new(node).unwrap();
 }
 
 #[test]

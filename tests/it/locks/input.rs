@@ -64,7 +64,7 @@ fn what_is_no_url_of_a_node_is_named_by_its_index_with_the_right_form() {
         ("::1", "write redis://[::1]"),
         ("redis://host/x", "write redis://host:port/database"),
         ("redis://:hunt#er2@host", "write %23 for #"),
-        ("redis+sentinel://host/name", "Sentinel is not supported"),
+        ("redis+sentinel://host", "it has no name of a master"),
         ("redis+cluster://host", "Cluster is not supported"),
     ] {
         let text = config(Redlock::new(["redis://good", bad]));

@@ -1,0 +1,195 @@
+//! What the sentinels of a set say of it, and what that means for its locks.
+
+use std::time::Duration;
+
+use crate::error::Cause;
+use crate::net::directory::Description;
+use crate::ops::findings::{Remark, Severity};
+use crate::protocol::server_info::ServerInfo;
+use crate::text::human;
+
+/// So much longer than the time after which a silent master is down may a replica be silent.
+const LATER: Duration = Duration::from_secs(5);
+
+/// What each sentinel says of the master.
+pub(crate) type Sentinels = [(String, Result<Description, Cause>)];
+
+/// What is to be remarked. `info`: of the master. `max_lag`: how long its replicas may be silent, as far as it says so.
+pub(crate) fn remarks(
+    sentinels: &Sentinels,
+    info: Option<&ServerInfo>,
+    max_lag: Option<Duration>,
+) -> Vec<Remark> {
+    let mut found = agreement(sentinels);
+    let answered = sentinels.iter().filter_map(|(_, said)| said.as_ref().ok());
+    let down_after = answered.filter_map(|said| number(said, "down-after-milliseconds"));
+    let down_after = down_after.min().map(Duration::from_millis);
+    found.extend(info.and_then(|info| isolation(info, max_lag, down_after)));
+    found
+}
+
+fn number(description: &Description, name: &str) -> Option<u64> {
+    description.get(name)?.parse().ok()
+}
+
+fn master(description: &Description) -> Option<String> {
+    let (ip, port) = (description.get("ip")?, description.get("port")?);
+    Some(format!("{ip}:{port}"))
+}
+
+fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
+    let mut found = Vec::new();
+    let mut add = |severity, text| found.push((severity, "sentinel", text));
+    let mut named: Option<(&str, String)> = None;
+    for (address, said) in sentinels {
+        let said = match said {
+            Ok(said) => said,
+            Err(cause) => {
+                let text = format!("the sentinel {address}: {}", cause.without_advice());
+                add(Severity::Warning, text);
+                continue;
+            }
+        };
+        let Some(master) = master(said) else {
+            let text = format!("the sentinel {address} does not know the master's name");
+            add(Severity::Warning, text);
+            continue;
+        };
+        match &named {
+            Some((other, theirs)) if *theirs != master => {
+                let text = format!(
+                    "the sentinel {address} names the master {master}, and {other} names {theirs}: if that stays so, look \
+                     at their logs"
+                );
+                add(Severity::Warning, text);
+            }
+            Some(_) => {}
+            None => named = Some((address, master)),
+        }
+        let others = number(said, "num-other-sentinels").unwrap_or(0);
+        let quorum = number(said, "quorum").unwrap_or(1);
+        if quorum > others + 1 {
+            let text = format!(
+                "the sentinel {address} knows {others} others, and the quorum is {quorum}: nothing fails over"
+            );
+            add(Severity::Warning, text);
+        }
+    }
+    if named.is_none() {
+        let text = "no sentinel names a master: nothing fails over";
+        add(Severity::Warning, text.into());
+    } else if sentinels.len() == 1 {
+        let text = "one sentinel is given: where it is away no master is found. Name all of them";
+        add(Severity::Note, text.into());
+    }
+    found
+}
+
+/// A master that is cut off from its sentinels should stop.
+fn isolation(
+    info: &ServerInfo,
+    max_lag: Option<Duration>,
+    down_after: Option<Duration>,
+) -> Option<Remark> {
+    const WHY: &str = "cut off from its sentinels, together with a client, it goes on granting locks that the new master \
+                       grants to others";
+    let text = match (info.get("min_slaves_good_slaves"), max_lag, down_after) {
+        // It says so where it is set only.
+        (None, ..) => format!(
+            "min-replicas-to-write is 0: {WHY}. Set it to 1 on all servers of the set, in redis.conf too"
+        ),
+        (Some(_), Some(lag), Some(down_after)) if lag > down_after + LATER => {
+            format!(
+                "min-replicas-max-lag is {}, and down-after-milliseconds {}: {WHY}, for a while. At most {} s",
+                human(lag),
+                human(down_after),
+                (down_after + LATER).as_secs()
+            )
+        }
+        _ => return None,
+    };
+    Some((Severity::Warning, "isolation", text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secret::Secret;
+
+    fn said(port: &str, others: &str) -> Result<Description, Cause> {
+        let pairs = [
+            ("ip", "h"),
+            ("port", port),
+            ("quorum", "2"),
+            ("num-other-sentinels", others),
+            ("down-after-milliseconds", "1000"),
+        ];
+        Ok(pairs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into())
+    }
+
+    fn texts(sentinels: Vec<Result<Description, Cause>>, info: &str, lag: u64) -> Vec<String> {
+        let named = (1..).map(|number: u32| format!("s{number}")).zip(sentinels);
+        let sentinels: Vec<_> = named.collect();
+        let info = ServerInfo::new(info.as_bytes(), &Secret::default());
+        let found = remarks(&sentinels, Some(&info), Some(Duration::from_secs(lag)));
+        let found = found.into_iter();
+        found
+            .map(|(_, code, text)| format!("{code}: {text}"))
+            .collect()
+    }
+
+    #[test]
+    fn what_keeps_a_set_from_failing_over_and_a_master_that_is_cut_off_from_stopping_is_found() {
+        let stops = "min_slaves_good_slaves:1";
+        let well = || vec![said("1", "2"), said("1", "2"), said("1", "2")];
+        assert_eq!(texts(well(), stops, 6), [""; 0]);
+        let refused = || Err(Cause::Connect("refused".into()));
+        for (sentinels, info, lag, expected) in [
+            (well(), "", 6, "isolation: min-replicas-to-write is 0"),
+            (
+                well(),
+                stops,
+                7,
+                "isolation: min-replicas-max-lag is 7 s, and down-after-milliseconds 1 s",
+            ),
+            (
+                vec![said("1", "2"), refused()],
+                stops,
+                6,
+                "sentinel: the sentinel s2: cannot connect: refused",
+            ),
+            (
+                vec![said("1", "2"), said("2", "2")],
+                stops,
+                6,
+                "sentinel: the sentinel s2 names the master h:2, and s1 names h:1",
+            ),
+            (
+                vec![said("1", "0"), said("1", "2")],
+                stops,
+                6,
+                "sentinel: the sentinel s1 knows 0 others, and the quorum is 2",
+            ),
+            (
+                vec![said("1", "2"), Ok(Description::new())],
+                stops,
+                6,
+                "sentinel: the sentinel s2 does not know",
+            ),
+            (
+                vec![said("1", "2")],
+                stops,
+                6,
+                "sentinel: one sentinel is given",
+            ),
+        ] {
+            let texts = texts(sentinels, info, lag);
+            assert_eq!(texts.len(), 1, "{texts:?}");
+            assert!(texts[0].starts_with(expected), "{texts:?}");
+        }
+        let none = texts(vec![refused()], stops, 6);
+        assert!(none[1].ends_with("nothing fails over"), "{none:?}");
+    }
+}
