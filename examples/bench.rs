@@ -215,7 +215,9 @@ fn patient(urls: Vec<String>) -> Redlock {
 }
 
 fn patient_options() -> Options {
-    Options::new().node_timeout(ms(1000))
+    Options::new()
+        .node_timeout(ms(1000))
+        .connect_timeout(ms(5000))
 }
 
 fn distant(server: &Server, round_trip: Duration) -> Relay {

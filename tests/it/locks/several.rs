@@ -235,7 +235,7 @@ fn a_name_that_was_in_the_way_is_claimed_and_kept_until_the_wait_ends() {
     let servers = Server::several(3);
     let [one, two] = [(); 2].map(|()| connected(&servers));
     let [a, b] = ["a", "b"].map(|name| take(&one, name));
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(6);
     let several = two.several(["a", "b"]).unwrap();
     let left = |name| {
         let left = servers.iter().map(|one| one.command(&["PTTL", name]));
@@ -245,20 +245,39 @@ fn a_name_that_was_in_the_way_is_claimed_and_kept_until_the_wait_ends() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let wait = || several.acquire_while(ttl, || !over.load(Ordering::SeqCst));
+        let claims = |a: Lock| {
+            eventually("it waits for the first alone, as a writer", || {
+                servers.iter().all(|one| one.exists(beside("a", "ww")))
+            });
+            a.release().unwrap();
+            eventually("it has the first, and waits for the second", || {
+                left("a") > 0 && servers[0].queued("b") == 1
+            });
+        };
         let waiter = scope.spawn(wait);
-        eventually("it waits for the first alone, as a writer", || {
-            servers.iter().all(|one| one.exists(beside("a", "ww")))
-        });
-        a.release().unwrap();
-        eventually("it has the first, and waits for the second", || {
-            left("a") > 0 && servers[0].queued("b") == 1
-        });
+        claims(a);
         assert!(one.try_acquire("a", TTL).unwrap().is_none());
-        eventually("its claim grows old", || left("a") < 2500);
-        eventually("its claim is renewed", || left("a") > 2500);
+        eventually("its claim grows old", || left("a") < 5000);
+        eventually("its claim is renewed", || left("a") > 5000);
+        servers[0].command(&["DEL", "a"]);
+        eventually("it is brought back where it was lost", || left("a") > 0);
         over.store(true, Ordering::SeqCst);
         assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled(_))));
         eventually("its claim is released", || {
+            servers.iter().all(|one| !one.exists("a"))
+        });
+        over.store(false, Ordering::SeqCst);
+        let a = take(&one, "a");
+        let waiter = scope.spawn(|| {
+            several.acquire_while(ttl, || match over.load(Ordering::SeqCst) {
+                true => std::panic::resume_unwind(Box::new("while it waits")),
+                false => true,
+            })
+        });
+        claims(a);
+        over.store(true, Ordering::SeqCst);
+        assert!(waiter.join().is_err());
+        eventually("a thread that panics has released its claim", || {
             servers.iter().all(|one| !one.exists("a"))
         });
         over.store(false, Ordering::SeqCst);
