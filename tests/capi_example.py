@@ -67,7 +67,7 @@ def steady(value):
         return {key: item is None if key in momentary else steady(item) for key, item in value.items()}
     if isinstance(value, str):
         # Each names the option as it is given there.
-        value = value.replace("--restart-guard", "REDLOCK_OPTION_RESTART_GUARD_MS")
+        value = value.replace("--restart-guard", "restart_guard")
         return re.sub("[0-9]+ [a-z]+", "time", value)
     return value
 

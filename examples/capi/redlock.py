@@ -143,6 +143,11 @@ def _ms(seconds):
     return 2**64 - 1 if math.isinf(seconds) else min(round(seconds * 1000), 2**64 - 1)
 
 
+def _in_python(text):
+    """Advice on an option, with its name here."""
+    return text.replace("REDLOCK_OPTION_RESTART_GUARD_MS", "restart_guard")
+
+
 def _bytes(name):
     name = name.encode() if isinstance(name, str) else name
     return name, len(name)
@@ -273,7 +278,7 @@ class Redlock:
         """Whether the nodes are fit for locks, and what is wrong, one finding in a line. `probe`: a lock that is tried."""
         text, fit = ctypes.create_string_buffer(65536), c_int()
         self._library.redlock_check(self._handle, *_bytes(probe), text, len(text), byref(fit))
-        return bool(fit.value), text.value.decode(errors="replace")
+        return bool(fit.value), _in_python(text.value.decode(errors="replace"))
 
     def inspect(self, name):
         """Who has a lock: one of STATES, the holder, and for how many seconds (math.inf: without an end). For people."""
@@ -296,7 +301,7 @@ class Redlock:
         while True:
             try:
                 ask(self._handle, *_bytes(name), text, len(text), byref(needed))
-                return json.loads(text.value)
+                return json.loads(_in_python(text.value.decode()))
             except Config:
                 if needed.value <= len(text):
                     raise

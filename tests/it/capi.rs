@@ -4,6 +4,9 @@
 // Handles, and functions that only C declares.
 #![allow(clippy::missing_safety_doc)]
 
+#[path = "capi/looks.rs"]
+mod looks;
+
 use crate::support;
 
 use std::collections::BTreeSet;
@@ -416,7 +419,6 @@ unsafe extern "C" {
     fn redlock_last_error(buf: *mut c_char, cap: usize) -> usize;
     fn redlock_new(urls: *const *const c_char, n: usize, out: *mut Handle) -> c_int;
     fn redlock_set(client: Handle, option: c_int, value: u64) -> c_int;
-    #[cfg(feature = "tls")]
     fn redlock_set_tls(
         client: Handle,
         roots: *const c_char,
@@ -684,7 +686,13 @@ unsafe fn other_kind(
 }
 
 /// Calls functions in random order with random handles and values until `until`.
-fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: Instant) -> u64 {
+fn chaos(
+    seed: u64,
+    urls: &[CString],
+    clients: &[Slot],
+    locks: &[Slot],
+    until: Instant,
+) -> (u64, u64) {
     const NUMBERS: [u64; 12] = [
         0,
         1,
@@ -739,7 +747,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
             buf.as_mut_ptr()
         };
         let mut token = [0_u8; 20];
-        let what = pick(34);
+        let what = pick(36);
         // SAFETY: handles are null or alive, for as long as their slot is being read; buffers have
         // the lengths that are passed.
         let status = unsafe {
@@ -765,6 +773,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
                         // Busy machine, and bounded waits.
                         redlock_set(out, 1, 20);
                         redlock_set(out, 4, 2000);
+                        looks::observe(out);
                     }
                     made(status, CLIENT, &clients[pick(4)], out)
                 }
@@ -863,6 +872,10 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
                     assert!((-1..1000).contains(&slot));
                     0
                 }
+                // Seldom: they make new connections.
+                33 => client.with(|client| {
+                    looks::look(client, lock, &mut pick, (resource, len), (number, short))
+                }),
                 29 => {
                     redlock_last_error(buf_to.cast(), cap);
                     0
@@ -879,8 +892,7 @@ fn chaos(seed: u64, urls: &[CString], clients: &[Slot], locks: &[Slot], until: I
         assert!(buf[cap..].iter().all(|byte| *byte == 0xAA));
         made += u64::from(status == 0 && (3..=10).contains(&what));
     }
-    assert!(made > 20, "{made} locks in {calls} calls");
-    calls
+    (calls, made)
 }
 
 #[test]
@@ -901,7 +913,7 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
         let until = Instant::now() + Duration::from_secs(5);
         let seed = u64::from(std::process::id());
         println!("seed {seed}");
-        let calls: u64 = std::thread::scope(|scope| {
+        let (calls, made) = std::thread::scope(|scope| {
             let start = |number| {
                 let (list, clients, locks) = (&list, &clients, &locks);
                 let seed = (seed << 8) + number;
@@ -911,9 +923,12 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
             threads
                 .into_iter()
                 .map(|thread| thread.join().unwrap())
-                .sum()
+                .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
         });
-        assert!(MESSAGES.load(Relaxed) > 0);
+        assert!(made > 20, "{made} locks in {calls} calls");
+        assert!(MESSAGES.load(Relaxed) > 0 && looks::EVENTS.load(Relaxed) > 0);
+        let passed = looks::PASSED.each_ref().map(|count| count.load(Relaxed));
+        assert!(passed.iter().any(|count| *count > 0), "{passed:?}");
         for slot in &locks {
             end(LOCK, slot.put(null_mut()), End::Release);
         }
@@ -922,7 +937,7 @@ fn random_calls_with_random_arguments_crash_nothing_and_leave_nothing() {
         }
         let alive = ALIVE.each_ref().map(|count| count.load(Relaxed));
         assert_eq!(alive, [0, 0]);
-        println!("{calls} calls, {} losses", LOSSES.load(Relaxed));
+        println!("{calls} calls, {passed:?}, {} losses", LOSSES.load(Relaxed));
         eventually("no connection is left", || {
             servers.iter().all(|server| server.clients() == 0)
         });
