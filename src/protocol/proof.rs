@@ -3,7 +3,8 @@
 //! Behind the last acquire of a write goes a GET of the [witness](crate::protocol::witness): a server that has lost it may
 //! have lost locks, too. A *look*, INFO replication, shows that the server was not promoted since it was connected. It is
 //! sent behind the commands, too, and need not be sent with each: an answer also counts that is received soon after a look
-//! was sent, sooner than a master can become a replica and a master again.
+//! was sent, sooner than a master can become a replica and a master again. A far node's answers come later than that, so a
+//! look goes with each of its writes: one that is sent when the answer has come costs another round trip.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ pub(crate) struct Proofs<P> {
     looked: Option<Instant>,
     /// Answers have waited for too long.
     overdue: bool,
+    /// The last answer took too long for the looks that are sent now and then. Nothing is known of the first one.
+    far: bool,
     /// The looks that are to be answered.
     looks: usize,
     /// What is being written needs.
@@ -66,6 +69,7 @@ impl<P> Proofs<P> {
             sent: None,
             looked: None,
             overdue: false,
+            far: true,
             looks: 0,
             needed: Proof::None,
             held: VecDeque::new(),
@@ -90,8 +94,9 @@ impl<P> Proofs<P> {
     pub(crate) fn behind(&mut self, now: Instant) -> [Option<(Proof, &'static [u8])>; 2] {
         let needed = std::mem::take(&mut self.needed);
         let get = needed == Proof::Witness && !mutant(Mutant::NoWitness);
-        let old = self.sent.is_none_or(|sent| now > sent + RENEWED) && !mutant(Mutant::NoLooks);
-        let look = std::mem::take(&mut self.overdue) || needed != Proof::None && old;
+        let old = self.far || self.sent.is_none_or(|sent| now > sent + RENEWED);
+        let due = needed != Proof::None && old && !mutant(Mutant::NoLooks);
+        let look = std::mem::take(&mut self.overdue) || due;
         if look {
             (self.sent, self.looks) = (Some(now), self.looks + 1);
         }
@@ -117,6 +122,7 @@ impl<P> Proofs<P> {
         if self.witness.is_none() || needs == Proof::None || matches!(reply, Reply::Error(_)) {
             return Some(answered);
         }
+        self.far = now > *sent + (FRESH - RENEWED);
         let since = match mutant(Mutant::LooksCountWhenSent) {
             true => *sent,
             false => now,
@@ -260,6 +266,33 @@ mod tests {
         }
         assert!(proofs.next().is_none());
         assert!(show(&mut proofs, Proof::Look, SAME, now + 11 * MS) && proofs.next().is_some());
+    }
+
+    /// Or answers would cost a second round trip.
+    #[test]
+    fn a_look_goes_with_each_write_to_a_far_node() {
+        let (mut proofs, now) = (proofs(), crate::clock::instant());
+        let written = |proofs: &mut Proofs<u8>, at| written(proofs, Proof::Look, now + at * MS);
+        let answered = |proofs: &mut Proofs<u8>, sent, at| {
+            let (sent, at) = (now + sent * MS, now + at * MS);
+            proofs.received((Reply::Int(1), 1, sent), Proof::Look, at);
+            assert!(!proofs.is_overdue());
+        };
+        let show = |proofs: &mut Proofs<u8>, sent| show(proofs, Proof::Look, SAME, now + sent * MS);
+        // How far it is is not known yet.
+        assert_eq!(written(&mut proofs, 0), [Proof::Look]);
+        assert_eq!(written(&mut proofs, 2), [Proof::Look]);
+        for sent in [0, 2] {
+            answered(&mut proofs, sent, sent + 30);
+            assert!(show(&mut proofs, sent) && proofs.next().is_some());
+        }
+        assert_eq!(written(&mut proofs, 33), [Proof::Look]);
+        answered(&mut proofs, 33, 36);
+        assert!(show(&mut proofs, 33));
+        // It is near.
+        assert_eq!(written(&mut proofs, 37), []);
+        answered(&mut proofs, 37, 43);
+        assert_eq!(written(&mut proofs, 44), [Proof::Look]);
     }
 
     #[test]
