@@ -16,6 +16,8 @@
 //! | `--restart-guard` | all clients have the restart guard, with which it does |
 //! | `--fair` | the client that has waited longest is next |
 //!
+//! `soak failovers`: see `soak/failovers.rs`.
+//!
 //! `--wrong-quorum`, and `--lose-data` by itself, show that it can fail. The exit code is 0 if all is well, 1 if anything is violated,
 //! 2 if it was called wrongly.
 //!
@@ -39,19 +41,23 @@
 mod check;
 #[path = "soak/client.rs"]
 mod client;
+#[path = "soak/failovers.rs"]
+mod failovers;
+#[path = "soak/journals.rs"]
+mod journals;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Write;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use check::{Findings, Outage, Sight, Span, Thread};
+use check::{Findings, Outage, Sight, Span};
+use journals::Journals;
 use support::relay::Relay;
-use support::{Random, Server, TempDir, ms};
+use support::{Random, Server, ms};
 
 /// Few, so that they are fought over.
 const RESOURCES: u64 = 8;
@@ -78,6 +84,9 @@ fn main() -> ExitCode {
     if args.first().is_some_and(|arg| arg == "--client") {
         client::run(&args[1..]);
         return ExitCode::SUCCESS;
+    }
+    if args.first().is_some_and(|arg| arg == "failovers") {
+        return failovers::run(&args[1..]);
     }
     match Plan::parse(&args) {
         Ok(plan) => Soak::new(plan).run(),
@@ -361,13 +370,6 @@ impl Drop for Process {
     }
 }
 
-/// A thread's journal as far as it was read.
-struct Journaled {
-    thread: Thread,
-    read: u64,
-    heard: Duration,
-}
-
 struct Soak {
     plan: Plan,
     random: Random,
@@ -375,9 +377,7 @@ struct Soak {
     processes: Vec<Process>,
     /// Of those that were killed.
     lives: Vec<Life>,
-    dir: TempDir,
-    journals: BTreeMap<String, Journaled>,
-    findings: Findings,
+    journals: Journals,
     outages: Vec<Outage>,
     /// Keys on nodes when all was healed, by node, name and token.
     sights: BTreeMap<(usize, String), Sight>,
@@ -415,9 +415,7 @@ impl Soak {
             nodes: (0..plan.nodes).map(|_| Node::start()).collect(),
             processes: Vec::new(),
             lives: Vec::new(),
-            dir: TempDir::new(),
-            journals: BTreeMap::new(),
-            findings: Findings::default(),
+            journals: Journals::new(),
             outages: Vec::new(),
             sights: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -476,11 +474,12 @@ impl Soak {
         };
         let child = Command::new(std::env::current_exe().expect("a path to this program"))
             .arg("--client")
-            .arg(self.dir.path())
+            .arg(self.journals.dir())
             .args([slot.to_string(), generation.to_string()])
             .args([self.plan.seed.to_string(), self.plan.threads.to_string()])
             .arg(u8::from(self.plan.restart_guard).to_string())
             .arg(u8::from(self.plan.fair).to_string())
+            .arg("together")
             .args(urls)
             .stdin(Stdio::piped())
             .spawn()
@@ -652,44 +651,14 @@ impl Soak {
         self.violations.push(text);
     }
 
-    /// Reads what is new in the journals.
-    fn read_journals(&mut self) {
-        for entry in std::fs::read_dir(self.dir.path()).expect("a directory of ours") {
-            let name = entry.expect("a journal").file_name();
-            let name = name.into_string().expect("a name of ours");
-            let mut file = File::open(self.dir.path().join(&name)).expect("a journal");
-            let journal = self
-                .journals
-                .entry(name)
-                .or_insert_with_key(|name| Journaled {
-                    thread: Thread::new(name.clone()),
-                    read: 0,
-                    heard: now(),
-                });
-            let mut text = String::new();
-            file.seek(SeekFrom::Start(journal.read))
-                .and_then(|_| file.read_to_string(&mut text))
-                .expect("a journal of text");
-            if !text.is_empty() {
-                journal.heard = now();
-                journal.read += text.len() as u64;
-                journal.thread.feed(&text, &mut self.findings);
-            }
-        }
-    }
-
     /// Threads that have not done anything for a time in which they cannot have waited for anything.
     fn check_hangs(&mut self) {
         let mut hung = Vec::new();
         for (slot, process) in self.processes.iter().enumerate() {
             let name = process_name(slot, process.generation);
-            let journals = self.journals.iter();
-            hung.extend(
-                journals
-                    .filter(|(thread, _)| thread.starts_with(&name))
-                    .filter(|(_, journal)| now() > journal.heard + HANG)
-                    .map(|(thread, _)| format!("{thread} has done nothing for {HANG:?}")),
-            );
+            let silent = self.journals.silent(&name, HANG);
+            let said = |thread| format!("{thread} has done nothing for {HANG:?}");
+            hung.extend(silent.into_iter().map(said));
         }
         for text in hung {
             if !self.violations.contains(&text) {
@@ -698,24 +667,20 @@ impl Soak {
         }
     }
 
-    fn acquired(&self) -> usize {
-        self.findings.taken.values().map(Vec::len).sum()
-    }
-
     /// A line of progress from time to time.
     fn tell(&mut self) {
         if now() < self.said + Duration::from_secs(2) {
             return;
         }
         self.said = now();
-        self.read_journals();
+        self.journals.read();
         self.check_hangs();
         let ill = self.nodes.iter().filter_map(|node| node.ill);
         let ill: Vec<&str> = ill.map(|(fault, ..)| fault.name()).collect();
         println!(
             "{:5.0} s {:8} acquired {:5} faults   now: {}",
             (now() - self.started).as_secs_f64(),
-            self.acquired(),
+            self.journals.acquired(),
             self.counts.values().sum::<u64>(),
             if ill.is_empty() {
                 "all well".to_owned()
@@ -863,12 +828,8 @@ impl Soak {
             self.violate(format!("{later} keys are left {HEALING:?} after the end"));
         }
 
-        self.read_journals();
-        for journal in self.journals.values_mut() {
-            journal.thread.close(&mut self.findings);
-        }
-        let acquired = self.acquired();
-        let findings = std::mem::take(&mut self.findings);
+        let findings = self.journals.close();
+        let acquired: usize = findings.taken.values().map(Vec::len).sum();
         let overlaps = self.judge_beliefs(&findings);
         self.violations.extend(findings.lost_early.iter().cloned());
         self.violations.extend(findings.wrong.iter().cloned());
@@ -916,10 +877,10 @@ impl Soak {
         }
         println!(
             "records kept in {}, seed {}",
-            self.dir.path().display(),
+            self.journals.dir().display(),
             self.plan.seed
         );
-        std::mem::forget(self.dir);
+        self.journals.keep();
         ExitCode::FAILURE
     }
 }

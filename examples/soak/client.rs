@@ -11,14 +11,15 @@ use std::time::Duration;
 use redlock_sync::{Error, Lock, Options, Redlock, Token};
 
 use crate::check::Record;
+use crate::failovers::{RESOURCES_OF_PAIR, pair_name};
 use crate::support::{Random, ms};
 use crate::{LONGEST_TTL, RESOURCES, WAIT, hex, now, process_name, random};
 
 /// An answer that took longer was delayed by a fault.
 const SLOW: Duration = Duration::from_millis(10);
 
-/// `dir slot generation seed threads url…`: works until its standard input ends; a byte there asks it
-/// to leave nothing behind from now on.
+/// `dir slot generation seed threads guard fair together url…`: works until its standard input ends; a byte there asks it
+/// to leave nothing behind from now on. `alone` in place of `together`: each thread has a node of its own.
 pub(crate) fn run(args: &[String]) {
     let number = |at: usize| args[at].parse::<u64>().expect("a number");
     let (dir, slot, generation, seed) = (Path::new(&args[0]), number(1), number(2), number(3));
@@ -27,16 +28,29 @@ pub(crate) fn run(args: &[String]) {
     if number(5) > 0 {
         options = options.restart_guard(LONGEST_TTL);
     }
-    let redlock = Redlock::new(args[7..].iter().map(String::as_str))
-        .and_then(|redlock| redlock.with_options(options))
-        .expect("the nodes are well-formed");
+    let urls: Vec<&str> = args[8..].iter().map(String::as_str).collect();
+    let of = |urls: &[&str]| {
+        Redlock::new(urls.iter().copied())
+            .and_then(|redlock| redlock.with_options(options.clone()))
+            .expect("the nodes are well-formed")
+    };
+    let alone = args[7] == "alone";
+    let together = of(&urls);
     let (tidy, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for thread in 0..number(4) {
             let name = format!("{}thread {thread}", process_name(slot, generation));
             let path = dir.join(name);
+            let at = usize::try_from(thread).expect("small");
             let worker = Worker {
-                redlock: redlock.clone(),
+                redlock: match alone {
+                    true => of(&urls[at..=at]),
+                    false => together.clone(),
+                },
+                names: match alone {
+                    true => (pair_name(thread), RESOURCES_OF_PAIR),
+                    false => ("soak:".into(), RESOURCES),
+                },
                 journal: Journal::create(&path),
                 random: random(seed, [slot + 1, generation, thread]),
                 slow: false,
@@ -146,6 +160,8 @@ impl Journal {
 
 struct Worker<'a> {
     redlock: Redlock,
+    /// How the names of its locks begin, and how many there are.
+    names: (String, u64),
     journal: Journal,
     random: Random,
     /// The lock was slow to get.
@@ -156,7 +172,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn work(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            let resource = format!("soak:{}", self.random.below(RESOURCES));
+            let resource = format!("{}{}", self.names.0, self.random.below(self.names.1));
             let ttl = self.ttl();
             let asked = now();
             let lock = match self.random.below(8) {

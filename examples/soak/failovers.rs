@@ -1,0 +1,422 @@
+//! Failovers: pairs of servers, of which one replicates the other, each behind a name that moves; and processes that take
+//! locks there meanwhile. Afterwards every holder's belief is compared with every other's.
+//!
+//! ```text
+//! cargo run --release --example soak -- failovers --each 2 --restart-guard
+//! ```
+//!
+//! | option | |
+//! | --- | --- |
+//! | `--each N` | how many failovers of each kind (default 2) |
+//! | `--pairs N` | how many pairs fail over beside each other (default 6) |
+//! | `--processes P` | default 8; each has a thread for each pair |
+//! | `--restart-guard` | all clients have the restart guard |
+//! | `--seed X` | draws the same faults and the same work again; their timing is the machine's |
+//!
+//! Without the guard there must be overlaps. The exit code is 0 if all is well, 1 if anything is violated, 2 if it was called
+//! wrongly.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::check::{self, Findings};
+use crate::journals::Journals;
+use crate::support::relay::Relay;
+use crate::support::{Random, Server, eventually, ms};
+use crate::{LONGEST_TTL, now, random};
+
+/// Few, so that they are fought over.
+pub(crate) const RESOURCES_OF_PAIR: u64 = 3;
+/// For how long the guard lets the master before go on, and how long it does so here at most.
+const MARGIN: Duration = Duration::from_secs(5);
+const GOES_ON: u64 = 3000;
+/// With the guard a pair is used again within this time, also on a busy machine.
+const LATEST: Duration = Duration::from_secs(30);
+
+/// What the names of a pair's locks begin with.
+pub(crate) fn pair_name(pair: impl std::fmt::Display) -> String {
+    format!("pair-{pair}:")
+}
+
+/// What happens to a master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// It is killed, and its replica promoted, without the last locks.
+    Killed,
+    /// Its replica is promoted; it goes on for a while, as do some of its clients, and is demoted.
+    GoesOn,
+    /// The same, but it is stopped at first.
+    Stopped,
+    /// It takes its place again, and closes no connection.
+    Back,
+    Flushed,
+    Restarted,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind::Killed,
+    Kind::GoesOn,
+    Kind::Stopped,
+    Kind::Back,
+    Kind::Flushed,
+    Kind::Restarted,
+];
+
+struct Plan {
+    each: usize,
+    pairs: usize,
+    processes: usize,
+    restart_guard: bool,
+    seed: u64,
+}
+
+impl Plan {
+    fn parse(args: &[String]) -> Result<Plan, String> {
+        let mut plan = Plan {
+            each: 2,
+            pairs: 6,
+            processes: 8,
+            restart_guard: false,
+            seed: u64::from(now().subsec_nanos()),
+        };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let mut number = || -> Result<u64, String> {
+                let value = args.next().and_then(|value| value.parse().ok());
+                value.ok_or(format!("{arg} needs a number"))
+            };
+            let mut count = || -> Result<usize, String> {
+                let value = usize::try_from(number()?).unwrap_or(usize::MAX);
+                match value {
+                    1..=1000 => Ok(value),
+                    _ => Err(format!("{arg} must be from 1 to 1000")),
+                }
+            };
+            match arg.as_str() {
+                "--each" => plan.each = count()?,
+                "--pairs" => plan.pairs = count()?,
+                "--processes" => plan.processes = count()?,
+                "--restart-guard" => plan.restart_guard = true,
+                "--seed" => plan.seed = number()?,
+                _ => return Err(format!("unknown option {arg}")),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+struct Pair {
+    servers: [Server; 2],
+    master: usize,
+    name: Relay,
+    random: Random,
+}
+
+impl Pair {
+    fn start(random: Random) -> Pair {
+        let servers = [(); 2].map(|()| Server::with_args(&["--repl-diskless-sync-delay", "0"]));
+        let pair = Pair {
+            name: Relay::to(servers[0].port()),
+            servers,
+            master: 0,
+            random,
+        };
+        pair.replicate(1, 0);
+        pair
+    }
+
+    fn replicate(&self, replica: usize, of: usize) {
+        let port = self.servers[of].port().to_string();
+        self.servers[replica].command(&["REPLICAOF", "127.0.0.1", &port]);
+        self.follows(replica);
+    }
+
+    fn follows(&self, replica: usize) {
+        eventually("it replicates", || {
+            self.servers[replica].info("replication", "master_link_status") == "up"
+        });
+    }
+
+    fn promote(&mut self, replica: usize) {
+        self.servers[replica].command(&["REPLICAOF", "NO", "ONE"]);
+        self.name.lead_to(self.servers[replica].port());
+        self.master = replica;
+    }
+
+    /// What its master is told from now on it does not learn.
+    fn lag(&mut self, replica: usize) {
+        self.servers[replica].command(&["REPLICAOF", "127.0.0.1", "1"]);
+        std::thread::sleep(ms(30 + self.random.below(400)));
+    }
+
+    /// Some clients have to connect anew, and find the new master.
+    fn cut_some(&mut self, server: usize) {
+        let clients = self.servers[server].command(&["CLIENT", "LIST", "TYPE", "normal"]);
+        let clients: String = redis::from_redis_value(clients).expect("a list");
+        let ids = clients.lines().filter_map(|line| {
+            let id = line.strip_prefix("id=")?;
+            Some(id.split_once(' ')?.0.to_owned())
+        });
+        let some = ids.filter(|_| self.random.below(2) == 0);
+        let some: Vec<String> = some.collect();
+        for id in some {
+            self.servers[server].command(&["CLIENT", "KILL", "ID", &id]);
+        }
+    }
+
+    /// For how long the old master was one beside the new one.
+    fn fail_over(&mut self, kind: Kind) -> Duration {
+        let (old, new) = (self.master, 1 - self.master);
+        if kind == Kind::Flushed {
+            self.servers[old].command(&["FLUSHALL"]);
+            return Duration::ZERO;
+        }
+        if kind == Kind::Restarted {
+            self.servers[old].kill();
+            self.servers[old].restart();
+            self.follows(new);
+            return Duration::ZERO;
+        }
+        self.lag(new);
+        match kind {
+            Kind::Killed => self.servers[old].kill(),
+            Kind::Stopped => self.servers[old].stop(),
+            _ => {}
+        }
+        let since = now();
+        self.promote(new);
+        match kind {
+            Kind::Killed => {
+                self.servers[old].restart();
+                self.replicate(old, new);
+                return Duration::ZERO;
+            }
+            Kind::GoesOn => self.cut_some(old),
+            _ => {}
+        }
+        if kind != Kind::Back {
+            std::thread::sleep(ms(self.random.below(GOES_ON)));
+        }
+        if kind == Kind::Stopped {
+            self.servers[old].resume();
+        }
+        let port = self.servers[new].port().to_string();
+        self.servers[old].command(&["REPLICAOF", "127.0.0.1", &port]);
+        let took = now() - since;
+        self.follows(old);
+        if kind == Kind::Back {
+            self.promote(old);
+            self.replicate(new, old);
+        }
+        took
+    }
+}
+
+/// What the pairs' threads share.
+struct Shared {
+    plan: Plan,
+    /// The failovers to come.
+    due: Mutex<VecDeque<Kind>>,
+    /// When each pair's last lock was acquired, as far as it was read.
+    acquired: Mutex<Vec<Duration>>,
+    /// Those that happened, with their pairs, and when.
+    happened: Mutex<Vec<(Kind, usize, Duration)>>,
+    violations: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    fn new(plan: Plan) -> Shared {
+        let mut due: Vec<Kind> = KINDS.repeat(plan.each);
+        let mut random = random(plan.seed, [1, 0, 0]);
+        for at in (1..due.len()).rev() {
+            let other = random.below(at as u64 + 1);
+            due.swap(at, usize::try_from(other).expect("small"));
+        }
+        Shared {
+            due: Mutex::new(due.into()),
+            acquired: Mutex::new(vec![Duration::ZERO; plan.pairs]),
+            happened: Mutex::default(),
+            violations: Mutex::default(),
+            plan,
+        }
+    }
+
+    /// Waits until a lock has been acquired since.
+    fn works(&self, pair: usize, since: Duration) {
+        let end = now() + LATEST;
+        while self.acquired.lock().expect("no panic")[pair] <= since {
+            if now() > end {
+                let text = format!("pair {pair}: nothing was acquired for {LATEST:?}");
+                return self.violations.lock().expect("no panic").push(text);
+            }
+            std::thread::sleep(ms(20));
+        }
+    }
+
+    fn fail_over(&self, pair: &mut Pair, number: usize) {
+        self.works(number, Duration::ZERO);
+        let quiet = match self.plan.restart_guard {
+            true => LONGEST_TTL + MARGIN,
+            false => ms(500),
+        };
+        loop {
+            let next = self.due.lock().expect("no panic").pop_front();
+            let Some(kind) = next else {
+                return;
+            };
+            std::thread::sleep(ms(200 + pair.random.below(600)));
+            let took = pair.fail_over(kind);
+            if took > MARGIN {
+                let text =
+                    format!("pair {number}: two masters for {took:?}, so this shows nothing");
+                self.violations.lock().expect("no panic").push(text);
+            }
+            let mut happened = self.happened.lock().expect("no panic");
+            happened.push((kind, number, now()));
+            drop(happened);
+            std::thread::sleep(quiet);
+            self.works(number, now());
+        }
+    }
+
+    fn heard(&self, findings: &Findings) {
+        let mut acquired = self.acquired.lock().expect("no panic");
+        for (thread, taken) in &findings.taken {
+            let pair = thread.rsplit(' ').next().and_then(|last| last.parse().ok());
+            let pair: usize = pair.expect("the name of a thread");
+            if let Some(last) = taken.last() {
+                acquired[pair] = acquired[pair].max(*last);
+            }
+        }
+    }
+}
+
+pub(crate) fn run(args: &[String]) -> ExitCode {
+    let plan = match Plan::parse(args) {
+        Ok(plan) => plan,
+        Err(text) => {
+            eprintln!("{text}; see the top of examples/soak/failovers.rs");
+            return ExitCode::from(2);
+        }
+    };
+    println!(
+        "soak: seed {}, {} pairs, {} processes, {} failovers of each kind{}",
+        plan.seed,
+        plan.pairs,
+        plan.processes,
+        plan.each,
+        match plan.restart_guard {
+            true => ", restart guard",
+            false => "",
+        }
+    );
+    let start = |pair| Pair::start(random(plan.seed, [2, pair as u64, 0]));
+    let mut pairs: Vec<Pair> = (0..plan.pairs).map(start).collect();
+    let mut journals = Journals::new();
+    let mut clients: Vec<Child> = (0..plan.processes)
+        .map(|slot| client(&plan, &pairs, slot, &journals))
+        .collect();
+    let shared = Shared::new(plan);
+    let (began, mut said) = (now(), now());
+    std::thread::scope(|scope| {
+        let shared = &shared;
+        let each = pairs.iter_mut().enumerate();
+        let threads: Vec<_> = each
+            .map(|(number, pair)| scope.spawn(move || shared.fail_over(pair, number)))
+            .collect();
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            journals.read();
+            shared.heard(&journals.findings);
+            if now() > said + Duration::from_secs(5) {
+                said = now();
+                println!(
+                    "{:5.0} s {:8} acquired {:5} failovers",
+                    (said - began).as_secs_f64(),
+                    journals.acquired(),
+                    shared.happened.lock().expect("no panic").len()
+                );
+            }
+            std::thread::sleep(ms(50));
+        }
+    });
+    for child in &mut clients {
+        drop(child.stdin.take());
+    }
+    for child in &mut clients {
+        let status = child.wait().expect("a child of ours");
+        if !status.success() {
+            let text = format!("a process ended with {status}");
+            shared.violations.lock().expect("no panic").push(text);
+        }
+    }
+    conclude(&shared, journals)
+}
+
+fn client(plan: &Plan, pairs: &[Pair], slot: usize, journals: &Journals) -> Child {
+    Command::new(std::env::current_exe().expect("a path to this program"))
+        .arg("--client")
+        .arg(journals.dir())
+        .args([slot.to_string(), "0".into(), plan.seed.to_string()])
+        .args([
+            plan.pairs.to_string(),
+            u8::from(plan.restart_guard).to_string(),
+        ])
+        .args(["0", "alone"])
+        .args(pairs.iter().map(|pair| pair.name.url()))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("this program can be started again")
+}
+
+fn conclude(shared: &Shared, mut journals: Journals) -> ExitCode {
+    let findings = journals.close();
+    let happened = shared.happened.lock().expect("no panic");
+    let mut violations = std::mem::take(&mut *shared.violations.lock().expect("no panic"));
+    violations.extend(findings.wrong.iter().cloned());
+    let overlaps = check::overlaps(&findings.spans);
+    let seconds = |time: Duration| time.as_secs_f64();
+    for overlap in &overlaps {
+        let [a, b] = [&overlap.first, &overlap.second];
+        violations.push(format!(
+            "{}: {} until {:.6} and {} from {:.6} s",
+            a.resource,
+            a.holder,
+            seconds(a.to),
+            b.holder,
+            seconds(b.from)
+        ));
+    }
+    let mut kinds: BTreeMap<Kind, [usize; 2]> = BTreeMap::new();
+    for (kind, pair, at) in &*happened {
+        let name = pair_name(pair);
+        let held = findings
+            .spans
+            .iter()
+            .any(|span| span.resource.starts_with(&name) && span.from < *at && *at < span.to);
+        let [all, across] = kinds.entry(*kind).or_default();
+        (*all, *across) = (*all + 1, *across + usize::from(held));
+    }
+    let taken: usize = findings.taken.values().map(Vec::len).sum();
+    println!("\nacquired     {taken} locks");
+    for (kind, [all, held]) in kinds {
+        println!("{kind:<12?} {all}, in {held} of them a lock was held when it was over");
+    }
+    println!("overlaps     {}", overlaps.len());
+    if violations.is_empty() {
+        println!("no violation");
+        return ExitCode::SUCCESS;
+    }
+    println!("\n{} VIOLATIONS", violations.len());
+    for violation in violations.iter().take(20) {
+        println!("  {violation}");
+    }
+    println!(
+        "records kept in {}, seed {}",
+        journals.dir().display(),
+        shared.plan.seed
+    );
+    journals.keep();
+    ExitCode::FAILURE
+}
