@@ -11,6 +11,7 @@ use crate::net::leader::Waiter;
 use crate::net::nodes::Nodes;
 use crate::net::subscription::Subscription;
 use crate::prefix::Prefix;
+use crate::protocol::means::Lack;
 use crate::protocol::operation::Outcome;
 use crate::protocol::process::Process;
 use crate::protocol::queue::Channel;
@@ -125,7 +126,12 @@ impl Waiting {
                 // By now there may be another thread for this node.
                 return;
             };
-            let name = driver.upgrade().map(|driver| driver.nodes().name(node));
+            let name = driver.upgrade().map(|driver| {
+                if cause.meaning().concerns_rights() {
+                    driver.nodes().lacks(node, Lack::Messages);
+                }
+                driver.nodes().name(node)
+            });
             if let Some(name) = name {
                 say!(
                     debug,

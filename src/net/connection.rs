@@ -15,10 +15,10 @@ use crate::net::tls::Tls;
 use crate::protocol::means::Means;
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::scripts::{SCRIPTS, TRIAL};
-use crate::protocol::server_error::Meaning;
+use crate::protocol::server_error::{Meaning, lacks_command};
 use crate::protocol::server_info::{Role, ServerInfo};
 use crate::protocol::wire::Handshake;
-use crate::protocol::witness::{Judged, LOOK, LOSSES, Look, Witness};
+use crate::protocol::witness::{self, Judged, LOSSES, Look, Witness};
 use crate::secret::Secret;
 
 /// The maximum that is read at once.
@@ -26,15 +26,19 @@ const BUFFER: usize = 16 * 1024;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum Purpose<'a> {
     Locks,
-    /// With the restart guard: a witness of this age needs no second look. `needed`: without the guard there are no locks.
+    /// With the restart guard: a witness with this key, of this age, needs no second look. `needed`: without the guard there
+    /// are no locks.
     GuardedLocks {
+        witness: &'a [u8],
         seasoned: Duration,
         needed: bool,
     },
-    /// For notifications, or other questions. It needs neither INFO nor scripts.
+    /// For notifications of releases. It needs neither INFO nor scripts.
     Messages,
+    /// For other questions, also to a replica.
+    Questions,
 }
 
 pub(crate) enum Connection {
@@ -48,7 +52,7 @@ impl Connection {
     pub(crate) fn open(
         info: &Peer,
         timeout: Duration,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
         let until = clock::instant() + timeout;
         let login = info.credentials(until, timeout)?;
@@ -122,7 +126,7 @@ impl Connection {
         &mut self,
         info: &Peer,
         login: Option<Credentials>,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
         (until, timeout): (Instant, Duration),
     ) -> Result<Handshake, Cause> {
         let set_up = SetUp::new(info.redis_settings(), login.as_ref(), purpose);
@@ -172,25 +176,30 @@ impl Connection {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
         let (handshake, look) = replies.end()?;
-        let Purpose::GuardedLocks { seasoned, needed } = purpose else {
+        let Purpose::GuardedLocks {
+            witness,
+            seasoned,
+            needed,
+        } = purpose
+        else {
             return Ok(handshake);
         };
-        let found = self.find_witness((look, seasoned), &handshake, reader, (until, timeout));
+        let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
+        let found = judged
+            .and_then(|judged| self.find_witness((witness, judged), reader, (until, timeout)));
         with_witness(handshake, found, needed)
     }
 
     /// What a new connection's server shows of the locks that it has granted, and how long it has been up.
     fn find_witness(
         &mut self,
-        (look, seasoned): (Vec<Reply>, Duration),
-        handshake: &Handshake,
+        (key, judged): (&[u8], Judged),
         reader: ReplyReader,
         time: (Instant, Duration),
     ) -> Result<(Witness, Duration), Cause> {
-        let first = Look::of(look, &handshake.secret)?;
-        let (witness, uptime) = match first.judge(seasoned) {
+        let (witness, uptime) = match judged {
             Judged::Fits(witness, uptime) => (witness, uptime),
-            Judged::LookAgain(first) => self.look_again(&first, reader, time)?,
+            Judged::LookAgain(first) => self.look_again((key, &first), reader, time)?,
         };
         Ok((witness, uptime.ok_or(Cause::NoInfo)?))
     }
@@ -198,21 +207,22 @@ impl Connection {
     /// Sets the witness where that has to be, and sees what is there then.
     fn look_again(
         &mut self,
-        first: &Look,
+        (key, first): (&[u8], &Look),
         mut reader: ReplyReader,
         (until, timeout): (Instant, Duration),
     ) -> Result<(Witness, Option<Duration>), Cause> {
         let random = getrandom::u64().map_err(|error| Cause::Connect(error.to_string()))?;
-        let (mut bytes, set) = (Vec::new(), first.set_witness(random));
+        let (mut bytes, set) = (Vec::new(), first.set_witness(key, random));
         if let Some(set) = &set {
             let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
             resp::pack(&mut bytes, &[&set], None);
         }
-        for command in LOOK.iter().chain(&LOSSES) {
+        let look = witness::look(key);
+        for command in look.iter().chain(&LOSSES) {
             resp::pack(&mut bytes, &[command], None);
         }
         self.send(&bytes, until, clock::instant())?;
-        let count = usize::from(set.is_some()) + LOOK.len() + LOSSES.len();
+        let count = usize::from(set.is_some()) + look.len() + LOSSES.len();
         let (mut buffer, mut replies) = (Vec::new(), Vec::new());
         while replies.len() < count {
             if let Some(reply) = reader.next()? {
@@ -265,12 +275,16 @@ struct SetUp {
     look: Range<usize>,
 }
 
-/// What shows how a server takes commands, in this order. The last two are incomplete: so a server that has them does
+/// What shows how a server takes commands, in this order. The last three are incomplete: so a server that has them does
 /// nothing, and does not look at this user's rights.
-const TRIALS: usize = 4;
+const TRIALS: usize = 5;
 
 impl SetUp {
-    fn new(settings: &RedisConnectionInfo, login: Option<&Credentials>, purpose: Purpose) -> SetUp {
+    fn new(
+        settings: &RedisConnectionInfo,
+        login: Option<&Credentials>,
+        purpose: Purpose<'_>,
+    ) -> SetUp {
         let mut commands = Vec::new();
         if let Some(Credentials { user, password }) = login {
             let mut auth = redis::cmd("AUTH");
@@ -281,7 +295,7 @@ impl SetUp {
             commands.push(auth);
         }
         let mut hello = None;
-        if purpose != Purpose::Messages {
+        if purpose != Purpose::Questions {
             commands.push(redis::cmd("HELLO"));
             hello = Some(commands.len());
         }
@@ -301,7 +315,8 @@ impl SetUp {
         let before_look = commands.len();
         commands.extend(look(purpose));
         let look = before_look + 1..commands.len() + 1;
-        if purpose != Purpose::Messages {
+        let locks = !matches!(purpose, Purpose::Messages | Purpose::Questions);
+        if locks {
             for script in SCRIPTS {
                 let mut load = redis::cmd("SCRIPT");
                 load.arg("LOAD").arg(script.text);
@@ -309,11 +324,11 @@ impl SetUp {
             }
         }
         let before_trials = commands.len();
-        if purpose != Purpose::Messages {
+        if locks {
             for (call, script) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
                 commands.push(redis::cmd(call).arg(script).arg(0).clone());
             }
-            commands.extend([redis::cmd("DELIFEQ"), redis::cmd("DELEX")]);
+            commands.extend(["DELIFEQ", "DELEX", "PUBLISH"].map(redis::cmd));
         }
         SetUp {
             commands,
@@ -326,19 +341,19 @@ impl SetUp {
 }
 
 /// The commands that show what a server is.
-fn look(purpose: Purpose) -> impl Iterator<Item = Cmd> {
-    let parts = match purpose {
-        Purpose::GuardedLocks { .. } => LOOK.len(),
-        Purpose::Locks => 1,
-        Purpose::Messages => 0,
+fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
+    let (key, parts) = match purpose {
+        Purpose::GuardedLocks { witness, .. } => (witness, usize::MAX),
+        Purpose::Locks => (&b""[..], 2),
+        Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
-    LOOK.iter().take(parts).map(|part| {
+    let look = witness::look(key).into_iter().take(parts);
+    look.map(|[name, argument]| {
         let mut command = Cmd::new();
-        for arg in *part {
-            command.arg(*arg);
-        }
+        command.arg(name).arg(argument);
         command
     })
+    .collect()
 }
 
 /// The replies to the commands that set a connection up.
@@ -385,6 +400,13 @@ impl SetUpReplies<'_> {
                 Some(Role::Sentinel) => return Err(Cause::Sentinel),
                 None => {}
             },
+            // For servers without HELLO.
+            Reply::Bulk(replication)
+                if self.set_up.look.start + 1 == self.answered
+                    && witness::is_replica(&replication) =>
+            {
+                return Err(Cause::Replica(self.address));
+            }
             Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                 self.loaded += 1;
             }
@@ -420,7 +442,9 @@ impl SetUpReplies<'_> {
     fn end(mut self) -> Result<(Handshake, Vec<Reply>), Cause> {
         if self.set_up.before_trials < self.set_up.commands.len() {
             let loaded = self.loaded == SCRIPTS.len();
-            self.handshake.means = Means::found(loaded, &self.trials)?;
+            let [trials @ .., publish] = &self.trials;
+            self.handshake.means = Means::found(loaded, trials)?;
+            self.handshake.cannot_publish = publish.as_deref().is_some_and(lacks_command);
         }
         Ok((self.handshake, self.look))
     }

@@ -145,7 +145,11 @@ enum Unknown {
 }
 
 impl Sentinels {
-    fn open(&self, timeout: Duration, purpose: Purpose) -> Result<(Connection, Handshake), Cause> {
+    fn open(
+        &self,
+        timeout: Duration,
+        purpose: Purpose<'_>,
+    ) -> Result<(Connection, Handshake), Cause> {
         let until = clock::instant() + timeout;
         let (mut unknown, mut failed, mut tried) = (Vec::new(), None, Vec::new());
         for (at, left) in self.in_turn() {

@@ -24,9 +24,11 @@ use crate::protocol::address::Found;
 use crate::protocol::core::{Core, Next};
 use crate::protocol::event::Event;
 use crate::protocol::guard::{self, Guard};
+use crate::protocol::means::Lack;
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::Answer;
 use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::witness::WITNESS;
 use crate::sync::{lock, wait_until};
 use crate::text::human;
 use crate::tls::Tls;
@@ -42,8 +44,9 @@ pub(crate) struct Nodes {
     pub(crate) prefix: Prefix,
     pub(crate) observer: Observer,
     pub(crate) abandoned_threads: AbandonedThreads,
-    /// What the connections to each are for.
-    purposes: Vec<Purpose>,
+    /// At each node; and whether the program has asked for it.
+    guards: Vec<Option<Guard>>,
+    guard_is_needed: bool,
     state: Mutex<State>,
     /// There is news for the leader or for a worker.
     changed: Condvar,
@@ -102,17 +105,10 @@ impl Nodes {
             unobserved: VecDeque::new(),
             outages: Some(vec![None; places.len()]),
         };
-        let needed = options.max_ttl().is_some();
-        let purpose = |guard: &Option<Guard>| match guard {
-            Some(guard) => Purpose::GuardedLocks {
-                seasoned: guard.seasoned(),
-                needed,
-            },
-            None => Purpose::Locks,
-        };
         Nodes {
             tls: options.tls.clone(),
-            purposes: guards.iter().map(purpose).collect(),
+            guards,
+            guard_is_needed: options.max_ttl().is_some(),
             places,
             trust,
             observer,
@@ -175,8 +171,7 @@ impl Nodes {
                 let events = state.core.events.take();
                 drop(state);
                 for (node, event, _) in &events {
-                    let purpose = self.purposes.get(*node);
-                    let guarded = matches!(purpose, Some(Purpose::GuardedLocks { .. }));
+                    let guarded = self.guards.get(*node).is_some_and(Option::is_some);
                     report::log(&self.name(*node), event, guarded);
                 }
                 state = self.state();
@@ -201,6 +196,12 @@ impl Nodes {
         state.outages = Some(outages);
     }
 
+    /// A node lacks something: that is to be logged once.
+    pub(crate) fn lacks(&self, node: usize, lack: Lack) {
+        let mut state = self.state();
+        state.core.events.lacks(node, Some(lack), clock::instant());
+    }
+
     /// Logs events for a thread that has something to do: it may be about to return a lock, and an observer may
     /// want the same one.
     pub(crate) fn log_behind(self: &Arc<Nodes>) {
@@ -214,11 +215,10 @@ impl Nodes {
     /// A ttl that is longer than a guard assumes which the program has not asked for is allowed.
     pub(crate) fn takes_ttl(&self, ttl: Ttl) {
         static WARNED: AtomicBool = AtomicBool::new(false);
-        let guarded =
-            |purpose: &Purpose| matches!(purpose, Purpose::GuardedLocks { needed: false, .. });
         let longest = guard::DEFAULT_TTL;
         if ttl.duration() > longest
-            && self.purposes.iter().any(guarded)
+            && !self.guard_is_needed
+            && self.guards.iter().any(Option::is_some)
             && !WARNED.swap(true, Ordering::Relaxed)
         {
             say!(
@@ -430,9 +430,17 @@ impl Nodes {
     }
 
     fn open(&self, node: usize) {
-        let place = self.places.get(node).zip(self.purposes.get(node));
-        let opened = place.ok_or_else(missing_connection);
-        let opened = opened.and_then(|(place, purpose)| place.open(self.connect_timeout, *purpose));
+        let witness = self.prefix.key(WITNESS);
+        let purpose = match self.guards.get(node) {
+            Some(Some(guard)) => Purpose::GuardedLocks {
+                witness: &witness,
+                seasoned: guard.seasoned(),
+                needed: self.guard_is_needed,
+            },
+            _ => Purpose::Locks,
+        };
+        let place = self.places.get(node).ok_or_else(missing_connection);
+        let opened = place.and_then(|place| place.open(self.connect_timeout, purpose));
         let (mut connection, handshake) = match opened {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),

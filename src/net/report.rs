@@ -35,6 +35,19 @@ pub(super) fn log(node: &str, event: &Event, guarded: bool) {
             info,
             "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
         ),
+        Event::Lacks(Lack::Messages) => say!(
+            info,
+            "{node} sends no messages about releases (PUBLISH, SUBSCRIBE): waiters ask it from time to time"
+        ),
+        Event::Lacks(Lack::RunId) => say!(
+            warn,
+            "{node} does not tell which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
+             noticed"
+        ),
+        Event::Lacks(Lack::Fencing) => say!(
+            warn,
+            "{node} counts no fencing tokens: it does not have a command for them, or does not permit it"
+        ),
         Event::Lacks(Lack::Queues) => say!(
             info,
             "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \

@@ -23,7 +23,7 @@ use crate::protocol::scripts::TRIAL;
 use crate::protocol::server_error::refuses_companions;
 use crate::protocol::server_info::ServerInfo;
 use crate::protocol::vote::Vote;
-use crate::protocol::witness::WITNESS;
+use crate::protocol::witness::{self, WITNESS};
 use crate::redlock::{Redlock, checked};
 use crate::token::Token;
 
@@ -71,7 +71,7 @@ impl Redlock {
     /// | `plain-text` | | a password goes unencrypted to a public address | |
     /// | `insecure` | | its certificate is not checked (`#insecure`) | |
     /// | `version` | older than 2.6.12 | | versions differ |
-    /// | `rights` | with the restart guard, `INFO` or the key `redlock:witness` is refused, and too few are left | with the restart guard, one of these is refused | `INFO` or `CONFIG` is refused, or the keys beside locks are |
+    /// | `rights` | with the restart guard, `INFO` or the key `redlock:witness` is refused or holds other data, and too few are left | with the restart guard, one of these is refused | `INFO` or `CONFIG` is refused, or the keys beside locks are |
     ///
     /// # Errors
     ///
@@ -188,19 +188,14 @@ fn ask(
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
+    let max_lag: &[&[u8]] = &[b"CONFIG", b"GET", b"min-replicas-max-lag"];
+    resp::pack(&mut bytes, &[max_lag], None);
+    let [info, config, max_lag] = query.ask(&bytes)?;
     // Nothing else needs the witness.
-    let witness: &[&[u8]] = if guarded {
-        &[b"GET", WITNESS]
-    } else {
-        &[b"PING"]
+    let witness = match guarded {
+        true => try_witness(query, &prefix.key(WITNESS))?,
+        false => None,
     };
-    resp::pack(&mut bytes, &[witness], None);
-    resp::pack(
-        &mut bytes,
-        &[&[b"CONFIG", b"GET", b"min-replicas-max-lag"]],
-        None,
-    );
-    let [info, config, witness, max_lag] = query.ask(&bytes)?;
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = clock_offset(query)?;
@@ -227,15 +222,30 @@ fn ask(
             _ => None,
         }
         .map(Duration::from_secs),
-        witness: match witness {
-            Reply::Error(text) if guarded => Some(Cause::refused(&text)),
-            _ => None,
-        },
+        witness,
         beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
         probe,
         round_trips: pings(query)?,
         clock,
     })
+}
+
+/// Why the restart guard could not use its key.
+fn try_witness(query: &mut Query, key: &[u8]) -> Result<Option<Cause>, Cause> {
+    let mut bytes = Vec::new();
+    // No server does what contradicts itself, and those that permit it say so.
+    let set: &[&[u8]] = &[b"SET", key, b"-", b"NX", b"XX"];
+    for command in [&[b"GET", key][..], &[b"PTTL", key], set] {
+        resp::pack(&mut bytes, &[command], None);
+    }
+    let replies = query.ask::<3>(&bytes)?;
+    Ok(replies.into_iter().find_map(|reply| match reply {
+        Reply::Error(text) => {
+            let cause = witness::refused(&text);
+            matches!(cause, Cause::NoWitness(_)).then_some(cause)
+        }
+        _ => None,
+    }))
 }
 
 fn refusal(reply: Reply) -> Cause {

@@ -9,6 +9,7 @@ use crate::error::Cause;
 use crate::protocol::companions::Companion;
 use crate::protocol::guard::Guard;
 use crate::protocol::quorum::majority;
+use crate::protocol::server_error::Meaning;
 use crate::protocol::server_info::ServerInfo;
 use crate::text::human;
 
@@ -104,7 +105,7 @@ pub(crate) struct Said {
     pub(crate) probe: Probe,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
-    /// Why the witness of the restart guard may not be read.
+    /// Why the restart guard could not have its witness.
     pub(crate) witness: Option<Cause>,
     pub(crate) round_trips: Vec<Duration>,
     /// Milliseconds that its clock is ahead of ours.
@@ -394,11 +395,19 @@ impl<'a> Findings<'a> {
     }
 
     fn witness(&mut self, node: usize, refused: &Cause) {
-        let text = format!(
-            "this user may not use the key redlock:witness ({}), which the restart guard needs: permit it, with the key pattern \
-             ~redlock:*",
-            refused.without_advice()
-        );
+        let text = match (refused, self.rules.prefix) {
+            (Cause::NoWitness(text), _) if Meaning::of(text) == Meaning::WrongType => {
+                refused.to_string()
+            }
+            (_, prefix) => format!(
+                "{refused}: permit it, with the key pattern ~{}*",
+                if prefix.is_empty() {
+                    "redlock:"
+                } else {
+                    prefix
+                }
+            ),
+        };
         self.add(self.no_vote, node, "rights", text);
     }
 

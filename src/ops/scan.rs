@@ -66,7 +66,7 @@ impl Key {
         let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
             None => is(Companion::Queue),
-            Some(_) if self.name == WITNESS => true,
+            Some(_) if self.name.ends_with(WITNESS) => true,
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
                 let is_turn = queue::is_channel(value);

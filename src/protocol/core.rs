@@ -19,7 +19,6 @@ use crate::protocol::address::Found;
 use crate::protocol::confirm::{Confirm, Confirmation};
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
-use crate::protocol::means::Lack;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Link, Node, NodeTask, Timeouts};
 use crate::protocol::notified::NotifiedElsewhere;
@@ -451,7 +450,8 @@ impl<W> Core<W> {
             let view = self.view();
             self.write_operations(at, true, &view, &mut out);
             self.write_operations(at, false, &view, &mut out);
-            self.nodes[at].wire_mut().prove(&mut out);
+            let prefix = &self.operations.prefix;
+            self.nodes[at].wire_mut().prove(prefix, &mut out);
         }
         let node = &mut self.nodes[at];
         if mutant(Mutant::ReleasesLast) {
@@ -922,10 +922,9 @@ impl<W> Core<W> {
     fn reconnected(&mut self, at: usize, now: Instant) {
         let event = self.nodes[at].reconnected(now);
         self.events.push(at, event, now);
-        let lack = self.nodes[at].wire().handshake.means.lack();
-        self.events.lacks(at, lack, now);
-        let unguarded = self.nodes[at].wire().handshake.unguarded;
-        self.events.lacks(at, unguarded.then_some(Lack::Guard), now);
+        for lack in self.nodes[at].wire().handshake.lacks() {
+            self.events.lacks(at, lack, now);
+        }
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }

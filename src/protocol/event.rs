@@ -57,6 +57,11 @@ impl Events {
         vote: &Vote,
         now: Instant,
     ) {
+        if let (Action::Fence(_), Vote::Failed { cause, .. }) = (action, vote)
+            && cause.meaning().concerns_rights()
+        {
+            self.lacks(node, Some(Lack::Fencing), now);
+        }
         let notice = self.notices.on(node, key, action, vote);
         let event = notice.map(|notice| Event::Notice(key.resource.clone(), notice));
         self.push(node, event, now);

@@ -86,10 +86,7 @@ impl Guard {
 
     /// How old a witness is that shows that its server may vote.
     pub(crate) fn seasoned(self) -> Duration {
-        match mutant(Mutant::NoMargin) {
-            true => self.wait,
-            false => self.wait.saturating_add(self.margin),
-        }
+        self.wait.saturating_add(self.margin)
     }
 
     /// How long until a server may vote of which nothing but its uptime is known.
@@ -101,7 +98,14 @@ impl Guard {
     /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
     /// has ended.
     pub(crate) fn votes(self, known: Option<&PreviousServer>, start: &ServerStart<'_>) -> Votes {
-        let all = self.votes_from(known, start, |votes| votes.all);
+        let grants = Guard {
+            margin: match mutant(Mutant::GrantInMargin) {
+                true => Duration::ZERO,
+                false => self.margin,
+            },
+            ..self
+        };
+        let all = grants.votes_from(known, start, |votes| votes.all);
         let at_once = Guard {
             wait: Duration::ZERO,
             ..self

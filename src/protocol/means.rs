@@ -59,6 +59,12 @@ pub(crate) enum Delete {
 pub(crate) enum Lack {
     Scripts,
     Queues,
+    /// Of releases.
+    Messages,
+    /// Which server it is.
+    RunId,
+    /// What fencing tokens need.
+    Fencing,
     /// The restart guard, where the program has not asked for it.
     Guard,
 }

@@ -53,7 +53,7 @@ mutants! {
     CalmReadFirst = "that a server is calm is read before the witness is there",
     IgnoreFlush = "a flush before the first look is not seen",
     AlwaysCalm = "a server that was promoted or flushed votes at once",
-    NoMargin = "the master before may not go on",
+    GrantInMargin = "a lock is granted while the master before may go on",
     RepairAfterRelease = "a repair is written behind the release",
     RepairVotes = "a repair counts as a vote",
     NoReleaseOfRepairs = "a lock is not released where it was repaired",

@@ -12,15 +12,12 @@ use std::time::{Duration, Instant};
 use crate::error::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::Reply;
-use crate::protocol::witness::{Witness, changed};
+use crate::protocol::witness::{self, Witness, changed};
 
 /// No server becomes a replica, takes over another one's data and becomes a master again in this time.
 const FRESH: Duration = Duration::from_millis(10);
 /// A look goes with what is written when the last one is older.
 const RENEWED: Duration = Duration::from_millis(5);
-
-const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$15\r\nredlock:witness\r\n";
-const INFO: &[u8] = b"*2\r\n$4\r\nINFO\r\n$11\r\nreplication\r\n";
 
 /// What must be shown before an answer counts; and what a reply shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,8 +87,8 @@ impl<P> Proofs<P> {
         self.overdue
     }
 
-    /// What is to be written behind the commands.
-    pub(crate) fn behind(&mut self, now: Instant) -> [Option<(Proof, &'static [u8])>; 2] {
+    /// What is to be asked for behind the commands.
+    pub(crate) fn behind(&mut self, now: Instant) -> [Option<Proof>; 2] {
         let needed = std::mem::take(&mut self.needed);
         let get = needed == Proof::Witness && !mutant(Mutant::NoWitness);
         let old = self.far || self.sent.is_none_or(|sent| now > sent + RENEWED);
@@ -100,8 +97,7 @@ impl<P> Proofs<P> {
         if look {
             (self.sent, self.looks) = (Some(now), self.looks + 1);
         }
-        let get = get.then_some((Proof::Witness, GET));
-        [get, look.then_some((Proof::Look, INFO))]
+        [get.then_some(Proof::Witness), look.then_some(Proof::Look)]
     }
 
     // ---- receiving
@@ -183,6 +179,14 @@ impl<P> Proofs<P> {
     }
 }
 
+/// The server refuses what was to show this, or cannot show it now.
+pub(crate) fn refused(text: &str, proof: Proof) -> Cause {
+    match witness::refused(text) {
+        Cause::NoWitness(_) if proof == Proof::Look => Cause::NoInfo,
+        cause => cause,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,20 +194,22 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// Of a node that is near.
     fn proofs() -> Proofs<u8> {
-        Proofs::new(Some(Witness {
+        let mut proofs = Proofs::new(Some(Witness {
             value: b"r h 1".to_vec(),
             identity: Identity::new(Some("r"), Some("h")).unwrap(),
             age: MS,
             calm: true,
-        }))
+        }));
+        proofs.far = false;
+        proofs
     }
 
     /// Writes what needs this, and returns what goes behind it.
     fn written(proofs: &mut Proofs<u8>, proof: Proof, at: Instant) -> Vec<Proof> {
         proofs.needs(proof);
-        let behind = proofs.behind(at).into_iter().flatten();
-        behind.map(|(proof, _)| proof).collect()
+        proofs.behind(at).into_iter().flatten().collect()
     }
 
     fn show(proofs: &mut Proofs<u8>, proof: Proof, text: &str, at: Instant) -> bool {
@@ -223,8 +229,8 @@ mod tests {
         assert!(show(&mut proofs, Proof::Look, SAME, now));
         assert_eq!(proofs.next(), Some((Reply::Okay, 1, now)));
         // Soon after it no other look is needed, but the witness.
-        assert_eq!(written(&mut proofs, Proof::Look, now + 4 * MS), []);
-        let extended = (Reply::Int(1), 2, now + 4 * MS);
+        assert_eq!(written(&mut proofs, Proof::Look, now + 5 * MS), []);
+        let extended = (Reply::Int(1), 2, now + 5 * MS);
         assert!(
             proofs
                 .received(extended, Proof::Look, now + 10 * MS)
@@ -280,6 +286,7 @@ mod tests {
         };
         let show = |proofs: &mut Proofs<u8>, sent| show(proofs, Proof::Look, SAME, now + sent * MS);
         // How far it is is not known yet.
+        proofs.far = true;
         assert_eq!(written(&mut proofs, 0), [Proof::Look]);
         assert_eq!(written(&mut proofs, 2), [Proof::Look]);
         for sent in [0, 2] {

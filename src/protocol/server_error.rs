@@ -69,7 +69,7 @@ const CODES: [(&str, Meaning); 22] = [
 ];
 
 /// `ERR` stands for many things.
-const ERRORS: [(&str, Meaning); 12] = [
+const ERRORS: [(&str, Meaning); 14] = [
     ("ERR invalid password", WrongLogin),
     ("ERR Client sent AUTH, but no password is set", WrongLogin),
     (
@@ -80,6 +80,12 @@ const ERRORS: [(&str, Meaning); 12] = [
     ("ERR invalid DB index", NoSuchDatabase),
     ("ERR SELECT is not allowed in cluster mode", NoSuchDatabase),
     ("ERR unknown command", NoSuchCommand),
+    (
+        "ERR Unknown Redis command called from script",
+        NoSuchCommand,
+    ),
+    // Valkey.
+    ("ERR Unknown command called from script", NoSuchCommand),
     ("ERR max number of clients reached", TooManyClients),
     (
         "Write commands not allowed after non deterministic commands",
@@ -244,6 +250,11 @@ pub(crate) fn refuses_scripts(error: &str) -> bool {
     Meaning::of(error).concerns_rights() || words.iter().any(|words| error.contains(words))
 }
 
+/// Whether the server does not know a command.
+pub(crate) fn lacks_command(error: &str) -> bool {
+    Meaning::of(error) == NoSuchCommand
+}
+
 /// Whether a name is refused and not a command: other names may be permitted. Servers of different versions put it in
 /// different words, and scripts in others.
 pub(crate) fn concerns_name(error: &str) -> bool {
@@ -308,6 +319,8 @@ mod tests {
              sure your configuration is correct?",
             "ERR unknown command 'EVAL', with args beginning with: 'x' ",
             "ERR unknown command `SET`",
+            "ERR Unknown Redis command called from script script: 104ae65d, on @user_script:1.",
+            "ERR Unknown command called from script script: on @user_script:1.",
             "ERR Error running script (call to f_0f): @user_script:1: @user_script: 1: The user executing the script \
              can't run this command or subcommand",
             "ERR The user executing the script can't run this command or subcommand script: 0f, on @user_script:3.",

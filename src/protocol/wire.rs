@@ -10,10 +10,10 @@ use crate::prefix::Prefix;
 use crate::protocol::address::{Address, Found};
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::proof::{Answered, Proof, Proofs};
+use crate::protocol::proof::{self, Answered, Proof, Proofs};
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::script::Key;
-use crate::protocol::witness::{Witness, changed};
+use crate::protocol::witness::{self, WITNESS, Witness};
 use crate::secret::Secret;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
@@ -41,12 +41,26 @@ pub(crate) struct Handshake {
     pub(crate) found: Option<Found>,
     /// The server refuses what the restart guard needs, and the guard is not needed.
     pub(crate) unguarded: bool,
+    /// It has no command that sends messages.
+    pub(crate) cannot_publish: bool,
     /// The server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
     pub(crate) means: Means,
     /// The password that this connection was set up with: no text that comes over it repeats that. The next connection
     /// may have another.
     pub(crate) secret: Secret,
+}
+
+impl Handshake {
+    /// What is missing without which locks are as good.
+    pub(crate) fn lacks(&self) -> [Option<Lack>; 4] {
+        [
+            self.means.lack(),
+            self.unguarded.then_some(Lack::Guard),
+            self.cannot_publish.then_some(Lack::Messages),
+            self.run_id.is_none().then_some(Lack::RunId),
+        ]
+    }
 }
 
 /// Which operation a reply belongs to.
@@ -227,14 +241,20 @@ impl Wire {
     }
 
     /// Appends what shows that the answers count.
-    pub(crate) fn prove(&mut self, out: &mut Output<'_>) {
-        for (shows, command) in self.proofs.behind(out.now).into_iter().flatten() {
+    pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
+        for shows in self.proofs.behind(out.now).into_iter().flatten() {
             let pending = Pending {
                 shows,
                 ..Pending::default()
             };
             self.expect(pending, out);
-            out.bytes.extend_from_slice(command);
+            let key = prefix.key(WITNESS);
+            let [_, replication, get, _] = witness::look(&key);
+            let command = match shows {
+                Proof::Look => replication,
+                _ => get,
+            };
+            resp::pack(out.bytes, &[&command], None);
         }
     }
 
@@ -279,8 +299,8 @@ impl Wire {
             };
             if pending.shows != Proof::None {
                 return Err(match reply {
-                    Reply::Error(text) => Cause::refused(&text),
-                    _ => changed(),
+                    Reply::Error(text) => proof::refused(&text, pending.shows),
+                    _ => witness::changed(),
                 });
             }
             let needs = pending.needs;

@@ -15,22 +15,29 @@ use crate::protocol::server_error::{Meaning, without_arguments};
 use crate::protocol::server_info::{self, ServerInfo};
 use crate::secret::Secret;
 
-/// Where the witness is, in the database of the locks. It is never deleted.
+/// Where the witness is, in the database of the locks, behind their prefix: a user whose rights are for that prefix may
+/// have it. It is never deleted. Several show as much as one.
 pub(crate) const WITNESS: &[u8] = b"redlock:witness";
 /// How long the witness lives: ten years.
 const LIFE: Duration = Duration::from_secs(3600 * 24 * 365 * 10);
 /// Commands after which locks may be gone.
 const FLUSHES: [&str; 3] = ["flushall", "flushdb", "swapdb"];
 
-/// The commands of a look.
-pub(crate) const LOOK: [&[&[u8]]; 4] = [
-    &[b"INFO", b"server"],
-    &[b"INFO", b"replication"],
-    &[b"GET", WITNESS],
-    &[b"PTTL", WITNESS],
-];
+/// The number of commands of a look.
+const PARTS: usize = 4;
+
+/// Them, for the witness with this key.
+pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
+    [
+        [b"INFO", b"server"],
+        [b"INFO", b"replication"],
+        [b"GET", key],
+        [b"PTTL", key],
+    ]
+}
+
 /// What the second one asks besides.
-pub(crate) const LOSSES: [&[&[u8]]; 2] = [&[b"INFO", b"commandstats"], &[b"INFO", b"stats"]];
+pub(crate) const LOSSES: [[&[u8]; 2]; 2] = [[b"INFO", b"commandstats"], [b"INFO", b"stats"]];
 
 /// A server's data, as they grow from one command to the next. It changes when the server is restarted or promoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,12 +60,14 @@ impl Identity {
         };
         let history = self.0.split(' ').nth(1);
         let same = history == Some("-") || history == server_info::value(info, "master_replid");
-        same && !is_replica(server_info::value(info, "role"))
+        same && !is_replica(replication)
     }
 }
 
-fn is_replica(role: Option<&str>) -> bool {
-    matches!(role, Some("slave" | "replica"))
+/// Whether a server has told this in INFO replication that is none (R39).
+pub(crate) fn is_replica(replication: &[u8]) -> bool {
+    let info = str::from_utf8(replication).unwrap_or_default();
+    matches!(server_info::value(info, "role"), Some("slave" | "replica"))
 }
 
 /// What a look has found.
@@ -75,14 +84,14 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// By the replies to [`LOOK`].
+    /// By the replies to [`look`].
     pub(crate) fn of(replies: Vec<Reply>, secret: &Secret) -> Result<Look, Cause> {
-        let replies = <[Reply; LOOK.len()]>::try_from(replies);
+        let replies = <[Reply; PARTS]>::try_from(replies);
         let [server, replication, value, left] = replies.map_err(|_| Cause::NoInfo)?;
-        let (server, replication) = (info(server, secret)?, info(replication, secret)?);
-        if is_replica(replication.get("role")) {
+        if matches!(&replication, Reply::Bulk(text) if is_replica(text)) {
             return Err(Cause::Replica(None));
         }
+        let (server, replication) = (info(server, secret)?, info(replication, secret)?);
         let history = replication.get("master_replid");
         let before = replication.get("master_replid2").unwrap_or_default();
         let is_set = matches!(value, Reply::Bulk(_));
@@ -125,14 +134,16 @@ impl Look {
         }
     }
 
-    /// The command that sets the witness, if it has to be set. `random`: no two are the same.
-    pub(crate) fn set_witness(&self, random: u64) -> Option<Vec<Vec<u8>>> {
+    /// The command that sets the witness, if it has to be set. `random`: no two are the same. A client that looked before
+    /// another one set it sets it once more: the other's connection is severed by its next proof, and its next first look
+    /// finds this one, and sets none. So it is over when those are connected that looked before the first one was set.
+    pub(crate) fn set_witness(&self, key: &[u8], random: u64) -> Option<Vec<Vec<u8>>> {
         if self.own_witness().is_some() {
             return None;
         }
         let value = format!("{} {random:016x}", self.identity.0);
         let life = LIFE.as_millis().to_string();
-        let mut set = vec![b"SET".to_vec(), WITNESS.to_vec(), value.into_bytes()];
+        let mut set = vec![b"SET".to_vec(), key.to_vec(), value.into_bytes()];
         // Another client may be about to do the same.
         if !self.is_set {
             set.push(b"NX".to_vec());
@@ -152,7 +163,7 @@ impl Look {
             _ => None,
         };
         let losses = replies.split_off(replies.len().saturating_sub(LOSSES.len()));
-        let look = replies.split_off(replies.len().saturating_sub(LOOK.len()));
+        let look = replies.split_off(replies.len().saturating_sub(PARTS));
         if let Some(cause) = replies.iter().find_map(refuses) {
             return Err(cause);
         }
@@ -197,7 +208,7 @@ pub(crate) fn refused(text: &str) -> Cause {
     if meaning.is_demoted() {
         return Cause::demoted(text);
     }
-    if !meaning.is_final() {
+    if !meaning.is_final() && meaning != Meaning::WrongType {
         return Cause::refused(text);
     }
     Cause::NoWitness(without_arguments(text).to_owned())
@@ -277,14 +288,14 @@ mod tests {
         ] {
             let look = look("h", ZEROS, bulk(value), left(age)).unwrap();
             let own = look.own_witness().is_some();
-            assert_eq!(look.set_witness(7).is_none(), own, "{value}");
+            assert_eq!(look.set_witness(WITNESS, 7).is_none(), own, "{value}");
             let judged = look.judge(8 * S);
             assert_eq!(matches!(judged, Judged::Fits(..)), fits, "{value}");
         }
         // It was set by hand.
         for left in [Reply::Int(-1), Reply::Int(i64::MAX)] {
             let look = look("h", ZEROS, bulk("r h 0"), left).unwrap();
-            let set = look.set_witness(1).unwrap();
+            let set = look.set_witness(WITNESS, 1).unwrap();
             assert!(!set.contains(&b"NX".to_vec()));
             assert!(!matches!(look.judge(8 * S), Judged::Fits(..)));
         }
@@ -293,14 +304,14 @@ mod tests {
     #[test]
     fn the_witness_is_set_where_there_is_none_or_another_s() {
         let none = look("h", ZEROS, Reply::Nil, Reply::Int(-2)).unwrap();
-        let set = none.set_witness(0x1f).unwrap();
+        let set = none.set_witness(WITNESS, 0x1f).unwrap();
         let text = |set: &[Vec<u8>]| String::from_utf8(set.join(&b' ')).unwrap();
         assert_eq!(
             text(&set),
             "SET redlock:witness r h 000000000000001f NX PX 315360000000"
         );
         let other = look("h", ZEROS, bulk("r g 0"), left(S)).unwrap();
-        assert!(text(&other.set_witness(1).unwrap()).ends_with(" PX 315360000000"));
+        assert!(text(&other.set_witness(WITNESS, 1).unwrap()).ends_with(" PX 315360000000"));
     }
 
     #[test]
@@ -334,12 +345,12 @@ mod tests {
         ));
         assert_eq!(of("run_id:r", "", Reply::Nil).unwrap(), "r -");
         assert_eq!(of("", "master_replid:h", Reply::Nil).unwrap(), "- h");
-        let refused = of("run_id:r", "", Reply::Error("NOPERM No permissions".into()));
-        let text = refused.unwrap_err().to_string();
-        assert!(
-            text.contains("redlock:witness") && text.contains("NOPERM"),
-            "{text}"
-        );
+        for error in ["NOPERM No permissions", "WRONGTYPE Operation"] {
+            let refused = of("run_id:r", "", Reply::Error(error.into())).unwrap_err();
+            let text = refused.to_string();
+            let named = text.contains("redlock:witness") && text.contains(error);
+            assert!(named && refused.is_final(), "{text}");
+        }
     }
 
     #[test]

@@ -95,7 +95,7 @@ enum Kind {
 impl Kind {
     fn of(args: &[&[u8]]) -> Kind {
         let (command, name) = match args {
-            [b"SET", name, ..] if *name == WITNESS => return Kind::Other,
+            [b"SET", name, ..] if name.ends_with(WITNESS) => return Kind::Other,
             [b"SET", ..] => return Kind::Acquire,
             [command @ (b"EVAL" | b"EVALSHA"), name, ..] => (*command, *name),
             _ => return Kind::Other,

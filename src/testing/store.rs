@@ -335,7 +335,8 @@ impl Run<'_> {
                 let set = self.set(name, value, Some(ttl), true)?;
                 Ok(if set { Answer::Okay } else { Answer::Nil })
             }
-            // The witness of the restart guard.
+            // The witness of the restart guard, and whether this user may set it.
+            [b"SET", _, _, b"NX", b"XX"] => Err(Refused("ERR syntax error")),
             [b"SET", name, value, b"PX", ttl] => {
                 let ttl = number(ttl).ok_or(NO_NUMBER)?;
                 self.set(name, value, Some(ttl), false)?;

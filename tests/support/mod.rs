@@ -321,7 +321,7 @@ impl Server {
     pub fn keys(&self) -> Vec<String> {
         let value = self.command(&["KEYS", "*"]);
         let mut keys: Vec<String> = redis::from_redis_value(value).unwrap();
-        keys.retain(|key| key != "redlock:witness");
+        keys.retain(|key| !key.ends_with("redlock:witness"));
         keys.sort();
         keys
     }

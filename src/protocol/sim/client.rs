@@ -32,7 +32,7 @@ use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::wire::Handshake;
-use crate::protocol::witness::{Judged, Look, refused};
+use crate::protocol::witness::{Judged, Look, WITNESS, refused};
 use crate::token::Token;
 
 /// The number of resources that are locked. The other one is for when all is quiet.
@@ -678,7 +678,7 @@ impl World {
         let looks = &self.looks[at];
         let (first, before, mut handshake) =
             (looks.first.clone(), looks.flushed, looks.handshake.clone());
-        let set = first.set_witness(self.random.next());
+        let set = first.set_witness(WITNESS, self.random.next());
         let sets = !std::mem::replace(&mut self.looks[at].has_set, true);
         if let Some(set) = set.filter(|_| sets)
             && let Err(refused) = self.set_witness(connection, &set)

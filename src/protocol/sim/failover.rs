@@ -4,7 +4,7 @@
 use super::server::STEP;
 use super::{Count, Event, MARGIN, MS, Random, Server, TODAY, World, trace};
 use crate::protocol::resp::Reply;
-use crate::protocol::witness::{LOOK, Look};
+use crate::protocol::witness::{self, Look, WITNESS};
 use crate::secret::Secret;
 use crate::testing::store::Store;
 
@@ -104,7 +104,8 @@ impl Server {
             let parsed = crate::protocol::resp::parse(&reply, &Secret::default());
             parsed.unwrap().unwrap().0
         };
-        let (value, left) = (ask(LOOK[2]), ask(LOOK[3]));
+        let [.., value, left] = witness::look(WITNESS);
+        let (value, left) = (ask(&value), ask(&left));
         let before = u8::from(here.promoted);
         let replication = format!("{}master_replid2:{before}\r\n", here.replication());
         let info = |text: String| Reply::Bulk(text.into_bytes());
@@ -200,6 +201,14 @@ impl World {
                 self.counts[Count::Flushes] += 1;
                 self.servers[node].here_mut().flush();
             }
+            (19, Some(replica)) if self.random.chance(50) => {
+                trace!(self, "node {node}: {replica} is a new server");
+                let history = self.history();
+                let new = &mut self.servers[node].instances[replica];
+                new.store.clear();
+                new.start(self.t, history, false);
+                new.synced = false;
+            }
             (19, _) => {
                 let history = self.history();
                 trace!(self, "node {node} begins the history {history}");
@@ -223,7 +232,7 @@ impl World {
         (new.replica, new.promoted, new.promoted_at) = (None, true, self.t);
         new.history = history;
         let old = std::mem::replace(&mut server.named, replica);
-        server.asked = replica;
+        (server.asked, server.has_moved) = (replica, true);
         trace!(
             self,
             "node {node} fails over from {old} to {replica}: {history}, {before:?}"

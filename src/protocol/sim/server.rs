@@ -22,6 +22,8 @@ pub(super) struct Server {
     pub(super) instances: Vec<Instance>,
     pub(super) named: usize,
     pub(super) asked: usize,
+    /// It has led to another one before.
+    pub(super) has_moved: bool,
     paused_until: u64,
     refuses_connections_until: u64,
     /// Or does not permit it, until then.
@@ -66,6 +68,7 @@ impl Server {
                 .collect(),
             named: 0,
             asked: 0,
+            has_moved: false,
             paused_until: 0,
             refuses_connections_until: 0,
             out_of_memory_until: 0,
@@ -442,7 +445,7 @@ impl World {
         );
         let history = &self.tokens[token];
         // What another server behind the same name has carried out is another matter.
-        let moves = self.conditions.fails_over;
+        let moves = self.servers[node].has_moved;
         let again = history.set.has(node) && !history.refilled.has(node) && !moves;
         let late = history.rel.has(node) && !moves;
         self.tokens[token].set.add(node);
@@ -475,7 +478,7 @@ impl World {
         };
         let freed = freed.is_some();
         // What it could not carry out waits.
-        let refused = self.counts[Count::Refused] > 0 || self.conditions.fails_over;
+        let refused = self.counts[Count::Refused] > 0 || self.servers[node].has_moved;
         self.check(!freed || refused, || {
             format!("node {node} denies {token} for {holder}, which the same client had released")
         });

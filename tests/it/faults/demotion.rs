@@ -149,6 +149,51 @@ fn a_replica_that_takes_writes_grants_nothing() {
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
 }
 
+/// Before Redis 6, and where it is not permitted, INFO tells it.
+#[test]
+fn a_replica_that_takes_writes_and_has_no_hello_grants_nothing() {
+    let args = ["--rename-command", "HELLO", "", "--replica-read-only", "no"];
+    let server = Server::with_args(&args);
+    demote(&server);
+    let redlock = client(server.url());
+    let errors = unavailable(redlock.try_acquire("a", TTL)).to_string();
+    assert!(errors.contains(AWAY), "{errors}");
+    assert_eq!(server.calls("set"), 0);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    redlock.acquire("a", TTL).unwrap().release().unwrap();
+}
+
+/// A replica may get no messages: its name is looked up again until it leads to a master.
+#[test]
+fn waiters_listen_at_masters_only() {
+    let pair = Pair::new();
+    demote(&pair.new);
+    let poll = ms(10_000);
+    let waiter = Redlock::new([pair.name.url()]).unwrap();
+    let waiter = waiter
+        .with_options(options().retry_delay(poll, poll))
+        .unwrap();
+    take(&waiter, "connected").release().unwrap();
+    pair.name.lead_to(pair.new.port());
+    let listeners = || {
+        let list = pair.old.command(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+        redis::from_redis_value::<String>(list)
+            .unwrap()
+            .lines()
+            .count()
+    };
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| waiter.acquire("held", TTL).unwrap());
+        eventually("it has tried the replica", || pair.new.calls("hello") > 0);
+        pair.name.lead_to(pair.old.port());
+        eventually("it listens at the master", || listeners() == 1);
+        let started = Instant::now();
+        pair.held.release().unwrap();
+        waits.join().unwrap().release().unwrap();
+        assert!(started.elapsed() < poll / 2, "{:?}", started.elapsed());
+    });
+}
+
 #[test]
 fn connect_counts_a_replica_as_not_answering() {
     let servers = Server::several(3);

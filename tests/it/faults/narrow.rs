@@ -4,6 +4,7 @@ use crate::support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::{Mutex, OnceLock};
 
 use redlock_sync::{Error, Redlock};
 use support::*;
@@ -16,6 +17,24 @@ fn without(commands: &[&str]) -> Server {
     Server::with_args(&args)
 }
 
+/// Those of the native commands that the servers of these tests have themselves: Valkey 9 and Redis 8.4 have one.
+fn natives() -> &'static [&'static str] {
+    static NATIVES: OnceLock<Vec<&str>> = OnceLock::new();
+    NATIVES.get_or_init(|| {
+        let server = Server::plain();
+        let known = |name: &&str| {
+            let info = server.command(&["COMMAND", "INFO", name]);
+            matches!(info, redis::Value::Array(all) if !matches!(all[..], [redis::Value::Nil]))
+        };
+        ["DELIFEQ", "DELEX"].into_iter().filter(known).collect()
+    })
+}
+
+/// Locks could be taken there, and not released.
+fn cannot_compare() -> Server {
+    without(&[&["EVAL", "EVALSHA"], natives()].concat())
+}
+
 /// Locks on what is reached at this URL.
 fn locks(url: &str) -> Redlock {
     let redlock = Redlock::new([url]).unwrap();
@@ -24,7 +43,7 @@ fn locks(url: &str) -> Redlock {
 
 #[test]
 fn a_server_that_runs_no_scripts_is_refused_before_a_key_is_written() {
-    let server = without(&["EVAL", "EVALSHA"]);
+    let server = cannot_compare();
     let redlock = locks(&server.url());
     for _ in 0..3 {
         let errors = unavailable(redlock.acquire("a", TTL)).to_string();
@@ -46,7 +65,7 @@ fn a_server_that_runs_no_scripts_is_refused_before_a_key_is_written() {
 #[test]
 fn a_minority_of_such_servers_is_done_without() {
     let mut servers = Server::several(2);
-    servers.push(without(&["EVAL", "EVALSHA"]));
+    servers.push(cannot_compare());
     let redlock = redlock(&servers);
     for _ in 0..10 {
         let mut lock = take(&redlock, "a");
@@ -159,11 +178,7 @@ fn translate(
             bytes.drain(..length);
             let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             let reply = match (&words[..], native) {
-                ([b"EVAL" | b"EVALSHA", ..], _) if !scripts => {
-                    let name = String::from_utf8_lossy(words[0]);
-                    format!("-ERR unknown command '{name}', with args beginning with: \r\n")
-                        .into_bytes()
-                }
+                ([name @ (b"EVAL" | b"EVALSHA"), ..], _) if !scripts => unknown(name),
                 ([b"DELIFEQ"], Native::DelIfEq) | ([b"DELEX"], Native::DelEx) => {
                     b"-ERR wrong number of arguments for 'that' command\r\n".to_vec()
                 }
@@ -171,6 +186,8 @@ fn translate(
                 | ([b"DELEX", key, b"IFEQ", value], Native::DelEx) => {
                     connection.ask(&[b"EVAL", DELETE.as_bytes(), b"1", key, value])?
                 }
+                // The server behind it may have both.
+                ([name @ (b"DELIFEQ" | b"DELEX"), ..], _) => unknown(name),
                 ([b"SET", key, value, b"IFEQ", old, b"PX", ttl], _) => {
                     connection.ask(&[b"EVAL", SET_IF.as_bytes(), b"1", key, value, old, ttl])?
                 }
@@ -179,6 +196,11 @@ fn translate(
             client.write_all(&reply).ok()?;
         }
     }
+}
+
+fn unknown(name: &[u8]) -> Vec<u8> {
+    let name = String::from_utf8_lossy(name);
+    format!("-ERR unknown command '{name}', with args beginning with: \r\n").into_bytes()
 }
 
 /// A connection on which one command is asked at a time.
@@ -244,61 +266,78 @@ fn without_scripts_locks_are_compared_by_native_commands() {
         for label in [None, Some("web-3")] {
             let server = Server::plain();
             let url = narrow(&server, native, false);
-            let processes = [(); 3].map(|()| {
-                let options = label.map_or_else(options, |label| options().label(label));
-                Redlock::new([&*url])
-                    .unwrap()
-                    .with_options(options)
-                    .unwrap()
-            });
-            let [holder, next, _] = &processes;
-            let report = holder.check("probe").unwrap();
-            assert!(report.is_checked() && report.is_fit(), "{report}");
-            let mut lock = take(holder, "a");
-            assert!(next.try_acquire("a", TTL).unwrap().is_none());
-            let left = || redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
-            lock.extend(2 * TTL).unwrap();
-            assert!(left() > ms_of(TTL), "{native:?}");
-            // Shorter than what its holder was granted.
-            lock.extend(TTL / 2).unwrap();
-            assert!(left() > ms_of(TTL), "{native:?}");
-            assert!(lock.remaining() > TTL);
-            let errors = unavailable(lock.fencing_token()).to_string();
-            assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
-            lock.release().unwrap();
-            assert!(!server.exists("a"));
-            take(holder, "left").leak_for(TTL / 2).unwrap();
-            let left = server.command(&["PTTL", "left"]);
-            let left: i64 = redis::from_redis_value(left).unwrap();
-            assert!(left > 0 && left <= ms_of(TTL / 2), "{left}");
-            // Another one's lock stays.
-            let shortened = take(holder, "a");
-            server.command(&["SET", "a", "another holder's", "PX", "60000"]);
-            let lost = shortened.leak_for(ms(1000));
-            assert!(matches!(lost, Err(Error::Lost(_))));
-            let left = redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
-            assert!(left > 30_000, "{left}");
-            server.command(&["DEL", "a", "left"]);
-            let mut lost = take(holder, "a");
-            server.command(&["SET", "a", "another holder's", "PX", "60000"]);
-            assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));
-            drop(lost);
-            take(holder, "b").release().unwrap();
-            assert!(server.exists("a"));
-            server.command(&["DEL", "a"]);
-            std::thread::scope(|scope| {
-                for redlock in &processes {
-                    scope.spawn(|| {
-                        for _ in 0..10 {
-                            redlock.acquire("shared", TTL).unwrap().release().unwrap();
-                            drop(redlock.acquire("shared", TTL).unwrap());
-                        }
-                    });
-                }
-            });
-            eventually("nothing is left", || server.keys().is_empty());
+            use_natively(&server, &url, label);
         }
     }
+}
+
+/// With `REDIS_SERVER`: the binary of a server that has them.
+#[test]
+fn and_by_those_of_a_real_server() {
+    if natives().is_empty() {
+        return eprintln!(
+            "skipped: this server has neither DELIFEQ nor DELEX (Valkey 9 and Redis 8.4 have)"
+        );
+    }
+    for label in [None, Some("web-3")] {
+        let server = without(&["EVAL", "EVALSHA"]);
+        use_natively(&server, &server.url(), label);
+        let used = |name: &&&str| server.calls(&name.to_lowercase()) > 0;
+        assert!(natives().iter().any(|name| used(&name)));
+    }
+}
+
+fn use_natively(server: &Server, url: &str, label: Option<&str>) {
+    let processes = [(); 3].map(|()| {
+        let options = label.map_or_else(options, |label| options().label(label));
+        Redlock::new([url]).unwrap().with_options(options).unwrap()
+    });
+    let [holder, next, _] = &processes;
+    let report = holder.check("probe").unwrap();
+    assert!(report.is_checked() && report.is_fit(), "{report}");
+    let mut lock = take(holder, "a");
+    assert!(next.try_acquire("a", TTL).unwrap().is_none());
+    let left = || redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
+    lock.extend(2 * TTL).unwrap();
+    assert!(left() > ms_of(TTL));
+    // Shorter than what its holder was granted.
+    lock.extend(TTL / 2).unwrap();
+    assert!(left() > ms_of(TTL));
+    assert!(lock.remaining() > TTL);
+    let errors = unavailable(lock.fencing_token()).to_string();
+    assert!(errors.contains("unknown command 'EVAL'"), "{errors}");
+    lock.release().unwrap();
+    assert!(!server.exists("a"));
+    take(holder, "left").leak_for(TTL / 2).unwrap();
+    let left = server.command(&["PTTL", "left"]);
+    let left: i64 = redis::from_redis_value(left).unwrap();
+    assert!(left > 0 && left <= ms_of(TTL / 2), "{left}");
+    // Another one's lock stays.
+    let shortened = take(holder, "a");
+    server.command(&["SET", "a", "another holder's", "PX", "60000"]);
+    let lost = shortened.leak_for(ms(1000));
+    assert!(matches!(lost, Err(Error::Lost(_))));
+    let left = redis::from_redis_value::<i64>(server.command(&["PTTL", "a"])).unwrap();
+    assert!(left > 30_000, "{left}");
+    server.command(&["DEL", "a", "left"]);
+    let mut lost = take(holder, "a");
+    server.command(&["SET", "a", "another holder's", "PX", "60000"]);
+    assert!(matches!(lost.extend(TTL), Err(Error::Lost(_))));
+    drop(lost);
+    take(holder, "b").release().unwrap();
+    assert!(server.exists("a"));
+    server.command(&["DEL", "a"]);
+    std::thread::scope(|scope| {
+        for redlock in &processes {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    redlock.acquire("shared", TTL).unwrap().release().unwrap();
+                    drop(redlock.acquire("shared", TTL).unwrap());
+                }
+            });
+        }
+    });
+    eventually("nothing is left", || server.keys().is_empty());
 }
 
 fn ms_of(time: std::time::Duration) -> i64 {
@@ -333,4 +372,79 @@ fn an_undo_is_native_where_that_was_found_and_scripts_do_the_rest() {
         // The relay asks for them so.
         assert!(evals() > before, "{native:?}");
     }
+}
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Collect;
+
+impl log::Log for Collect {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LINES.lock().unwrap().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// One process waits for what another one holds, and asks for a fencing token, twice; the second time over new
+/// connections.
+fn use_twice(server: &Server, url: &str, said: &str) {
+    let [holder, waiter] = [(); 2].map(|()| locks(url));
+    let count = || {
+        let lines = LINES.lock().unwrap();
+        lines.iter().filter(|line| line.contains(said)).count()
+    };
+    let before = count();
+    let wait = || {
+        let lock = take(&holder, "a");
+        let _ = lock.fencing_token();
+        std::thread::scope(|scope| {
+            scope.spawn(|| waiter.acquire("a", TTL).unwrap().release().unwrap());
+            eventually("it is said", || count() > before);
+            lock.release().unwrap();
+        });
+    };
+    wait();
+    let first = count() - before;
+    assert!((1..=2).contains(&first), "{said}: {first}");
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually("they are connected again", || {
+        [&holder, &waiter]
+            .iter()
+            .all(|one| one.try_acquire("b", TTL).is_ok())
+    });
+    server.command(&["FLUSHALL"]);
+    wait();
+    // The waiter may have learnt it only now.
+    assert!(count() - before <= 2, "{said}");
+}
+
+#[test]
+fn what_is_missing_is_said_once_by_each_client() {
+    let name = "what_is_missing_is_said_once_by_each_client";
+    in_own_process(name, || {
+        log::set_logger(&Collect).unwrap();
+        log::set_max_level(log::LevelFilter::Info);
+        for (missing, said) in [
+            ("INFO", "does not tell which server it is"),
+            ("PUBLISH", "sends no messages about releases"),
+            ("SUBSCRIBE", "sends no messages about releases"),
+            ("TIME", "counts no fencing tokens"),
+        ] {
+            let server = without(&[missing]);
+            use_twice(&server, &server.url(), said);
+        }
+        let server = Server::plain();
+        let url = narrow(&server, Native::DelIfEq, false);
+        use_twice(&server, &url, "runs no scripts");
+        let server = Server::start();
+        let user = "ACL SETUSER u on >pw ~a ~b &* +@all";
+        server.command(&user.split(' ').collect::<Vec<_>>());
+        let url = server.url_for("u", "pw");
+        use_twice(&server, &url, "does not permit the keys beside locks");
+    });
 }

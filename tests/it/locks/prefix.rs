@@ -140,6 +140,26 @@ fn a_user_that_may_use_only_its_teams_keys_and_channels_is_refused_nothing() {
 }
 
 #[test]
+fn the_restart_guard_keeps_its_key_behind_the_prefix() {
+    for (prefix, patterns) in PREFIXES {
+        let servers = Server::several(1);
+        let longest = Duration::from_secs(2);
+        let guarded = options().restart_guard(longest);
+        let redlock = restricted(&servers, prefix, patterns, guarded);
+        drop(redlock.acquire("a", longest).unwrap());
+        drop(redlock.acquire("a", longest).unwrap());
+        assert!(servers[0].exists(format!("{prefix}redlock:witness")));
+        assert_eq!(refused(&servers), [""; 0], "{prefix}");
+        let report = redlock.check("check").unwrap();
+        assert!(
+            !report.findings().any(|one| one.code() == "rights"),
+            "{report}"
+        );
+        assert_eq!(redlock.list(None).unwrap().locks().count(), 0);
+    }
+}
+
+#[test]
 fn programs_meet_where_prefix_and_name_are_the_same_key() {
     for fair in [false, true] {
         let servers = Server::several(1);
