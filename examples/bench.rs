@@ -8,6 +8,7 @@
 //!     threads       8 and 64 threads, each with a key of its own
 //!     contended     8 threads, and 8 processes, want one key: how fast it goes from hand to hand
 //!     kinds         permits, readers and writers, several names: 8 processes; and what each kind costs a server
+//!     native        release by a native command, against release by a script (Valkey 9, Redis 8.4)
 //!     rtt           1.2 ms of round trip; one node 40 ms away and listed first
 //!     faults        a minority of the nodes stopped
 //! ```
@@ -20,6 +21,8 @@
 mod contended;
 #[path = "bench/kinds.rs"]
 mod kinds;
+#[path = "bench/native.rs"]
+mod native;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -33,11 +36,12 @@ use support::relay::Relay;
 use support::{Server, TTL, eventually, ms, urls};
 
 type Scenario = (&'static str, fn(&mut Bench));
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     ("uncontended", uncontended),
     ("threads", threads),
     ("contended", contended::run),
     ("kinds", kinds::run),
+    ("native", native::run),
     ("rtt", rtt),
     ("faults", faults),
 ];
@@ -54,7 +58,7 @@ fn main() {
     let flag_known = |flag: &String| ["--quick", "--json"].contains(&flag.as_str());
     if !chosen.iter().all(known) || !flags.iter().all(flag_known) {
         eprintln!(
-            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|rtt|faults]…"
+            "usage: bench [--quick] [--json] [uncontended|threads|contended|kinds|native|rtt|faults]…"
         );
         std::process::exit(2);
     }
