@@ -175,7 +175,17 @@ impl Connection {
         if !reader.is_empty() {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
-        let (handshake, look) = replies.end()?;
+        self.guarded(replies.end()?, purpose, reader, (until, timeout))
+    }
+
+    /// With the restart guard: what a new connection's server shows goes with its handshake.
+    fn guarded(
+        &mut self,
+        (handshake, look): (Handshake, Vec<Reply>),
+        purpose: Purpose<'_>,
+        reader: ReplyReader,
+        time: (Instant, Duration),
+    ) -> Result<Handshake, Cause> {
         let Purpose::GuardedLocks {
             witness,
             seasoned,
@@ -185,8 +195,7 @@ impl Connection {
             return Ok(handshake);
         };
         let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
-        let found = judged
-            .and_then(|judged| self.find_witness((witness, judged), reader, (until, timeout)));
+        let found = judged.and_then(|judged| self.find_witness((witness, judged), reader, time));
         with_witness(handshake, found, needed)
     }
 

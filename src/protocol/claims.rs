@@ -45,9 +45,12 @@ struct Plan {
     in_the_way: Option<usize>,
     taken: BTreeSet<usize>,
     /// In the order of the names, and those that are to be released.
-    claims: Vec<(usize, Lease)>,
-    dropped: Vec<(usize, Lease)>,
-    extensions: Extensions,
+    claims: Vec<Claim>,
+    dropped: Vec<Claim>,
+    /// The claim on this name is being extended.
+    extends: Option<(usize, Extension)>,
+    /// Why the last attempt gave no lock.
+    failure: Option<Failure>,
     is_cancelled: bool,
     /// The current call has not begun, and need not.
     begins: bool,
@@ -89,16 +92,14 @@ enum Goes<W> {
     Ends(Result<Lease, Ended>),
 }
 
-/// Claims are extended as often as kept locks are renewed.
-struct Extensions {
-    /// When the next round of them is due, and which claim is next in it.
+/// A name that is held while others are waited for.
+struct Claim {
+    at: usize,
+    lease: Lease,
+    /// When it is extended: after a third of the ttl, and after an attempt that may have ended it.
     due: Instant,
-    next: usize,
-    current: Option<(usize, Extension)>,
-    /// Brings the claim that was extended back to nodes that do not hold it.
+    /// Brings it back to nodes that do not hold it.
     repair: Option<Op>,
-    /// One was lost: what is still claimed is of no use.
-    lost: bool,
 }
 
 impl<W: Clone> Claiming<W> {
@@ -121,7 +122,8 @@ impl<W: Clone> Claiming<W> {
                 in_the_way: None,
                 claims: Vec::new(),
                 dropped: Vec::new(),
-                extensions: Extensions::begin(now.mono),
+                extends: None,
+                failure: None,
                 is_cancelled: false,
                 begins: false,
                 attempts: 0,
@@ -160,8 +162,8 @@ impl<W: Clone> Claiming<W> {
             return self.call.next(process, now);
         };
         loop {
-            if let Some((_, claim)) = plan.dropped.pop() {
-                return Step::Release(claim);
+            if let Some(claim) = plan.dropped.pop() {
+                return Step::Release(claim.lease);
             }
             if let Stage::Ends(_) = plan.stage {
                 return plan.end(now);
@@ -172,8 +174,9 @@ impl<W: Clone> Claiming<W> {
                 plan.finish(Err(end));
                 continue;
             }
-            // A later call need not have asked the nodes: the first one has.
-            if plan.attempts > 0 && self.call.waits() && plan.end_of_wait(now).is_some() {
+            // A later call need not have asked the nodes: the first one has. One that has knows why it failed.
+            let is_idle = self.call.attempts() == 0 && self.call.waits();
+            if plan.attempts > 0 && is_idle && plan.end_of_wait(now).is_some() {
                 self.call.cancel(process);
             }
             match self.call.next(process, now) {
@@ -202,7 +205,7 @@ impl<W: Clone> Claiming<W> {
         now: Point,
     ) {
         if let Some(plan) = &mut self.plan {
-            if let Some(current) = plan.extensions.current.take() {
+            if let Some(current) = plan.extends.take() {
                 return plan.extended(current, answer, now);
             }
             plan.learn(&answer);
@@ -231,16 +234,19 @@ impl Plan {
             Stage::Together(_) if self.in_the_way.is_none() => Parks::Until(until),
             Stage::Together(turn) if now.mono < turn => Parks::Until(until.min(turn)),
             Stage::Together(_) => Parks::Leaves,
-            _ if self.extensions.lost => Parks::Leaves,
+            _ if self.claims.iter().any(|claim| claim.lease.lost.is_some()) => Parks::Leaves,
             _ => match self.extension(now) {
                 Some(op) => Parks::Extends(op),
-                None if self.claims.is_empty() => Parks::Until(until),
-                None => Parks::Until(until.min(self.extensions.due)),
+                None => {
+                    let due = self.claims.iter().map(|claim| claim.due).min();
+                    Parks::Until(due.map_or(until, |due| until.min(due)))
+                }
             },
         }
     }
 
-    /// Which name was in the way: the one that most nodes name.
+    /// Which name was in the way: the one that most nodes name. A claimed one counts where no other is named: a node may
+    /// have kept it of a holder that is gone.
     fn learn(&mut self, answer: &Answer) {
         if let Stage::Claims(_) = self.stage {
             return;
@@ -248,8 +254,9 @@ impl Plan {
         let named = answer.lock_infos.iter().filter_map(|info| info.name);
         let named: Vec<usize> = named.filter(|name| *name < self.names.len()).collect();
         let times = |name: usize| named.iter().filter(|other| **other == name).count();
+        let is_new = |name: usize| self.claims.iter().all(|claim| claim.at != name);
         let name = named.iter().copied();
-        let name = name.max_by_key(|name| (times(*name), Reverse(*name)));
+        let name = name.max_by_key(|name| (is_new(*name), times(*name), Reverse(*name)));
         self.in_the_way = name.or(self.in_the_way);
     }
 
@@ -258,7 +265,10 @@ impl Plan {
         let over = self.all.request.end.is_some_and(|end| end <= now.mono);
         match self.is_cancelled {
             true => Some(Ended::Cancelled),
-            false => over.then_some(Ended::Failed(Failure::Busy(None))),
+            false => over.then(|| {
+                let failure = self.failure.clone();
+                Ended::Failed(failure.unwrap_or(Failure::Busy(None)))
+            }),
         }
     }
 
@@ -271,7 +281,12 @@ impl Plan {
     ) -> Goes<W> {
         match (&self.stage, result, self.end_of_wait(now)) {
             (Stage::Claims(at), Ok(lease), end) => {
-                self.claims.push((*at, lease));
+                self.claims.push(Claim {
+                    at: *at,
+                    lease,
+                    due: now.mono + self.all.request.ttl.duration() / 3,
+                    repair: None,
+                });
                 match end {
                     None => self.claim(process, now),
                     Some(end) => Goes::Ends(Err(end)),
@@ -286,7 +301,7 @@ impl Plan {
             }
             (Stage::Claims(_), Err(Ended::Cancelled), None) => Goes::On(self.together(now)),
             (Stage::Converts, Err(Ended::Failed(failure)), None) if !failure.is_hopeless() => {
-                self.denied(&failure, process, now)
+                self.denied(failure, process, now)
             }
             (_, result, None) => Goes::Ends(result),
         }
@@ -306,7 +321,7 @@ impl Plan {
 
     /// Claims the next name, or takes all names if no more of them were in the way.
     fn claim<W: Clone>(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Goes<W> {
-        let is_missing = |name: &&usize| self.claims.iter().all(|(at, _)| at != *name);
+        let is_missing = |name: &&usize| self.claims.iter().all(|claim| claim.at != **name);
         let next = self.taken.iter().find(is_missing).copied();
         let named = next.and_then(|at| Some((at, self.names.get(at)?.clone())));
         let Some((at, name)) = named else {
@@ -320,9 +335,6 @@ impl Plan {
         let writer = u64::from_le_bytes(writer.unwrap_or_default());
         let (request, node_timeout) = (&self.all.request, self.all.node_timeout);
         let mark = Mark::new(writer, request.retry_delay.1, node_timeout);
-        if self.claims.is_empty() {
-            self.extensions = Extensions::begin(now.mono + request.ttl.duration() / 3);
-        }
         self.stage = Stage::Claims(at);
         let end = request.end;
         Goes::On(self.all.call(name, Kind::Write(mark), end, now))
@@ -331,9 +343,9 @@ impl Plan {
     /// One attempt for all names, to which those that are claimed are free.
     fn convert<W: Clone>(&mut self, now: Point) -> Acquire<W> {
         let mut tokens = vec![None; self.names.len()];
-        for (at, claim) in &self.claims {
-            if let Some(token) = tokens.get_mut(*at) {
-                *token = Some(claim.key.token);
+        for claim in &self.claims {
+            if let Some(token) = tokens.get_mut(claim.at) {
+                *token = Some(claim.lease.key.token);
             }
         }
         self.in_the_way = None;
@@ -346,21 +358,23 @@ impl Plan {
     /// Not all names could be taken with these claims.
     fn denied<W: Clone>(
         &mut self,
-        failure: &Failure,
+        failure: Failure,
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) -> Goes<W> {
         let name = self.in_the_way.take();
         // Where a name is claimed and in the way all the same, another claim would change nothing.
         let new = name.filter(|name| self.taken.insert(*name));
-        match (failure, new) {
+        match (&*self.failure.insert(failure), new) {
             (Failure::Busy(_), Some(name)) => {
                 if !mutant(Mutant::ClaimsInAnyOrder) {
-                    let before = self.claims.partition_point(|(at, _)| *at < name);
+                    let before = self.claims.partition_point(|claim| claim.at < name);
                     self.dropped.extend(self.claims.split_off(before));
                 }
                 // Where the attempt had taken claims over, its undo has ended them.
-                self.extensions.due = now.mono;
+                for claim in &mut self.claims {
+                    claim.due = now.mono;
+                }
                 self.claim(process, now)
             }
             _ => Goes::On(self.together(now)),
@@ -369,32 +383,26 @@ impl Plan {
 
     // ---- claims
 
-    /// What is next in a round of extensions.
+    /// What keeps the claims alive, if any of them needs it now.
     fn extension(&mut self, now: Point) -> Option<Op> {
-        let (ttl, extensions) = (self.all.request.ttl, &mut self.extensions);
-        if let Some(repair) = extensions.repair.take() {
+        let ttl = self.all.request.ttl;
+        let repair = |claim: &mut Claim| claim.repair.take();
+        if let Some(repair) = self.claims.iter_mut().find_map(repair) {
             return Some(repair);
         }
-        if now.mono < extensions.due {
-            return None;
-        }
-        let Some((_, claim)) = self.claims.get(extensions.next) else {
-            *extensions = Extensions::begin(now.mono + ttl.duration() / 3);
-            return None;
-        };
-        let (extension, op) = claim.extension(ttl, now);
-        extensions.current = Some((extensions.next, extension));
-        extensions.next += 1;
+        let claim = self.claims.iter_mut().find(|claim| claim.due <= now.mono)?;
+        claim.due = now.mono + ttl.duration() / 3;
+        let (extension, op) = claim.lease.extension(ttl, now);
+        self.extends = Some((claim.at, extension));
         Some(op)
     }
 
     fn extended(&mut self, (at, extension): (usize, Extension), answer: Answer, now: Point) {
-        let claim = self.claims.get_mut(at);
-        let extended = claim.map(|(_, claim)| claim.extended(extension, answer, now));
-        match extended {
-            Some(Extended::Yes(repair)) => self.extensions.repair = repair,
-            Some(Extended::Lost(_)) => self.extensions.lost = true,
-            _ => {}
+        let claim = self.claims.iter_mut().find(|claim| claim.at == at);
+        if let Some(claim) = claim
+            && let Extended::Yes(repair) = claim.lease.extended(extension, answer, now)
+        {
+            claim.repair = repair;
         }
     }
 
@@ -423,18 +431,6 @@ impl Plan {
     }
 }
 
-impl Extensions {
-    fn begin(due: Instant) -> Extensions {
-        Extensions {
-            due,
-            next: 0,
-            current: None,
-            repair: None,
-            lost: false,
-        }
-    }
-}
-
 impl Request {
     fn call<W: Clone>(
         &self,
@@ -451,6 +447,9 @@ impl Request {
         Acquire::new(resource, request, self.nodes, self.node_timeout, now)
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 impl<W: Clone> Claiming<W> {
@@ -474,6 +473,6 @@ impl<W: Clone> Claiming<W> {
     /// The names that it holds while it waits.
     pub(crate) fn claimed(&self) -> impl Iterator<Item = usize> {
         let claims = self.plan.iter().flat_map(|plan| &plan.claims);
-        claims.map(|(at, _)| *at)
+        claims.map(|claim| claim.at)
     }
 }

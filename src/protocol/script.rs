@@ -272,22 +272,12 @@ impl Action {
             // Without the counter there is no number.
             Action::Fence(at_least) => call.script(FENCE, &[Counter], &[token], Some(*at_least)),
             Action::AcquireOrEnqueue(ttl, entry) => {
-                let (value, more) = (key.value(), entry.arguments());
-                let ttl = ttl.millis().to_string();
-                let [arrived, waited, lease] = more.each_ref().map(String::as_bytes);
-                let channel = entry.channel.bytes();
-                let channel = &*prefix.key(&channel);
-                let args = [&*value, ttl.as_bytes(), channel, arrived, waited, lease];
-                let (script, turn) = match entry.turn {
-                    Some(turn) => (ACQUIRE_IN_ORDER, Some(turn.millis())),
-                    None => (ACQUIRE_OR_ENQUEUE, None),
-                };
-                call.script(script, companions(&[Queue, Reservation]), &args, turn);
+                let keys = companions(&[Queue, Reservation]);
+                call.acquire_or_enqueue(entry, &key.value(), *ttl, keys, prefix);
             }
             Action::Dequeue(channel, turn, fair) => {
-                let fair: &[u8] = if *fair { b"1" } else { b"0" };
                 let (keys, channel) = (companions(&[Queue, Reservation]), channel.bytes());
-                let args: &[&[u8]] = &[&prefix.key(&channel), fair];
+                let args: &[&[u8]] = &[&prefix.key(&channel), if *fair { b"1" } else { b"0" }];
                 call.script(DEQUEUE, keys, args, Some(turn.millis()));
             }
         }
@@ -377,6 +367,26 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    fn acquire_or_enqueue(
+        self,
+        entry: &QueueEntry,
+        value: &[u8],
+        ttl: Ttl,
+        keys: &[Companion],
+        prefix: &Prefix,
+    ) {
+        let (ttl, more) = (ttl.millis().to_string(), entry.arguments());
+        let [arrived, waited, lease] = more.each_ref().map(String::as_bytes);
+        let channel = entry.channel.bytes();
+        let channel = &*prefix.key(&channel);
+        let args = [value, ttl.as_bytes(), channel, arrived, waited, lease];
+        let (script, turn) = match entry.turn {
+            Some(turn) => (ACQUIRE_IN_ORDER, Some(turn.millis())),
+            None => (ACQUIRE_OR_ENQUEUE, None),
+        };
+        self.script(script, keys, &args, turn);
+    }
+
     /// The keys are the lock and its companions, in this order; the last argument is a number where there is one.
     fn script(self, script: Script, companions: &[Companion], args: &[&[u8]], last: Option<u64>) {
         let Call {
