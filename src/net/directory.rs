@@ -425,3 +425,32 @@ fn tell(
 fn no_address() -> Cause {
     Cause::Garbage("not the address of a master".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::into_node::IntoNode;
+    use crate::tls::Tls;
+
+    #[test]
+    fn a_sentinel_that_did_not_answer_is_asked_last() {
+        // None of them has a server.
+        let given = "redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/m".into_node();
+        let given = given.unwrap();
+        let trust = Trust::new(&Tls::default(), std::iter::once(given.info()));
+        let Place::Set(set) = Place::new(given, &trust, None) else {
+            panic!("it is a set");
+        };
+        let order = || set.in_turn().collect::<Vec<_>>();
+        assert_eq!(order(), [(0, 3), (1, 2), (2, 1)]);
+        assert!(set.ask(0, CONFIRM).is_err());
+        assert_eq!(order(), [(1, 3), (2, 2), (0, 1)]);
+        set.next.store(2, Ordering::Relaxed);
+        assert_eq!(order(), [(2, 3), (1, 2), (0, 1)]);
+        assert!(set.ask(2, CONFIRM).is_err());
+        assert_eq!(order(), [(1, 3), (2, 2), (0, 1)]);
+        // All of them are asked, whatever they answered.
+        assert!(set.ask(1, CONFIRM).is_err());
+        assert_eq!(order(), [(2, 3), (0, 2), (1, 1)]);
+    }
+}

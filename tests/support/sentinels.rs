@@ -23,11 +23,10 @@ pub struct Set {
 impl Set {
     /// Watched by this number of sentinels. It can fail over.
     pub fn start(sentinels: usize) -> Set {
-        Set::with(sentinels, over_tls(), "")
+        Set::with(sentinels, over_tls())
     }
 
-    /// `more`: lines of the sentinels' configuration.
-    pub fn with(sentinels: usize, over_tls: bool, more: &str) -> Set {
+    pub fn with(sentinels: usize, over_tls: bool) -> Set {
         let certificate = over_tls.then(|| Certificate::any().clone());
         let args = ["--repl-diskless-sync-delay", "0"];
         let servers = [(); 2].map(|()| Server::with(certificate.clone(), &args));
@@ -39,7 +38,7 @@ impl Set {
         let quorum = sentinels / 2 + 1;
         let configuration = format!(
             "sentinel monitor {NAME} 127.0.0.1 {master} {quorum}\n\
-             sentinel down-after-milliseconds {NAME} {}\nsentinel failover-timeout {NAME} 3000\n{more}\n",
+             sentinel down-after-milliseconds {NAME} {}\nsentinel failover-timeout {NAME} 3000\n",
             DOWN_AFTER.as_millis()
         );
         let sentinel =
@@ -121,10 +120,18 @@ impl Set {
         });
     }
 
-    /// As an operator does it: the master stays up. Returns when the replica is promoted.
-    pub fn fail_over(&self) {
-        self.sentinels[0].command(&["SENTINEL", "FAILOVER", NAME]);
-        self.promotes();
+    /// As an operator does it: the master stays up. Returns when this server is promoted.
+    pub fn fail_over(&self, to: usize) {
+        let ask = || -> redis::RedisResult<()> {
+            let client = redis::Client::open(self.sentinels[0].unix_url())?;
+            let mut connection = client.get_connection()?;
+            let mut command = redis::cmd("SENTINEL");
+            command.arg("FAILOVER").arg(NAME).query(&mut connection)
+        };
+        // It is refused while there is one, or no good replica, and given up if the replica is slow.
+        eventually_within(PATIENCE, "a server is promoted", &mut || {
+            self.is_promoted(to) || ask().is_ok() && self.is_promoted(to)
+        });
     }
 
     /// Waits until the replica is promoted.

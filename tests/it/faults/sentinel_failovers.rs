@@ -8,12 +8,12 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use redlock_sync::redis;
-use support::sentinels::{NAME, Set, client};
+use support::sentinels::{Set, client};
 use support::*;
 
 /// No lock is kept for longer.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Failovers that one sentinel has begun must be some seconds apart.
+/// Sentinels do not fail over twice within some seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 const FAILOVERS: &str = "SENTINEL_FAILOVERS";
 
@@ -78,27 +78,13 @@ impl Clients {
     }
 }
 
-fn asks_for_failover(set: &Set) -> bool {
-    let ask = || -> redis::RedisResult<()> {
-        let client = redis::Client::open(set.sentinels[0].unix_url())?;
-        let mut connection = client.get_connection()?;
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("FAILOVER").arg(NAME).query(&mut connection)
-    };
-    ask().is_ok()
-}
-
 /// Returns when the other server is the master, and this one its replica.
 fn fail_over(set: &mut Set, kind: Kind, master: usize) {
     let other = 1 - master;
     match kind {
         Kind::Kill => set.servers[master].kill(),
         Kind::Freeze => set.servers[master].stop(),
-        Kind::ByHand => {
-            eventually_within(PATIENCE, "a failover begins", &mut || {
-                asks_for_failover(set)
-            });
-        }
+        Kind::ByHand => set.fail_over(other),
     }
     eventually_within(PATIENCE, "all know the new master", &mut || {
         set.is_promoted(other) && set.is_master(other)
@@ -112,15 +98,12 @@ fn fail_over(set: &mut Set, kind: Kind, master: usize) {
 
 fn replicates(set: &Set, replica: usize) {
     eventually_within(PATIENCE, "the old one replicates", &mut || {
-        let link = |field: &str| {
+        let info = || -> redis::RedisResult<String> {
             let client = redis::Client::open(set.servers[replica].unix_url())?;
             let mut connection = client.get_connection()?;
-            let mut command = redis::cmd("INFO");
-            let info: redis::RedisResult<String> =
-                command.arg("replication").query(&mut connection);
-            info.map(|info| info.contains(field))
+            redis::cmd("INFO").arg("replication").query(&mut connection)
         };
-        link("master_link_status:up").unwrap_or(false)
+        info().is_ok_and(|info| info.contains("master_link_status:up"))
     });
 }
 
