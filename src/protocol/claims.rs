@@ -47,8 +47,6 @@ struct Plan {
     /// In the order of the names, and those that are to be released.
     claims: Vec<Claim>,
     dropped: Vec<Claim>,
-    /// The claim on this name is being extended.
-    extends: Option<(usize, Extension)>,
     /// Why the last attempt gave no lock.
     failure: Option<Failure>,
     is_cancelled: bool,
@@ -98,6 +96,8 @@ struct Claim {
     lease: Lease,
     /// When it is extended: after a third of the ttl, and after an attempt that may have ended it.
     due: Instant,
+    /// It is being extended.
+    extension: Option<Extension>,
     /// Brings it back to nodes that do not hold it.
     repair: Option<Op>,
 }
@@ -122,7 +122,6 @@ impl<W: Clone> Claiming<W> {
                 in_the_way: None,
                 claims: Vec::new(),
                 dropped: Vec::new(),
-                extends: None,
                 failure: None,
                 is_cancelled: false,
                 begins: false,
@@ -205,10 +204,14 @@ impl<W: Clone> Claiming<W> {
         now: Point,
     ) {
         if let Some(plan) = &mut self.plan {
-            if let Some(current) = plan.extends.take() {
-                return plan.extended(current, answer, now);
+            match plan
+                .claims
+                .iter_mut()
+                .find(|claim| claim.extension.is_some())
+            {
+                Some(claim) => return claim.extended(answer, now),
+                None => plan.learn(&answer),
             }
-            plan.learn(&answer);
         }
         self.call.answered(answer, process, now);
     }
@@ -285,6 +288,7 @@ impl Plan {
                     at: *at,
                     lease,
                     due: now.mono + self.all.request.ttl.duration() / 3,
+                    extension: None,
                     repair: None,
                 });
                 match end {
@@ -393,17 +397,8 @@ impl Plan {
         let claim = self.claims.iter_mut().find(|claim| claim.due <= now.mono)?;
         claim.due = now.mono + ttl.duration() / 3;
         let (extension, op) = claim.lease.extension(ttl, now);
-        self.extends = Some((claim.at, extension));
+        claim.extension = Some(extension);
         Some(op)
-    }
-
-    fn extended(&mut self, (at, extension): (usize, Extension), answer: Answer, now: Point) {
-        let claim = self.claims.iter_mut().find(|claim| claim.at == at);
-        if let Some(claim) = claim
-            && let Extended::Yes(repair) = claim.lease.extended(extension, answer, now)
-        {
-            claim.repair = repair;
-        }
     }
 
     // ---- the end
@@ -427,6 +422,16 @@ impl Plan {
             }
             Stage::Ends(result) => Step::Done(result),
             _ => Step::Done(Err(Ended::Cancelled)),
+        }
+    }
+}
+
+impl Claim {
+    fn extended(&mut self, answer: Answer, now: Point) {
+        if let Some(extension) = self.extension.take()
+            && let Extended::Yes(repair) = self.lease.extended(extension, answer, now)
+        {
+            self.repair = repair;
         }
     }
 }

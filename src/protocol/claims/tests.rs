@@ -159,8 +159,7 @@ fn what_is_known_of_a_claim_goes_with_it() {
                 ));
             }
             Step::Park(until) | Step::Pause(until) => {
-                let rest = until.saturating_duration_since(now.mono);
-                now = later(now, rest.min(50 * MS));
+                now = later(now, until.saturating_duration_since(now.mono).min(50 * MS));
             }
             Step::Done(_) => break,
             _ => {}
