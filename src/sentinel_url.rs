@@ -114,6 +114,10 @@ impl Parameters {
             }
         }
         if !fragment.is_empty() && !found.insecure {
+            // It may be the rest of a password.
+            if !found.password.is_empty() {
+                return Err(url::ENCODED.into());
+            }
             found.names(decoded(fragment)?)?;
         }
         Ok(found)

@@ -1,7 +1,8 @@
 //! Where a node's master is: the only file that knows what a deployment is.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ use crate::sync::lock;
 use crate::text;
 use crate::url;
 
-/// How long sentinels have to confirm an address.
-const CONFIRM: Duration = Duration::from_secs(1);
+/// How long sentinels have to confirm an address: some time is left before the last word is too old (rule R43).
+const CONFIRM: Duration = Duration::from_millis(700);
 
 /// A node: a server, or the master of a set.
 #[derive(Clone)]
@@ -43,10 +44,8 @@ impl Place {
                     .map(|info| Peer::new(info.clone(), trust, None))
                     .collect(),
                 shown: Mutex::new(given.to_string().into()),
-                next: AtomicUsize::new(0),
-                away: AtomicU64::new(0),
-                again: AtomicUsize::new(0),
-                silent: AtomicBool::new(false),
+                asked: AtomicU64::new(0),
+                warned: AtomicBool::new(false),
                 trust: trust.clone(),
                 credentials,
                 name: set.name.clone(),
@@ -103,18 +102,11 @@ impl Place {
         }
     }
 
-    /// Whether the master still is where it was found.
-    pub(crate) fn confirm(&self, found: &Found) -> Result<(), Cause> {
+    /// Whether the master still is where it was found. `None`: that is not known.
+    pub(crate) fn confirm(&self, found: &Found) -> Option<Result<(), Cause>> {
         match self {
-            Place::Server(_) => Ok(()),
+            Place::Server(_) => Some(Ok(())),
             Place::Set(set) => set.confirm(&found.address),
-        }
-    }
-
-    /// What is left to do when the answer is known, and may take its time.
-    pub(crate) fn after_confirming(&self) {
-        if let Place::Set(set) = self {
-            set.ask_again();
         }
     }
 }
@@ -127,14 +119,50 @@ pub(crate) struct Sentinels {
     trust: Trust,
     credentials: Option<Ask>,
     shown: Mutex<Arc<str>>,
-    /// Which one is asked first.
-    next: AtomicUsize,
-    /// Those, as bits, that did not answer the last question: they are asked last.
-    away: AtomicU64,
-    /// Which of them is asked again.
-    again: AtomicUsize,
-    /// That none answers was logged.
-    silent: AtomicBool,
+    /// Those, as bits, that have been asked and have not answered yet: each is asked by one thread at a time.
+    asked: AtomicU64,
+    /// That they confirm nothing was logged.
+    warned: AtomicBool,
+}
+
+/// What the sentinels say together.
+#[derive(Default)]
+struct Said {
+    /// Each address that they name, and how often.
+    named: Vec<(ConnectionAddr, usize)>,
+    /// Why others name none. Those that did not answer in time are missing.
+    unknown: Vec<(usize, Unknown)>,
+}
+
+impl Said {
+    fn add(&mut self, at: usize, said: Result<ConnectionAddr, Unknown>) {
+        match said {
+            Err(why) => self.unknown.push((at, why)),
+            Ok(addr) => match self.named.iter_mut().find(|named| named.0 == addr) {
+                Some((_, count)) => *count += 1,
+                None => self.named.push((addr, 1)),
+            },
+        }
+    }
+
+    /// Whether more than half of `count` sentinels name the same address: the rest cannot change that.
+    fn is_certain(&self, count: usize) -> bool {
+        self.named.iter().any(|(_, named)| *named > count / 2)
+    }
+
+    /// What most of those name that name any.
+    fn majority(&self) -> Option<&ConnectionAddr> {
+        let count = self.named.iter().map(|(_, count)| count).sum::<usize>();
+        let mut named = self.named.iter();
+        named
+            .find(|(_, named)| *named > count / 2)
+            .map(|(addr, _)| addr)
+    }
+
+    /// Whether none of them has answered anything.
+    fn is_silence(&self) -> bool {
+        self.named.is_empty() && self.unknown.iter().all(|(_, why)| why.is_silence())
+    }
 }
 
 /// Why a sentinel names no master.
@@ -144,30 +172,52 @@ enum Unknown {
     Failed(Cause),
 }
 
+impl Unknown {
+    fn is_silence(&self) -> bool {
+        let silence = |cause: &Cause| matches!(cause, Cause::Connect(_) | Cause::NotConnected(..));
+        matches!(self, Unknown::Failed(cause) if silence(cause))
+    }
+}
+
+/// A sentinel that is being asked.
+struct Asked {
+    set: Arc<Sentinels>,
+    at: usize,
+}
+
+impl Asked {
+    /// `None`: a thread asks it already.
+    fn begin(set: &Arc<Sentinels>, at: usize) -> Option<Asked> {
+        let before = set.asked.fetch_or(bit(at), Ordering::Relaxed);
+        (before & bit(at) == 0).then(|| Asked {
+            set: set.clone(),
+            at,
+        })
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.set.asked.fetch_and(!bit(self.at), Ordering::Relaxed);
+    }
+}
+
 impl Sentinels {
     fn open(
-        &self,
+        self: &Arc<Self>,
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
-        let until = clock::instant() + timeout;
-        let (mut unknown, mut failed, mut tried) = (Vec::new(), None, Vec::new());
-        for (at, left) in self.in_turn() {
-            let asked = clock::instant();
-            // The master needs a share of the time, too.
-            let share = until.saturating_duration_since(asked) / (left + 1);
-            let addr = match self.ask(at, share) {
-                Ok(addr) => addr,
-                Err(why) => {
-                    unknown.push((at, why));
-                    continue;
-                }
-            };
-            if tried.contains(&addr) {
-                continue;
-            }
+        let asked = clock::instant();
+        let until = asked + timeout;
+        // The master needs its share of the time.
+        let mut said = self.ask_all(timeout / 2);
+        // The others are tried as well: a server that is no master any more says so.
+        said.named.sort_by_key(|(_, count)| Reverse(*count));
+        let mut failed = None;
+        for (addr, _) in &said.named {
             let found = Found {
-                address: self.at(&addr),
+                address: self.at(addr),
                 at: asked,
             };
             let info = self.given.info().clone().set_addr(addr.clone());
@@ -175,17 +225,11 @@ impl Sentinels {
             let rest = until.saturating_duration_since(clock::instant());
             match Connection::open(&peer, rest, purpose) {
                 Ok((connection, handshake)) => {
-                    self.next.store(at, Ordering::Relaxed);
                     *lock(&self.shown) = found.address.clone();
                     let found = Some(found);
                     return Ok((connection, Handshake { found, ..handshake }));
                 }
-                Err(cause) => {
-                    // Another sentinel may know better.
-                    self.next.store(at + 1, Ordering::Relaxed);
-                    tried.push(addr);
-                    failed.get_or_insert((found.address, cause));
-                }
+                Err(cause) => drop(failed.get_or_insert((found.address, cause))),
             }
         }
         Err(match failed {
@@ -196,31 +240,44 @@ impl Sentinels {
                     cause => cause,
                 }
             }
-            None => self.no_master(&unknown),
+            None => self.no_master(&said.unknown),
         })
     }
 
-    /// The sentinels, beginning with the one whose turn it is, each with the number of those that are left, itself among them.
-    fn in_turn(&self) -> impl Iterator<Item = (usize, u32)> {
-        let (count, next) = (self.all.len(), self.next.load(Ordering::Relaxed));
-        let rotated = (0..count).map(|tried| next.wrapping_add(tried) % count);
-        let (away, here): (Vec<usize>, Vec<usize>) = rotated.partition(|at| self.is_away(*at));
-        let left = (1..=u32::try_from(count).unwrap_or(u32::MAX)).rev();
-        here.into_iter().chain(away).zip(left)
-    }
-
-    fn is_away(&self, at: usize) -> bool {
-        self.away.load(Ordering::Relaxed) & bit(at) != 0
-    }
-
-    /// Asks one of those again that did not answer.
-    fn ask_again(&self) {
-        let away: Vec<usize> = (0..self.all.len()).filter(|at| self.is_away(*at)).collect();
-        let turn = self.again.fetch_add(1, Ordering::Relaxed);
-        if let Some(at) = away.get(turn % away.len().max(1)) {
-            // What it says does not matter here.
-            let _ = self.ask(*at, CONFIRM);
+    /// Asks them all at once, and waits until more than half of them agree, but not for longer than this. A thread that
+    /// resolves a name may take longer, and that sentinel is not asked again meanwhile.
+    fn ask_all(self: &Arc<Self>, time: Duration) -> Said {
+        let (until, (sender, answers)) = (clock::instant() + time, channel());
+        for asked in (0..self.all.len()).filter_map(|at| Asked::begin(self, at)) {
+            let sender = sender.clone();
+            let ask = move || {
+                let said = asked.set.ask(asked.at, (until, time));
+                let at = asked.at;
+                // It can be asked again when its answer is known.
+                drop(asked);
+                let _ = sender.send((at, said));
+            };
+            let thread = std::thread::Builder::new().name("redlock-find".into());
+            // Without a thread it has not answered.
+            let _ = thread.spawn(ask);
         }
+        drop(sender);
+        let mut said = Said::default();
+        let left = || until.saturating_duration_since(clock::instant());
+        while !said.is_certain(self.all.len())
+            && let Ok((at, answer)) = answers.recv_timeout(left())
+        {
+            said.add(at, answer);
+        }
+        let heard = |at: usize| said.unknown.iter().any(|(heard, _)| *heard == at);
+        let silent: Vec<usize> = match said.named.is_empty() {
+            true => (0..self.all.len()).filter(|at| !heard(*at)).collect(),
+            false => Vec::new(),
+        };
+        for at in silent {
+            said.add(at, Err(Unknown::Failed(Cause::NotConnected(time, time))));
+        }
+        said
     }
 
     /// As a server of the set is shown.
@@ -229,17 +286,11 @@ impl Sentinels {
     }
 
     /// Where the master is, as one of the sentinels knows.
-    fn ask(&self, at: usize, timeout: Duration) -> Result<ConnectionAddr, Unknown> {
-        let timeout = timeout.max(Duration::from_millis(1));
-        let until = clock::instant() + timeout;
+    fn ask(&self, at: usize, time: (Instant, Duration)) -> Result<ConnectionAddr, Unknown> {
         let Some(sentinel) = self.all.get(at) else {
             return Err(Unknown::Name);
         };
-        let asked = self.named(sentinel, until, timeout);
-        match asked {
-            Ok(_) => self.away.fetch_and(!bit(at), Ordering::Relaxed),
-            Err(_) => self.away.fetch_or(bit(at), Ordering::Relaxed),
-        };
+        let asked = self.named(sentinel, time);
         let Some((host, port)) = asked.map_err(Unknown::Failed)? else {
             return Err(Unknown::Name);
         };
@@ -258,11 +309,10 @@ impl Sentinels {
     fn named(
         &self,
         sentinel: &Peer,
-        until: Instant,
-        timeout: Duration,
+        time: (Instant, Duration),
     ) -> Result<Option<(String, u16)>, Cause> {
         let question = b"GET-MASTER-ADDR-BY-NAME";
-        let Some(words) = tell(sentinel, question, &self.name, (until, timeout))? else {
+        let Some(words) = tell(sentinel, question, &self.name, time)? else {
             return Ok(None);
         };
         match &words[..] {
@@ -326,30 +376,39 @@ impl Sentinels {
         )
     }
 
-    /// Sentinels that do not answer at all confirm: for another master a majority of them is needed (rule R43).
-    fn confirm(&self, address: &str) -> Result<(), Cause> {
-        let until = clock::instant() + CONFIRM;
-        for (at, left) in self.in_turn() {
-            let share = until.saturating_duration_since(clock::instant()) / left;
-            let Ok(addr) = self.ask(at, share) else {
-                continue;
-            };
-            // Each question goes to another one: one that was cut off knows nothing of a new master.
-            self.next.store(at + 1, Ordering::Relaxed);
-            let now = self.at(&addr);
-            return match *now == *address {
+    /// What most sentinels say that name a master counts: one alone may be cut off from the others. Sentinels that do not
+    /// answer at all confirm: for another master a majority of them is needed (rule R43). Those that refuse to answer may
+    /// have chosen one.
+    fn confirm(self: &Arc<Self>, address: &str) -> Option<Result<(), Cause>> {
+        let said = self.ask_all(CONFIRM);
+        if let Some(addr) = said.majority() {
+            self.warned.store(false, Ordering::Relaxed);
+            return Some(match *self.at(addr) == *address {
                 true => Ok(()),
-                false => Err(Cause::Moved(text::address(&addr))),
-            };
+                false => Err(Cause::Moved(text::address(addr))),
+            });
         }
-        if !self.silent.swap(true, Ordering::Relaxed) {
-            say!(
-                warn,
-                "no sentinel of {} answers: locks go on, and no failover comes about",
-                self.given
-            );
+        let is_silence = said.is_silence();
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            match is_silence {
+                true => say!(
+                    warn,
+                    "no sentinel of {} answers: locks go on, and no failover comes about",
+                    self.given
+                ),
+                false if said.named.is_empty() => say!(
+                    warn,
+                    "{}: no locks are granted until one does",
+                    self.no_master(&said.unknown)
+                ),
+                false => say!(
+                    warn,
+                    "the sentinels of {} name different masters: no locks are granted until most agree",
+                    self.given
+                ),
+            }
         }
-        Ok(())
+        is_silence.then_some(Ok(()))
     }
 }
 
@@ -390,7 +449,7 @@ fn tell(
     name: &str,
     (until, timeout): (Instant, Duration),
 ) -> Result<Option<Vec<String>>, Cause> {
-    let (mut connection, handshake) = Connection::open(sentinel, timeout, Purpose::Messages)?;
+    let (mut connection, handshake) = Connection::open(sentinel, timeout, Purpose::Questions)?;
     let (mut bytes, mut buffer) = (Vec::new(), Vec::new());
     let command: &[&[u8]] = &[b"SENTINEL", question, name.as_bytes()];
     resp::pack(&mut bytes, &[command], None);
@@ -432,8 +491,7 @@ mod tests {
     use crate::into_node::IntoNode;
     use crate::tls::Tls;
 
-    #[test]
-    fn a_sentinel_that_did_not_answer_is_asked_last() {
+    fn set() -> Arc<Sentinels> {
         // None of them has a server.
         let given = "redis+sentinel://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/m".into_node();
         let given = given.unwrap();
@@ -441,16 +499,57 @@ mod tests {
         let Place::Set(set) = Place::new(given, &trust, None) else {
             panic!("it is a set");
         };
-        let order = || set.in_turn().collect::<Vec<_>>();
-        assert_eq!(order(), [(0, 3), (1, 2), (2, 1)]);
-        assert!(set.ask(0, CONFIRM).is_err());
-        assert_eq!(order(), [(1, 3), (2, 2), (0, 1)]);
-        set.next.store(2, Ordering::Relaxed);
-        assert_eq!(order(), [(2, 3), (1, 2), (0, 1)]);
-        assert!(set.ask(2, CONFIRM).is_err());
-        assert_eq!(order(), [(1, 3), (2, 2), (0, 1)]);
-        // All of them are asked, whatever they answered.
-        assert!(set.ask(1, CONFIRM).is_err());
-        assert_eq!(order(), [(2, 3), (0, 2), (1, 1)]);
+        set
+    }
+
+    fn named(name: &str) -> Result<ConnectionAddr, Unknown> {
+        match name {
+            "-" => Err(Unknown::Failed(Cause::NotConnected(CONFIRM, CONFIRM))),
+            "x" => Err(Unknown::Failed(Cause::Connect("refused".into()))),
+            "?" => Err(Unknown::Name),
+            "!" => Err(Unknown::Failed(Cause::Refused("NOAUTH".into()))),
+            host => Ok(ConnectionAddr::Tcp(host.into(), 1)),
+        }
+    }
+
+    #[test]
+    fn most_of_those_that_name_a_master_are_believed() {
+        for (said, certain, believed, silence) in [
+            (&["a", "a", "b"][..], true, Some("a"), false),
+            (&["a", "a"], true, Some("a"), false),
+            (&["a", "b", "b"], true, Some("b"), false),
+            (&["a"], false, Some("a"), false),
+            (&["a", "-", "x"], false, Some("a"), false),
+            (&["a", "!", "?"], false, Some("a"), false),
+            (&["a", "b"], false, None, false),
+            (&["a", "b", "c"], false, None, false),
+            (&["-", "x", "x"], false, None, true),
+            (&["-", "x", "!"], false, None, false),
+            (&["?", "?", "?"], false, None, false),
+        ] {
+            let mut all = Said::default();
+            for (at, name) in said.iter().enumerate() {
+                all.add(at, named(name));
+            }
+            let host = |addr: &ConnectionAddr| text::address(addr).replace(":1", "");
+            assert_eq!(all.is_certain(3), certain, "{said:?}");
+            assert_eq!(all.majority().map(host).as_deref(), believed, "{said:?}");
+            assert_eq!(all.is_silence(), silence, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_sentinel_is_asked_by_one_thread_at_a_time() {
+        let set = set();
+        let asked = Asked::begin(&set, 1);
+        assert!(asked.is_some() && Asked::begin(&set, 1).is_none());
+        assert!(Asked::begin(&set, 2).is_some());
+        drop(asked);
+        assert!(Asked::begin(&set, 1).is_some());
+        // And all of them can be asked again.
+        for _ in 0..3 {
+            assert_eq!(set.ask_all(CONFIRM).unknown.len(), 3);
+            assert_eq!(set.asked.load(Ordering::Relaxed), 0);
+        }
     }
 }

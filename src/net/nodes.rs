@@ -611,18 +611,14 @@ struct Question {
 impl Question {
     fn ask(mut self) {
         let place = self.nodes.places.get(self.node);
-        let answer = place.map_or(Ok(()), |place| place.confirm(&self.found));
+        let answer = place.map_or(Some(Ok(())), |place| place.confirm(&self.found));
         self.answered = true;
         let mut state = self.nodes.state();
         let now = clock::instant();
         state
             .core
-            .directory_said(self.node, self.found.at, Some(answer), now);
+            .directory_said(self.node, self.found.at, answer, now);
         self.nodes.announce(&mut state);
-        drop(state);
-        if let Some(place) = place {
-            place.after_confirming();
-        }
     }
 }
 

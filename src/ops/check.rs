@@ -8,7 +8,9 @@ use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::lockable::Lockable;
 use crate::net::directory;
-use crate::ops::findings::{Facts, Finding, Place, Probe, Rules, Said, Severity, judge, median};
+use crate::ops::findings::{
+    Facts, Finding, Needs, Place, Probe, Rules, Said, Severity, judge, median,
+};
 use crate::ops::query::Query;
 use crate::ops::set::remarks;
 use crate::prefix::Prefix;
@@ -113,7 +115,11 @@ impl Redlock {
             if let Some(sentinels) = place.describe(connect_timeout) {
                 let said = facts.said.as_ref().ok();
                 let info = said.and_then(|said| said.info.as_ref().ok());
-                facts.remarks = remarks(&sentinels, info, said.and_then(|said| said.max_lag));
+                facts.remarks = remarks(
+                    &sentinels,
+                    info,
+                    said.map(|said| said.needs).unwrap_or_default(),
+                );
                 facts.default_guard = default_guard;
             }
             facts
@@ -188,9 +194,10 @@ fn ask(
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
-    let max_lag: &[&[u8]] = &[b"CONFIG", b"GET", b"min-replicas-max-lag"];
-    resp::pack(&mut bytes, &[max_lag], None);
-    let [info, config, max_lag] = query.ask(&bytes)?;
+    for name in [&b"min-replicas-to-write"[..], b"min-replicas-max-lag"] {
+        resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", name]], None);
+    }
+    let [info, config, replicas, lag] = query.ask(&bytes)?;
     // Nothing else needs the witness.
     let witness = match guarded {
         true => try_witness(query, &prefix.key(WITNESS))?,
@@ -214,20 +221,27 @@ fn ask(
             },
             other => Err(refusal(other)),
         },
-        max_lag: match max_lag {
-            Reply::Array(items) => items.into_iter().next_back().and_then(|item| match item {
-                Reply::Bulk(value) => str::from_utf8(&value).ok()?.parse().ok(),
-                _ => None,
-            }),
-            _ => None,
-        }
-        .map(Duration::from_secs),
+        needs: Needs {
+            replicas: number(replicas),
+            lag: number(lag).map(Duration::from_secs),
+        },
         witness,
         beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
         probe,
         round_trips: pings(query)?,
         clock,
     })
+}
+
+/// What CONFIG GET says.
+fn number(setting: Reply) -> Option<u64> {
+    match setting {
+        Reply::Array(items) => match items.into_iter().next_back()? {
+            Reply::Bulk(value) => str::from_utf8(&value).ok()?.parse().ok(),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Why the restart guard could not use its key.

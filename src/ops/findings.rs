@@ -93,6 +93,14 @@ pub(crate) struct Facts {
 /// A finding's severity, code and text.
 pub(crate) type Remark = (Severity, &'static str, String);
 
+/// What a master needs to take writes, as far as it says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needs {
+    pub(crate) replicas: Option<u64>,
+    /// How long they may be silent.
+    pub(crate) lag: Option<Duration>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
     pub(crate) place: Place,
@@ -100,8 +108,8 @@ pub(crate) struct Said {
     pub(crate) info: Result<ServerInfo, Cause>,
     /// How it syncs what it appends to its file, or why that is not known.
     pub(crate) appendfsync: Result<String, Cause>,
-    /// How long its replicas may be silent, if it says so.
-    pub(crate) max_lag: Option<Duration>,
+    /// What it needs of its replicas.
+    pub(crate) needs: Needs,
     pub(crate) probe: Probe,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
@@ -775,7 +783,7 @@ mod tests {
                 place: Place::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
                 info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
-                max_lag: None,
+                needs: Needs::default(),
                 probe: Probe::Passed,
                 beside: None,
                 witness: None,

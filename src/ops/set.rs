@@ -4,27 +4,29 @@ use std::time::Duration;
 
 use crate::error::Cause;
 use crate::net::directory::Description;
-use crate::ops::findings::{Remark, Severity};
+use crate::ops::findings::{Needs, Remark, Severity};
 use crate::protocol::server_info::ServerInfo;
 use crate::text::human;
 
 /// So much longer than the time after which a silent master is down may a replica be silent.
-const LATER: Duration = Duration::from_secs(5);
+const LATER: Duration = Duration::from_secs(4);
 
 /// What each sentinel says of the master.
 pub(crate) type Sentinels = [(String, Result<Description, Cause>)];
 
-/// What is to be remarked. `info`: of the master. `max_lag`: how long its replicas may be silent, as far as it says so.
+/// What is to be remarked. `info`: of the master.
 pub(crate) fn remarks(
     sentinels: &Sentinels,
     info: Option<&ServerInfo>,
-    max_lag: Option<Duration>,
+    needs: Needs,
 ) -> Vec<Remark> {
     let mut found = agreement(sentinels);
     let answered = sentinels.iter().filter_map(|(_, said)| said.as_ref().ok());
-    let down_after = answered.filter_map(|said| number(said, "down-after-milliseconds"));
-    let down_after = down_after.min().map(Duration::from_millis);
-    found.extend(info.and_then(|info| isolation(info, max_lag, down_after)));
+    let all = |name| answered.clone().filter_map(move |said| number(said, name));
+    let down_after = all("down-after-milliseconds").min();
+    let down_after = down_after.map(Duration::from_millis);
+    let replicas = all("num-slaves").max();
+    found.extend(info.and_then(|info| isolation(info, needs, (replicas, down_after))));
     found
 }
 
@@ -88,17 +90,24 @@ fn agreement(sentinels: &Sentinels) -> Vec<Remark> {
 /// A master that is cut off from its sentinels should stop.
 fn isolation(
     info: &ServerInfo,
-    max_lag: Option<Duration>,
-    down_after: Option<Duration>,
+    needs: Needs,
+    (replicas, down_after): (Option<u64>, Option<Duration>),
 ) -> Option<Remark> {
     const WHY: &str = "cut off from its sentinels, together with a client, it goes on granting locks that the new master \
                        grants to others";
-    let text = match (info.get("min_slaves_good_slaves"), max_lag, down_after) {
-        // It says so where it is set only.
-        (None, ..) => format!(
-            "min-replicas-to-write is 0: {WHY}. Set it to 1 on all servers of the set, in redis.conf too"
+    // One replica of several may be cut off with it.
+    let most = replicas.unwrap_or(1).max(1);
+    // INFO has this only where the number is not zero.
+    let needed = match info.get("min_slaves_good_slaves") {
+        None => 0,
+        Some(_) => needs.replicas.unwrap_or(most),
+    };
+    let text = match (needs.lag, down_after) {
+        _ if needed < most => format!(
+            "min-replicas-to-write is {needed}: {WHY}. Set it to {most}, which is the number of replicas, on all servers of \
+             the set, in redis.conf too"
         ),
-        (Some(_), Some(lag), Some(down_after)) if lag > down_after + LATER => {
+        (Some(lag), Some(down_after)) if lag > down_after + LATER => {
             format!(
                 "min-replicas-max-lag is {}, and down-after-milliseconds {}: {WHY}, for a while. At most {} s",
                 human(lag),
@@ -129,11 +138,25 @@ mod tests {
             .into())
     }
 
+    fn with_two_replicas(said: Result<Description, Cause>) -> Result<Description, Cause> {
+        said.map(|mut said| {
+            said.insert("num-slaves".into(), "2".into());
+            said
+        })
+    }
+
     fn texts(sentinels: Vec<Result<Description, Cause>>, info: &str, lag: u64) -> Vec<String> {
         let named = (1..).map(|number: u32| format!("s{number}")).zip(sentinels);
         let sentinels: Vec<_> = named.collect();
         let info = ServerInfo::new(info.as_bytes(), &Secret::default());
-        let found = remarks(&sentinels, Some(&info), Some(Duration::from_secs(lag)));
+        let found = remarks(
+            &sentinels,
+            Some(&info),
+            Needs {
+                replicas: Some(1),
+                lag: Some(Duration::from_secs(lag)),
+            },
+        );
         let found = found.into_iter();
         found
             .map(|(_, code, text)| format!("{code}: {text}"))
@@ -144,44 +167,50 @@ mod tests {
     fn what_keeps_a_set_from_failing_over_and_a_master_that_is_cut_off_from_stopping_is_found() {
         let stops = "min_slaves_good_slaves:1";
         let well = || vec![said("1", "2"), said("1", "2"), said("1", "2")];
-        assert_eq!(texts(well(), stops, 6), [""; 0]);
+        assert_eq!(texts(well(), stops, 5), [""; 0]);
         let refused = || Err(Cause::Connect("refused".into()));
         for (sentinels, info, lag, expected) in [
-            (well(), "", 6, "isolation: min-replicas-to-write is 0"),
+            (well(), "", 5, "isolation: min-replicas-to-write is 0"),
+            (
+                well().into_iter().map(with_two_replicas).collect(),
+                stops,
+                5,
+                "isolation: min-replicas-to-write is 1: ",
+            ),
             (
                 well(),
                 stops,
-                7,
-                "isolation: min-replicas-max-lag is 7 s, and down-after-milliseconds 1 s",
+                6,
+                "isolation: min-replicas-max-lag is 6 s, and down-after-milliseconds 1 s",
             ),
             (
                 vec![said("1", "2"), refused()],
                 stops,
-                6,
+                5,
                 "sentinel: the sentinel s2: cannot connect: refused",
             ),
             (
                 vec![said("1", "2"), said("2", "2")],
                 stops,
-                6,
+                5,
                 "sentinel: the sentinel s2 names the master h:2, and s1 names h:1",
             ),
             (
                 vec![said("1", "0"), said("1", "2")],
                 stops,
-                6,
+                5,
                 "sentinel: the sentinel s1 knows 0 others, and the quorum is 2",
             ),
             (
                 vec![said("1", "2"), Ok(Description::new())],
                 stops,
-                6,
+                5,
                 "sentinel: the sentinel s2 does not know",
             ),
             (
                 vec![said("1", "2")],
                 stops,
-                6,
+                5,
                 "sentinel: one sentinel is given",
             ),
         ] {

@@ -478,7 +478,7 @@ fn a_set_is_locked_shown_and_examined() {
     );
     for server in &set.servers {
         server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-        server.command(&["CONFIG", "SET", "min-replicas-max-lag", "6"]);
+        server.command(&["CONFIG", "SET", "min-replicas-max-lag", "5"]);
     }
     assert_eq!(doctor(&["--restart-guard", "0"]), [forgets, fails_over]);
     set.sentinels[2].stop();

@@ -57,6 +57,7 @@ mod faults {
     mod refused;
     mod restart_guard;
     mod sentinel;
+    mod sentinel_answers;
     mod sentinel_failovers;
     mod signals;
     mod silence;

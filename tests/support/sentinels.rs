@@ -8,7 +8,7 @@ use super::*;
 /// What sentinels call the master.
 pub const NAME: &str = "set-1";
 /// After this time a master that does not answer is down.
-const DOWN_AFTER: Duration = Duration::from_millis(1000);
+const DOWN_AFTER: Duration = Duration::from_millis(2000);
 
 /// Sentinels that vote for each other at the same moment try again after some seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
