@@ -135,14 +135,14 @@ fn sentinels_that_refuse_to_answer_confirm_nothing() {
         "ERR No such master with that name",
     ] {
         fakes
-            .each_ref()
-            .map(|fake| fake.say(|says| says.master = Err(error)));
+            .iter()
+            .for_each(|fake| fake.say(|says| says.master = Err(error)));
         eventually("nothing is granted", || {
             redlock.try_acquire("a", TTL).is_err()
         });
         fakes
-            .each_ref()
-            .map(|fake| fake.say(|says| says.master = Ok(servers[0].port())));
+            .iter()
+            .for_each(|fake| fake.say(|says| says.master = Ok(servers[0].port())));
         eventually("it is granted again", || {
             redlock.try_acquire("a", TTL).is_ok()
         });
