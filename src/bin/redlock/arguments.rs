@@ -22,6 +22,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
     name = "redlock",
     version,
     about = "One at a time, on all hosts: run commands under distributed locks on Redis",
+    after_help = "The nodes: --node URL, --nodes-file FILE, REDLOCK_NODES=URL,URL,URL, or /etc/redlock/nodes with a URL a line.",
     disable_help_subcommand = true
 )]
 pub(crate) struct Arguments {

@@ -205,7 +205,10 @@ impl Pair {
         ];
         let value = self.one_of(&values);
         let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
-        match self.random.below(10) {
+        match self.random.below(12) {
+            // A writer that waits elsewhere, or has died; and what is no holder.
+            10 => packed(&[b"SET", b"{a}:ww", &mark, b"PX", b"60000"]),
+            11 => packed(&[b"SET", self.one_of(&[&b"a"[..], b"b}"]), b""]),
             0 => packed(&[b"SET", name, value]),
             1 => packed(&[b"SET", name, value, b"PX", ttl]),
             2 => packed(&[b"HSET", name, b"field", b"value"]),
