@@ -313,7 +313,7 @@ impl Node {
         const SCRIPT: &str = "local bad = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
             local ttl, longest = redis.call('PTTL', key), tonumber(ARGV[1]) \
             if string.sub(key, -2) == ':w' then longest = tonumber(ARGV[2]) end \
-            if ttl == -1 or ttl > longest then bad[#bad + 1] = key .. ' has ' .. ttl end \
+            if key ~= 'redlock:witness' and (ttl == -1 or ttl > longest) then bad[#bad + 1] = key .. ' has ' .. ttl end \
             end return bad";
         let [longest, queue] = [LONGEST_TTL, LONGEST_QUEUE].map(|ttl| ttl.as_millis().to_string());
         let value = self
@@ -323,9 +323,9 @@ impl Node {
     }
 }
 
-/// The keys of locks and their values. (Beside them are queues of waiters.)
+/// The keys of locks and their values. (Beside them are queues of waiters, and the key by which the restart guard knows a server.)
 const KEYS: &str = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do \
-    if string.sub(key, -2) ~= ':w' then \
+    if string.sub(key, -2) ~= ':w' and key ~= 'redlock:witness' then \
     found[#found + 1] = key found[#found + 1] = redis.call('GET', key) or '' end end return found";
 
 struct Process {
