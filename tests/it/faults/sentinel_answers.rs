@@ -120,7 +120,8 @@ fn most_sentinels_are_believed_and_not_one_that_is_cut_off() {
     eventually("it has moved", || {
         let lock = redlock.acquire("a", TTL).unwrap();
         let moved = servers[1].exists("a");
-        lock.release().unwrap();
+        // The client may move while it holds the lock, which the other master does not know.
+        drop(lock);
         moved
     });
 }
@@ -159,7 +160,8 @@ fn sentinels_that_are_far_away_are_heard() {
     eventually("it has moved", || {
         let lock = redlock.acquire("a", TTL).unwrap();
         let moved = servers[1].exists("a");
-        lock.release().unwrap();
+        // The client may move while it holds the lock, which the other master does not know.
+        drop(lock);
         moved
     });
 }
