@@ -94,7 +94,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
 }
 
 /// Three of them name the first of two masters.
-fn fakes() -> ([Server; 2], [Fake; 3], Redlock) {
+fn fakes(node_timeout: Duration) -> ([Server; 2], [Fake; 3], Redlock) {
     let servers = [(); 2].map(|()| Server::plain());
     let fakes = [(); 3].map(|()| Fake::start(servers[0].port()));
     let hosts = fakes
@@ -102,13 +102,13 @@ fn fakes() -> ([Server; 2], [Fake; 3], Redlock) {
         .map(|fake| format!("127.0.0.1:{}", fake.port));
     let url = format!("redis+sentinel://{}/m", hosts.join(","));
     let options = options().restart_guard(Duration::ZERO);
-    let redlock = client(&url, options.node_timeout(5 * S));
+    let redlock = client(&url, options.node_timeout(node_timeout));
     (servers, fakes, redlock)
 }
 
 #[test]
 fn most_sentinels_are_believed_and_not_one_that_is_cut_off() {
-    let (servers, fakes, redlock) = fakes();
+    let (servers, fakes, redlock) = fakes(5 * S);
     fakes[0].say(|says| says.master = Ok(servers[1].port()));
     let since = Instant::now();
     while since.elapsed() < 4 * S {
@@ -129,8 +129,8 @@ fn most_sentinels_are_believed_and_not_one_that_is_cut_off() {
 /// They may have chosen another master. Only those that are away have not.
 #[test]
 fn sentinels_that_refuse_to_answer_confirm_nothing() {
-    let (servers, fakes, redlock) = fakes();
-    take(&redlock, "a").release().unwrap();
+    let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+    drop(redlock.acquire("a", TTL).unwrap());
     for error in [
         "NOAUTH Authentication required.",
         "ERR No such master with that name",
@@ -152,7 +152,7 @@ fn sentinels_that_refuse_to_answer_confirm_nothing() {
 
 #[test]
 fn sentinels_that_are_far_away_are_heard() {
-    let (servers, fakes, redlock) = fakes();
+    let (servers, fakes, redlock) = fakes(5 * S);
     take(&redlock, "a").release().unwrap();
     for fake in &fakes {
         fake.say(|says| (says.delay, says.master) = (ms(150), Ok(servers[1].port())));
