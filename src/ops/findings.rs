@@ -149,7 +149,11 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
         _ => "reach",
     };
     let what = match cause {
-        Cause::Refused(_) | Cause::OtherSlots(_) | Cause::LoggedOut(_) | Cause::Demoted(_) => {
+        Cause::Refused(_)
+        | Cause::OtherSlots(_)
+        | Cause::Elsewhere(_)
+        | Cause::LoggedOut(_)
+        | Cause::Demoted(_) => {
             meaning.advice().unwrap_or("look at its log")
         }
         Cause::NoCredentials(_) => return ("auth", "the program's closure must give them"),
