@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::clock;
-use crate::error::NodeErrors;
+use crate::error::{Cause, NodeError, NodeErrors};
 use crate::lock::Shared;
 use crate::net::cluster::Cluster;
 use crate::net::directory::Place;
 use crate::net::driver::Driver;
 use crate::net::route::Route;
 use crate::options::Options;
+use crate::protocol::quorum::spare;
 use crate::protocol::slots::{Endpoint, SLOTS, slot};
 use crate::sync::lock;
 
@@ -78,17 +79,49 @@ impl Lanes {
 
     /// Connects to all servers of all shards. The nodes that do not answer, or why too few do.
     pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
-        let mut slots: Vec<u16> = Vec::new();
+        let connected = self.connect_all(self.slots())?;
+        match self.unserved() {
+            errors if errors.is_empty() => Ok(connected),
+            errors => {
+                let nodes = self.base.driver.nodes().places().len();
+                let unfit = errors.len() > spare(nodes);
+                let errors = NodeErrors::new(errors, None);
+                if unfit { Err(errors) } else { Ok(Some(errors)) }
+            }
+        }
+    }
+
+    /// The Clusters that have no server for some slots.
+    fn unserved(&self) -> Vec<NodeError> {
+        let places = self.base.driver.nodes().places().iter().enumerate();
+        let unserved = places.filter_map(|(node, place)| {
+            let missing = place.cluster()?.map()?.missing();
+            let text =
+                format!("{missing} of its {SLOTS} slots have no server: look at CLUSTER INFO");
+            (missing > 0).then(|| NodeError {
+                node,
+                address: place.shown(),
+                cause: Arc::new(Cause::NoMaster(text, false)),
+            })
+        });
+        unserved.collect()
+    }
+
+    /// One of each shard.
+    fn slots(&self) -> Vec<u16> {
+        let mut slots = Vec::new();
         for cluster in self.clusters() {
-            let timeout = self.base.driver.nodes().connect_timeout;
-            cluster.look_up(0, timeout);
+            cluster.look_up(0, self.base.driver.nodes().connect_timeout);
             slots.extend(cluster.map().iter().flat_map(|map| map.shards()));
         }
-        // One that is not known fails.
+        // Where no server answers, that is what is found.
         if slots.is_empty() {
             slots.push(0);
         }
-        slots.retain(|slot| *slot < SLOTS);
+        slots
+    }
+
+    fn connect_all(&self, slots: Vec<u16>) -> Result<Option<NodeErrors>, NodeErrors> {
         let mut lanes: Vec<Arc<Shared>> = Vec::new();
         for slot in slots {
             let lane = self.lane(slot);
@@ -96,16 +129,21 @@ impl Lanes {
                 lanes.push(lane);
             }
         }
-        let mut missing = None;
-        std::thread::scope(|scope| {
-            let connect = |lane: Arc<Shared>| scope.spawn(move || lane.driver.connect());
-            let threads: Vec<_> = lanes.into_iter().map(connect).collect();
-            for thread in threads {
-                // A panic is a bug: as if it had nothing to say.
-                missing = missing.take().or(thread.join().unwrap_or(Ok(None))?);
-            }
-            Ok(missing)
-        })
+        let connected = std::thread::scope(|scope| {
+            let connect = |lane: &Arc<Shared>| {
+                let lane = lane.clone();
+                let thread = std::thread::Builder::new().name("redlock-connect".into());
+                thread.spawn_scoped(scope, move || lane.driver.connect())
+            };
+            let threads: Vec<_> = lanes.iter().map(connect).collect();
+            let joined = threads.into_iter().zip(&lanes).map(|(thread, lane)| {
+                let joined = thread.ok().and_then(|thread| thread.join().ok());
+                // Without a thread this one does it.
+                joined.unwrap_or_else(|| lane.driver.connect())
+            });
+            joined.collect::<Result<Vec<_>, _>>()
+        });
+        Ok(connected?.into_iter().flatten().next())
     }
 }
 

@@ -231,6 +231,7 @@ mod json;
 /// Locks that are renewed automatically.
 mod kept_lock;
 mod label;
+mod lanes;
 /// Locks that end by themselves.
 mod leak;
 /// A held lock.

@@ -71,10 +71,6 @@ impl NodeAddress {
     }
 
     /// The seeds of a Redis Cluster, with what they are logged in to, without a database. At least one.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "what connects to a cluster comes next")
-    )]
     pub(crate) fn cluster(&self) -> Option<&[ConnectionInfo]> {
         match &self.deployment {
             Deployment::Cluster(seeds) => Some(seeds),

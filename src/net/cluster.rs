@@ -115,7 +115,13 @@ impl Cluster {
         let start = known.turn;
         known.turn = start.wrapping_add(1);
         let count = from.len().max(1);
-        let mut addrs: Vec<ConnectionAddr> = from.iter().cycle().skip(start % count).take(ASKED.min(count)).cloned().collect();
+        let mut addrs: Vec<ConnectionAddr> = from
+            .iter()
+            .cycle()
+            .skip(start % count)
+            .take(ASKED.min(count))
+            .cloned()
+            .collect();
         // They may all be gone, and the seeds be names of others.
         if let Some(seed) = self.seeds.get(start % self.seeds.len().max(1))
             && addrs.len() < ASKED
@@ -210,11 +216,17 @@ impl Cluster {
         let why = match cause {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
             Cause::Refused(text) if text.contains("cluster support disabled") => {
-                format!("{} (that is no Redis Cluster: write redis://host:port)", cause.without_advice())
+                format!(
+                    "{} (that is no Redis Cluster: write redis://host:port)",
+                    cause.without_advice()
+                )
             }
             cause => cause.to_string(),
         };
-        Cause::NoMaster(format!("no server of the {given} names the others: {why}"), is_final)
+        Cause::NoMaster(
+            format!("no server of the {given} names the others: {why}"),
+            is_final,
+        )
     }
 }
 

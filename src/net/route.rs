@@ -96,7 +96,7 @@ fn next(
     }
     let alone = driver.nodes().places().len() == 1;
     // What other nodes have granted is being undone: the next try has another token (rule R2).
-    if op.action.is_acquire() && !alone {
+    if op.is_acquire() && !alone {
         return Next::End;
     }
     match elsewhere {

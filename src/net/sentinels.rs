@@ -250,7 +250,9 @@ mod tests {
         // None of them has a server.
         let infos = [1, 2, 3].map(|port| ("127.0.0.1", port).into_connection_info().unwrap());
         let trust = Trust::new(&Tls::default(), infos.iter());
-        let peers = infos.iter().map(|info| Peer::new(info.clone(), &trust, None));
+        let peers = infos
+            .iter()
+            .map(|info| Peer::new(info.clone(), &trust, None));
         let set = Sentinels::new("m".into(), peers.collect(), infos[0].addr().clone());
         let set = Arc::new(set);
         let asked = Asked::begin(&set, 1);

@@ -81,6 +81,10 @@ impl Op {
         Op { nodes, ..self }
     }
 
+    pub(crate) fn is_acquire(&self) -> bool {
+        self.action.question() == Question::Acquire
+    }
+
     pub(crate) fn asking(self, asking: bool) -> Op {
         Op { asking, ..self }
     }
@@ -205,10 +209,7 @@ impl Votes {
         let refused = |(_, cause): &&(usize, Arc<Cause>)| {
             matches!(
                 **cause,
-                Cause::Refused(_)
-                    | Cause::OtherSlots(_)
-                    | Cause::Elsewhere(_)
-                    | Cause::Demoted(_)
+                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
             )
         };
         let refused = self.causes.iter().filter(refused);
@@ -363,7 +364,7 @@ impl<W> Operation<W> {
     }
 
     pub(crate) fn is_acquire(&self) -> bool {
-        self.op.action.question() == Question::Acquire
+        self.op.is_acquire()
     }
 
     pub(crate) fn is_repair(&self) -> bool {

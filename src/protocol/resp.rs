@@ -161,13 +161,13 @@ pub(crate) fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
         .then_some((rest.get(..size)?, length))
 }
 
-/// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
-/// the `secret`.
+#[cfg(test)]
 pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
     parse_up_to(bytes, 0, secret)
 }
 
-/// The same. It may be larger than others by this.
+/// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
+/// the `secret`. `larger`: by how much it may be larger than others.
 #[inline]
 fn parse_up_to(
     bytes: &[u8],

@@ -93,7 +93,9 @@ impl Map {
     /// How many slots no server has.
     pub(crate) fn missing(&self) -> usize {
         let ranges = self.ranges.iter();
-        let served = ranges.map(|(last, (first, _))| usize::from(*last) + 1 - usize::from(*first).min(usize::from(*last) + 1));
+        let served = ranges.map(|(last, (first, _))| {
+            usize::from(*last) + 1 - usize::from(*first).min(usize::from(*last) + 1)
+        });
         usize::from(SLOTS).saturating_sub(served.sum())
     }
 
@@ -215,7 +217,11 @@ mod tests {
     fn map() -> Map {
         let reply = Reply::Array(vec![
             range(0, 99, vec![server(bulk("a"), 1), server(bulk("r"), 7)]),
-            range(200, 16383, vec![server(Reply::Nil, 2), server(bulk("?"), 3)]),
+            range(
+                200,
+                16383,
+                vec![server(Reply::Nil, 2), server(bulk("?"), 3)],
+            ),
             range(100, 150, vec![server(bulk("a"), 1)]),
         ]);
         Map::of(&reply, "asked").unwrap()
@@ -261,7 +267,10 @@ mod tests {
         assert_eq!(map.missing(), 49);
         let shards: Vec<u16> = map.shards().collect();
         assert_eq!(shards, [0, 200]);
-        let servers: Vec<String> = map.servers().map(|(host, port)| format!("{host}:{port}")).collect();
+        let servers: Vec<String> = map
+            .servers()
+            .map(|(host, port)| format!("{host}:{port}"))
+            .collect();
         assert_eq!(servers, ["a:1", "asked:2", "r:7", "asked:3"]);
     }
 
@@ -270,11 +279,23 @@ mod tests {
         let bad = |reply: Reply| assert_eq!(Map::of(&reply, "h"), None, "{reply:?}");
         bad(Reply::Nil);
         bad(Reply::Array(vec![Reply::Int(1)]));
-        bad(Reply::Array(vec![range(0, 16384, vec![server(bulk("a"), 1)])]));
+        bad(Reply::Array(vec![range(
+            0,
+            16384,
+            vec![server(bulk("a"), 1)],
+        )]));
         bad(Reply::Array(vec![range(-1, 3, vec![server(bulk("a"), 1)])]));
         bad(Reply::Array(vec![range(0, 1, vec![])]));
-        bad(Reply::Array(vec![range(0, 1, vec![server(bulk("a"), 65536)])]));
-        bad(Reply::Array(vec![range(0, 1, vec![server(Reply::Int(1), 1)])]));
+        bad(Reply::Array(vec![range(
+            0,
+            1,
+            vec![server(bulk("a"), 65536)],
+        )]));
+        bad(Reply::Array(vec![range(
+            0,
+            1,
+            vec![server(Reply::Int(1), 1)],
+        )]));
         // A server that has just joined knows of none.
         let empty = Map::of(&Reply::Array(vec![]), "h").unwrap();
         assert_eq!((empty.missing(), empty.master(3)), (16384, None));
@@ -286,9 +307,13 @@ mod tests {
 
     #[test]
     fn a_slot_that_has_moved_is_at_its_new_server_and_the_others_stay() {
-        for (slot, around) in [(0, [(1, "a:1"), (99, "a:1")]), (50, [(49, "a:1"), (51, "a:1")]),
-            (99, [(98, "a:1"), (100, "a:1")]), (170, [(169, "-"), (171, "-")]),
-            (16383, [(16382, "asked:2"), (200, "asked:2")])] {
+        for (slot, around) in [
+            (0, [(1, "a:1"), (99, "a:1")]),
+            (50, [(49, "a:1"), (51, "a:1")]),
+            (99, [(98, "a:1"), (100, "a:1")]),
+            (170, [(169, "-"), (171, "-")]),
+            (16383, [(16382, "asked:2"), (200, "asked:2")]),
+        ] {
             let mut map = map();
             map.moved(slot, ("new".into(), 9));
             assert_eq!(master(&map, slot), "new:9");
@@ -332,11 +357,17 @@ mod tests {
     fn errors_name_the_server_that_has_the_key() {
         let at = |host: &str, port| (host.to_owned(), port);
         for (error, expected) in [
-            ("MOVED 17 10.0.0.1:6379", Some(Elsewhere::Moved(at("10.0.0.1", 6379)))),
+            (
+                "MOVED 17 10.0.0.1:6379",
+                Some(Elsewhere::Moved(at("10.0.0.1", 6379))),
+            ),
             ("MOVED 17 ::1:6379", Some(Elsewhere::Moved(at("::1", 6379)))),
             ("MOVED 17 :6379", Some(Elsewhere::Moved(at("asked", 6379)))),
             ("ASK 17 ?:1", Some(Elsewhere::Asks(at("asked", 1)))),
-            ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Elsewhere::Torn)),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Some(Elsewhere::Torn),
+            ),
             ("MOVED 17", None),
             ("MOVED 17 h:x", None),
             ("ERR MOVED 17 h:1", None),
