@@ -45,6 +45,10 @@ mod connections {
 }
 
 mod faults {
+    mod cluster;
+    mod cluster_failovers;
+    mod cluster_moves;
+    mod cluster_servers;
     mod confirm;
     mod demotion;
     mod failover;

@@ -21,6 +21,7 @@
 )]
 
 pub mod certificates;
+pub mod clusters;
 pub mod fake;
 pub mod processes;
 pub mod relay;
@@ -300,7 +301,7 @@ impl Server {
     }
 
     pub fn command_bytes(&self, args: &[&[u8]]) -> redis::Value {
-        let client = redis::Client::open(self.unix_url()).unwrap();
+        let client = redis::Client::open(self.own_url()).unwrap();
         let mut connection = client
             .get_connection()
             .expect("a connection to the test server");
@@ -313,15 +314,34 @@ impl Server {
             .unwrap_or_else(|error| panic!("{args:?}: {error}"))
     }
 
+    /// Where the server may refuse, or end connections.
+    pub fn try_command(&self, args: &[&str]) -> redis::RedisResult<redis::Value> {
+        let mut connection = redis::Client::open(self.own_url())?.get_connection()?;
+        let mut command = redis::Cmd::new();
+        for arg in args {
+            command.arg(*arg);
+        }
+        command.query(&mut connection)
+    }
+
+    /// With the password that it was started with.
+    fn own_url(&self) -> String {
+        let mut args = self.args.windows(2);
+        match args.find(|pair| pair[0] == "--requirepass") {
+            Some(pair) => format!("{}?pass={}", self.unix_url(), pair[1]),
+            None => self.unix_url(),
+        }
+    }
+
     pub fn exists(&self, key: impl AsRef<[u8]>) -> bool {
         self.command_bytes(&[b"EXISTS", key.as_ref()]) == redis::Value::Int(1)
     }
 
-    /// All but the witness of the restart guard.
+    /// All but the witnesses of the restart guard.
     pub fn keys(&self) -> Vec<String> {
         let value = self.command(&["KEYS", "*"]);
         let mut keys: Vec<String> = redis::from_redis_value(value).unwrap();
-        keys.retain(|key| !key.ends_with("redlock:witness"));
+        keys.retain(|key| !key.contains("redlock:witness"));
         keys.sort();
         keys
     }

@@ -16,9 +16,14 @@ pub struct Process(Child);
 impl Process {
     /// `part`: what [`worker`] does. `name`: of the files that it writes.
     pub fn start(servers: &[Server], dir: &Path, part: &str, name: &str) -> Process {
+        Process::at(&urls(servers).join(","), dir, part, name)
+    }
+
+    /// `nodes`: their URLs, with commas between them.
+    pub fn at(nodes: &str, dir: &Path, part: &str, name: &str) -> Process {
         let process = another_process("worker", part)
             .arg("--include-ignored")
-            .env("NODES", urls(servers).join(","))
+            .env("NODES", nodes)
             .env("FILE", dir.join(name))
             .spawn();
         Process(process.unwrap())
@@ -65,7 +70,9 @@ pub fn worker() {
     let mut word = || words.next().unwrap();
     let file = std::env::var("FILE").unwrap();
     let nodes = std::env::var("NODES").unwrap();
-    let nodes: Vec<String> = nodes.split(',').map(str::to_owned).collect();
+    let nodes = items(&nodes);
+    // A cluster has one by default, and would wait for servers that were just started.
+    let options = || options().restart_guard(Duration::ZERO);
     let micros = |word: &str| Duration::from_micros(word.parse().unwrap());
     match word() {
         // Holds the lock for the given ttl in milliseconds, and does not end.
