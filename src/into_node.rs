@@ -4,15 +4,20 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::config_error::ConfigError;
 use crate::node_address::NodeAddress;
-use crate::{sentinel_url, url};
+use crate::{cluster_url, sentinel_url, url};
 
 /// What names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a host and
 /// a port, or a [`NodeAddress`]. It cannot be implemented outside this crate.
 ///
-/// A URL names a server (`redis://`, `rediss://`, `unix://`), or the master of a set that sentinels watch:
-/// `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, with `rediss+sentinel` for TLS to servers
-/// and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
-/// `sentinel_password` are for the sentinels. The URLs of sentinels of Lettuce, fred and others are taken, too.
+/// A URL names a server (`redis://`, `rediss://`, `unix://`), the master of a set that sentinels watch, or a Redis Cluster:
+///
+/// - `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, with `rediss+sentinel` for TLS to servers
+///   and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
+///   `sentinel_password` are for the sentinels.
+/// - `redis+cluster://[user:password@]host[:6379][,host…][/database]`, with `rediss+cluster` for TLS. The hosts are some of
+///   its servers, which name the others.
+///
+/// The URLs of Lettuce, fred and others for these two are taken, too.
 ///
 /// In a URL, user and password are percent-encoded: `%23` stands for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`,
 /// `%3F` for `?` and `%40` for `@`.
@@ -95,8 +100,8 @@ macro_rules! urls {
         impl IntoNode for $kind {
             fn into_node(self) -> Result<NodeAddress, ConfigError> {
                 let url: &str = self.as_ref();
-                let set = sentinel_url::parse(url);
-                set.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
+                let several = sentinel_url::parse(url).or_else(|| cluster_url::parse(url));
+                several.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
             }
         }
     )*};

@@ -209,6 +209,8 @@ mod acquire;
 mod capi;
 /// The only file that reads a clock.
 mod clock;
+/// The URL of a Redis Cluster, and what is wrong with it.
+mod cluster_url;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod command;
@@ -229,6 +231,7 @@ mod json;
 /// Locks that are renewed automatically.
 mod kept_lock;
 mod label;
+mod lanes;
 /// Locks that end by themselves.
 mod leak;
 /// A held lock.
@@ -273,6 +276,8 @@ mod tls;
 mod token;
 /// The URL of a node, and what is wrong with it.
 mod url;
+/// What the URLs with several hosts have in common.
+mod url_parts;
 /// How threads wait for a lock that another holder has.
 mod waiting;
 

@@ -6,6 +6,7 @@ use crate::clock::Point;
 use crate::error::Error;
 use crate::net::driver::Driver;
 use crate::net::nodes::Nodes;
+use crate::net::route::Route;
 use crate::observe::{Ending, Event, Observer};
 use crate::options::Options;
 use crate::protocol::kind::Kind;
@@ -43,6 +44,12 @@ impl Shared {
 
     pub(crate) fn observer(&self) -> &Observer {
         &self.driver.nodes().observer
+    }
+
+    /// Whether locks of one are locks of the other.
+    pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        let routes = || Some((self.driver.nodes().route()?, other.driver.nodes().route()?));
+        Arc::ptr_eq(self, other) || routes().is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
     }
 }
 
@@ -88,6 +95,8 @@ pub struct Lock {
     pub(crate) fencing_token: OnceLock<u64>,
     /// The observer was notified of the acquisition.
     announced: bool,
+    /// Its servers may change while it is held.
+    _route: Option<Arc<dyn Route>>,
     /// Waiters get it in the order of their arrival.
     fair: bool,
     /// Released, leaked, or dropped: nothing is left to do in `Drop`.
@@ -124,6 +133,7 @@ impl Lock {
     /// It counts as held here already.
     pub(crate) fn new(shared: Arc<Shared>, lease: Lease, options: &Options) -> Lock {
         Lock {
+            _route: shared.driver.nodes().route(),
             shared,
             resource: lease.key.resource.clone(),
             kind: lease.key.kind.clone(),

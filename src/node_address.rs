@@ -1,4 +1,4 @@
-//! Where a node is: a server, or what the sentinels of a set name.
+//! Where a node is: a server, what the sentinels of a set name, or a Redis Cluster.
 
 use std::fmt;
 
@@ -10,9 +10,18 @@ use crate::text;
 /// and password.
 #[derive(Clone)]
 pub struct NodeAddress {
-    /// Of a set: how its servers are logged in to, with the address of its first sentinel.
+    /// How its servers are logged in to, with the address of the server, of the first sentinel, or of the first seed.
     info: ConnectionInfo,
-    set: Option<Set>,
+    deployment: Deployment,
+}
+
+/// What a URL names.
+#[derive(Clone)]
+enum Deployment {
+    Server,
+    Set(Set),
+    /// Its seeds: servers that are asked which others there are.
+    Cluster(Vec<ConnectionInfo>),
 }
 
 /// The servers that sentinels watch under one name, of which one is the master.
@@ -25,16 +34,28 @@ pub(crate) struct Set {
 
 impl NodeAddress {
     pub(crate) fn server(info: ConnectionInfo) -> NodeAddress {
-        NodeAddress { info, set: None }
+        NodeAddress {
+            info,
+            deployment: Deployment::Server,
+        }
     }
 
     /// `info`: of its servers. At least one sentinel.
     pub(crate) fn of_set(info: ConnectionInfo, set: Set) -> NodeAddress {
-        let first = set.sentinels.first();
+        NodeAddress::of(info, Deployment::Set(set))
+    }
+
+    /// `info`: of its servers, with the database. At least one seed, with what it is logged in to.
+    pub(crate) fn of_cluster(info: ConnectionInfo, seeds: Vec<ConnectionInfo>) -> NodeAddress {
+        NodeAddress::of(info, Deployment::Cluster(seeds))
+    }
+
+    fn of(info: ConnectionInfo, deployment: Deployment) -> NodeAddress {
+        let first = deployment.hosts().first();
         let addr = first.map_or_else(|| info.addr().clone(), |first| first.addr().clone());
         NodeAddress {
             info: info.set_addr(addr),
-            set: Some(set),
+            deployment,
         }
     }
 
@@ -43,12 +64,23 @@ impl NodeAddress {
     }
 
     pub(crate) fn set(&self) -> Option<&Set> {
-        self.set.as_ref()
+        match &self.deployment {
+            Deployment::Set(set) => Some(set),
+            _ => None,
+        }
     }
 
-    /// How the server is reached; `None` where sentinels name it.
+    /// The seeds of a Redis Cluster, with what they are logged in to, without a database. At least one.
+    pub(crate) fn cluster(&self) -> Option<&[ConnectionInfo]> {
+        match &self.deployment {
+            Deployment::Cluster(seeds) => Some(seeds),
+            _ => None,
+        }
+    }
+
+    /// How the server is reached; `None` where sentinels name it, and for a Redis Cluster, which has several.
     pub fn connection_info(&self) -> Option<&ConnectionInfo> {
-        self.set.is_none().then_some(&self.info)
+        matches!(self.deployment, Deployment::Server).then_some(&self.info)
     }
 
     /// Whether it is reached over TLS.
@@ -58,36 +90,55 @@ impl NodeAddress {
 
     /// Whether a password is given with it, for its servers or for its sentinels.
     pub fn has_password(&self) -> bool {
-        let sentinels = self.set.iter().flat_map(|set| &set.sentinels);
-        let mut all = std::iter::once(&self.info).chain(sentinels);
+        let mut all = std::iter::once(&self.info).chain(self.deployment.hosts());
         all.any(|info| info.redis_settings().password().is_some())
     }
 
     /// Whether its vote would count twice beside the other one's.
     pub(crate) fn is_same(&self, other: &NodeAddress) -> bool {
-        let sorted = |set: &Set| {
-            let addresses = set.sentinels.iter().map(|info| text::address(info.addr()));
-            let mut addresses: Vec<String> = addresses.collect();
+        let sorted = |node: &NodeAddress| {
+            let mut addresses = node.deployment.addresses();
             addresses.sort();
+            addresses.dedup();
             addresses
         };
-        match (&self.set, &other.set) {
-            (None, None) => self.info.addr() == other.info.addr(),
-            (Some(one), Some(two)) => one.name == two.name && sorted(one) == sorted(two),
+        match (&self.deployment, &other.deployment) {
+            (Deployment::Server, Deployment::Server) => self.info.addr() == other.info.addr(),
+            (Deployment::Set(one), Deployment::Set(two)) => {
+                one.name == two.name && sorted(self) == sorted(other)
+            }
+            (Deployment::Cluster(_), Deployment::Cluster(_)) => sorted(self) == sorted(other),
             _ => false,
         }
     }
 }
 
-/// Host and port, or path; the name of a set, and its sentinels.
+impl Deployment {
+    /// The sentinels, or the seeds.
+    fn hosts(&self) -> &[ConnectionInfo] {
+        match self {
+            Deployment::Server => &[],
+            Deployment::Set(set) => &set.sentinels,
+            Deployment::Cluster(seeds) => seeds,
+        }
+    }
+
+    /// Of its hosts.
+    fn addresses(&self) -> Vec<String> {
+        let addresses = self.hosts().iter();
+        addresses.map(|info| text::address(info.addr())).collect()
+    }
+}
+
+/// Host and port, or path; the name of a set, and its sentinels; the seeds of a cluster.
 impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(set) = &self.set else {
-            return f.write_str(&text::address(self.info.addr()));
+        let name = match &self.deployment {
+            Deployment::Server => return f.write_str(&text::address(self.info.addr())),
+            Deployment::Set(set) => &set.name,
+            Deployment::Cluster(_) => "cluster",
         };
-        let sentinels = set.sentinels.iter().map(|info| text::address(info.addr()));
-        let sentinels: Vec<String> = sentinels.collect();
-        write!(f, "{} of {}", set.name, sentinels.join(","))
+        write!(f, "{name} of {}", self.deployment.addresses().join(","))
     }
 }
 

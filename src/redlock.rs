@@ -10,6 +10,7 @@ use crate::clock::{self, Point};
 use crate::config_error::ConfigError;
 use crate::error::{Error, NodeErrors};
 use crate::into_node::IntoNodes;
+use crate::lanes::Lanes;
 use crate::lock::{Lock, Shared};
 use crate::net::directory::Place;
 use crate::net::nodes::Nodes;
@@ -22,6 +23,7 @@ use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
+use crate::protocol::slots;
 use crate::token::Token;
 
 /// A resource is a Redis key. The maximum is far above what a name needs.
@@ -56,6 +58,8 @@ pub struct Redlock {
 /// The connections of one process, and those of processes that were forked from it.
 struct Family {
     shared: Arc<Shared>,
+    /// Where nodes are Redis Clusters. Then nothing else of `shared` is used than the nodes as they were given.
+    lanes: Option<Arc<Lanes>>,
     children: [Child; 4],
 }
 
@@ -97,7 +101,7 @@ impl Redlock {
         check(&nodes)?;
         let options = Options::default();
         Ok(Redlock {
-            family: Family::new(Nodes::new(nodes, &options, Observer::default())),
+            family: Family::new(Nodes::new(nodes, &options, Observer::default()), &options),
             options,
         })
     }
@@ -113,7 +117,7 @@ impl Redlock {
         let family = if options.same_connections(&self.options) {
             self.family
         } else {
-            Family::new(self.family.shared.driver.nodes().afresh(&options))
+            Family::new(self.family.shared.driver.nodes().afresh(&options), &options)
         };
         Ok(Redlock { family, options })
     }
@@ -149,7 +153,11 @@ impl Redlock {
     /// # Ok::<(), redlock_sync::Error>(())
     /// ```
     pub fn connect(&self) -> Result<Option<NodeErrors>, Error> {
-        let connected = self.shared().driver.connect();
+        let family = self.family();
+        let connected = match &family.lanes {
+            None => family.shared.driver.connect(),
+            Some(lanes) => lanes.connect(),
+        };
         let (Ok(Some(errors)) | Err(errors)) = &connected else {
             return Ok(None);
         };
@@ -212,7 +220,8 @@ impl Redlock {
         ttl: Duration,
     ) -> Result<Option<Lock>, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
-        let shared = self.shared();
+        self.check_slots(&kind)?;
+        let shared = self.shared(resource);
         let began = shared.observer().begins();
         let (options, wait) = (&self.options, Duration::ZERO);
         let mut acquirer = Acquirer::new(&shared, options, resource, kind, ttl, wait, false);
@@ -402,7 +411,8 @@ impl Redlock {
         let key = Key::new(resource, token, self.options.label.clone());
         let key = key.sent_to(NodeSet::ALL).of_kind(kind);
         let deadline = Deadline::new(now, validity);
-        let (shared, lease) = (self.shared(), Lease::new(key, ttl, deadline));
+        let shared = self.shared(&key.resource);
+        let lease = Lease::new(key, ttl, deadline);
         if lease.key.kind.is_plain() {
             shared.waiting.holds(&lease.key.resource);
         }
@@ -444,7 +454,7 @@ impl Redlock {
         let mut nodes = self.family.shared.driver.nodes().afresh(&self.options);
         nodes.observer = Observer::new(Box::new(observer));
         Redlock {
-            family: Family::new(nodes),
+            family: Family::new(nodes, &self.options),
             options: self.options,
         }
     }
@@ -471,12 +481,37 @@ impl Redlock {
         &self.options
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    /// That of this process.
+    fn family(&self) -> Arc<Family> {
         let mut family = self.family.clone();
         while !family.shared.is_ours() {
             family = family.child(&self.options);
         }
-        family.shared.clone()
+        family
+    }
+
+    /// What leads to the servers that have this resource.
+    pub(crate) fn shared(&self, resource: &[u8]) -> Arc<Shared> {
+        let family = self.family();
+        match &family.lanes {
+            None => family.shared.clone(),
+            Some(lanes) => lanes.of(resource),
+        }
+    }
+
+    /// Where a Redis Cluster is among the nodes, a lock on several names needs them in the same slot.
+    fn check_slots(&self, kind: &Kind) -> Result<(), Error> {
+        let names = kind.names().filter(|_| self.family.lanes.is_some());
+        let slot = |name: &Arc<[u8]>| slots::slot(&self.options.prefix.key(name));
+        let mut slots = names.into_iter().flatten().map(slot);
+        let first = slots.next();
+        if slots.all(|slot| Some(slot) == first) {
+            return Ok(());
+        }
+        Err(Error::config(
+            "a Redis Cluster has these names in different slots: give them a common tag, as in {shop}:a and {shop}:b"
+                .to_owned(),
+        ))
     }
 
     pub(crate) fn wait_for(
@@ -488,7 +523,8 @@ impl Redlock {
         keep_trying: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Lock, Error> {
         let ttl = Ttl::within(ttl, self.options.max_ttl())?;
-        let shared = self.shared();
+        self.check_slots(&kind)?;
+        let shared = self.shared(resource);
         let began = shared.observer().begins();
         let (options, must_ask) = (&self.options, keep_trying.is_some());
         let mut acquirer = Acquirer::new(&shared, options, resource, kind, ttl, wait, must_ask);
@@ -533,9 +569,11 @@ fn notified(
 }
 
 impl Family {
-    fn new(nodes: Nodes) -> Arc<Family> {
+    fn new(nodes: Nodes, options: &Options) -> Arc<Family> {
+        let shared = Arc::new(Shared::new(nodes));
         Arc::new(Family {
-            shared: Arc::new(Shared::new(nodes)),
+            lanes: Lanes::new(&shared, options),
+            shared,
             children: Default::default(),
         })
     }
@@ -552,7 +590,7 @@ impl Family {
             match taken {
                 // No other thread of this process sets it.
                 Ok(_) => {
-                    let family = Family::new(self.shared.driver.nodes().afresh(options));
+                    let family = Family::new(self.shared.driver.nodes().afresh(options), options);
                     let _ = child.family.set(family.clone());
                     return family;
                 }
@@ -567,7 +605,7 @@ impl Family {
             }
         }
         let older = self.children.iter().find_map(|child| child.family.get());
-        let fresh = || Family::new(self.shared.driver.nodes().afresh(options));
+        let fresh = || Family::new(self.shared.driver.nodes().afresh(options), options);
         older.cloned().unwrap_or_else(fresh)
     }
 }

@@ -178,9 +178,8 @@ impl Reentrant {
 
     /// Another entry, if this thread holds the lock.
     fn enter(&self, resource: &[u8], ttl: Duration) -> Result<Option<ReentrantLock>, Error> {
-        let shared = self.redlock.shared();
-        let is =
-            |held: &Rc<Held>| Arc::ptr_eq(&held.shared, &shared) && *held.resource == *resource;
+        let shared = self.redlock.shared(resource);
+        let is = |held: &Rc<Held>| held.shared.is_same(&shared) && *held.resource == *resource;
         let found = HELD.with(|all| {
             let all = all.try_borrow().ok()?;
             all.iter().filter_map(Weak::upgrade).find(is)

@@ -1,16 +1,17 @@
 //! The URL of a set that sentinels watch: `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, in
 //! the forms of other clients, too. As in `url`, no text here repeats anything in which a password could stand.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
-
 use crate::config_error::ConfigError;
 use crate::node_address::{NodeAddress, Set};
-use crate::text::NO_TLS;
 use crate::url;
+use crate::url_parts::{Parts, Scheme, database, decoded, login};
 
-const MAX_SENTINELS: usize = 64;
-const MAX_LENGTH: usize = 16 * 1024;
-const PORT: u16 = 26379;
+const SCHEME: Scheme = Scheme {
+    word: "sentinel",
+    hosts: "sentinels",
+    port: 26379,
+    path: ("/NAME", ", with the name of the master"),
+};
 /// The parameters that name the master; then the path is the database.
 const NAMES: [&str; 4] = [
     "sentinelMasterId",
@@ -21,115 +22,67 @@ const NAMES: [&str; 4] = [
 const USERS: [&str; 2] = ["sentinel_username", "sentinelUsername"];
 const PASSWORDS: [&str; 2] = ["sentinel_password", "sentinelPassword"];
 
-/// The set that a URL names; `None`: its scheme is that of a server.
+/// The set that a URL names; `None`: its scheme is another.
 ///
 /// # Errors
 ///
 /// What it should be.
 pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
-    let url = url.trim();
-    let (scheme, rest) = url.split_once("://")?;
-    let secure = match scheme.strip_suffix("sentinel")? {
-        "redis+" | "redis-" | "valkey+" | "valkey-" => false,
-        "rediss+" | "rediss-" | "valkeys+" | "valkeys-" => true,
-        _ => return None,
-    };
-    let wrong = |text: String| ConfigError::new(text);
-    Some(set(url, rest, secure).map_err(|text| wrong(text.replace("SCHEME", scheme))))
+    let parts = Parts::of(url, &SCHEME)?;
+    let set = parts.and_then(|parts| set(&parts));
+    Some(set.map_err(ConfigError::new))
 }
 
-/// The texts name the scheme as `SCHEME`.
-fn set(url: &str, rest: &str, secure: bool) -> Result<NodeAddress, String> {
-    if secure && !cfg!(feature = "tls-rustls") {
-        return Err(NO_TLS.into());
-    }
-    if url.len() > MAX_LENGTH {
-        let length = url.len();
-        return Err(format!(
-            "it is {length} bytes long: at most {MAX_LENGTH} are taken"
-        ));
-    }
-    if rest.contains("://") {
-        return Err("it has several URLs in it: give each node as an item of its own".into());
-    }
-    if url::is_torn(url) {
-        return Err(url::ENCODED.into());
-    }
-    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let parameters = Parameters::of(query, fragment)?;
-    if parameters.insecure && !secure {
-        return Err("#insecure is for TLS: write rediss+sentinel://host:26379/NAME".into());
-    }
-    let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if login.contains('@') {
-        return Err(match login.contains(',') {
-            true => "it has several users: the servers have one, which stands before the first host: write \
-                     SCHEME://user:password@host,host/NAME"
-                .into(),
-            false => url::ENCODED.into(),
-        });
-    }
-    let sentinels = sentinels(hosts, &parameters, secure)?;
-    let (name, database) = name_and_database(path, parameters.name)?;
-    let servers = RedisConnectionInfo::default().set_db(database);
-    let (user, password) = login.split_once(':').unwrap_or((login, ""));
-    let servers = with_login(servers, &decoded(user)?, &decoded(password)?);
+fn set(parts: &Parts<'_>) -> Result<NodeAddress, String> {
+    let parameters = Parameters::of(parts)?;
+    let settings = login(&parameters.user, &parameters.password);
+    let sentinels = parts.hosts(&parameters.hosts, &settings)?;
+    let (name, database) = name_and_database(parts, parameters.name)?;
+    let servers = parts.login()?.set_db(database);
     let Some(first) = sentinels.first() else {
-        return Err(NO_HOST.into());
+        return Err(parts.no_host());
     };
     let info = first.clone().set_redis_settings(servers);
     Ok(NodeAddress::of_set(info, Set { name, sentinels }))
 }
 
-const NO_HOST: &str = "it has no host: write SCHEME://host:26379/NAME, with the name of the master";
-
+#[derive(Default)]
 struct Parameters {
     name: Option<String>,
     user: String,
     password: String,
     hosts: Vec<String>,
-    insecure: bool,
 }
 
 impl Parameters {
-    fn of(query: &str, fragment: &str) -> Result<Parameters, String> {
-        let mut found = Parameters {
-            name: None,
-            user: String::new(),
-            password: String::new(),
-            hosts: Vec::new(),
-            insecure: fragment == "insecure",
-        };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = decoded(value)?;
+    fn of(parts: &Parts<'_>) -> Result<Parameters, String> {
+        let mut found = Parameters::default();
+        for (key, value) in parts.parameters()? {
             match key {
-                _ if NAMES.contains(&key) => found.names(value)?,
+                _ if NAMES.contains(&key) => found.names(parts, value)?,
                 _ if USERS.contains(&key) => found.user = value,
                 _ if PASSWORDS.contains(&key) => found.password = value,
                 "node" => found.hosts.push(value),
                 _ => return Err(unknown(key)),
             }
         }
-        if !fragment.is_empty() && !found.insecure {
+        if !parts.fragment.is_empty() {
             // It may be the rest of a password.
             if !found.password.is_empty() {
                 return Err(url::ENCODED.into());
             }
-            found.names(decoded(fragment)?)?;
+            found.names(parts, decoded(parts.fragment)?)?;
         }
         Ok(found)
     }
 
-    fn names(&mut self, name: String) -> Result<(), String> {
+    fn names(&mut self, parts: &Parts<'_>, name: String) -> Result<(), String> {
         match self.name.replace(name) {
             None => Ok(()),
-            Some(_) => Err(
-                "it has two names of a master: write SCHEME://host:26379/NAME for each, as items of their own"
-                    .into(),
-            ),
+            Some(_) => Err(format!(
+                "it has two names of a master: write {} for each, as items of their own",
+                parts.right_form()
+            )),
         }
     }
 }
@@ -144,132 +97,33 @@ fn unknown(key: &str) -> String {
     format!("{named}: sentinel_username and sentinel_password are")
 }
 
-fn sentinels(
-    hosts: &str,
-    parameters: &Parameters,
-    secure: bool,
-) -> Result<Vec<ConnectionInfo>, String> {
-    if hosts.is_empty() {
-        return Err(NO_HOST.into());
-    }
-    let hosts = hosts
-        .split(',')
-        .chain(parameters.hosts.iter().map(String::as_str));
-    let count = hosts.clone().count();
-    if count > MAX_SENTINELS {
-        return Err(format!(
-            "it names {count} sentinels: at most {MAX_SENTINELS} are taken"
-        ));
-    }
-    let settings = || {
-        with_login(
-            RedisConnectionInfo::default(),
-            &parameters.user,
-            &parameters.password,
-        )
-    };
-    let one = |host: &str| {
-        let (host, port) = host_and_port(host)?;
-        let addr = match secure {
-            true => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: parameters.insecure,
-                tls_params: None,
-            },
-            false => ConnectionAddr::Tcp(host, port),
-        };
-        let info = addr.into_connection_info();
-        let info = info.map_err(|error| url::reason(&error.to_string()).to_owned())?;
-        let info = info.set_redis_settings(settings());
-        url::checked(info).map_err(|error| error.to_string())
-    };
-    hosts.map(one).collect()
-}
-
-fn host_and_port(text: &str) -> Result<(String, u16), String> {
-    let bad_port = || format!("a port in it is not a number up to 65535; {}", url::ENCODED);
-    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, behind) = rest.split_once(']').ok_or_else(bad_port)?;
-        return match behind.strip_prefix(':') {
-            None if behind.is_empty() => Ok((host.to_owned(), PORT)),
-            Some(digits) => Ok((host.to_owned(), port(digits).ok_or_else(bad_port)?)),
-            None => Err(bad_port()),
-        };
-    }
-    if url::is_ipv6(text) {
-        return Err("an IPv6 address has brackets: write SCHEME://[address]:26379/NAME".into());
-    }
-    match text.split_once(':') {
-        _ if text.is_empty() || text.starts_with(':') => {
-            Err("it has a comma without a host: write SCHEME://host:26379,host:26379/NAME".into())
-        }
-        Some((host, digits)) => Ok((host.to_owned(), port(digits).ok_or_else(bad_port)?)),
-        None => Ok((text.to_owned(), PORT)),
-    }
-}
-
 /// `named`: by a parameter or by the fragment.
-fn name_and_database(path: &str, named: Option<String>) -> Result<(String, i64), String> {
-    const NO_NAME: &str = "it has no name of a master: write SCHEME://host:26379/NAME";
-    let number = |text: &str| match text {
-        "" => Some(0),
-        text => text.parse().ok().filter(|number| *number >= 0_i64),
-    };
-    let not_a_number = || {
-        "what follows the name is the number of a database: write SCHEME://host:26379/NAME/database"
-            .to_owned()
-    };
+fn name_and_database(parts: &Parts<'_>, named: Option<String>) -> Result<(String, i64), String> {
+    let right = parts.right_form();
+    let no_name = || format!("it has no name of a master: write {right}");
     if let Some(name) = named {
-        let database = number(path).ok_or(
+        let database = database(parts.path).ok_or(
             "it has two names of a master: with one as a parameter, the path is the number of the database, or empty",
         )?;
         return match name.is_empty() {
-            true => Err(NO_NAME.into()),
+            true => Err(no_name()),
             false => Ok((name, database)),
         };
     }
-    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    let (name, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     let name = decoded(name)?;
+    let not_a_number =
+        || format!("what follows the name is the number of a database: write {right}/database");
     match name.is_empty() {
-        true => Err(NO_NAME.into()),
-        false => Ok((name, number(database).ok_or_else(not_a_number)?)),
+        true => Err(no_name()),
+        false => Ok((name, database(number).ok_or_else(not_a_number)?)),
     }
-}
-
-fn with_login(info: RedisConnectionInfo, user: &str, password: &str) -> RedisConnectionInfo {
-    let info = match user {
-        "" => info,
-        user => info.set_username(user),
-    };
-    match password {
-        "" => info,
-        password => info.set_password(password),
-    }
-}
-
-/// Without percent-encoding.
-fn decoded(text: &str) -> Result<String, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        rest = behind;
-        let digit = |at: usize| char::from(*behind.get(at)?).to_digit(16);
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.extend(u8::try_from(high * 16 + low));
-                rest = behind.get(2..).unwrap_or_default();
-            }
-            (b'%', ..) => return Err(url::ENCODED.into()),
-            _ => bytes.push(*first),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| url::ENCODED.into())
 }
 
 #[cfg(test)]
 mod tests {
+    use redis::ConnectionInfo;
+
     use super::*;
 
     fn parsed(url: &str) -> NodeAddress {
@@ -314,6 +168,7 @@ mod tests {
             assert!(!address.is_over_tls() && address.connection_info().is_none());
         }
         assert!(parse("redis://h").is_none());
+        assert!(parse("redis+cluster://h").is_none());
         assert!(parse("redis+cluster+sentinel://h/m").is_none());
     }
 
@@ -365,7 +220,7 @@ mod tests {
             assert!(address.is_over_tls());
             let sentinels = &address.set().unwrap().sentinels;
             for info in sentinels.iter().chain([address.info()]) {
-                let ConnectionAddr::TcpTls { insecure, .. } = info.addr() else {
+                let redis::ConnectionAddr::TcpTls { insecure, .. } = info.addr() else {
                     panic!("{url}");
                 };
                 assert_eq!(*insecure, unchecked);
@@ -430,7 +285,7 @@ mod tests {
             let text = wrong(&url);
             let start: String = url.chars().take(80).collect();
             assert!(text.contains(expected), "{start}: {text}");
-            assert!(text.len() < 300 && !text.contains("SCHEME"), "{text}");
+            assert!(text.len() < 300, "{text}");
             for secret in ["hun", "ter2"] {
                 assert!(!text.contains(secret), "{start}: {text}");
             }

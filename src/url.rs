@@ -19,7 +19,7 @@ const SCHEMES: [&str; 7] = [
 ];
 const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each node as an item of its own, and a \
     password before an @ (redis://user:password@host:port), with %2C, %3B or %20 for those in it; sentinels are \
-    redis+sentinel://host,host/NAME";
+    redis+sentinel://host,host/NAME, and a Redis Cluster is redis+cluster://host,host";
 const NO_HOST: &str = "its host has characters that no host's name has: write redis://user:password@host:port, with : \
     and @ between them as they are, and an international name as punycode (xn--…)";
 const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
@@ -132,16 +132,21 @@ fn other_scheme(scheme: &str) -> Option<String> {
         return None;
     }
     let has = |word: &str| scheme.split(['+', '-']).any(|part| part == word);
-    Some(if has("sentinel") {
-        "sentinels are named so: write redis+sentinel://host:26379/NAME, with the name of the master".into()
-    } else if has("cluster") {
-        "Redis Cluster is not supported yet: take servers by themselves, redis://host:port".into()
-    } else {
-        let right = match scheme {
-            "https" | "tls" | "ssl" => "rediss",
-            _ => "redis",
-        };
-        format!("the scheme must be redis, rediss (TLS) or unix: write {right}://host:port")
+    let sentinels = "redis+sentinel://host:26379/NAME, with the name of the master";
+    let cluster = "redis+cluster://host:6379,host:6379";
+    Some(match (has("sentinel"), has("cluster")) {
+        (true, false) => format!("sentinels are named so: write {sentinels}"),
+        (false, true) => format!("a Redis Cluster is named so: write {cluster}"),
+        (true, true) => {
+            format!("it names sentinels and a cluster: write {sentinels}, or {cluster}")
+        }
+        (false, false) => {
+            let right = match scheme {
+                "https" | "tls" | "ssl" => "rediss",
+                _ => "redis",
+            };
+            format!("the scheme must be redis, rediss (TLS) or unix: write {right}://host:port")
+        }
     })
 }
 
@@ -181,7 +186,7 @@ fn is_separator(c: char) -> bool {
 fn scheme(url: &str) -> Option<&str> {
     let (scheme, _) = url.trim_start().split_once("://")?;
     let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    (!scheme.is_empty() && scheme.len() <= 16 && scheme.chars().all(is_part)).then_some(scheme)
+    (!scheme.is_empty() && scheme.len() <= 24 && scheme.chars().all(is_part)).then_some(scheme)
 }
 
 /// The scheme with its `://`, and what follows.
@@ -257,8 +262,18 @@ mod tests {
                 "sentinel://host/name",
                 "write redis+sentinel://host:26379/NAME",
             ),
-            ("redis+cluster://host", "Redis Cluster is not supported yet"),
-            ("valkey-cluster://a,b", several),
+            (
+                "cluster://host",
+                "a Redis Cluster is named so: write redis+cluster://host:6379,host:6379",
+            ),
+            ("unix+cluster://", "write redis+cluster://host:6379"),
+            ("unix+cluster://h:1/0", "write redis+cluster://host:6379"),
+            ("cluster://a,b", "is redis+cluster://host,host"),
+            ("redis+cluster+sentinel://", "or redis+cluster://host:6379"),
+            (
+                "valkeys+cluster+sentinel://h/m",
+                "write redis+sentinel://host:26379/NAME",
+            ),
             ("[::1]:6379", "brackets: write redis://[::1]:6379"),
             ("::1", "brackets: write redis://[::1]"),
             ("/run/redis.sock", "no scheme: write unix:///path/to/socket"),
@@ -276,6 +291,10 @@ mod tests {
             ("redis://a;redis://b", several),
             ("redis://a,b:6379", several),
             ("redis://a,b", several),
+            (
+                "redis://a,b",
+                "redis+sentinel://host,host/NAME, and a Redis Cluster is redis+cluster://host,host",
+            ),
             ("redis-cli -h a", several),
             ("a:1,password=x", "redis://user:password@host:port"),
             (

@@ -329,6 +329,8 @@ static void null_is_never_a_crash(redlock_t *redlock, const char *const *urls)
 static void wrong_values(redlock_t *redlock, const char *const *urls)
 {
     static const char *const bad[] = {"http://:hunter2@10.0.0.1"};
+    static const char *const bad_cluster[] = {"redis+cluster://:hunter2@a,,b"};
+    static const char *const cluster_twice[] = {"redis+cluster://a,b", "valkey-cluster://b,a"};
     static const char *const not_text[] = {"redis://\xff"};
     static const char big[65537] = "";
     const char *twice[2];
@@ -341,6 +343,10 @@ static void wrong_values(redlock_t *redlock, const char *const *urls)
     IS(REDLOCK_CONFIG, redlock_new(bad, 1, &other));
     CHECK(last_error_has("node 0: the scheme must be") && !last_error_has("hunter2"));
     CHECK(last_error_has("write redis://host:port"));
+    IS(REDLOCK_CONFIG, redlock_new(bad_cluster, 1, &other));
+    CHECK(last_error_has("write redis+cluster://host:6379,host:6379") && !last_error_has("hunter2"));
+    IS(REDLOCK_CONFIG, redlock_new(cluster_twice, 2, &other));
+    CHECK(last_error_has("cluster of b:6379,a:6379"));
     IS(REDLOCK_CONFIG, redlock_new(not_text, 1, &other));
     twice[0] = twice[1] = urls[0];
     IS(REDLOCK_CONFIG, redlock_new(twice, 2, &other));

@@ -25,6 +25,7 @@ use crate::clock;
 use crate::error::NodeErrors;
 use crate::net::leader::{Leader, Submitter, Waiter};
 use crate::net::nodes::{Nodes, State};
+use crate::net::route::{self, Route};
 use crate::protocol::confirm::Confirm;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
@@ -66,6 +67,14 @@ impl Driver {
 
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
+        match self.nodes.route() {
+            Some(route) if !op.key.resource.is_empty() => route::run(&route, op),
+            _ => self.run_here(op),
+        }
+    }
+
+    /// Carries out `op` on these servers of the nodes, whichever have its key.
+    pub(crate) fn run_here(&self, op: Op) -> Answer {
         let traced = traced(&op);
         let answer = self.answer(op, None);
         self.trace_votes(traced.as_deref(), &answer);
@@ -73,11 +82,20 @@ impl Driver {
     }
 
     /// Carries out `op`, and right behind it in the same write what another thread waits for.
-    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
+    pub(crate) fn run_before(self: &Arc<Self>, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
         let traced = traced(&op);
+        let again = self.nodes.route().map(|route| (route, op.clone()));
         let answer = self.answer(op, Some((next, waiter)));
         self.trace_votes(traced.as_deref(), &answer);
-        answer
+        self.send_on(again, answer)
+    }
+
+    /// The answer once the operation was sent on to where its key is.
+    fn send_on(self: &Arc<Self>, again: Option<(Arc<dyn Route>, Op)>, answer: Answer) -> Answer {
+        match again {
+            Some((route, op)) => route::follow(&route, (self.clone(), op), answer),
+            None => answer,
+        }
     }
 
     /// Connects all nodes that are not connected, and pings them. Returns the nodes that do not answer, if a majority does;
@@ -148,7 +166,16 @@ impl Driver {
     }
 
     /// Carries out many operations, together as far as they can be.
-    pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
+    pub(crate) fn run_all(self: &Arc<Self>, ops: Vec<Op>) -> Vec<Answer> {
+        let Some(route) = self.nodes.route() else {
+            return self.run_all_here(ops);
+        };
+        let answers = self.run_all_here(ops.clone()).into_iter();
+        let follow = |(answer, op)| route::follow(&route, (self.clone(), op), answer);
+        answers.zip(ops).map(follow).collect()
+    }
+
+    fn run_all_here(&self, ops: Vec<Op>) -> Vec<Answer> {
         let mut state = self.nodes.state();
         let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut state, op)).collect();
         self.nodes.submitted(&state);
@@ -391,6 +418,7 @@ impl<'a> Lead<'a> {
         };
         let logs = !state.core.events.is_empty();
         let confirms = state.idle.is_some() && state.core.wants_confirmer();
+        self.nodes.follow_releases(&mut state);
         drop(state);
         if let Some((next, leader)) = next {
             next.lead(leader);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::clock;
@@ -14,6 +14,7 @@ use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
 use crate::net::leader::{Leader, Submitter};
 use crate::net::report;
+use crate::net::route::{self, Route};
 use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
 use crate::observe::Observer;
@@ -50,6 +51,8 @@ pub(crate) struct Nodes {
     state: Mutex<State>,
     /// There is news for the leader or for a worker.
     changed: Condvar,
+    /// Where other servers have other keys: to those. `None`: each node is one server.
+    route: Option<Weak<dyn Route>>,
 }
 
 pub(crate) struct State {
@@ -80,7 +83,24 @@ impl Nodes {
 
     fn with(nodes: Vec<NodeAddress>, trust: Trust, options: &Options, observer: Observer) -> Nodes {
         let place = |given| Place::new(given, &trust, options.credentials.clone());
-        let places: Vec<Place> = nodes.into_iter().map(place).collect();
+        let places = nodes.into_iter().map(place).collect();
+        Nodes::at(places, trust.clone(), options, observer, None)
+    }
+
+    /// What leads to the servers that have this slot.
+    pub(crate) fn of_slot(&self, slot: u16, options: &Options, route: Weak<dyn Route>) -> Nodes {
+        let places = self.places.iter().map(|place| place.of_slot(slot));
+        let (trust, observer) = (self.trust.clone(), self.observer.clone());
+        Nodes::at(places.collect(), trust, options, observer, Some(route))
+    }
+
+    fn at(
+        places: Vec<Place>,
+        trust: Trust,
+        options: &Options,
+        observer: Observer,
+        route: Option<Weak<dyn Route>>,
+    ) -> Nodes {
         let guards = places
             .iter()
             .map(|place| guard(place, options, places.len()));
@@ -118,6 +138,22 @@ impl Nodes {
             prefix: options.prefix.clone(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            route,
+        }
+    }
+
+    /// What leads to other servers of the nodes, which have other keys.
+    pub(crate) fn route(&self) -> Option<Arc<dyn Route>> {
+        route::upgraded(self.route.as_ref())
+    }
+
+    /// Releases of keys that other servers have are sent there.
+    pub(crate) fn follow_releases(&self, state: &mut State) {
+        let releases = std::mem::take(&mut state.core.elsewhere);
+        if !releases.is_empty()
+            && let Some(route) = self.route()
+        {
+            route::release_later(&route, releases);
         }
     }
 
@@ -518,6 +554,7 @@ impl<'a> Worker<'a> {
         }
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
+        nodes.follow_releases(&mut state);
         drop(state);
         drop(not_adopted);
         nodes.log();

@@ -48,7 +48,7 @@ impl Redlock {
     pub fn break_lock(&self, resource: impl AsRef<[u8]>, holder: &Holder) -> Result<bool, Error> {
         let resource = checked(resource.as_ref())?;
         self.has_ttl(&resource, holder)?;
-        let shared = self.shared();
+        let shared = self.shared(&resource);
         // Else the release may end before it is written to the nodes that are connected last. What fails to connect
         // now fails below.
         drop(shared.driver.connect());

@@ -149,9 +149,11 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
         _ => "reach",
     };
     let what = match cause {
-        Cause::Refused(_) | Cause::OtherSlots(_) | Cause::LoggedOut(_) | Cause::Demoted(_) => {
-            meaning.advice().unwrap_or("look at its log")
-        }
+        Cause::Refused(_)
+        | Cause::OtherSlots(_)
+        | Cause::Elsewhere(_)
+        | Cause::LoggedOut(_)
+        | Cause::Demoted(_) => meaning.advice().unwrap_or("look at its log"),
         Cause::NoCredentials(_) => return ("auth", "the program's closure must give them"),
         Cause::NoAnswer(..) => "look at its load and the network: it may stand still",
         Cause::Garbage(_) | Cause::NotRedis(_) => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Cause;
-use crate::net::directory::Description;
+use crate::net::sentinels::Description;
 use crate::ops::findings::{Needs, Remark, Severity};
 use crate::protocol::server_info::ServerInfo;
 use crate::text::human;

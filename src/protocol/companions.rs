@@ -59,7 +59,7 @@ pub(crate) fn are_elsewhere(resource: &[u8]) -> bool {
     resource.is_empty() || resource.contains(&b'}') && tag(resource).is_none()
 }
 
-fn tag(key: &[u8]) -> Option<&[u8]> {
+pub(crate) fn tag(key: &[u8]) -> Option<&[u8]> {
     let (_, behind) = key.split_at_checked(key.iter().position(|byte| *byte == b'{')? + 1)?;
     let end = behind.iter().position(|byte| *byte == b'}')?;
     behind.get(..end).filter(|tag| !tag.is_empty())

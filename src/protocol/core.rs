@@ -77,6 +77,8 @@ pub(crate) struct Core<W> {
     confirmation: Confirmation,
     notified_elsewhere: NotifiedElsewhere,
     pub(crate) answers: Vec<(W, Answer)>,
+    /// Releases that no operation waits for, of keys that other servers have (rule R45).
+    pub(crate) elsewhere: Vec<Key>,
     pub(crate) events: Events,
     /// Threads that wait for news are to be woken.
     pub(crate) news: bool,
@@ -103,6 +105,7 @@ impl<W> Core<W> {
             confirmation: Confirmation::default(),
             notified_elsewhere: NotifiedElsewhere::default(),
             answers: Vec::new(),
+            elsewhere: Vec::new(),
             events: Events::default(),
             news: false,
         }
@@ -473,7 +476,15 @@ impl<W> Core<W> {
             }
             operation.sent_to.add(at);
             let number = operation.number;
-            let Op { action, key, .. } = &operation.op;
+            let Op {
+                action,
+                key,
+                asking,
+                ..
+            } = &operation.op;
+            if *asking {
+                node.wire_mut().ask(out);
+            }
             let loads = action.loads(key);
             let means = node.wire_mut().means(loads, key);
             let pending = Pending {
@@ -558,6 +569,10 @@ impl<W> Core<W> {
             _ => "",
         };
         let slot = pending.operation.and_then(|id| self.operations.open(id));
+        if let Some(cause) = self.nodes[at].wire().elsewhere(error) {
+            self.is_elsewhere(at, slot, cause, pending, now);
+            return true;
+        }
         if self.is_to_be_sent_anew(at, slot, error, &pending, now) {
             match slot {
                 Some(slot) => self.operations[slot].sent_to.remove(at),
@@ -610,6 +625,25 @@ impl<W> Core<W> {
                 true
             }
             (None, _) => true,
+        }
+    }
+
+    /// A server has not carried out a command, since it does not have the key.
+    fn is_elsewhere(
+        &mut self,
+        at: usize,
+        slot: Option<usize>,
+        cause: Cause,
+        pending: Pending,
+        now: Instant,
+    ) {
+        self.nodes[at].set_useful();
+        match slot {
+            Some(slot) => {
+                self.operations[slot].fail(at, &Arc::new(cause));
+                self.judge(slot, &self.view(), now);
+            }
+            None => self.elsewhere.extend(pending.release),
         }
     }
 

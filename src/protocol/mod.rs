@@ -9,6 +9,7 @@
 //! - `server_info`: what a server reports in INFO
 //! - `scripts`: the scripts that run on a server (`sha1`: their names)
 //! - `companions`: the keys beside a lock's
+//! - `slots`: which server of a Redis Cluster has a key
 //! - `kind`: as what a name is locked (`vote`: what a node's answer is worth)
 //! - `script`: the commands of a lock (`means`: how a server takes them)
 //! - `queue`: the processes that wait for a lock which another one holds, on the nodes
@@ -75,6 +76,7 @@ pub(crate) mod server_info;
 pub(crate) mod sha1;
 #[cfg(test)]
 pub(crate) mod sim;
+pub(crate) mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod vote;
 pub(crate) mod wait_queue;

@@ -30,6 +30,8 @@ pub(crate) struct Op {
     pub(crate) only_write: bool,
     /// The nodes that it is for.
     pub(crate) nodes: NodeSet,
+    /// The server does not have the slot yet, and carries it out all the same.
+    pub(crate) asking: bool,
 }
 
 impl Op {
@@ -41,6 +43,7 @@ impl Op {
             until: None,
             only_write: false,
             nodes: NodeSet::ALL,
+            asking: false,
         }
     }
 
@@ -77,6 +80,14 @@ impl Op {
     pub(crate) fn to(self, nodes: NodeSet) -> Op {
         Op { nodes, ..self }
     }
+
+    pub(crate) fn is_acquire(&self) -> bool {
+        self.action.question() == Question::Acquire
+    }
+
+    pub(crate) fn asking(self, asking: bool) -> Op {
+        Op { asking, ..self }
+    }
 }
 
 pub(crate) enum Outcome {
@@ -85,7 +96,8 @@ pub(crate) enum Outcome {
     No,
     Unavailable {
         errors: NodeErrors,
-        /// It would not have come to that without connections that turned out closed.
+        /// It would not have come to that without connections that turned out closed, or without servers that do not have
+        /// the key.
         closed: bool,
         /// It came to that because an answer was of no more use ([`Op::until`]).
         useless: bool,
@@ -168,7 +180,8 @@ pub(crate) struct Votes {
     lock_infos: Vec<LockInfo>,
     other_uses: Vec<(usize, OtherUse)>,
     causes: Vec<(usize, Arc<Cause>)>,
-    /// Nodes that failed because their connection was closed.
+    /// Nodes that failed because their connection was closed, or because another server has the key: the command was not
+    /// carried out, or its undo follows it, and another try may be.
     closed: NodeSet,
 }
 
@@ -185,7 +198,7 @@ impl Votes {
         if !self.tally.voted().has(node) {
             self.tally.fail(node);
             self.causes.push((node, cause.clone()));
-            if matches!(**cause, Cause::Closed(_)) {
+            if matches!(**cause, Cause::Closed(_) | Cause::Elsewhere(_)) {
                 self.closed.add(node);
             }
         }
@@ -196,11 +209,18 @@ impl Votes {
         let refused = |(_, cause): &&(usize, Arc<Cause>)| {
             matches!(
                 **cause,
-                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Demoted(_)
+                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
             )
         };
         let refused = self.causes.iter().filter(refused);
         refused.map(|(node, _)| *node).collect()
+    }
+
+    /// Nodes that have not carried it out, since another server has the key.
+    fn elsewhere(&self) -> NodeSet {
+        let elsewhere = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Elsewhere(_));
+        let elsewhere = self.causes.iter().filter(elsewhere);
+        elsewhere.map(|(node, _)| *node).collect()
     }
 
     /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
@@ -344,7 +364,7 @@ impl<W> Operation<W> {
     }
 
     pub(crate) fn is_acquire(&self) -> bool {
-        self.op.action.question() == Question::Acquire
+        self.op.is_acquire()
     }
 
     pub(crate) fn is_repair(&self) -> bool {
@@ -721,7 +741,8 @@ impl<W> Operation<W> {
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
     pub(crate) fn undo(&self) -> (NodeSet, Key) {
-        let mut undo = self.sent_to.without(self.votes.tally.refused);
+        let without = self.votes.tally.refused.or(self.votes.elsewhere());
+        let mut undo = self.sent_to.without(without);
         if mutant(Mutant::UndoOnlyGranted) {
             undo = self.votes.tally.granted;
         }

@@ -94,6 +94,8 @@ pub(crate) struct ReplyReader {
     /// Replies that end before this were returned.
     read: usize,
     secret: Secret,
+    /// By how much a reply may be larger than others.
+    larger: usize,
 }
 
 impl ReplyReader {
@@ -101,6 +103,14 @@ impl ReplyReader {
         ReplyReader {
             secret,
             ..ReplyReader::default()
+        }
+    }
+
+    /// For a reply that may be larger than others.
+    pub(crate) fn up_to(self, largest: usize) -> ReplyReader {
+        ReplyReader {
+            larger: largest.saturating_sub(MAX_REPLY),
+            ..self
         }
     }
 
@@ -112,7 +122,7 @@ impl ReplyReader {
 
     /// The next reply, once it is complete.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Cause> {
-        let parsed = parse(self.rest(), &self.secret)?;
+        let parsed = parse_up_to(self.rest(), self.larger, &self.secret)?;
         Ok(parsed.map(|(reply, length)| {
             self.read += length;
             reply
@@ -151,9 +161,19 @@ pub(crate) fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
         .then_some((rest.get(..size)?, length))
 }
 
-/// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
-/// the `secret`.
+#[cfg(test)]
 pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
+    parse_up_to(bytes, 0, secret)
+}
+
+/// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
+/// the `secret`. `larger`: by how much it may be larger than others.
+#[inline]
+fn parse_up_to(
+    bytes: &[u8],
+    larger: usize,
+    secret: &Secret,
+) -> Result<Option<(Reply, usize)>, Cause> {
     // The usual answers at once.
     if let Some(start) = bytes.first_chunk::<4>() {
         match start {
@@ -165,7 +185,7 @@ pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usiz
         }
     }
     let parsed = element(bytes, MAX_DEPTH, secret)?;
-    if parsed.is_none() && bytes.len() > MAX_REPLY + MAX_AROUND {
+    if parsed.is_none() && bytes.len() > MAX_REPLY + MAX_AROUND + larger {
         return Err(garbage(bytes, secret));
     }
     Ok(parsed)

@@ -18,8 +18,10 @@ pub(crate) enum Meaning {
     NoSuchDatabase,
     /// Protected mode.
     Protected,
-    /// Another node of a Redis Cluster has the key.
+    /// Another server of a Redis Cluster has the key.
     Moved,
+    /// A slot of a Redis Cluster is being moved, and each of two servers has some of the keys.
+    Torn,
     /// A Redis Cluster that does not serve the key now.
     ClusterDown,
     Replica,
@@ -45,7 +47,7 @@ use Meaning::*;
 /// Error codes: the first words of errors.
 const CODES: [(&str, Meaning); 22] = [
     ("ERR", Other),
-    ("ASK", Other),
+    ("ASK", Moved),
     ("BUSY", Busy),
     ("CLUSTERDOWN", ClusterDown),
     ("CROSSSLOT", OtherSlot),
@@ -62,7 +64,7 @@ const CODES: [(&str, Meaning); 22] = [
     ("NOSCRIPT", NoScript),
     ("OOM", OutOfMemory),
     ("READONLY", Replica),
-    ("TRYAGAIN", Other),
+    ("TRYAGAIN", Torn),
     ("UNKILLABLE", Busy),
     ("WRONGPASS", WrongLogin),
     ("WRONGTYPE", WrongType),
@@ -154,13 +156,25 @@ impl Meaning {
     pub(crate) fn is_not_now(self) -> bool {
         matches!(
             self,
-            Loading | Replica | MasterDown | ClusterDown | DiskFailed | TooFewReplicas | Busy
+            Loading
+                | Replica
+                | MasterDown
+                | ClusterDown
+                | Torn
+                | DiskFailed
+                | TooFewReplicas
+                | Busy
         )
     }
 
     /// Whether the server is a replica, which another server may stand in for by now (rule R38).
     pub(crate) fn is_demoted(self) -> bool {
         matches!(self, Replica | MasterDown)
+    }
+
+    /// Whether another server may have the key.
+    pub(crate) fn is_elsewhere(self) -> bool {
+        matches!(self, Moved | Torn)
     }
 
     /// Whether other credentials may change it.
@@ -186,13 +200,12 @@ impl Meaning {
                 "it is in protected mode: give it a password, or bind it to private addresses and set \
                  protected-mode no"
             }
-            Moved => "it is a node of a Redis Cluster: take a server by itself",
+            Moved => "it is a node of a Redis Cluster: write redis+cluster://host:port",
             OtherSlot => {
                 "the name has a } and nothing in braces: in a Redis Cluster it has no fencing tokens"
             }
-            ClusterDown => {
-                "it is a node of a Redis Cluster that does not work: take a server by itself"
-            }
+            ClusterDown => "the Redis Cluster does not serve that key now: look at CLUSTER INFO",
+            Torn => "the Redis Cluster is moving that key: it is tried again",
             Replica => "it is a replica, which takes no locks: name its master",
             MasterDown => "it is a replica, and does not reach its master: name the master",
             Loading => "it reads its data: wait until it has",

@@ -3,6 +3,7 @@
 //! It is made anew with each connection, so that severing one is dropping it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
@@ -13,6 +14,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::proof::{self, Answered, Proof, Proofs};
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::script::Key;
+use crate::protocol::server_error::Meaning;
 use crate::protocol::witness::{self, WITNESS, Witness};
 use crate::secret::Secret;
 
@@ -37,12 +39,16 @@ pub(crate) struct Handshake {
     pub(crate) uptime: Option<(Duration, Instant)>,
     /// With the restart guard.
     pub(crate) witness: Option<Witness>,
+    /// Where that is, if not in its usual place.
+    pub(crate) witness_key: Option<Arc<[u8]>>,
     /// Where a directory has named the server.
     pub(crate) found: Option<Found>,
     /// The server refuses what the restart guard needs, and the guard is not needed.
     pub(crate) unguarded: bool,
     /// It has no command that sends messages.
     pub(crate) cannot_publish: bool,
+    /// Another server may have a key, and is asked then.
+    pub(crate) routed: bool,
     /// The server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
     pub(crate) means: Means,
@@ -85,6 +91,8 @@ pub(crate) struct Pending {
     pub(crate) named: bool,
     /// It calls a script that is loaded with its first call.
     pub(crate) loads: bool,
+    /// It says that the next command is to be carried out although the server does not have the slot yet.
+    pub(crate) asking: bool,
     /// What must be shown before its reply counts, and what its reply shows.
     pub(crate) needs: Proof,
     pub(crate) shows: Proof,
@@ -235,6 +243,16 @@ impl Wire {
         });
     }
 
+    /// Appends what makes the server carry out the next command although it does not have the slot yet.
+    pub(crate) fn ask(&mut self, out: &mut Output<'_>) {
+        let pending = Pending {
+            asking: true,
+            ..Pending::default()
+        };
+        self.expect(pending, out);
+        resp::pack(out.bytes, &[&[b"ASKING"]], None);
+    }
+
     /// Whether a look is to be sent, for answers that have come.
     pub(crate) fn wants_look(&self) -> bool {
         self.proofs.is_overdue()
@@ -248,7 +266,8 @@ impl Wire {
                 ..Pending::default()
             };
             self.expect(pending, out);
-            let key = prefix.key(WITNESS);
+            let own = self.handshake.witness_key.as_deref();
+            let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
             let [_, replication, get, _] = witness::look(&key);
             let command = match shows {
                 Proof::Look => replication,
@@ -297,6 +316,9 @@ impl Wire {
             let Some((reply, pending, sent)) = self.next_answer(now)? else {
                 return Ok(None);
             };
+            if pending.asking {
+                continue;
+            }
             if pending.shows != Proof::None {
                 return Err(match reply {
                     Reply::Error(text) => proof::refused(&text, pending.shows),
@@ -349,6 +371,12 @@ impl Wire {
         self.active = Some(now);
         let expected = self.expected.pop_front();
         Ok(expected.map(|one| (reply, one.pending, one.at)))
+    }
+
+    /// Why the server has not carried out a command, if another one may have the key and is asked next.
+    pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
+        let elsewhere = self.handshake.routed && Meaning::of(error).is_elsewhere();
+        elsewhere.then(|| Cause::Elsewhere(error.to_owned()))
     }
 
     /// A command was answered.

@@ -620,7 +620,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
                 "redis://user:password@host:port",
             ],
         ),
-        // A set is one item, and so is a URL behind it.
+        // A set or a cluster is one item, and so is a URL behind it.
         (
             &[],
             &format!("redis+sentinel://u:hunter2@h,,h2/m,{url}"),
@@ -634,6 +634,27 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             "",
             64,
             &["REDLOCK_NODES, URL 2: it has no name of a master"],
+        ),
+        (
+            &[],
+            &format!("redis+cluster://u:hunter2@h,,h2,{url}"),
+            "",
+            64,
+            &["REDLOCK_NODES, URL 1: it has a comma without a host"],
+        ),
+        (
+            &[],
+            "redis+cluster://a,b,redis+cluster://u:hunter2@h,h2/x",
+            "",
+            64,
+            &["REDLOCK_NODES, URL 2: what follows the hosts is the number of a database"],
+        ),
+        (
+            &["--node", "redis+cluster://u:hunter2@h,h2"],
+            "",
+            "",
+            64,
+            &["--node, URL 1", "ps shows"],
         ),
         (
             &["--node", "redis+sentinel://h/m?sentinel_password=hunter2"],

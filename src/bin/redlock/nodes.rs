@@ -133,7 +133,7 @@ fn nodes(given: &Nodes, around: &Surroundings) -> Result<(String, Vec<NodeAddres
     }
 }
 
-/// A comma separates two URLs only before a scheme: sentinels have commas between them. So has a password, perhaps.
+/// A comma separates two URLs only before a scheme: the hosts of one have commas between them. So has a password, perhaps.
 fn items(urls: &str) -> Vec<&str> {
     let mut items = Vec::new();
     for word in urls.split_whitespace() {
@@ -446,6 +446,33 @@ mod tests {
     }
 
     const THREE: &str = "# three\nredis://:hunter2@a\n\nredis://b\nredis://c\n";
+
+    #[test]
+    fn the_commas_of_a_url_with_several_hosts_are_no_ends_of_it() {
+        for (variable, expected) in [
+            ("redis+cluster://a,b", &["cluster of a:6379,b:6379"][..]),
+            (
+                "redis://c,redis+cluster://u:p@a,b:1,c/0,valkey-cluster://d,e,",
+                &[
+                    "c:6379",
+                    "cluster of a:6379,b:1,c:6379",
+                    "cluster of d:6379,e:6379",
+                ],
+            ),
+            (
+                "redis-cluster://a?node=b:1,redis+sentinel://a,b/m redis+cluster://c,d",
+                &[
+                    "cluster of a:6379,b:1",
+                    "m of a:26379,b:26379",
+                    "cluster of c:6379,d:6379",
+                ],
+            ),
+        ] {
+            let nodes = from_variable(&items(variable)).unwrap();
+            let shown: Vec<String> = nodes.iter().map(NodeAddress::to_string).collect();
+            assert_eq!(shown, expected, "{variable}");
+        }
+    }
 
     #[test]
     fn the_default_file_is_read_last() {

@@ -192,6 +192,10 @@ fn one_node_or_several_are_given_in_any_form() {
     assert!(node.has_password() && !node.is_over_tls());
     assert!(node.connection_info().is_none());
     Redlock::new(node).unwrap();
+    let node: NodeAddress = "redis+cluster://:p@a,b".into_node().unwrap();
+    assert!(node.has_password() && !node.is_over_tls());
+    assert!(node.connection_info().is_none());
+    Redlock::new(node).unwrap();
 }
 
 #[test]

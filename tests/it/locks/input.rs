@@ -65,11 +65,36 @@ fn what_is_no_url_of_a_node_is_named_by_its_index_with_the_right_form() {
         ("redis://host/x", "write redis://host:port/database"),
         ("redis://:hunt#er2@host", "write %23 for #"),
         ("redis+sentinel://host", "it has no name of a master"),
-        ("redis+cluster://host", "Cluster is not supported"),
+        (
+            "redis+sentinel://u:hunter2@a,,b/m",
+            "a comma without a host",
+        ),
+        (
+            "redis://a,b",
+            "a Redis Cluster is redis+cluster://host,host",
+        ),
+        (
+            "redis+cluster://",
+            "it has no host: write redis+cluster://host:6379",
+        ),
+        (
+            "redis+cluster://a,redis+cluster://b",
+            "give each node as an item of its own",
+        ),
+        ("redis+cluster://u:hunter2@a,", "a comma without a host"),
+        ("redis+cluster://a/x", "write redis+cluster://host:6379/0"),
+        (
+            "redis+cluster+sentinel://a",
+            "it names sentinels and a cluster",
+        ),
+        (
+            "unix+cluster:///a",
+            "a Redis Cluster is named so: write redis+cluster://",
+        ),
     ] {
         let text = config(Redlock::new(["redis://good", bad]));
         assert!(
-            text.starts_with("node 1: ") && text.contains(form),
+            text.starts_with("node 1: ") && text.contains(form) && !text.contains("hunter2"),
             "{text}"
         );
         let alone = config(Redlock::new(bad));
@@ -121,6 +146,15 @@ fn the_same_address_twice_is_refused() {
     );
     assert!(!text.contains("hunter2"), "{text}");
     config(Redlock::new(["unix:///s", "unix:///s"]));
+    let text = config(Redlock::new([
+        "redis+cluster://:hunter2@a:1,b",
+        "redis-cluster://b,a:1",
+    ]));
+    assert!(
+        text.contains("nodes 0 and 1") && text.contains("cluster of b:6379,a:1"),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2"), "{text}");
 }
 
 #[cfg(not(feature = "tls-rustls"))]

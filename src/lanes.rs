@@ -1,0 +1,166 @@
+//! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::clock;
+use crate::error::{Cause, NodeError, NodeErrors};
+use crate::lock::Shared;
+use crate::net::cluster::Cluster;
+use crate::net::directory::Place;
+use crate::net::driver::Driver;
+use crate::net::route::Route;
+use crate::options::Options;
+use crate::protocol::quorum::spare;
+use crate::protocol::slots::{Endpoint, SLOTS, slot};
+use crate::sync::lock;
+
+pub(crate) struct Lanes {
+    /// With the nodes as they were given. It connects to none of them.
+    base: Arc<Shared>,
+    options: Options,
+    lanes: Mutex<Vec<Lane>>,
+    own: Weak<Lanes>,
+}
+
+/// What leads to the masters of one shard of each Cluster.
+struct Lane {
+    /// One of their slots. Where that is, the lane is.
+    slot: u16,
+    shared: Arc<Shared>,
+}
+
+impl Lanes {
+    /// `None`: each node is one server.
+    pub(crate) fn new(base: &Arc<Shared>, options: &Options) -> Option<Arc<Lanes>> {
+        let mut places = base.driver.nodes().places().iter();
+        places.any(|place| place.cluster().is_some()).then(|| {
+            Arc::new_cyclic(|own| Lanes {
+                base: base.clone(),
+                options: options.clone(),
+                lanes: Mutex::default(),
+                own: own.clone(),
+            })
+        })
+    }
+
+    fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
+        let places = self.base.driver.nodes().places();
+        places.iter().filter_map(Place::cluster)
+    }
+
+    /// What leads to the servers that have this slot.
+    pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
+        let until = clock::instant() + self.base.driver.nodes().connect_timeout;
+        for cluster in self.clusters() {
+            // Otherwise each slot would have connections of its own.
+            cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
+        }
+        let together =
+            |lane: &&Lane| (self.clusters()).all(|cluster| cluster.has_together(lane.slot, slot));
+        let mut lanes = lock(&self.lanes);
+        if let Some(lane) = lanes.iter().find(together) {
+            return lane.shared.clone();
+        }
+        let nodes = self.base.driver.nodes();
+        let route: Weak<dyn Route> = self.own.clone();
+        let shared = Arc::new(Shared::new(nodes.of_slot(slot, &self.options, route)));
+        let lane = Lane {
+            slot,
+            shared: shared.clone(),
+        };
+        lanes.push(lane);
+        shared
+    }
+
+    /// What leads to the servers that have this resource.
+    pub(crate) fn of(&self, resource: &[u8]) -> Arc<Shared> {
+        self.lane(self.slot(resource))
+    }
+
+    /// Connects to all servers of all shards. The nodes that do not answer, or why too few do.
+    pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
+        let connected = self.connect_all(self.slots())?;
+        match self.unserved() {
+            errors if errors.is_empty() => Ok(connected),
+            errors => {
+                let nodes = self.base.driver.nodes().places().len();
+                let unfit = errors.len() > spare(nodes);
+                let errors = NodeErrors::new(errors, None);
+                if unfit { Err(errors) } else { Ok(Some(errors)) }
+            }
+        }
+    }
+
+    /// The Clusters that have no server for some slots.
+    fn unserved(&self) -> Vec<NodeError> {
+        let places = self.base.driver.nodes().places().iter().enumerate();
+        let unserved = places.filter_map(|(node, place)| {
+            let missing = place.cluster()?.map()?.missing();
+            let text =
+                format!("{missing} of its {SLOTS} slots have no server: look at CLUSTER INFO");
+            (missing > 0).then(|| NodeError {
+                node,
+                address: place.shown(),
+                cause: Arc::new(Cause::NoMaster(text, false)),
+            })
+        });
+        unserved.collect()
+    }
+
+    /// One of each shard.
+    fn slots(&self) -> Vec<u16> {
+        let mut slots = Vec::new();
+        for cluster in self.clusters() {
+            cluster.look_up(0, self.base.driver.nodes().connect_timeout);
+            slots.extend(cluster.map().iter().flat_map(|map| map.shards()));
+        }
+        // Where no server answers, that is what is found.
+        if slots.is_empty() {
+            slots.push(0);
+        }
+        slots
+    }
+
+    fn connect_all(&self, slots: Vec<u16>) -> Result<Option<NodeErrors>, NodeErrors> {
+        let mut lanes: Vec<Arc<Shared>> = Vec::new();
+        for slot in slots {
+            let lane = self.lane(slot);
+            if !lanes.iter().any(|other| Arc::ptr_eq(other, &lane)) {
+                lanes.push(lane);
+            }
+        }
+        let connected = std::thread::scope(|scope| {
+            let connect = |lane: &Arc<Shared>| {
+                let lane = lane.clone();
+                let thread = std::thread::Builder::new().name("redlock-connect".into());
+                thread.spawn_scoped(scope, move || lane.driver.connect())
+            };
+            let threads: Vec<_> = lanes.iter().map(connect).collect();
+            let joined = threads.into_iter().zip(&lanes).map(|(thread, lane)| {
+                let joined = thread.ok().and_then(|thread| thread.join().ok());
+                // Without a thread this one does it.
+                joined.unwrap_or_else(|| lane.driver.connect())
+            });
+            joined.collect::<Result<Vec<_>, _>>()
+        });
+        Ok(connected?.into_iter().flatten().next())
+    }
+}
+
+impl Route for Lanes {
+    fn slot(&self, resource: &[u8]) -> u16 {
+        slot(&self.options.prefix.key(resource))
+    }
+
+    fn driver(&self, slot: u16) -> Arc<Driver> {
+        self.lane(slot).driver.clone()
+    }
+
+    fn driver_to(&self, node: usize, server: &Endpoint) -> Option<Arc<Driver>> {
+        let place = self.base.driver.nodes().places().get(node)?;
+        let map = place.cluster()?.map()?;
+        let mut shards = map.shards();
+        let slot = shards.find(|slot| map.master(*slot) == Some(server))?;
+        Some(self.driver(slot))
+    }
+}

@@ -1,0 +1,248 @@
+//! A Redis Cluster: which of its servers has which slots, as they say.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::ConnectionAddr;
+
+use crate::clock;
+use crate::credentials::Ask;
+use crate::error::Cause;
+use crate::net::peer::Peer;
+use crate::net::question::{self, Answer, Said, Unknown};
+use crate::net::sentinels::like;
+use crate::net::trust::Trust;
+use crate::node_address::NodeAddress;
+use crate::protocol::resp::Reply;
+use crate::protocol::slots::{Endpoint, Map};
+use crate::sync::lock;
+use crate::text;
+use crate::url;
+
+/// Once its servers are known, this number of them is asked.
+const ASKED: usize = 3;
+/// The threads that ask at the same time. One that resolves a name may take long.
+const MAX_THREADS: usize = 128;
+
+pub(crate) struct Cluster {
+    pub(crate) given: NodeAddress,
+    seeds: Vec<Peer>,
+    pub(crate) trust: Trust,
+    pub(crate) credentials: Option<Ask>,
+    known: Mutex<Known>,
+    /// The threads that ask a server.
+    asking: AtomicUsize,
+}
+
+/// What is known of its servers.
+#[derive(Default)]
+struct Known {
+    map: Option<Arc<Map>>,
+    /// When the server was asked that has said so.
+    asked: Option<Instant>,
+    /// The server that is asked first the next time.
+    turn: usize,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        given: NodeAddress,
+        seeds: Vec<Peer>,
+        trust: &Trust,
+        credentials: Option<Ask>,
+    ) -> Cluster {
+        Cluster {
+            given,
+            seeds,
+            trust: trust.clone(),
+            credentials,
+            known: Mutex::default(),
+            asking: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn map(&self) -> Option<Arc<Map>> {
+        lock(&self.known).map.clone()
+    }
+
+    /// Whether a server is known to have both slots.
+    pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
+        let map = self.map();
+        let masters = map.map(|map| (map.master(one).cloned(), map.master(two).cloned()));
+        one == two || masters.is_some_and(|(one, two)| one.is_some() && one == two)
+    }
+
+    /// A server has said that this one has the slot now.
+    pub(crate) fn moved(&self, slot: u16, to: Endpoint) {
+        if !url::is_host(&to.0) {
+            return;
+        }
+        let mut known = lock(&self.known);
+        if let Some(map) = &mut known.map {
+            Arc::make_mut(map).moved(slot, to);
+            // What was asked before knows nothing of it.
+            known.asked = Some(clock::instant());
+        }
+    }
+
+    /// How a server of it is reached.
+    fn peer(&self, addr: ConnectionAddr) -> Peer {
+        let info = self.given.info().clone().set_addr(addr);
+        Peer::new(info, &self.trust, self.credentials.clone())
+    }
+
+    fn addr(&self, (host, port): &Endpoint) -> ConnectionAddr {
+        like(self.given.info().addr(), host.clone(), *port)
+    }
+
+    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those. A server is not asked
+    /// about itself where that can be helped: it may not know yet that another one has taken its place.
+    fn to_ask(&self, except: Option<&str>) -> Vec<Peer> {
+        let mut known = lock(&self.known);
+        let Some(map) = known.map.clone() else {
+            return self.seeds.clone();
+        };
+        let addr = |endpoint| self.addr(endpoint);
+        let all: Vec<ConnectionAddr> = map.servers().map(addr).collect();
+        let is_other = |addr: &&ConnectionAddr| Some(&*text::address(addr)) != except;
+        let others: Vec<ConnectionAddr> = all.iter().filter(is_other).cloned().collect();
+        let from = match others.is_empty() {
+            true => all,
+            false => others,
+        };
+        let start = known.turn;
+        known.turn = start.wrapping_add(1);
+        let count = from.len().max(1);
+        let mut addrs: Vec<ConnectionAddr> = from
+            .iter()
+            .cycle()
+            .skip(start % count)
+            .take(ASKED.min(count))
+            .cloned()
+            .collect();
+        // They may all be gone, and the seeds be names of others.
+        if let Some(seed) = self.seeds.get(start % self.seeds.len().max(1))
+            && addrs.len() < ASKED
+        {
+            addrs.push(seed.addr().clone());
+        }
+        drop(known);
+        addrs.into_iter().map(|addr| self.peer(addr)).collect()
+    }
+
+    /// Asks servers at once where a slot is, and waits until more than half of them agree, but not for longer than this. What
+    /// most of them say of the others is believed.
+    pub(crate) fn ask_all(
+        self: &Arc<Self>,
+        slot: u16,
+        except: Option<&str>,
+        time: Duration,
+    ) -> Said {
+        let asked = clock::instant();
+        let (until, (sender, answers)) = (asked + time, channel());
+        let peers = self.to_ask(except);
+        let count = peers.len();
+        for (at, peer) in peers.into_iter().enumerate() {
+            let Some(asking) = Asking::begin(self) else {
+                break;
+            };
+            let sender = sender.clone();
+            let ask = move || {
+                let answer = asking.0.ask(&peer, slot, (until, time));
+                drop(asking);
+                let _ = sender.send((at, answer));
+            };
+            let thread = std::thread::Builder::new().name("redlock-find".into());
+            // Without a thread it has not answered.
+            let _ = thread.spawn(ask);
+        }
+        drop(sender);
+        let said = Said::gather(&answers, count, (until, time));
+        if let Some(map) = said.majority().and_then(|named| named.map.clone()) {
+            self.learn(map, asked);
+        }
+        said
+    }
+
+    fn learn(&self, map: Map, asked: Instant) {
+        let mut known = lock(&self.known);
+        if known.asked.is_none_or(|before| asked > before) {
+            (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
+        }
+    }
+
+    /// The map is asked for, unless it is known.
+    pub(crate) fn look_up(self: &Arc<Self>, slot: u16, time: Duration) {
+        if self.map().is_none() {
+            drop(self.ask_all(slot, None, time));
+        }
+    }
+
+    /// Where a slot is, as one of the servers knows.
+    fn ask(&self, peer: &Peer, slot: u16, time: (Instant, Duration)) -> Answer {
+        let reply = question::ask(peer, &[b"CLUSTER", b"SLOTS"], time);
+        let reply = match reply.map_err(Unknown::Failed)? {
+            Reply::Error(text) => return Err(Unknown::Failed(Cause::refused(&text))),
+            reply => reply,
+        };
+        let asked = match peer.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+            _ => "",
+        };
+        let garbage = || Cause::Garbage("not the map of a Redis Cluster".into());
+        let map = Map::of(&reply, asked).ok_or_else(|| Unknown::Failed(garbage()))?;
+        match map.master(slot) {
+            Some(master) if url::is_host(&master.0) => Ok((self.addr(master), Some(map))),
+            Some(_) => Err(Unknown::Failed(garbage())),
+            None => Err(Unknown::Name),
+        }
+    }
+
+    /// Why none of them has named the master of a slot.
+    pub(crate) fn no_master(&self, unknown: &[(usize, Unknown)]) -> Cause {
+        let given = &self.given;
+        let failed = unknown.iter().filter_map(|(_, why)| match why {
+            Unknown::Failed(cause) => Some(cause),
+            Unknown::Name => None,
+        });
+        let failed: Vec<&Cause> = failed.collect();
+        let Some(cause) = failed.first() else {
+            let text = format!("the {given} does not serve that slot: look at CLUSTER INFO");
+            return Cause::NoMaster(text, false);
+        };
+        let is_final = failed.iter().all(|cause| cause.is_final()) && failed.len() == unknown.len();
+        let why = match cause {
+            Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
+            Cause::Refused(text) if text.contains("cluster support disabled") => {
+                format!(
+                    "{} (that is no Redis Cluster: write redis://host:port)",
+                    cause.without_advice()
+                )
+            }
+            cause => cause.to_string(),
+        };
+        Cause::NoMaster(
+            format!("no server of the {given} names the others: {why}"),
+            is_final,
+        )
+    }
+}
+
+/// A thread that asks a server.
+struct Asking(Arc<Cluster>);
+
+impl Asking {
+    fn begin(cluster: &Arc<Cluster>) -> Option<Asking> {
+        let asking = Asking(cluster.clone());
+        let before = cluster.asking.fetch_add(1, Ordering::Relaxed);
+        (before < MAX_THREADS).then_some(asking)
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,379 @@
+//! Which server of a Redis Cluster has a key. A Cluster has 16384 slots, a key is in one of them, and a master has the
+//! keys of its slots.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::companions::tag;
+use crate::protocol::resp::Reply;
+use crate::protocol::server_error::code;
+
+/// How many there are.
+pub(crate) const SLOTS: u16 = 16384;
+
+/// Where a server is: host and port.
+pub(crate) type Endpoint = (String, u16);
+
+/// The slot of a key, by its tag if it has one.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    let hashed = tag(key).unwrap_or(key);
+    // CRC-16/XMODEM.
+    let crc = hashed.iter().fold(0, |crc: u16, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
+            crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+/// Which server has which slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Map {
+    masters: Vec<Endpoint>,
+    replicas: Vec<Endpoint>,
+    /// By their last slot: the first one, and the index of the master.
+    ranges: BTreeMap<u16, (u16, usize)>,
+}
+
+impl Map {
+    /// By the reply to CLUSTER SLOTS of a server of this host. `None`: it is something else.
+    pub(crate) fn of(reply: &Reply, asked: &str) -> Option<Map> {
+        let Reply::Array(ranges) = reply else {
+            return None;
+        };
+        let mut map = Map::default();
+        for range in ranges {
+            let Reply::Array(range) = range else {
+                return None;
+            };
+            let [Reply::Int(first), Reply::Int(last), master, replicas @ ..] = &range[..] else {
+                return None;
+            };
+            let number = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS);
+            let (first, last) = (number(first)?, number(last)?);
+            let master = map.master_index(endpoint(master, asked)?);
+            map.ranges.insert(last, (first, master));
+            for replica in replicas {
+                let replica = endpoint(replica, asked)?;
+                if !map.replicas.contains(&replica) {
+                    map.replicas.push(replica);
+                }
+            }
+        }
+        Some(map)
+    }
+
+    fn master_index(&mut self, master: Endpoint) -> usize {
+        let known = self.masters.iter().position(|other| *other == master);
+        known.unwrap_or_else(|| {
+            self.masters.push(master);
+            self.masters.len() - 1
+        })
+    }
+
+    /// The master that has a slot, if one does.
+    pub(crate) fn master(&self, slot: u16) -> Option<&Endpoint> {
+        let (_, (first, master)) = self.ranges.range(slot..).next()?;
+        self.masters.get(*master).filter(|_| *first <= slot)
+    }
+
+    /// All servers, masters first.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Endpoint> {
+        self.masters.iter().chain(&self.replicas)
+    }
+
+    /// A slot of each master.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = u16> {
+        let first = |master| {
+            let mut ranges = self.ranges.values();
+            ranges.find_map(|(first, other)| (*other == master).then_some(*first))
+        };
+        (0..self.masters.len()).filter_map(first)
+    }
+
+    /// How many slots no server has.
+    pub(crate) fn missing(&self) -> usize {
+        let ranges = self.ranges.iter();
+        let served = ranges.map(|(last, (first, _))| {
+            usize::from(*last) + 1 - usize::from(*first).min(usize::from(*last) + 1)
+        });
+        usize::from(SLOTS).saturating_sub(served.sum())
+    }
+
+    /// A server has said that this one has the slot now.
+    pub(crate) fn moved(&mut self, slot: u16, to: Endpoint) {
+        if self.master(slot) == Some(&to) {
+            return;
+        }
+        let to = self.master_index(to);
+        if let Some((last, (first, master))) = self.range(slot) {
+            self.ranges.remove(&last);
+            if first < slot {
+                self.ranges.insert(slot - 1, (first, master));
+            }
+            if slot < last {
+                self.ranges.insert(last, (slot + 1, master));
+            }
+        }
+        self.ranges.insert(slot, (slot, to));
+    }
+
+    fn range(&self, slot: u16) -> Option<(u16, (u16, usize))> {
+        let (last, range) = self.ranges.range(slot..).next()?;
+        (range.0 <= slot).then_some((*last, *range))
+    }
+
+    /// The key of the witness on the master that has this slot: the first one whose slot it has, too.
+    /// `plain`: where it would be on a server by itself.
+    pub(crate) fn witness(&self, slot_of: u16, plain: &[u8]) -> Vec<u8> {
+        // By the locks' prefix, and then all of them are in its slot.
+        if tag(plain).is_some() {
+            return plain.to_vec();
+        }
+        let key = |n: u32| [plain, format!(":{{{n}}}").as_bytes()].concat();
+        let Some(master) = self.master(slot_of) else {
+            return key(0);
+        };
+        // Each slot is that of one of these numbers, as a test shows.
+        let mut keys = (0..MOST_WITNESSES).map(key);
+        keys.find(|key| self.master(slot(key)) == Some(master))
+            .unwrap_or_else(|| key(0))
+    }
+}
+
+/// All slots have a number below.
+const MOST_WITNESSES: u32 = 1 << 18;
+
+/// Where a server is, by its entry. Without a host it is that of the server that was asked.
+fn endpoint(entry: &Reply, asked: &str) -> Option<Endpoint> {
+    let Reply::Array(entry) = entry else {
+        return None;
+    };
+    let [host, Reply::Int(port), ..] = &entry[..] else {
+        return None;
+    };
+    let host = match host {
+        Reply::Nil => asked,
+        Reply::Bulk(host) => str::from_utf8(host).ok()?,
+        _ => return None,
+    };
+    let host = match host {
+        "" | "?" => asked,
+        host => host,
+    };
+    let port = u16::try_from(*port).ok()?;
+    Some((host.to_owned(), port))
+}
+
+/// What a server says that does not have a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// Another one has its slot.
+    Moved(Endpoint),
+    /// The slot is being moved, and another one has the key.
+    Asks(Endpoint),
+    /// The slot is being moved, and each of the two has some of the command's keys.
+    Torn,
+}
+
+impl Elsewhere {
+    /// By the text of an error of a server of this host.
+    pub(crate) fn of(error: &str, asked: &str) -> Option<Elsewhere> {
+        let endpoint = || {
+            let (host, port) = error.split(' ').nth(2)?.rsplit_once(':')?;
+            let host = match host {
+                "" | "?" => asked,
+                host => host,
+            };
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        match code(error) {
+            "MOVED" => endpoint().map(Elsewhere::Moved),
+            "ASK" => endpoint().map(Elsewhere::Asks),
+            "TRYAGAIN" => Some(Elsewhere::Torn),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::witness::WITNESS;
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.into())
+    }
+
+    fn server(host: Reply, port: i64) -> Reply {
+        let more = Reply::Array(vec![bulk("hostname"), bulk("h")]);
+        Reply::Array(vec![host, Reply::Int(port), bulk("id"), more])
+    }
+
+    fn range(first: i64, last: i64, servers: Vec<Reply>) -> Reply {
+        let slots = [Reply::Int(first), Reply::Int(last)];
+        Reply::Array(slots.into_iter().chain(servers).collect())
+    }
+
+    fn map() -> Map {
+        let reply = Reply::Array(vec![
+            range(0, 99, vec![server(bulk("a"), 1), server(bulk("r"), 7)]),
+            range(
+                200,
+                16383,
+                vec![server(Reply::Nil, 2), server(bulk("?"), 3)],
+            ),
+            range(100, 150, vec![server(bulk("a"), 1)]),
+        ]);
+        Map::of(&reply, "asked").unwrap()
+    }
+
+    fn master(map: &Map, slot: u16) -> String {
+        let master = map.master(slot);
+        master.map_or_else(|| "-".into(), |(host, port)| format!("{host}:{port}"))
+    }
+
+    /// By the specification of Redis Cluster, and by CLUSTER KEYSLOT.
+    #[test]
+    fn a_key_is_in_the_slot_of_its_tag() {
+        for (key, expected) in [
+            ("", 0),
+            ("123456789", 0x31C3),
+            ("foo", 12182),
+            ("{foo}bar", 12182),
+            ("a{foo}{bar}", 12182),
+            ("foo{}{bar}", 8363),
+            ("foo{{bar}}zap", 4015),
+            ("redlock:witness:{0}", 13907),
+        ] {
+            assert_eq!(slot(key.as_bytes()), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_map_names_the_master_of_each_slot() {
+        let map = map();
+        for (slot, expected) in [
+            (0, "a:1"),
+            (99, "a:1"),
+            (100, "a:1"),
+            (150, "a:1"),
+            (151, "-"),
+            (199, "-"),
+            (200, "asked:2"),
+            (16383, "asked:2"),
+        ] {
+            assert_eq!(master(&map, slot), expected, "{slot}");
+        }
+        assert_eq!(map.missing(), 49);
+        let shards: Vec<u16> = map.shards().collect();
+        assert_eq!(shards, [0, 200]);
+        let servers: Vec<String> = map
+            .servers()
+            .map(|(host, port)| format!("{host}:{port}"))
+            .collect();
+        assert_eq!(servers, ["a:1", "asked:2", "r:7", "asked:3"]);
+    }
+
+    #[test]
+    fn what_is_no_map_is_none() {
+        let bad = |reply: Reply| assert_eq!(Map::of(&reply, "h"), None, "{reply:?}");
+        bad(Reply::Nil);
+        bad(Reply::Array(vec![Reply::Int(1)]));
+        bad(Reply::Array(vec![range(
+            0,
+            16384,
+            vec![server(bulk("a"), 1)],
+        )]));
+        bad(Reply::Array(vec![range(-1, 3, vec![server(bulk("a"), 1)])]));
+        bad(Reply::Array(vec![range(0, 1, vec![])]));
+        bad(Reply::Array(vec![range(
+            0,
+            1,
+            vec![server(bulk("a"), 65536)],
+        )]));
+        bad(Reply::Array(vec![range(
+            0,
+            1,
+            vec![server(Reply::Int(1), 1)],
+        )]));
+        // A server that has just joined knows of none.
+        let empty = Map::of(&Reply::Array(vec![]), "h").unwrap();
+        assert_eq!((empty.missing(), empty.master(3)), (16384, None));
+        // The wrong way round it is no range, and nothing panics.
+        let reversed = Reply::Array(vec![range(9, 3, vec![server(bulk("a"), 1)])]);
+        let reversed = Map::of(&reversed, "h").unwrap();
+        assert_eq!((reversed.missing(), reversed.master(5)), (16384, None));
+    }
+
+    #[test]
+    fn a_slot_that_has_moved_is_at_its_new_server_and_the_others_stay() {
+        for (slot, around) in [
+            (0, [(1, "a:1"), (99, "a:1")]),
+            (50, [(49, "a:1"), (51, "a:1")]),
+            (99, [(98, "a:1"), (100, "a:1")]),
+            (170, [(169, "-"), (171, "-")]),
+            (16383, [(16382, "asked:2"), (200, "asked:2")]),
+        ] {
+            let mut map = map();
+            map.moved(slot, ("new".into(), 9));
+            assert_eq!(master(&map, slot), "new:9");
+            for (other, expected) in around {
+                assert_eq!(master(&map, other), expected, "{slot}, {other}");
+            }
+            map.moved(slot, ("a".into(), 1));
+            assert_eq!(master(&map, slot), "a:1");
+        }
+    }
+
+    #[test]
+    fn a_servers_witness_is_in_one_of_its_slots() {
+        let map = map();
+        for slot_of in [0, 150, 200, 16383] {
+            let key = map.witness(slot_of, WITNESS);
+            assert!(key.starts_with(WITNESS), "{}", key.escape_ascii());
+            assert_eq!(map.master(slot(&key)), map.master(slot_of));
+        }
+        assert_eq!(map.witness(200, WITNESS), b"redlock:witness:{0}");
+        assert_eq!(
+            map.witness(200, b"a{redlock:witness"),
+            b"a{redlock:witness:{0}"
+        );
+        // All locks are in one slot, and so is the witness.
+        let tagged = b"{team}:redlock:witness";
+        assert_eq!(map.witness(0, tagged), tagged);
+    }
+
+    #[test]
+    fn each_slot_has_a_witness() {
+        let plain = |n: u32| slot(format!("redlock:witness:{{{n}}}").as_bytes());
+        let mut seen = vec![false; usize::from(SLOTS)];
+        for n in 0..MOST_WITNESSES {
+            seen[usize::from(plain(n))] = true;
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
+
+    #[test]
+    fn errors_name_the_server_that_has_the_key() {
+        let at = |host: &str, port| (host.to_owned(), port);
+        for (error, expected) in [
+            (
+                "MOVED 17 10.0.0.1:6379",
+                Some(Elsewhere::Moved(at("10.0.0.1", 6379))),
+            ),
+            ("MOVED 17 ::1:6379", Some(Elsewhere::Moved(at("::1", 6379)))),
+            ("MOVED 17 :6379", Some(Elsewhere::Moved(at("asked", 6379)))),
+            ("ASK 17 ?:1", Some(Elsewhere::Asks(at("asked", 1)))),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Some(Elsewhere::Torn),
+            ),
+            ("MOVED 17", None),
+            ("MOVED 17 h:x", None),
+            ("ERR MOVED 17 h:1", None),
+            ("CLUSTERDOWN The cluster is down", None),
+        ] {
+            assert_eq!(Elsewhere::of(error, "asked"), expected, "{error}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! What the URLs with several hosts have in common: those of sentinels and of clusters. As in `url`, no text here repeats
+//! anything in which a password could stand.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+
+use crate::text::NO_TLS;
+use crate::url;
+
+const MAX_HOSTS: usize = 64;
+const MAX_LENGTH: usize = 16 * 1024;
+
+/// In what the URLs with several hosts differ.
+pub(crate) struct Scheme {
+    /// Behind `redis+`.
+    pub(crate) word: &'static str,
+    /// What its hosts are.
+    pub(crate) hosts: &'static str,
+    /// Of a host without one.
+    pub(crate) port: u16,
+    /// What stands behind the hosts where its right form is shown, and what that means.
+    pub(crate) path: (&'static str, &'static str),
+}
+
+/// A URL with several hosts, taken apart.
+pub(crate) struct Parts<'a> {
+    scheme: &'static Scheme,
+    /// As it was written.
+    written: &'a str,
+    secure: bool,
+    insecure: bool,
+    login: &'a str,
+    hosts: &'a str,
+    /// Without its `/`.
+    pub(crate) path: &'a str,
+    query: &'a str,
+    /// Without its `#`; empty where it is `#insecure`.
+    pub(crate) fragment: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    /// `None`: its scheme is another.
+    ///
+    /// # Errors
+    ///
+    /// What it should be.
+    pub(crate) fn of(url: &'a str, scheme: &'static Scheme) -> Option<Result<Parts<'a>, String>> {
+        let url = url.trim();
+        let (written, rest) = url.split_once("://")?;
+        let secure = match written.strip_suffix(scheme.word)? {
+            "redis+" | "redis-" | "valkey+" | "valkey-" => false,
+            "rediss+" | "rediss-" | "valkeys+" | "valkeys-" => true,
+            _ => return None,
+        };
+        let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let insecure = fragment == "insecure";
+        let parts = Parts {
+            scheme,
+            written,
+            secure,
+            insecure,
+            login,
+            hosts,
+            path,
+            query,
+            fragment: if insecure { "" } else { fragment },
+        };
+        Some(parts.checked(url))
+    }
+
+    fn checked(self, url: &str) -> Result<Self, String> {
+        if self.secure && !cfg!(feature = "tls-rustls") {
+            return Err(NO_TLS.into());
+        }
+        if url.len() > MAX_LENGTH {
+            let length = url.len();
+            return Err(format!(
+                "it is {length} bytes long: at most {MAX_LENGTH} are taken"
+            ));
+        }
+        if url.matches("://").count() > 1 {
+            return Err("it has several URLs in it: give each node as an item of its own".into());
+        }
+        if url::is_torn(url) {
+            return Err(url::ENCODED.into());
+        }
+        if self.insecure && !self.secure {
+            let Scheme {
+                word, port, path, ..
+            } = self.scheme;
+            return Err(format!(
+                "#insecure is for TLS: write rediss+{word}://host:{port}{}",
+                path.0
+            ));
+        }
+        if self.login.contains('@') {
+            return Err(match self.login.contains(',') {
+                true => format!(
+                    "it has several users: the servers have one, which stands before the first host: write {}",
+                    self.right("user:password@host,host")
+                ),
+                false => url::ENCODED.into(),
+            });
+        }
+        Ok(self)
+    }
+
+    /// The right form.
+    pub(crate) fn right(&self, authority: &str) -> String {
+        format!("{}://{authority}{}", self.written, self.scheme.path.0)
+    }
+
+    /// The right form with one host, and its port.
+    pub(crate) fn right_form(&self) -> String {
+        self.right(&format!("host:{}", self.scheme.port))
+    }
+
+    pub(crate) fn no_host(&self) -> String {
+        let (_, meaning) = self.scheme.path;
+        format!("it has no host: write {}{meaning}", self.right_form())
+    }
+
+    /// Key and value.
+    ///
+    /// # Errors
+    ///
+    /// A value is not encoded.
+    pub(crate) fn parameters(&self) -> Result<Vec<(&'a str, String)>, String> {
+        let pairs = self.query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        pairs
+            .map(|(key, value)| Ok((key, decoded(value)?)))
+            .collect()
+    }
+
+    /// The hosts, and those of the parameter `node`, with these settings. At least one.
+    ///
+    /// # Errors
+    ///
+    /// What they should be.
+    pub(crate) fn hosts(
+        &self,
+        more: &[String],
+        settings: &RedisConnectionInfo,
+    ) -> Result<Vec<ConnectionInfo>, String> {
+        if self.hosts.is_empty() {
+            return Err(self.no_host());
+        }
+        let hosts = self.hosts.split(',').chain(more.iter().map(String::as_str));
+        let count = hosts.clone().count();
+        if count > MAX_HOSTS {
+            let hosts = self.scheme.hosts;
+            return Err(format!(
+                "it names {count} {hosts}: at most {MAX_HOSTS} are taken"
+            ));
+        }
+        hosts.map(|host| self.host(host, settings)).collect()
+    }
+
+    fn host(&self, host: &str, settings: &RedisConnectionInfo) -> Result<ConnectionInfo, String> {
+        let (host, port) = self.host_and_port(host)?;
+        let addr = match self.secure {
+            true => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: self.insecure,
+                tls_params: None,
+            },
+            false => ConnectionAddr::Tcp(host, port),
+        };
+        let info = addr.into_connection_info();
+        let info = info.map_err(|error| url::reason(&error.to_string()).to_owned())?;
+        let info = info.set_redis_settings(settings.clone());
+        url::checked(info).map_err(|error| error.to_string())
+    }
+
+    fn host_and_port(&self, text: &str) -> Result<(String, u16), String> {
+        let default = self.scheme.port;
+        let bad_port = || format!("a port in it is not a number up to 65535; {}", url::ENCODED);
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
+        if let Some(rest) = text.strip_prefix('[') {
+            let (host, behind) = rest.split_once(']').ok_or_else(bad_port)?;
+            return match behind.strip_prefix(':') {
+                None if behind.is_empty() => Ok((host.to_owned(), default)),
+                Some(digits) => Ok((host.to_owned(), port(digits).ok_or_else(bad_port)?)),
+                None => Err(bad_port()),
+            };
+        }
+        if url::is_ipv6(text) {
+            let right = self.right(&format!("[address]:{default}"));
+            return Err(format!("an IPv6 address has brackets: write {right}"));
+        }
+        match text.split_once(':') {
+            _ if text.is_empty() || text.starts_with(':') => {
+                let right = self.right(&format!("host:{default},host:{default}"));
+                Err(format!("it has a comma without a host: write {right}"))
+            }
+            Some((host, digits)) => Ok((host.to_owned(), port(digits).ok_or_else(bad_port)?)),
+            None => Ok((text.to_owned(), default)),
+        }
+    }
+
+    /// The user and the password before the hosts, which are those of the servers.
+    ///
+    /// # Errors
+    ///
+    /// They are not encoded.
+    pub(crate) fn login(&self) -> Result<RedisConnectionInfo, String> {
+        let (user, password) = self.login.split_once(':').unwrap_or((self.login, ""));
+        Ok(login(&decoded(user)?, &decoded(password)?))
+    }
+}
+
+/// What is empty is not given.
+pub(crate) fn login(user: &str, password: &str) -> RedisConnectionInfo {
+    let info = RedisConnectionInfo::default();
+    let info = match user {
+        "" => info,
+        user => info.set_username(user),
+    };
+    match password {
+        "" => info,
+        password => info.set_password(password),
+    }
+}
+
+/// The number of a database; 0 where there is none.
+pub(crate) fn database(text: &str) -> Option<i64> {
+    match text {
+        "" => Some(0),
+        text => text.parse().ok().filter(|number| *number >= 0_i64),
+    }
+}
+
+/// Without percent-encoding.
+///
+/// # Errors
+///
+/// It is not encoded.
+pub(crate) fn decoded(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        let digit = |at: usize| char::from(*behind.get(at)?).to_digit(16);
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.extend(u8::try_from(high * 16 + low));
+                rest = behind.get(2..).unwrap_or_default();
+            }
+            (b'%', ..) => return Err(url::ENCODED.into()),
+            _ => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| url::ENCODED.into())
+}
