@@ -352,6 +352,13 @@ impl Cluster {
         });
     }
 
+    /// The replica is frozen, and will not have what its master gets from now on.
+    pub fn is_cut_off(&self, replica: usize, master: usize) {
+        self.nodes[replica].stop();
+        // Or it would find that in its socket.
+        self.nodes[master].command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
     /// Those on all nodes that run, replicas too, but for the witnesses of the restart guard.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.running().flat_map(|(_, node)| node.keys()).collect();
@@ -473,6 +480,10 @@ impl Move<'_> {
 
     /// One key goes.
     pub fn key(&self, key: &str) {
+        self.try_key(key).unwrap();
+    }
+
+    fn try_key(&self, key: &str) -> redis::RedisResult<redis::Value> {
         let cluster = self.cluster;
         let port = cluster.nodes[self.to].port().to_string();
         let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "60000"];
@@ -480,36 +491,43 @@ impl Move<'_> {
             words.extend(["AUTH", password]);
         }
         words.extend(["KEYS", key]);
-        cluster.nodes[self.from].command(&words);
+        cluster.nodes[self.from].try_command(&words)
     }
 
-    /// All that are there go.
+    /// All that are there go. One may end meanwhile.
     pub fn all_keys(&self) {
         let slot = self.slot.to_string();
         let from = &self.cluster.nodes[self.from];
-        loop {
+        eventually("all keys have gone", || {
             let keys = from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
             let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
-            if keys.is_empty() {
-                return;
-            }
-            keys.iter().for_each(|key| self.key(key));
-        }
+            keys.iter().for_each(|key| drop(self.try_key(key)));
+            keys.is_empty()
+        });
     }
 
-    /// The other one has the slot, and all masters know it.
+    /// The other one has the slot with all its keys, and all nodes know it.
     pub fn end(self) {
         let (cluster, id) = (self.cluster, &self.cluster.ids[self.to]);
+        self.all_keys();
         self.set(self.to, "NODE", id).unwrap();
-        eventually("the slot is given away", || {
-            self.all_keys();
-            self.set(self.from, "NODE", id).is_ok()
-        });
+        // It may have heard of it already.
+        self.set(self.from, "NODE", id).unwrap();
         for (at, _) in cluster.running() {
             if at != self.to && at != self.from && cluster.is_master(at) {
                 self.set(at, "NODE", id).unwrap();
             }
         }
+        // Or the next move may be undone by what is on its way.
+        eventually_within(PATIENCE, "all know the move", &mut || {
+            let views = cluster.views();
+            let owners = views.iter().map(|view| view.owner(self.slot).cloned());
+            let owners: Option<Vec<Seen>> = owners.collect();
+            owners.is_some_and(|owners| {
+                let is_it = |seen: &Seen| seen.id == *id && seen.epoch == owners[0].epoch;
+                owners.iter().all(is_it)
+            })
+        });
     }
 
     /// It stays where it was.

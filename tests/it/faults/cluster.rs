@@ -348,7 +348,7 @@ fn several_names_of_different_slots_are_refused() {
         // At once, whatever the wait is.
         assert!(began.elapsed() < PROMPT);
         for text in texts {
-            assert!(text.contains("{tag}") && text.contains("slot"), "{text}");
+            assert!(text.contains("tag") && text.contains("slots"), "{text}");
         }
     }
     cluster.nothing_is_left();

@@ -146,7 +146,7 @@ fn a_kept_lock_that_the_new_master_does_not_know_is_reported_as_lost() {
     let name = cluster.name(0);
     redlock.acquire(&name, TTL).unwrap().release().unwrap();
     cluster.is_replicated(0);
-    cluster.nodes[3].stop();
+    cluster.is_cut_off(3, 0);
     let lock = redlock.acquire(&name, 12 * S).unwrap();
     let lock = lock.keep_alive(600 * S).unwrap();
     cluster.nodes[0].kill();
@@ -386,7 +386,7 @@ fn two_hold_it(guard: Duration) -> bool {
         redlock.acquire(&name, ttl).unwrap().release().unwrap();
     }
     cluster.is_replicated(0);
-    cluster.nodes[3].stop();
+    cluster.is_cut_off(3, 0);
     let held = holder.acquire(&name, ttl).unwrap();
     let since = Instant::now();
     cluster.nodes[0].kill();
