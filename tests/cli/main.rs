@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cluster;
 mod kinds;
 mod operations;
 mod release;

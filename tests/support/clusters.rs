@@ -398,6 +398,23 @@ impl Cluster {
         (list("normal"), list("pubsub"))
     }
 
+    /// One node believes that the slot of this name is another one's. The others are not told.
+    pub fn gives_away(&self, name: &str, node: usize, to: usize) {
+        let slot = slot(name).to_string();
+        self.nodes[node].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to]]);
+    }
+
+    /// Names are told one by one.
+    pub fn knows_all_hostnames(&self) {
+        eventually_within(PATIENCE, "all names are known", &mut || {
+            self.running().all(|(_, node)| {
+                let text = node.command(&["CLUSTER", "NODES"]);
+                let text: String = redis::from_redis_value(text).unwrap();
+                text.matches(",localhost").count() == self.nodes.len()
+            })
+        });
+    }
+
     /// Gives the slot of this name to another master, with its keys.
     pub fn move_slot(&self, name: &str, to: usize) {
         let moving = self.begin_to_move(name, to);

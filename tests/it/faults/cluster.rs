@@ -5,7 +5,7 @@ use crate::support;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, LockState, NodeState, Redlock, Severity};
+use redlock_sync::{Error, Event, Lock, LockState, NodeState, Redlock, Severity};
 use support::clusters::{Cluster, Plan, slot};
 use support::processes::Process;
 use support::*;
@@ -836,6 +836,127 @@ fn nodes_of_a_cluster_are_reached_over_tls() {
     let [holder, other] = two(&cluster);
     is_woken(&cluster, &cluster.name(1), &holder, &other);
     cluster.nothing_is_left();
+}
+
+/// Servers may be told to be known by a name, or by no address at all: then it is that of the server that was asked.
+#[test]
+fn nodes_are_found_by_what_they_announce() {
+    for args in [
+        &[
+            "--cluster-announce-hostname",
+            "localhost",
+            "--cluster-preferred-endpoint-type",
+            "hostname",
+        ][..],
+        &["--cluster-preferred-endpoint-type", "unknown-endpoint"],
+        // Without a name to be known by.
+        &["--cluster-preferred-endpoint-type", "hostname"],
+    ] {
+        let cluster = Cluster::with(Plan {
+            masters: 3,
+            args,
+            ..Plan::default()
+        });
+        if args.contains(&"localhost") {
+            cluster.knows_all_hostnames();
+        }
+        let redlock = cluster.client();
+        for name in three(&cluster) {
+            match redlock.try_acquire(&name, TTL) {
+                Ok(lock) => lock.unwrap().release().unwrap(),
+                Err(error) => panic!("{args:?}: {error}"),
+            }
+        }
+        let name = cluster.name(0);
+        cluster.move_slot(&name, 1);
+        take(&redlock, &name).release().unwrap();
+        let moving = cluster.begin_to_move(&name, 2);
+        let lock = take(&redlock, &name);
+        assert_eq!(cluster.nodes_with(&name), [2], "{args:?}");
+        moving.end();
+        lock.release().unwrap();
+        cluster.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_user_who_may_not_ask_for_the_map_is_refused_for_good() {
+    let cluster = Cluster::masters(3);
+    for node in &cluster.nodes {
+        let user = "ACL SETUSER u on >secret ~* &* +@all -cluster";
+        node.command(&user.split(' ').collect::<Vec<_>>());
+    }
+    let redlock = unguarded(&cluster.url_for("u:secret@", 0..3));
+    let began = Instant::now();
+    let errors = unavailable(redlock.acquire("a", TTL));
+    let text = errors.to_string();
+    assert!(errors.is_permanent() && text.contains("NOPERM"), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+    assert!(began.elapsed() < PROMPT, "{:?}", began.elapsed());
+}
+
+/// Two masters that each take the other one for the slot's.
+#[test]
+fn a_slot_that_each_master_gives_to_the_other_costs_no_more_than_the_time_of_an_attempt() {
+    let cluster = Cluster::masters(3);
+    let redlock = cluster.client_with(options().connect_timeout(2 * S));
+    let name = cluster.name(0);
+    redlock.acquire(&name, TTL).unwrap().release().unwrap();
+    cluster.gives_away(&name, 0, 1);
+    let began = Instant::now();
+    let errors = unavailable(redlock.try_acquire(&name, TTL));
+    assert!(!errors.is_permanent(), "{errors}");
+    assert!(began.elapsed() < 3 * S, "{:?}", began.elapsed());
+    cluster.gives_away(&name, 1, 1);
+    redlock.acquire(&name, TTL).unwrap().release().unwrap();
+    cluster.nothing_is_left();
+}
+
+#[test]
+fn an_observer_is_told_which_server_of_a_cluster_is_away() {
+    let mut cluster = Cluster::masters(3);
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let quick = options().connect_timeout(2 * S);
+    let redlock = cluster.client_with(quick).with_observer(move |event| {
+        let what = match event {
+            Event::NodeAway { node, address, .. } => ("away", *node, (*address).to_owned()),
+            Event::NodeBack { node, address, .. } => ("back", *node, (*address).to_owned()),
+            _ => return,
+        };
+        tell.lock().unwrap().push(what);
+    });
+    for name in three(&cluster) {
+        redlock.acquire(&name, TTL).unwrap().release().unwrap();
+    }
+    cluster.nodes[1].kill();
+    let name = cluster.name(1);
+    unavailable(redlock.acquire_within(&name, TTL, S));
+    let port = format!("127.0.0.1:{}", cluster.nodes[1].port());
+    let has = |what: &str| {
+        let told = told.lock().unwrap();
+        let mut told = told.iter();
+        told.any(|(word, node, address)| (*word, *node) == (what, 0) && address.ends_with(&port))
+    };
+    eventually("it is told", || has("away"));
+    cluster.nodes[1].restart();
+    drop(redlock.acquire_within(&name, TTL, TTL).unwrap());
+    eventually("it is told", || has("back"));
+}
+
+/// Nothing is said of the locks of a shard that does not answer.
+#[test]
+fn a_list_of_a_cluster_is_incomplete_without_a_master() {
+    let mut cluster = Cluster::masters(3);
+    let redlock = cluster.client_with(options().connect_timeout(2 * S));
+    let lock = take(&redlock, &cluster.name(0));
+    assert!(redlock.list(None).unwrap().has_majority());
+    cluster.nodes[1].kill();
+    match redlock.list(None) {
+        Ok(listing) => assert!(!listing.has_majority() && listing.failed().count() == 1),
+        Err(error) => assert!(matches!(error, Error::Unavailable(_)), "{error}"),
+    }
+    drop(lock);
 }
 
 /// A promotion may lose locks, so there is a guard unless it is switched off.

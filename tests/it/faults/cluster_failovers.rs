@@ -266,6 +266,39 @@ fn fencing_tokens_grow_over_a_failover_of_their_shard() {
     }
 }
 
+/// Clients have to wait, for less than a second.
+#[test]
+fn no_call_fails_over_failovers_by_hand() {
+    let cluster = Cluster::start();
+    let redlock = patient(&cluster);
+    let name = cluster.name(0);
+    let (over, taken) = (AtomicBool::new(false), AtomicUsize::new(0));
+    scope(|scope| {
+        let _ends = OnDrop(&over);
+        for number in 0..3 {
+            let (redlock, over, taken) = (&redlock, &over, &taken);
+            let name = format!("{{{name}}}:{}", number % 2);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let lock = redlock.acquire(&name, TTL).unwrap();
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    // It may be refused, and is then repeated.
+                    drop(lock);
+                }
+            });
+        }
+        for replica in [3, 0, 3] {
+            let before = taken.load(Ordering::Relaxed);
+            eventually("locks are taken", || {
+                taken.load(Ordering::Relaxed) > before + 20
+            });
+            cluster.fail_over(replica);
+            cluster.agree();
+        }
+    });
+    cluster.nothing_is_left();
+}
+
 // ---- waiters
 
 /// It subscribes to the new master, where its place in the queue has been replicated.

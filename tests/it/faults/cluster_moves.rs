@@ -266,6 +266,54 @@ fn no_call_fails_while_slots_move_under_load() {
     cluster.nothing_is_left();
 }
 
+/// However its slots were spread before.
+#[test]
+fn each_master_has_one_connection_after_many_moves() {
+    let cluster = Cluster::masters(3);
+    let redlock = warm(&cluster);
+    let names: Vec<String> = (0..3)
+        .flat_map(|master| cluster.names(master).take(4))
+        .collect();
+    for _ in 0..2 {
+        for name in &names {
+            moves_on(&cluster, name);
+            take(&redlock, name).release().unwrap();
+        }
+    }
+    for name in &names {
+        take(&redlock, name).release().unwrap();
+    }
+    for node in 0..3 {
+        eventually("one connection to each master", || {
+            cluster.connections(node) == (1, 0)
+        });
+    }
+    assert!(redlock.connect().unwrap().is_none());
+    cluster.nothing_is_left();
+}
+
+/// The map is made anew beside the work: a client that is asked for one name after the other is told of each once.
+#[test]
+fn a_client_learns_the_map_from_one_slot_that_has_moved() {
+    let cluster = Cluster::masters(3);
+    let redlock = warm(&cluster);
+    let names: Vec<String> = cluster.names(0).take(20).collect();
+    for name in &names {
+        take(&redlock, name).release().unwrap();
+    }
+    for name in &names {
+        cluster.move_slot(name, 1);
+    }
+    take(&redlock, &names[0]).release().unwrap();
+    std::thread::sleep(S);
+    let refused = |node: usize| cluster.nodes[node].info("errorstats", "errorstat_MOVED");
+    let before = refused(0);
+    for name in &names[1..] {
+        take(&redlock, name).release().unwrap();
+    }
+    assert_eq!(refused(0), before);
+}
+
 // ---- a slot on its way
 
 /// Its key is at neither master: it is asked for at the other one.

@@ -481,3 +481,43 @@ fn a_child_asks_for_credentials_by_itself() {
         take(&redlock, "a").release().unwrap();
     });
 }
+
+/// With connections and maps of its own, and whatever a thread of the parent holds at the moment of the fork.
+#[test]
+fn children_of_a_client_of_a_cluster_lock_in_all_its_shards() {
+    in_own_process(
+        "children_of_a_client_of_a_cluster_lock_in_all_its_shards",
+        || {
+            let cluster = clusters::Cluster::masters(3);
+            let redlock = cluster.client();
+            let names: Vec<String> = (0..3).map(|master| cluster.name(master)).collect();
+            let held = take(&redlock, &names[0]);
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let _ends = OnDrop(&over);
+                for name in &names[1..] {
+                    let (redlock, over) = (&redlock, &over);
+                    scope.spawn(move || {
+                        while !over.load(Ordering::Relaxed) {
+                            redlock.acquire(name, TTL).unwrap().release().unwrap();
+                        }
+                    });
+                }
+                for fork in 0..10 {
+                    let (clone, names, held) = (redlock.clone(), &names, &held);
+                    let child = forked(move || {
+                        assert!(!held.is_valid());
+                        assert!(clone.try_acquire(&names[0], TTL).unwrap().is_none());
+                        for name in &names[1..] {
+                            clone.acquire(name, TTL).unwrap().release().unwrap();
+                        }
+                    });
+                    assert_well(child, &format!("fork {fork}"));
+                }
+            });
+            assert!(held.is_valid());
+            held.release().unwrap();
+            cluster.nothing_is_left();
+        },
+    );
+}

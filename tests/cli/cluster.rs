@@ -1,0 +1,108 @@
+//! The command on a Redis Cluster.
+
+use crate::operations::{command, run};
+use crate::support;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use support::clusters::Cluster;
+use support::*;
+
+const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
+
+fn json_of(nodes: &str, arguments: &[&str]) -> (i32, Value) {
+    let (code, out, err) = run(&mut command(nodes, arguments));
+    let json = serde_json::from_str(&out);
+    (
+        code,
+        json.unwrap_or_else(|_| panic!("{arguments:?}: {out}{err}")),
+    )
+}
+
+/// Severity and code of what is found, but for notes, and for an answer that a busy machine delayed.
+fn found(report: &Value) -> Vec<String> {
+    let all = report["findings"].as_array().unwrap();
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    let mut found: Vec<String> = all
+        .iter()
+        .map(|finding| text(finding, "severity") + " " + &text(finding, "code"))
+        .collect();
+    found.retain(|one| !one.starts_with("note") && one != "warning latency");
+    found
+}
+
+#[test]
+fn names_of_all_shards_are_locked_shown_and_released() {
+    let cluster = Cluster::masters(3);
+    let url = cluster.url();
+    let mut locks = Vec::new();
+    let redlock = cluster.client();
+    for master in 0..3 {
+        let name = cluster.name(master);
+        let inspect = [REDLOCK, "inspect", "--json", &name];
+        let held = [&["run", "--restart-guard", "0", &name], &inspect[..]].concat();
+        let (code, shown) = json_of(&url, &held);
+        assert_eq!(
+            (code, &shown["state"]),
+            (0, &Value::from("held")),
+            "{shown}"
+        );
+        let address = shown["nodes"][0]["address"].as_str().unwrap();
+        let port = cluster.nodes[master].port();
+        assert!(address.ends_with(&format!("127.0.0.1:{port}")), "{shown}");
+        assert!(cluster.keys().is_empty());
+        locks.push(take(&redlock, &name));
+    }
+    let (code, listed) = json_of(&url, &["list", "--json"]);
+    assert_eq!(code, 0, "{listed}");
+    let names = listed["locks"].as_array().unwrap().iter();
+    let names: BTreeSet<&str> = names.map(|lock| lock["name"].as_str().unwrap()).collect();
+    let expected: Vec<String> = (0..3).map(|master| cluster.name(master)).collect();
+    assert_eq!(names, expected.iter().map(String::as_str).collect());
+    for name in &expected {
+        let (code, out, err) = run(&mut command(&url, &["release", "--force", "--yes", name]));
+        assert_eq!(code, 0, "{out}{err}");
+    }
+    assert!(cluster.keys().is_empty());
+    drop(locks);
+}
+
+#[test]
+fn doctor_examines_all_masters_of_a_cluster() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let (code, report) = json_of(&url, &["doctor", "--json", "--restart-guard", "0"]);
+    assert_eq!(code, 0, "{report}");
+    let faults = found(&report)
+        .into_iter()
+        .filter(|one| one.starts_with("fault"));
+    assert_eq!(faults.count(), 0, "{report}");
+    // By default a server that was just started gives no votes.
+    let (code, report) = json_of(&url, &["doctor", "--json"]);
+    assert_eq!(code, 1, "{report}");
+    assert!(found(&report).contains(&"fault uptime".into()), "{report}");
+    cluster.nodes[2].command(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    cluster.nodes[2].command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let (code, report) = json_of(&url, &["doctor", "--json", "--restart-guard", "0"]);
+    assert_eq!(code, 1, "{report}");
+    assert!(
+        found(&report).contains(&"fault eviction".into()),
+        "{report}"
+    );
+    let port = cluster.nodes[2].port().to_string();
+    assert!(report.to_string().contains(&port), "{report}");
+}
+
+#[test]
+fn a_node_of_a_cluster_behind_a_plain_url_is_shown_what_to_write() {
+    let cluster = Cluster::masters(2);
+    let name = cluster.name(1);
+    let url = cluster.nodes[0].url();
+    let (code, out, err) = run(&mut command(&url, &["run", "--wait", "30s", &name, "true"]));
+    assert_ne!(code, 0);
+    assert!(err.contains("redis+cluster://"), "{out}{err}");
+    let (code, out, err) = run(&mut command(&url, &["doctor"]));
+    assert_eq!(code, 1, "{out}{err}");
+    assert!(out.contains("redis+cluster://"), "{out}{err}");
+}
