@@ -149,3 +149,43 @@ fn one_master_may_have_all_slots() {
     assert_eq!(set(&cluster, 0, "a"), "OK");
     assert_eq!(cluster.master_of("b"), 0);
 }
+
+/// What a script on a lock and the keys beside it is told in the middle of a move.
+#[test]
+fn keys_that_are_not_there_are_asked_for_at_the_other_master_and_several_are_refused_there() {
+    let cluster = Cluster::masters(2);
+    let name = cluster.name(0);
+    let keys = [&*name, &beside(&name, "w"), &beside(&name, "wt")];
+    let script = "return redis.call('EXISTS', KEYS[1])";
+    let eval = |node: usize, count: usize| {
+        let client = redis::Client::open(cluster.nodes[node].unix_url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        redis::cmd("ASKING").query::<()>(&mut connection).unwrap();
+        let mut command = redis::cmd("EVAL");
+        command.arg(script).arg(count).arg(&keys[..count]);
+        let said: redis::RedisResult<redis::Value> = command.query(&mut connection);
+        match said {
+            Ok(_) => "served",
+            Err(error) => match error.code() {
+                Some("ASK") => "asked",
+                Some("TRYAGAIN") => "refused",
+                other => panic!("{other:?}: {error}"),
+            },
+        }
+    };
+    let both = |count: usize| [eval(0, count), eval(1, count)];
+    let moving = cluster.begin_to_move(&name, 1);
+    assert_eq!(both(1), ["asked", "served"]);
+    assert_eq!(both(3), ["asked", "refused"]);
+    moving.give_up();
+    assert_eq!(set(&cluster, 0, &name), "OK");
+    let moving = cluster.begin_to_move(&name, 1);
+    assert_eq!(both(1), ["served", "served"]);
+    // Only one of three is there, though no other was ever made.
+    assert_eq!(both(3), ["refused", "refused"]);
+    moving.key(&name);
+    assert_eq!(both(1), ["asked", "served"]);
+    assert_eq!(both(3), ["asked", "refused"]);
+    moving.end();
+    assert_eq!(eval(1, 3), "served");
+}
