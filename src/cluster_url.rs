@@ -213,6 +213,7 @@ mod tests {
                 "redis+cluster://u:hunter2@h1,u:hunter2@h2",
                 "write redis+cluster://user:password@host,host",
             ),
+            ("redis+cluster://h?node", "6379?node=host:6379"),
             ("redis+cluster://h?hunter2", "not known: node=host:port is"),
             ("redis+cluster://h?pass=hunter2", "a parameter that is not"),
             ("redis+cluster://u:hun@ter2@h", "%40 for @"),

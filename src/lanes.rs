@@ -1,5 +1,6 @@
 //! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::clock;
@@ -11,22 +12,23 @@ use crate::net::driver::Driver;
 use crate::net::route::Route;
 use crate::options::Options;
 use crate::protocol::quorum::spare;
-use crate::protocol::slots::{Endpoint, SLOTS, slot};
+use crate::protocol::slots::{self, Endpoint, slot};
 use crate::sync::lock;
 
 pub(crate) struct Lanes {
     /// With the nodes as they were given. It connects to none of them.
     base: Arc<Shared>,
     options: Options,
-    lanes: Mutex<Vec<Lane>>,
+    /// Each leads to the masters of one shard of each Cluster.
+    lanes: Mutex<Vec<Arc<Shared>>>,
     own: Weak<Lanes>,
+    /// How often the maps had changed when lanes of no use were last looked for.
+    changes: AtomicU64,
 }
 
-/// What leads to the masters of one shard of each Cluster.
-struct Lane {
-    /// One of their slots. Where that is, the lane is.
-    slot: u16,
-    shared: Arc<Shared>,
+fn has(lane: &Shared, slot: u16) -> bool {
+    let mut places = lane.driver.nodes().places().iter();
+    places.all(|place| place.has(slot))
 }
 
 impl Lanes {
@@ -39,6 +41,7 @@ impl Lanes {
                 options: options.clone(),
                 lanes: Mutex::default(),
                 own: own.clone(),
+                changes: AtomicU64::new(0),
             })
         })
     }
@@ -51,25 +54,42 @@ impl Lanes {
     /// What leads to the servers that have this slot.
     pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
         let until = clock::instant() + self.base.driver.nodes().connect_timeout;
+        let mut changes = 0;
         for cluster in self.clusters() {
-            // Otherwise each slot would have connections of its own.
             cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
+            changes += cluster.changes();
         }
-        let together =
-            |lane: &&Lane| (self.clusters()).all(|cluster| cluster.has_together(lane.slot, slot));
+        if self.changes.swap(changes, Ordering::Relaxed) != changes {
+            self.tidy();
+        }
         let mut lanes = lock(&self.lanes);
-        if let Some(lane) = lanes.iter().find(together) {
-            return lane.shared.clone();
+        if let Some(lane) = lanes.iter().find(|lane| has(lane, slot)) {
+            return lane.clone();
         }
         let nodes = self.base.driver.nodes();
         let route: Weak<dyn Route> = self.own.clone();
-        let shared = Arc::new(Shared::new(nodes.of_slot(slot, &self.options, route)));
-        let lane = Lane {
-            slot,
-            shared: shared.clone(),
+        let lane = Arc::new(Shared::new(nodes.of_slot(slot, &self.options, route)));
+        lanes.push(lane.clone());
+        lane
+    }
+
+    /// Ends lanes that no lock and no call uses, where their slots have moved and others lead to the same servers.
+    fn tidy(&self) {
+        let slots = self.slots();
+        let mut lanes = lock(&self.lanes);
+        let mut seen = Vec::new();
+        let is_used = |lane: &Arc<Shared>| {
+            let slot = slots.iter().find(|slot| has(lane, **slot));
+            let first = slot.is_some_and(|slot| !seen.contains(slot));
+            seen.extend(slot);
+            first || Arc::strong_count(lane) > 1
         };
-        lanes.push(lane);
-        shared
+        let all = std::mem::take(&mut *lanes).into_iter();
+        let (used, ended): (Vec<_>, Vec<_>) = all.partition(is_used);
+        *lanes = used;
+        drop(lanes);
+        // That takes its time.
+        drop(ended);
     }
 
     /// What leads to the servers that have this resource.
@@ -96,8 +116,7 @@ impl Lanes {
         let places = self.base.driver.nodes().places().iter().enumerate();
         let unserved = places.filter_map(|(node, place)| {
             let missing = place.cluster()?.map()?.missing();
-            let text =
-                format!("{missing} of its {SLOTS} slots have no server: look at CLUSTER INFO");
+            let text = slots::unserved(missing);
             (missing > 0).then(|| NodeError {
                 node,
                 address: place.shown(),

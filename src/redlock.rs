@@ -509,7 +509,7 @@ impl Redlock {
             return Ok(());
         }
         Err(Error::config(
-            "a Redis Cluster has these names in different slots: give them a common tag, as in {shop}:a and {shop}:b"
+            "a Redis Cluster has these names in different slots: give them a common {tag}, as in {shop}:a and {shop}:b"
                 .to_owned(),
         ))
     }

@@ -38,6 +38,10 @@ fn set(parts: &Parts<'_>) -> Result<NodeAddress, String> {
     let settings = login(&parameters.user, &parameters.password);
     let sentinels = parts.hosts(&parameters.hosts, &settings)?;
     let (name, database) = name_and_database(parts, parameters.name)?;
+    // A `/` of a password has ended the host, and its `@` was encoded.
+    if name.contains(['@', '＠']) {
+        return Err(url::ENCODED.into());
+    }
     let servers = parts.login()?.set_db(database);
     let Some(first) = sentinels.first() else {
         return Err(parts.no_host());
@@ -266,7 +270,9 @@ mod tests {
             ("redis+sentinel://u:hun/ter2@h/m", "%2F for /"),
             ("redis+sentinel://u:hun#ter2@h/m", "%23 for #"),
             ("redis+sentinel://u:hunter2%@h/m", "%25 for %"),
+            ("redis+sentinel://hun/ter2%40h", "%40 for @"),
             ("redis+sentinel://h,,h2/m", "a comma without a host"),
+            ("redis+sentinel://h/m?node=", "/NAME?node=host:26379"),
             ("redis+sentinel://h,/m", "a comma without a host"),
             ("redis+sentinel://h:99999/m", "not a number up to 65535"),
             ("redis+sentinel://u:hunter2/m", "not a number up to 65535"),

@@ -148,6 +148,12 @@ impl<'a> Parts<'a> {
         if self.hosts.is_empty() {
             return Err(self.no_host());
         }
+        if more.iter().any(String::is_empty) {
+            let (right, port) = (self.right_form(), self.scheme.port);
+            return Err(format!(
+                "its parameter node has no host: write {right}?node=host:{port}"
+            ));
+        }
         let hosts = self.hosts.split(',').chain(more.iter().map(String::as_str));
         let count = hosts.clone().count();
         if count > MAX_HOSTS {
@@ -255,4 +261,67 @@ pub(crate) fn decoded(text: &str) -> Result<String, String> {
         }
     }
     String::from_utf8(bytes).map_err(|_| url::ENCODED.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::into_node::IntoNode;
+
+    #[test]
+    fn no_password_is_shown_wherever_it_stands() {
+        let passwords = [
+            "hunter2",
+            "hun@ter2",
+            "hun/ter2",
+            "hun:ter2",
+            "hun?ter2",
+            "hun#ter2",
+            "hun,ter2",
+            "hun ter2",
+            "hun=ter2",
+            "hun&ter2",
+            "hun%ter2",
+            "hun\nter2",
+            "[hunter2]",
+            "hun://ter2",
+            "hünter2",
+            "@hunter2@",
+        ];
+        let places = [
+            "u:{}@h,h2/1",
+            ":{}@h:99999/1",
+            "{}@h,/1",
+            "u:{}@/1",
+            "u:{}@h1,u:{}@h2/1",
+            "u:{}@h/x/{}",
+            "u:{}@::1/1",
+            "u:{}@h,redis://u:{}@h2",
+            "u:{}@h/1?node=:",
+            "u:{}@h/1?{}",
+            "u:{}@h/1?pass={}&node=h",
+            "h/1?pass={}",
+            "h/1?pass=1&token={}#{}",
+        ];
+        for password in passwords {
+            for place in places.map(|place| place.replace("{}", password)) {
+                for url in [
+                    place.replace('@', "%40"),
+                    place.replace(':', "%3A").replace('@', "%40"),
+                    place.replace(':', "：").replace('@', "＠"),
+                    place,
+                ] {
+                    for scheme in ["redis+sentinel", "valkey-cluster", "rediss+cluster"] {
+                        let url = format!("{scheme}://{url}");
+                        let seen = match url.as_str().into_node() {
+                            Ok(node) => format!("{node} {node:?}"),
+                            Err(error) => error.to_string(),
+                        };
+                        for part in ["hun", "ter2", "hün"] {
+                            assert!(!seen.contains(part), "{url}: {seen}");
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! A Redis Cluster: which of its servers has which slots, as they say.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub(crate) struct Cluster {
     pub(crate) trust: Trust,
     pub(crate) credentials: Option<Ask>,
     known: Mutex<Known>,
+    /// The map was asked for.
+    looked_up: Mutex<bool>,
     /// The threads that ask a server.
     asking: AtomicUsize,
 }
@@ -42,6 +44,8 @@ struct Known {
     map: Option<Arc<Map>>,
     /// When the server was asked that has said so.
     asked: Option<Instant>,
+    /// How often it has changed.
+    changes: u64,
     /// The server that is asked first the next time.
     turn: usize,
 }
@@ -59,6 +63,7 @@ impl Cluster {
             trust: trust.clone(),
             credentials,
             known: Mutex::default(),
+            looked_up: Mutex::default(),
             asking: AtomicUsize::new(0),
         }
     }
@@ -67,11 +72,32 @@ impl Cluster {
         lock(&self.known).map.clone()
     }
 
+    /// How often the map has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        lock(&self.known).changes
+    }
+
     /// Whether a server is known to have both slots.
     pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
-        let map = self.map();
-        let masters = map.map(|map| (map.master(one).cloned(), map.master(two).cloned()));
-        one == two || masters.is_some_and(|(one, two)| one.is_some() && one == two)
+        let both = |map: Arc<Map>| map.master(one).is_some() && map.master(one) == map.master(two);
+        one == two || self.map().is_some_and(both)
+    }
+
+    /// Puts another slot of the server at this address in place of one that it may have lost. False: it has none.
+    pub(crate) fn stay(&self, slot: &AtomicU16, address: &str) -> bool {
+        let map = self.map().unwrap_or_default();
+        let is_its = |slot: &u16| {
+            let master = map.master(*slot);
+            master.is_some_and(|master| text::address(&self.addr(master)) == address)
+        };
+        let other = match is_its(&slot.load(Ordering::Relaxed)) {
+            true => return true,
+            false => map.shards().find(is_its),
+        };
+        if let Some(other) = other {
+            slot.store(other, Ordering::Relaxed);
+        }
+        other.is_some()
     }
 
     /// A server has said that this one has the slot now.
@@ -82,6 +108,7 @@ impl Cluster {
         let mut known = lock(&self.known);
         if let Some(map) = &mut known.map {
             Arc::make_mut(map).moved(slot, to);
+            known.changes += 1;
             // What was asked before knows nothing of it.
             known.asked = Some(clock::instant());
         }
@@ -169,13 +196,16 @@ impl Cluster {
     fn learn(&self, map: Map, asked: Instant) {
         let mut known = lock(&self.known);
         if known.asked.is_none_or(|before| asked > before) {
+            known.changes += u64::from(known.map.as_deref() != Some(&map));
             (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
         }
     }
 
-    /// The map is asked for, unless it is known.
+    /// The first time the map is asked for. From then on those ask that connect.
     pub(crate) fn look_up(self: &Arc<Self>, slot: u16, time: Duration) {
-        if self.map().is_none() {
+        // The others wait for it: otherwise each slot would have connections of its own.
+        let mut looked_up = lock(&self.looked_up);
+        if !std::mem::replace(&mut *looked_up, true) {
             drop(self.ask_all(slot, None, time));
         }
     }
@@ -212,15 +242,14 @@ impl Cluster {
             let text = format!("the {given} does not serve that slot: look at CLUSTER INFO");
             return Cause::NoMaster(text, false);
         };
-        let is_final = failed.iter().all(|cause| cause.is_final()) && failed.len() == unknown.len();
+        let is_final = |cause: &&Cause| cause.is_final() || is_no_cluster(cause);
+        let is_final = failed.iter().all(|cause| is_final(cause)) && failed.len() == unknown.len();
         let why = match cause {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
-            Cause::Refused(text) if text.contains("cluster support disabled") => {
-                format!(
-                    "{} (that is no Redis Cluster: write redis://host:port)",
-                    cause.without_advice()
-                )
-            }
+            cause if is_no_cluster(cause) => format!(
+                "{} (that is no Redis Cluster: write redis://host:port)",
+                cause.without_advice()
+            ),
             cause => cause.to_string(),
         };
         Cause::NoMaster(
@@ -228,6 +257,11 @@ impl Cluster {
             is_final,
         )
     }
+}
+
+/// The words of Redis and Valkey.
+fn is_no_cluster(cause: &Cause) -> bool {
+    matches!(cause, Cause::Refused(text) if text.contains("cluster support disabled"))
 }
 
 /// A thread that asks a server.

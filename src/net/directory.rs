@@ -1,7 +1,7 @@
 //! Where a node's master is: the only file that knows what a deployment is.
 
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub(crate) struct Directory {
 
 enum Source {
     Sentinels(Arc<Sentinels>),
-    /// Of the shard that has this slot.
-    Cluster(Arc<Cluster>, u16),
+    /// Of the shard that has this slot. When that is moved to another one, it is another slot of the shard.
+    Cluster(Arc<Cluster>, AtomicU16),
 }
 
 impl Place {
@@ -84,6 +84,17 @@ impl Place {
         }
     }
 
+    /// All its masters.
+    pub(crate) fn masters(&self, timeout: Duration) -> Vec<Place> {
+        let Place::Cluster(cluster) = self else {
+            return vec![self.clone()];
+        };
+        let said = cluster.ask_all(0, None, timeout);
+        let map = cluster.map().filter(|_| said.majority().is_some());
+        let slots = map.map_or_else(|| vec![0], |map| map.shards().collect());
+        slots.into_iter().map(|slot| self.of_slot(slot)).collect()
+    }
+
     pub(crate) fn cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
             Place::Cluster(cluster) => Some(cluster),
@@ -103,6 +114,14 @@ impl Place {
     /// Whether another server may take the master's place.
     pub(crate) fn is_set(&self) -> bool {
         !matches!(self, Place::Server(_))
+    }
+
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        match self {
+            Place::Master(directory) => matches!(directory.source, Source::Cluster(..)),
+            Place::Cluster(_) => true,
+            Place::Server(_) => false,
+        }
     }
 
     /// What may be shown of it: host and port, or path; of a set its name, and where its master was found last.
@@ -153,12 +172,25 @@ impl Place {
         }
     }
 
+    /// Whether this leads to the server that has the slot.
+    pub(crate) fn has(&self, slot: u16) -> bool {
+        match self {
+            Place::Master(directory) => match &directory.source {
+                Source::Cluster(cluster, own) => {
+                    cluster.has_together(own.load(Ordering::Relaxed), slot)
+                }
+                Source::Sentinels(_) => true,
+            },
+            Place::Server(_) | Place::Cluster(_) => true,
+        }
+    }
+
     /// What the master has said that does not have a key in this slot. From then on it is known where the slot is.
     pub(crate) fn elsewhere(&self, slot: u16, error: &str) -> Option<Elsewhere> {
         let Place::Master(directory) = self else {
             return None;
         };
-        let Source::Cluster(cluster, _) = &directory.source else {
+        let Source::Cluster(cluster, own) = &directory.source else {
             return None;
         };
         let shown = lock(&directory.shown).clone();
@@ -166,6 +198,10 @@ impl Place {
         let elsewhere = Elsewhere::of(error, asked.trim_matches(['[', ']']))?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, to.clone());
+            // It stays with the other slots.
+            if own.load(Ordering::Relaxed) == slot {
+                cluster.stay(own, &shown);
+            }
         }
         Some(elsewhere)
     }
@@ -178,7 +214,7 @@ impl Cluster {
             given: self.given.clone(),
             trust: self.trust.clone(),
             credentials: self.credentials.clone(),
-            source: Source::Cluster(self.clone(), slot),
+            source: Source::Cluster(self.clone(), AtomicU16::new(slot)),
             shown: Mutex::new(self.given.to_string().into()),
             warned: AtomicBool::new(false),
         }
@@ -241,6 +277,7 @@ impl Directory {
             return Connection::open(peer, timeout, purpose);
         };
         let mut own = None;
+        let slot = slot.load(Ordering::Relaxed);
         let purpose = match purpose {
             Purpose::GuardedLocks {
                 witness,
@@ -249,7 +286,7 @@ impl Directory {
             } => {
                 let map = cluster.map().unwrap_or_default();
                 Purpose::GuardedLocks {
-                    witness: own.insert(map.witness(*slot, witness)),
+                    witness: own.insert(map.witness(slot, witness)),
                     seasoned,
                     needed,
                 }
@@ -268,7 +305,9 @@ impl Directory {
     fn ask_all(&self, except: Option<&str>, time: Duration) -> Said {
         match &self.source {
             Source::Sentinels(sentinels) => sentinels.ask_all(time),
-            Source::Cluster(cluster, slot) => cluster.ask_all(*slot, except, time),
+            Source::Cluster(cluster, slot) => {
+                cluster.ask_all(slot.load(Ordering::Relaxed), except, time)
+            }
         }
     }
 
@@ -287,7 +326,12 @@ impl Directory {
         let said = self.ask_all(Some(address), CONFIRM);
         if let Some(named) = said.majority() {
             self.warned.store(false, Ordering::Relaxed);
-            return Some(match *self.at(&named.addr) == *address {
+            let still = match &self.source {
+                // It may have others.
+                Source::Cluster(cluster, slot) => cluster.stay(slot, address),
+                Source::Sentinels(_) => false,
+            };
+            return Some(match still || *self.at(&named.addr) == *address {
                 true => Ok(()),
                 false => Err(Cause::Moved(text::address(&named.addr))),
             });

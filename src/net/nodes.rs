@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use redis::ConnectionAddr;
+
 use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
@@ -29,9 +31,10 @@ use crate::protocol::means::Lack;
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::Answer;
 use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::slots::Endpoint;
 use crate::protocol::witness::WITNESS;
 use crate::sync::{lock, wait_until};
-use crate::text::human;
+use crate::text::{self, human};
 use crate::tls::Tls;
 
 /// The nodes, as the leader and the workers share them.
@@ -445,6 +448,16 @@ impl Nodes {
         let tries = state.core.connect_now();
         self.announce(&mut state);
         tries
+    }
+
+    /// A node's server has said that another one has its keys now, unless that one is connected already.
+    pub(crate) fn leave(&self, node: usize, to: &Endpoint) {
+        let to = text::address(&ConnectionAddr::Tcp(to.0.clone(), to.1));
+        let mut state = self.state();
+        if state.core.link(node) == Link::Connected && **state.core.address(node) != *to {
+            state.core.sever(node, Cause::Moved(to), clock::instant());
+            self.announce(&mut state);
+        }
     }
 
     /// The nodes are no longer needed.

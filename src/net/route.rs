@@ -7,6 +7,7 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::driver::Driver;
 use crate::protocol::operation::{Answer, Op, Outcome};
+use crate::protocol::queue::LockInfo;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::slots::{Elsewhere, Endpoint};
 
@@ -49,17 +50,23 @@ pub(crate) fn follow(
 ) -> Answer {
     let slot = route.slot(&op.key.resource);
     let until = clock::instant() + 2 * driver.nodes().node_timeout;
+    let enqueues = op.enqueues();
     for _ in 0..MAX_REDIRECTS {
         let said = said(&driver, slot, &answer);
         if said.is_empty() || clock::instant() >= until {
             break;
         }
-        (driver, op) = match next(route, &driver, op, &said, &answer) {
+        (driver, op) = match next(route, &driver, op.clone(), &said, &answer) {
             Next::Again(op) => (route.driver(slot), op.asking(false)),
             Next::At(driver, op) => (driver, op.asking(true)),
-            Next::End => return answer,
+            Next::End => break,
         };
         answer = driver.run_here(op.clone());
+    }
+    if enqueues && !op.enqueues() {
+        // It has entered no queue, and knows no holder.
+        let refused = answer.tally.refused.len();
+        answer.lock_infos.resize_with(refused, LockInfo::default);
     }
     answer
 }
@@ -100,25 +107,37 @@ fn next(
         return Next::End;
     }
     match elsewhere {
-        Elsewhere::Moved(_) => Next::Again(op),
+        Elsewhere::Moved(to) => {
+            let slot = route.slot(&op.key.resource);
+            if Arc::ptr_eq(&route.driver(slot), driver) {
+                driver.nodes().leave(*node, to);
+            }
+            Next::Again(op)
+        }
         Elsewhere::Asks(to) if alone => match route.driver_to(*node, to) {
             Some(driver) => Next::At(driver, op),
             None => Next::End,
         },
-        // One of the two has the lock's key, and that one alone is needed.
-        Elsewhere::Torn if release && op.action != Action::Release(Notify::None) => {
+        Elsewhere::Torn => {
             let asking = op.asking;
-            let op = Op {
-                action: Action::Release(Notify::None),
-                ..op
-            };
-            match asking {
-                true => Next::At(driver.clone(), op),
-                false => Next::Again(op),
+            match with_one_key(op) {
+                Some(op) if asking => Next::At(driver.clone(), op),
+                Some(op) => Next::Again(op),
+                None => Next::End,
             }
         }
-        Elsewhere::Asks(_) | Elsewhere::Torn => Next::End,
+        Elsewhere::Asks(_) => Next::End,
     }
+}
+
+/// The same with the lock's key alone, which one of the two servers has.
+fn with_one_key(op: Op) -> Option<Op> {
+    let action = match op.action {
+        Action::Release(notify) if notify != Notify::None => Action::Release(Notify::None),
+        Action::AcquireOrEnqueue(ttl, _) => Action::Acquire(ttl),
+        _ => return None,
+    };
+    op.key.kind.is_plain().then_some(Op { action, ..op })
 }
 
 /// Another thread sends releases on. It ends when they are answered.

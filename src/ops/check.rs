@@ -7,14 +7,14 @@ use redis::ConnectionAddr;
 use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::lockable::Lockable;
-use crate::net::directory;
+use crate::net::directory::Place;
 use crate::ops::findings::{
-    Facts, Finding, Needs, Place, Probe, Rules, Said, Severity, judge, median,
+    self, Facts, Finding, Needs, Probe, Rules, Said, Severity, judge, median,
 };
 use crate::ops::query::Query;
 use crate::ops::set::remarks;
 use crate::prefix::Prefix;
-use crate::protocol::companions::Companion;
+use crate::protocol::companions::{self, Companion};
 use crate::protocol::guard::DEFAULT_TTL;
 use crate::protocol::kind::Kind;
 use crate::protocol::means::Means;
@@ -24,6 +24,7 @@ use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::scripts::TRIAL;
 use crate::protocol::server_error::refuses_companions;
 use crate::protocol::server_info::ServerInfo;
+use crate::protocol::slots;
 use crate::protocol::vote::Vote;
 use crate::protocol::witness::{self, WITNESS};
 use crate::redlock::{Redlock, checked};
@@ -96,21 +97,77 @@ impl Redlock {
     }
 
     fn check_kind(&self, probe: &Arc<[u8]>, kind: Kind) -> Result<Report, Error> {
-        let key = Key::new(probe.clone(), Token::random()?, None).of_kind(kind);
-        let key = key.sent_to(NodeSet::ALL);
         let guard = self.options().max_ttl();
         let ttl = Ttl::new(guard.map_or(PROBE_TTL, |guard| guard.min(PROBE_TTL)))?;
-        let (connect_timeout, node_timeout) = self.timeouts();
+        let (_, node_timeout) = self.timeouts();
+        let mut report = Report {
+            findings: Vec::new(),
+            shards: Vec::new(),
+            probe: self.options().prefix.key(probe).to_vec(),
+            prefix: self.options().prefix.clone(),
+            node_timeout,
+            guard,
+        };
+        for (places, probe) in self.shards(probe) {
+            let key = Key::new(probe, Token::random()?, None).of_kind(kind.clone());
+            report
+                .shards
+                .push(self.facts(&places, key.sent_to(NodeSet::ALL), ttl));
+        }
+        self.unserved(&mut report);
+        report.judge(None);
+        Ok(report)
+    }
+
+    /// Where locks are: on the nodes; in a Redis Cluster on each shard. And what is locked there for a try.
+    fn shards(&self, probe: &Arc<[u8]>) -> Vec<(Vec<Place>, Arc<[u8]>)> {
+        let (connect_timeout, _) = self.timeouts();
+        let prefix = &self.options().prefix;
+        let slot = |name: &[u8]| slots::slot(&prefix.key(name));
+        let at = |slot| -> Vec<Place> {
+            let places = self.places().iter();
+            places.map(|place| place.of_slot(slot)).collect()
+        };
+        let clusters = self.places().iter().filter_map(Place::cluster);
+        let mut found: Vec<u16> = Vec::new();
+        for cluster in clusters {
+            drop(cluster.ask_all(0, None, connect_timeout));
+            found.extend(cluster.map().iter().flat_map(|map| map.shards()));
+        }
+        let own = slot(probe);
+        let mut shards = vec![(at(own), probe.clone())];
+        // All names with this prefix or this tag are in one slot.
+        if companions::tag(&prefix.key(probe)).is_some() {
+            return shards;
+        }
+        for one in found {
+            if shards.iter().any(|(places, _)| have(places, one)) {
+                continue;
+            }
+            let places = at(one);
+            if let Some(name) = name_in(&places, probe, prefix) {
+                shards.push((places, name.into()));
+            }
+        }
+        shards
+    }
+
+    /// What the nodes of a shard say.
+    fn facts(&self, places: &[Place], key: Key, ttl: Ttl) -> Vec<NodeFacts> {
+        let (connect_timeout, _) = self.timeouts();
         let prefix = self.options().prefix.clone();
         let default = self.options().restart_guard.is_none();
-        let default = default && self.places().iter().any(directory::Place::is_set);
+        let default = default && places.iter().any(Place::is_set);
         let default_guard = default.then_some(DEFAULT_TTL);
-        let guarded = guard.or(default_guard).is_some();
-        let answers = self.query(QUESTIONS, move |query| {
-            ask(query, guarded, (&key, &prefix), ttl)
+        let guarded = self.options().max_ttl().or(default_guard).is_some();
+        let in_cluster = places.iter().any(Place::is_in_cluster);
+        let tagged = in_cluster.then(|| name_in(places, WITNESS, &prefix));
+        let witness = tagged.flatten().unwrap_or_else(|| WITNESS.to_vec());
+        let answers = self.query(places, QUESTIONS, move |query| {
+            let witness = guarded.then_some(&witness[..]);
+            ask(query, witness, (&key, &prefix), ttl)
         });
-        let nodes = self.places().iter().zip(answers);
-        let facts = nodes.map(|(place, said)| {
+        let nodes = places.iter().zip(answers).map(|(place, said)| {
             let mut facts = facts(place, said);
             if let Some(sentinels) = place.describe(connect_timeout) {
                 let said = facts.said.as_ref().ok();
@@ -120,27 +177,38 @@ impl Redlock {
                     info,
                     said.map(|said| said.needs).unwrap_or_default(),
                 );
-                facts.default_guard = default_guard;
             }
-            facts
+            facts.default_guard = default_guard.filter(|_| place.is_set());
+            facts.in_cluster = place.is_in_cluster();
+            NodeFacts(facts)
         });
-        let facts: Vec<Facts> = facts.collect();
-        let rules = Rules {
-            probe: &self.options().prefix.key(probe),
-            prefix: self.options().prefix.as_str(),
-            node_timeout,
-            guard,
-            max_ttl: None,
-        };
-        Ok(Report {
-            findings: judge(&facts, rules),
-            nodes: facts.into_iter().map(NodeFacts).collect(),
-            probe: rules.probe.to_vec(),
-            prefix: self.options().prefix.clone(),
-            node_timeout,
-            guard,
-        })
+        nodes.collect()
     }
+
+    /// Slots of a Redis Cluster that no server has.
+    fn unserved(&self, report: &mut Report) {
+        let Some(shard) = report.shards.first_mut() else {
+            return;
+        };
+        for (place, facts) in self.places().iter().zip(shard) {
+            let map = place.cluster().and_then(|cluster| cluster.map());
+            let missing = map.map_or(0, |map| map.missing());
+            if missing > 0 {
+                let text = slots::unserved(missing);
+                facts.0.remarks.push((Severity::Fault, "cluster", text));
+            }
+        }
+    }
+}
+
+/// A name that begins with this one, in a slot that these nodes have.
+fn name_in(places: &[Place], name: &[u8], prefix: &Prefix) -> Option<Vec<u8>> {
+    let mut names = (0..slots::MOST_TAGS).map(|n| slots::tagged(name, n));
+    names.find(|name| have(places, slots::slot(&prefix.key(name))))
+}
+
+fn have(places: &[Place], slot: u16) -> bool {
+    places.iter().all(|place| place.has(slot))
 }
 
 impl Lockable {
@@ -156,7 +224,7 @@ impl Lockable {
     }
 }
 
-fn facts(node: &directory::Place, said: Result<Said, Cause>) -> Facts {
+fn facts(node: &Place, said: Result<Said, Cause>) -> Facts {
     let given = node.given();
     let info = given.info();
     let (plain, insecure) = match info.addr() {
@@ -165,11 +233,13 @@ fn facts(node: &directory::Place, said: Result<Said, Cause>) -> Facts {
     };
     let place = match info.addr() {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => None,
-        _ => Some(Place::ThisMachine),
+        _ => Some(findings::Place::ThisMachine),
     };
     let said = said.map(|said| {
         let place = match place.unwrap_or(said.place) {
-            Place::Ip(ip) if ip.to_canonical().is_loopback() => Place::ThisMachine,
+            findings::Place::Ip(ip) if ip.to_canonical().is_loopback() => {
+                findings::Place::ThisMachine
+            }
             place => place,
         };
         Said { place, ..said }
@@ -180,6 +250,7 @@ fn facts(node: &directory::Place, said: Result<Said, Cause>) -> Facts {
         plain_password: plain && info.redis_settings().password().is_some(),
         insecure,
         default_guard: None,
+        in_cluster: false,
         remarks: Vec::new(),
     }
 }
@@ -187,7 +258,7 @@ fn facts(node: &directory::Place, said: Result<Said, Cause>) -> Facts {
 /// Asks a node for everything that the rules need.
 fn ask(
     query: &mut Query,
-    guarded: bool,
+    witness: Option<&[u8]>,
     (key, prefix): (&Key, &Prefix),
     ttl: Ttl,
 ) -> Result<Said, Cause> {
@@ -199,15 +270,17 @@ fn ask(
     }
     let [info, config, replicas, lag] = query.ask(&bytes)?;
     // Nothing else needs the witness.
-    let witness = match guarded {
-        true => try_witness(query, &prefix.key(WITNESS))?,
-        false => None,
+    let witness = match witness {
+        Some(witness) => try_witness(query, &prefix.key(witness))?,
+        None => None,
     };
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = clock_offset(query)?;
     Ok(Said {
-        place: query.ip().map_or(Place::Unknown, Place::Ip),
+        place: query
+            .ip()
+            .map_or(findings::Place::Unknown, findings::Place::Ip),
         info: match info {
             Reply::Bulk(text) => Ok(ServerInfo::new(&text, query.secret())),
             other => Err(refusal(other)),
@@ -388,7 +461,8 @@ fn pings(query: &mut Query) -> Result<Vec<Duration>, Cause> {
 #[derive(Clone, Debug)]
 pub struct Report {
     findings: Vec<Finding>,
-    nodes: Vec<NodeFacts>,
+    /// Of a Redis Cluster each shard, with what is known of its masters. Else all nodes.
+    shards: Vec<Vec<NodeFacts>>,
     /// What they were held against.
     probe: Vec<u8>,
     prefix: Prefix,
@@ -401,16 +475,29 @@ impl Report {
     /// guard](crate::Options::restart_guard): it warns of nodes that were started so recently that they may have
     /// forgotten a lock that is still held (`uptime`). Other findings about restarts stay as they are.
     pub fn with_max_ttl(mut self, max_ttl: Duration) -> Report {
-        let facts: Vec<Facts> = self.nodes.iter().map(|node| node.0.clone()).collect();
+        self.judge(Some(max_ttl));
+        self
+    }
+
+    fn judge(&mut self, max_ttl: Option<Duration>) {
         let rules = Rules {
             probe: &self.probe,
             prefix: self.prefix.as_str(),
             node_timeout: self.node_timeout,
             guard: self.guard,
-            max_ttl: Some(max_ttl),
+            max_ttl,
         };
-        self.findings = judge(&facts, rules);
-        self
+        let mut all: Vec<Finding> = Vec::new();
+        for shard in &self.shards {
+            let facts: Vec<Facts> = shard.iter().map(|node| node.0.clone()).collect();
+            for finding in judge(&facts, rules) {
+                if !all.contains(&finding) {
+                    all.push(finding);
+                }
+            }
+        }
+        all.sort_by_key(Finding::order);
+        self.findings = all;
     }
 
     /// Whether there is no [fault](Severity::Fault), and the nodes were [checked](Report::is_checked). Nodes that give no
@@ -424,9 +511,11 @@ impl Report {
     /// can be taken: the nodes do not answer, or the user may not use the name of the `probe`, or another holder has
     /// that lock. Then give [`check`](Redlock::check) another name.
     pub fn is_checked(&self) -> bool {
-        let said = self.nodes.iter().filter_map(NodeFacts::said);
-        let passed = said.filter(|said| matches!(said.probe, Probe::Passed));
-        passed.count() >= majority(self.nodes.len())
+        self.shards.iter().all(|nodes| {
+            let said = nodes.iter().filter_map(NodeFacts::said);
+            let passed = said.filter(|said| matches!(said.probe, Probe::Passed));
+            passed.count() >= majority(nodes.len())
+        })
     }
 
     /// All findings, the worst first.
@@ -434,9 +523,9 @@ impl Report {
         self.findings.iter()
     }
 
-    /// The nodes, in the order of [`Redlock::new`].
+    /// The nodes, in the order of [`Redlock::new`]. Of a Redis Cluster each master is one, shard by shard.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeFacts> {
-        self.nodes.iter()
+        self.shards.iter().flatten()
     }
 }
 

@@ -41,7 +41,7 @@ impl fmt::Display for Severity {
 }
 
 /// Something about the nodes that is not as it should be. `Display` says what it is, and what to do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     severity: Severity,
     node: Option<usize>,
@@ -68,6 +68,13 @@ impl Finding {
     }
 }
 
+impl Finding {
+    /// The worst first. Not by code: nodes in their order.
+    pub(crate) fn order(&self) -> (Reverse<Severity>, Option<usize>) {
+        (Reverse(self.severity), self.node)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -86,6 +93,8 @@ pub(crate) struct Facts {
     pub(crate) insecure: bool,
     /// Of a set, for which ttls the guard is on by default.
     pub(crate) default_guard: Option<Duration>,
+    /// It is one of the servers of a Redis Cluster, which is the node.
+    pub(crate) in_cluster: bool,
     /// What is to be said of it besides.
     pub(crate) remarks: Vec<Remark>,
 }
@@ -211,7 +220,8 @@ impl Facts {
             Probe::Gone(_) => true,
             Probe::Passed | Probe::Held => false,
         };
-        kept || refuses || slow || role.is_some_and(|role| role != "master")
+        let in_its_place = |role| role == "master" || self.in_cluster && role == "cluster";
+        kept || refuses || slow || role.is_some_and(|role| !in_its_place(role))
     }
 }
 
@@ -261,10 +271,7 @@ pub(crate) fn judge(nodes: &[Facts], rules: Rules<'_>) -> Vec<Finding> {
             }
         }
     }
-    // Not to be sorted by code: nodes in their order.
-    findings
-        .all
-        .sort_by_key(|finding| (Reverse(finding.severity), finding.node));
+    findings.all.sort_by_key(Finding::order);
     findings.all
 }
 
@@ -583,12 +590,12 @@ impl<'a> Findings<'a> {
 
     /// What a node says of itself.
     fn info(&mut self, node: usize, info: &ServerInfo, said: &Said) {
-        if let Some(role @ ("replica" | "cluster" | "sentinel")) = info.role() {
+        let in_cluster = self.nodes.get(node).is_some_and(|facts| facts.in_cluster);
+        let other = |role: &&str| !(in_cluster && *role == "cluster");
+        if let Some(role @ ("replica" | "cluster" | "sentinel")) = info.role().filter(other) {
             let what = match role {
                 "replica" => "a replica, which takes no locks: name its master",
-                "cluster" => {
-                    "a node of a Redis Cluster, which moves keys and fails over: take a server by itself"
-                }
+                "cluster" => "a node of a Redis Cluster: write redis+cluster://host:port",
                 _ => "a sentinel, which keeps no keys: name a server",
             };
             return self.add(Severity::Fault, node, "role", what.into());

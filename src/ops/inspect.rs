@@ -47,11 +47,12 @@ impl Redlock {
         let key = self.options().prefix.key(&resource);
         let mut look = Vec::new();
         resp::pack(&mut look, &[&[b"EVAL", INSPECT.text, b"1", &key]], None);
-        let answers = self.query(1, move |query| {
+        let places = self.places_of(&resource);
+        let answers = self.query(&places, 1, move |query| {
             let [reply] = query.ask(&look)?;
             seen(reply)
         });
-        let nodes = self.places().iter().zip(answers).enumerate();
+        let nodes = places.iter().zip(answers).enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
         Ok(Inspection {
             nodes: nodes.collect(),

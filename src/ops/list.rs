@@ -85,7 +85,9 @@ pub(crate) fn list(
             }
         };
         let ask = move |query: &mut Query, send: SendPart<'_, Page>| scan(query, &what, send);
-        let ends = redlock.query_in_parts(asked, TIMEOUTS, ask, part);
+        let places = redlock.places().iter().cloned().enumerate();
+        let places = places.filter(|(node, _)| asked.has(*node));
+        let ends = redlock.query_in_parts(places, TIMEOUTS, ask, part);
         let answer = |(node, keys)| (node, Ok(keys));
         let mut answers: BTreeMap<usize, Answer> =
             found.into_iter().enumerate().map(answer).collect();

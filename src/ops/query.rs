@@ -13,8 +13,8 @@ use crate::error::{Cause, Limit};
 use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
 use crate::ops::abandoned::AbandonedThreads;
-use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{Reply, ReplyReader};
+use crate::protocol::slots;
 use crate::redlock::Redlock;
 use crate::secret::Secret;
 
@@ -147,27 +147,35 @@ enum Report<T, P> {
 pub(crate) type SendPart<'a, P> = &'a mut dyn FnMut(P) -> bool;
 
 impl Redlock {
-    /// Asks all nodes over new connections, in parallel. `timeouts`: the time for all questions to a node, in node
-    /// timeouts.
+    /// Asks nodes over new connections, in parallel. `timeouts`: the time for all questions to a node, in node timeouts.
     pub(crate) fn query<T: Send + 'static>(
         &self,
+        places: &[Place],
         timeouts: u32,
         ask: impl Fn(&mut Query) -> Result<T, Cause> + Send + Sync + 'static,
     ) -> Vec<Result<T, Cause>> {
         let ask = move |query: &mut Query, _: SendPart<'_, ()>| ask(query);
-        let answers = self.query_in_parts(NodeSet::ALL, timeouts, ask, |_, ()| {});
+        let nodes = places.iter().cloned().enumerate();
+        let answers = self.query_in_parts(nodes, timeouts, ask, |_, ()| {});
         answers.into_values().collect()
     }
 
-    /// As [`query`](Redlock::query), from some nodes, whose answers come in parts. The time is for each part, if the
-    /// query renews it.
+    /// Where the nodes have this resource.
+    pub(crate) fn places_of(&self, resource: &[u8]) -> Vec<Place> {
+        let slot = slots::slot(&self.options().prefix.key(resource));
+        let places = self.places().iter();
+        places.map(|place| place.of_slot(slot)).collect()
+    }
+
+    /// As [`query`](Redlock::query), and the answers come in parts: of a Redis Cluster one master after the other. The
+    /// time is for each part, if the query renews it.
     ///
     /// What cannot be bounded (a name that is not resolved, credentials that are not given) is left to its thread, and
     /// until that ends no other thread is started for the node: they would pile up. (A forked child does not know of
     /// them.)
     pub(crate) fn query_in_parts<T: Send + 'static, P: Send + 'static>(
         &self,
-        nodes: NodeSet,
+        nodes: impl Iterator<Item = (usize, Place)>,
         timeouts: u32,
         ask: impl Fn(&mut Query, SendPart<'_, P>) -> Result<T, Cause> + Send + Sync + 'static,
         part: impl FnMut(usize, P),
@@ -182,11 +190,16 @@ impl Redlock {
             answers: BTreeMap::new(),
         };
         let (ask, (sender, reports)) = (Arc::new(ask), channel());
-        let places = self.places().iter().enumerate();
-        for (node, place) in places.filter(|(node, _)| nodes.has(*node)) {
-            let (ask, place) = (ask.clone(), place.clone());
+        for (node, place) in nodes {
+            let ask = ask.clone();
             threads.start(node, sender.clone(), move |send| {
-                ask(&mut Query::open(&place, connect, time)?, send)
+                let masters = place.masters(connect);
+                let answers = masters.iter().map(|master| {
+                    let mut query = Query::open(master, connect, time)?;
+                    ask(&mut query, send)
+                });
+                let last = answers.reduce(|one, other| one.and(other));
+                last.unwrap_or(Err(Cause::NotAsked))
             });
         }
         threads.collect(&reports, part);

@@ -14,7 +14,7 @@ use crate::protocol::companions::Companion;
 use crate::protocol::queue;
 use crate::protocol::scripts::INSPECT;
 use crate::protocol::server_error::{Meaning, without_arguments};
-use crate::protocol::witness::WITNESS;
+use crate::protocol::slots;
 
 /// How many keys are asked for at a time.
 const PAGE: usize = 1000;
@@ -66,7 +66,7 @@ impl Key {
         let is = |companion: Companion| companion.is_key(&self.name);
         match self.value.as_deref() {
             None => is(Companion::Queue),
-            Some(_) if self.name.ends_with(WITNESS) => true,
+            Some(_) if slots::is_witness(&self.name) => true,
             Some(value) => {
                 let is_number = value.iter().all(u8::is_ascii_digit);
                 let is_turn = queue::is_channel(value);
@@ -180,7 +180,9 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
             break;
         };
         let value = match value {
-            Err(error) if is_wrong_type(&error) => None,
+            Err(error) if meaning(&error) == Meaning::WrongType => None,
+            // Another server of the node has it, or is to have it.
+            Err(error) if meaning(&error).is_elsewhere() => continue,
             value => Some(connection.read(value)?),
         };
         let left = match connection.read::<i64>(left)? {
@@ -243,8 +245,8 @@ fn with_members(connection: &mut Questions<'_>, keys: Vec<Key>) -> Result<Vec<Ke
     Ok(keys)
 }
 
-fn is_wrong_type(error: &RedisError) -> bool {
-    error.code().map(Meaning::of) == Some(Meaning::WrongType)
+fn meaning(error: &RedisError) -> Meaning {
+    error.code().map_or(Meaning::Other, Meaning::of)
 }
 
 /// Whether a SCAN has returned more than a server with `size` keys can. Pages may be empty if the server once had many

@@ -115,6 +115,10 @@ impl<W> Core<W> {
         self.nodes[at].link()
     }
 
+    pub(crate) fn address(&self, at: usize) -> &Arc<str> {
+        &self.nodes[at].address
+    }
+
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
         let all = 0..self.nodes.len();
         all.filter(|at| is(&self.nodes[*at])).collect()

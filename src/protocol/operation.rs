@@ -85,6 +85,11 @@ impl Op {
         self.action.question() == Question::Acquire
     }
 
+    /// Whether it enters the queues of a lock that is held.
+    pub(crate) fn enqueues(&self) -> bool {
+        matches!(self.action, Action::AcquireOrEnqueue(..))
+    }
+
     pub(crate) fn asking(self, asking: bool) -> Op {
         Op { asking, ..self }
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::protocol::companions::tag;
 use crate::protocol::resp::Reply;
 use crate::protocol::server_error::code;
+use crate::protocol::witness::WITNESS;
 
 /// How many there are.
 pub(crate) const SLOTS: u16 = 16384;
@@ -129,19 +130,43 @@ impl Map {
         if tag(plain).is_some() {
             return plain.to_vec();
         }
-        let key = |n: u32| [plain, format!(":{{{n}}}").as_bytes()].concat();
+        let key = |n| tagged(plain, n);
         let Some(master) = self.master(slot_of) else {
             return key(0);
         };
         // Each slot is that of one of these numbers, as a test shows.
-        let mut keys = (0..MOST_WITNESSES).map(key);
+        let mut keys = (0..MOST_TAGS).map(key);
         keys.find(|key| self.master(slot(key)) == Some(master))
             .unwrap_or_else(|| key(0))
     }
 }
 
+/// Whether this may be the key of a witness, whatever the prefix.
+pub(crate) fn is_witness(key: &[u8]) -> bool {
+    let digits = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let in_braces = |key: &[u8]| {
+        let behind = key.strip_suffix(b"}")?;
+        let start = behind.iter().rposition(|byte| *byte == b'{')?;
+        let (key, number) = (behind.get(..start)?, behind.get(start + 1..)?);
+        key.strip_suffix(b":")
+            .filter(|_| digits(number))
+            .map(<[u8]>::to_vec)
+    };
+    in_braces(key).map_or_else(|| key.ends_with(WITNESS), |key| key.ends_with(WITNESS))
+}
+
 /// All slots have a number below.
-const MOST_WITNESSES: u32 = 1 << 18;
+pub(crate) const MOST_TAGS: u32 = 1 << 18;
+
+/// A name in the slot of this number.
+pub(crate) fn tagged(name: &[u8], n: u32) -> Vec<u8> {
+    [name, format!(":{{{n}}}").as_bytes()].concat()
+}
+
+/// What is said of a Cluster that has no server for some slots.
+pub(crate) fn unserved(slots: usize) -> String {
+    format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
+}
 
 /// Where a server is, by its entry. Without a host it is that of the server that was asked.
 fn endpoint(entry: &Reply, asked: &str) -> Option<Endpoint> {
@@ -198,7 +223,6 @@ impl Elsewhere {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::witness::WITNESS;
 
     fn bulk(text: &str) -> Reply {
         Reply::Bulk(text.into())
@@ -341,13 +365,29 @@ mod tests {
         // All locks are in one slot, and so is the witness.
         let tagged = b"{team}:redlock:witness";
         assert_eq!(map.witness(0, tagged), tagged);
+        for key in [
+            &map.witness(0, WITNESS)[..],
+            WITNESS,
+            tagged,
+            b"a:redlock:witness:{17}",
+        ] {
+            assert!(is_witness(key), "{}", key.escape_ascii());
+        }
+        for key in [
+            &b"redlock:witness:17"[..],
+            b"redlock:witness:{}",
+            b"redlock:witness:{x}",
+            b"{1}",
+        ] {
+            assert!(!is_witness(key), "{}", key.escape_ascii());
+        }
     }
 
     #[test]
     fn each_slot_has_a_witness() {
         let plain = |n: u32| slot(format!("redlock:witness:{{{n}}}").as_bytes());
         let mut seen = vec![false; usize::from(SLOTS)];
-        for n in 0..MOST_WITNESSES {
+        for n in 0..MOST_TAGS {
             seen[usize::from(plain(n))] = true;
         }
         assert!(seen.iter().all(|seen| *seen));
