@@ -487,10 +487,11 @@ fn a_release_that_is_owed_moves_with_its_slot() {
         let owed = &cluster.nodes[from];
         owed.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         locks.into_iter().for_each(drop);
-        for name in names {
-            // The refusal has been read.
-            unavailable(redlock.try_acquire(format!("{{{name}}}:other"), TTL));
-            assert!(owed.exists(name));
+        // Their refusals have been read when another one's is.
+        let other = format!("{{{name}}}:other");
+        for owing in names {
+            unavailable(redlock.try_acquire(&other, TTL));
+            assert!(owed.exists(owing));
         }
         let moving = cluster.begin_to_move(&name, to);
         owed.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
