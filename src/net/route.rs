@@ -2,6 +2,7 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::clock;
 use crate::error::Cause;
@@ -13,6 +14,8 @@ use crate::protocol::slots::{Elsewhere, Endpoint};
 
 /// How often an operation is sent on.
 const MAX_REDIRECTS: usize = 5;
+/// Before it is sent on once more.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Which servers have a key.
 pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
@@ -51,7 +54,7 @@ pub(crate) fn follow(
     let slot = route.slot(&op.key.resource);
     let until = clock::instant() + 2 * driver.nodes().node_timeout;
     let enqueues = op.enqueues();
-    for _ in 0..MAX_REDIRECTS {
+    for redirects in 0..MAX_REDIRECTS {
         let said = said(&driver, slot, &answer);
         if said.is_empty() || clock::instant() >= until {
             break;
@@ -61,6 +64,10 @@ pub(crate) fn follow(
             Next::At(driver, op) => (driver, op.asking(true)),
             Next::End => break,
         };
+        if redirects > 0 {
+            // Until both servers know who has the slot, each may name the other one.
+            std::thread::sleep(PAUSE);
+        }
         answer = driver.run_here(op.clone());
     }
     if enqueues && !op.enqueues() {

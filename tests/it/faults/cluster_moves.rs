@@ -306,12 +306,12 @@ fn a_client_learns_the_map_from_one_slot_that_has_moved() {
     }
     take(&redlock, &names[0]).release().unwrap();
     std::thread::sleep(S);
-    let refused = |node: usize| cluster.nodes[node].info("errorstats", "errorstat_MOVED");
-    let before = refused(0);
     for name in &names[1..] {
         take(&redlock, name).release().unwrap();
     }
-    assert_eq!(refused(0), before);
+    let refused = cluster.nodes[0].info("errorstats", "errorstat_MOVED");
+    let refused: usize = refused.trim_start_matches("count=").parse().unwrap();
+    assert!((1..names.len() / 2).contains(&refused), "{refused}");
 }
 
 // ---- a slot on its way
@@ -498,7 +498,10 @@ fn a_release_that_is_owed_moves_with_its_slot() {
         moving.all_keys();
         moving.end();
         eventually("it is released where the slot is", || {
-            let _ = redlock.try_acquire(cluster.name(1), TTL);
+            // Each is sent with a later operation on the server that refused it.
+            for master in 0..3 {
+                let _ = redlock.try_acquire(cluster.name(master), TTL);
+            }
             names.iter().all(|name| cluster.nodes_with(name).is_empty())
         });
     }
