@@ -23,6 +23,9 @@ use crate::url;
 
 /// Once its servers are known, this number of them is asked.
 const ASKED: usize = 3;
+/// Between two questions for the map that servers give reason to, and how long one may take.
+const REFRESH: Duration = Duration::from_millis(100);
+const ASK: Duration = Duration::from_secs(1);
 /// The threads that ask at the same time. One that resolves a name may take long.
 const MAX_THREADS: usize = 128;
 
@@ -46,6 +49,8 @@ struct Known {
     asked: Option<Instant>,
     /// How often it has changed.
     changes: u64,
+    /// When a server last gave reason to ask for it again.
+    refreshed: Option<Instant>,
     /// The server that is asked first the next time.
     turn: usize,
 }
@@ -115,12 +120,12 @@ impl Cluster {
     }
 
     /// How a server of it is reached.
-    fn peer(&self, addr: ConnectionAddr) -> Peer {
+    pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
         let info = self.given.info().clone().set_addr(addr);
         Peer::new(info, &self.trust, self.credentials.clone())
     }
 
-    fn addr(&self, (host, port): &Endpoint) -> ConnectionAddr {
+    pub(crate) fn addr(&self, (host, port): &Endpoint) -> ConnectionAddr {
         like(self.given.info().addr(), host.clone(), *port)
     }
 
@@ -191,6 +196,21 @@ impl Cluster {
             self.learn(map, asked);
         }
         said
+    }
+
+    /// Another thread asks for the map, but not right after it was asked for.
+    pub(crate) fn refresh(self: &Arc<Self>, slot: u16) {
+        let mut known = lock(&self.known);
+        let now = clock::instant();
+        if known.refreshed.is_some_and(|last| now < last + REFRESH) {
+            return;
+        }
+        known.refreshed = Some(now);
+        drop(known);
+        let cluster = self.clone();
+        let thread = std::thread::Builder::new().name("redlock-map".into());
+        // Without a thread one slot after the other is learnt.
+        let _ = thread.spawn(move || cluster.ask_all(slot, None, ASK));
     }
 
     fn learn(&self, map: Map, asked: Instant) {

@@ -18,10 +18,11 @@ use crate::net::sentinels::{Description, Sentinels};
 use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
 use crate::protocol::address::Found;
-use crate::protocol::slots::Elsewhere;
+use crate::protocol::slots::{Elsewhere, Endpoint};
 use crate::protocol::wire::Handshake;
 use crate::sync::lock;
 use crate::text;
+use crate::url;
 
 /// How long a directory has to confirm an address: some time is left before the last word is too old (rule R43).
 const CONFIRM: Duration = Duration::from_millis(700);
@@ -172,6 +173,22 @@ impl Place {
         }
     }
 
+    /// The server that has a key, as the master has said that does not.
+    pub(crate) fn asked_for(&self, error: &str) -> Option<Place> {
+        let Place::Master(directory) = self else {
+            return None;
+        };
+        let Source::Cluster(cluster, _) = &directory.source else {
+            return None;
+        };
+        let shown = self.shown();
+        let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
+        match Elsewhere::of(error, asked.trim_matches(['[', ']']))? {
+            Elsewhere::Moved(to) | Elsewhere::Asks(to) => cluster.server(&to),
+            Elsewhere::Torn => None,
+        }
+    }
+
     /// Whether this leads to the server that has the slot.
     pub(crate) fn has(&self, slot: u16) -> bool {
         match self {
@@ -198,6 +215,8 @@ impl Place {
         let elsewhere = Elsewhere::of(error, asked.trim_matches(['[', ']']))?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, to.clone());
+            // There may be more.
+            cluster.refresh(slot);
             // It stays with the other slots.
             if own.load(Ordering::Relaxed) == slot {
                 cluster.stay(own, &shown);
@@ -208,6 +227,12 @@ impl Place {
 }
 
 impl Cluster {
+    /// One of its servers.
+    fn server(&self, endpoint: &Endpoint) -> Option<Place> {
+        let named = url::is_host(&endpoint.0);
+        named.then(|| Place::Server(self.peer(self.addr(endpoint)).into()))
+    }
+
     /// What names the master of the shard that has this slot.
     fn directory(self: &Arc<Self>, slot: u16) -> Directory {
         Directory {

@@ -48,15 +48,46 @@ impl Redlock {
         let mut look = Vec::new();
         resp::pack(&mut look, &[&[b"EVAL", INSPECT.text, b"1", &key]], None);
         let places = self.places_of(&resource);
+        let bytes = look.clone();
         let answers = self.query(&places, 1, move |query| {
-            let [reply] = query.ask(&look)?;
+            let [reply] = query.ask(&bytes)?;
             seen(reply)
         });
+        let answers = self.follow(&places, answers, look);
         let nodes = places.iter().zip(answers).enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
         Ok(Inspection {
             nodes: nodes.collect(),
         })
+    }
+}
+
+impl Redlock {
+    /// With the answers of those servers that have the key instead of those that do not.
+    fn follow(
+        &self,
+        places: &[Place],
+        mut answers: Vec<Result<NodeState, Cause>>,
+        look: Vec<u8>,
+    ) -> Vec<Result<NodeState, Cause>> {
+        let mut asking = Vec::new();
+        resp::pack(&mut asking, &[&[b"ASKING"]], None);
+        asking.extend(look);
+        for (place, answer) in places.iter().zip(&mut answers) {
+            let server = match answer {
+                Err(Cause::Refused(text)) => place.asked_for(text),
+                _ => None,
+            };
+            if let Some(server) = server {
+                let bytes = asking.clone();
+                let mut answered = self.query(&[server], 1, move |query| {
+                    let [_, reply] = query.ask(&bytes)?;
+                    seen(reply)
+                });
+                *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
+            }
+        }
+        answers
     }
 }
 
