@@ -306,8 +306,9 @@ fn no_call_fails_over_failovers_by_hand() {
 fn a_waiter_is_woken(kind: Kind) {
     let mut cluster = Cluster::start();
     let [holder, other] = [0, 1].map(|_| {
-        let options = options().connect_timeout(2 * S);
-        cluster.client_with(options.retry_delay(5 * PROMPT, 5 * PROMPT).wait(PATIENCE))
+        // The try that the message brings about must succeed.
+        let options = options().node_timeout(5 * S).wait(PATIENCE);
+        cluster.client_with(options.retry_delay(5 * PROMPT, 5 * PROMPT))
     });
     let name = cluster.name(0);
     let mut lock = holder.acquire(&name, LONG).unwrap();
