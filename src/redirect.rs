@@ -54,7 +54,7 @@ impl Route for Lanes {
             let places = lane
                 .as_ref()
                 .map_or(from, |lane| lane.driver.nodes().places());
-            let said = said(places, slot, &answer);
+            let said = self.said(places, slot, &answer);
             if said.is_empty() {
                 break;
             }
@@ -94,7 +94,7 @@ impl Route for Lanes {
         let slot = |op: &Op| self.slot(&op.key.resource);
         // All that is said is learnt before anything is sent on.
         let moved = ops.iter().zip(&answers).enumerate();
-        let moved = moved.filter(|(_, (op, answer))| !said(from, slot(op), answer).is_empty());
+        let moved = moved.filter(|(_, (op, answer))| !self.said(from, slot(op), answer).is_empty());
         let mut moved: Vec<(usize, Arc<Shared>)> = moved
             .map(|(at, (op, _))| (at, self.lane(slot(op))))
             .collect();
@@ -138,6 +138,21 @@ impl Route for Lanes {
 }
 
 impl Lanes {
+    /// What the servers have said that do not have the slot. It is known from then on.
+    fn said(&self, places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
+        let said = answer.causes.iter().filter_map(|(node, cause)| {
+            let Cause::Elsewhere(text) = &**cause else {
+                return None;
+            };
+            Some((*node, places.get(*node)?.elsewhere(slot, text)?))
+        });
+        let said: Vec<(usize, Elsewhere)> = said.collect();
+        if matches!(said.first(), Some((_, Elsewhere::Moved(_)))) {
+            self.moved(slot);
+        }
+        said
+    }
+
     fn next(&self, places: &[Place], op: Op, said: &[(usize, Elsewhere)], answer: &Answer) -> Next {
         let Some((node, elsewhere)) = said.first() else {
             return Next::End;
@@ -200,7 +215,7 @@ impl Lanes {
         let op = Op::new(Action::Release(Notify::None), key.clone()).to(only);
         let lane = self.lane(slot);
         let answer = lane.driver.run_here(op.clone());
-        let said = said(lane.driver.nodes().places(), slot, &answer);
+        let said = self.said(lane.driver.nodes().places(), slot, &answer);
         let asks = said.iter().find_map(|(_, elsewhere)| match elsewhere {
             Elsewhere::Asks(to) => self.lane_to(*node, to),
             _ => None,
@@ -221,17 +236,6 @@ impl Lanes {
             std::thread::sleep(PAUSE);
         }
     }
-}
-
-/// What the servers have said that do not have the slot. It is known from then on.
-fn said(places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
-    let said = answer.causes.iter().filter_map(|(node, cause)| {
-        let Cause::Elsewhere(text) = &**cause else {
-            return None;
-        };
-        Some((*node, places.get(*node)?.elsewhere(slot, text)?))
-    });
-    said.collect()
 }
 
 /// The same with the lock's key alone.
