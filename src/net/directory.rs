@@ -18,6 +18,7 @@ use crate::net::sentinels::{Description, Sentinels};
 use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
 use crate::protocol::address::Found;
+use crate::protocol::server_error::Meaning;
 use crate::protocol::slots::{Elsewhere, Endpoint};
 use crate::protocol::wire::Handshake;
 use crate::sync::lock;
@@ -318,7 +319,12 @@ impl Directory {
             }
             other => other,
         };
-        let (connection, handshake) = Connection::open(peer, timeout, purpose)?;
+        let opened = Connection::open(peer, timeout, purpose);
+        let (connection, handshake) = opened.map_err(|cause| match cause {
+            // The witness has moved.
+            Cause::Refused(text) if Meaning::of(&text).is_elsewhere() => Cause::Elsewhere(text),
+            cause => cause,
+        })?;
         let handshake = Handshake {
             witness_key: own.map(Into::into),
             routed: true,

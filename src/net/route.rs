@@ -125,14 +125,9 @@ fn next(
             Some(driver) => Next::At(driver, op),
             None => Next::End,
         },
-        Elsewhere::Torn => {
-            let asking = op.asking;
-            match with_one_key(op) {
-                Some(op) if asking => Next::At(driver.clone(), op),
-                Some(op) => Next::Again(op),
-                None => Next::End,
-            }
-        }
+        // One of the two has the lock's key. The one that has the slot says which: servers before Redis 7 send a command on
+        // although they have some of its keys.
+        Elsewhere::Torn => with_one_key(op).map_or(Next::End, Next::Again),
         Elsewhere::Asks(_) => Next::End,
     }
 }

@@ -321,7 +321,8 @@ impl Wire {
             }
             if pending.shows != Proof::None {
                 return Err(match reply {
-                    Reply::Error(text) => proof::refused(&text, pending.shows),
+                    Reply::Error(text) => (self.elsewhere(&text))
+                        .unwrap_or_else(|| proof::refused(&text, pending.shows)),
                     _ => witness::changed(),
                 });
             }

@@ -208,7 +208,9 @@ pub(crate) fn refused(text: &str) -> Cause {
     if meaning.is_demoted() {
         return Cause::demoted(text);
     }
-    if !meaning.is_final() && meaning != Meaning::WrongType {
+    // In a Redis Cluster another server may have its slot by now, which says nothing against a witness.
+    let not_now = !meaning.is_final() || meaning.is_elsewhere();
+    if not_now && meaning != Meaning::WrongType {
         return Cause::refused(text);
     }
     Cause::NoWitness(without_arguments(text).to_owned())
