@@ -367,9 +367,10 @@ impl Cluster {
         keys
     }
 
+    /// Before the ttls of locks end by themselves.
     pub fn nothing_is_left(&self) {
         let mut left = Vec::new();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TTL / 2;
         while Instant::now() < end {
             left = self.keys();
             if left.is_empty() {

@@ -14,6 +14,9 @@ const S: Duration = Duration::from_secs(1);
 /// A waiter that is not woken sleeps for longer than that.
 const PROMPT: Duration = Duration::from_secs(10);
 
+/// Much longer than all that is waited for: a release that is lost is found out.
+const LONG: Duration = Duration::from_secs(600);
+
 /// Two that sleep long unless they are woken.
 fn two(cluster: &Cluster) -> [Redlock; 2] {
     let options = options()
@@ -79,7 +82,7 @@ fn a_lock_that_is_dropped_behind_a_move_is_released() {
     let redlock = warm(&cluster);
     let name = cluster.name(0);
     for to in [1, 2, 0] {
-        let lock = take(&redlock, &name);
+        let lock = redlock.try_acquire(&name, LONG).unwrap().unwrap();
         cluster.move_slot(&name, to);
         drop(lock);
         eventually("it is released", || cluster.keys().is_empty());
@@ -208,7 +211,7 @@ fn clients_take_turns_while_the_slot_moves() {
             let (over, held, name) = (&over, &held, &name);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let lock = redlock.acquire(name, TTL).unwrap();
+                    let lock = redlock.acquire(name, LONG).unwrap();
                     assert!(!held.swap(true, Ordering::SeqCst), "two holders");
                     turns.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(ms(1));
@@ -245,8 +248,8 @@ fn no_call_fails_while_slots_move_under_load() {
             let (over, taken, redlock) = (&over, &taken, &redlock);
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    let mut lock = redlock.acquire(name, TTL).unwrap();
-                    lock.extend(TTL).unwrap();
+                    let mut lock = redlock.acquire(name, LONG).unwrap();
+                    lock.extend(LONG).unwrap();
                     taken.fetch_add(1, Ordering::Relaxed);
                     match taken.load(Ordering::Relaxed) % 3 {
                         0 => drop(lock),
@@ -306,12 +309,12 @@ fn a_client_learns_the_map_from_one_slot_that_has_moved() {
     }
     take(&redlock, &names[0]).release().unwrap();
     std::thread::sleep(S);
-    let refused = |node: usize| cluster.nodes[node].info("errorstats", "errorstat_MOVED");
-    let before = refused(0);
     for name in &names[1..] {
         take(&redlock, name).release().unwrap();
     }
-    assert_eq!(refused(0), before);
+    let refused = cluster.nodes[0].info("errorstats", "errorstat_MOVED");
+    let refused: usize = refused.trim_start_matches("count=").parse().unwrap();
+    assert!((1..names.len() / 2).contains(&refused), "{refused}");
 }
 
 // ---- a slot on its way
@@ -323,17 +326,17 @@ fn a_lock_is_taken_extended_and_released_in_the_middle_of_a_move() {
     let redlock = warm(&cluster);
     let name = cluster.name(0);
     let moving = cluster.begin_to_move(&name, 1);
-    let mut lock = take(&redlock, &name);
+    let mut lock = redlock.try_acquire(&name, LONG).unwrap().unwrap();
     assert_eq!(cluster.nodes_with(&name), [1]);
-    assert!(redlock.try_acquire(&name, TTL).unwrap().is_none());
-    lock.extend(2 * TTL).unwrap();
+    assert!(redlock.try_acquire(&name, LONG).unwrap().is_none());
+    lock.extend(LONG).unwrap();
     let state = redlock.inspect(&name).unwrap().state();
     assert!(matches!(state, LockState::Held { .. }), "{state:?}");
     released_at_last(lock);
     // What is there by now goes on being used.
     let other = cluster.client();
     moving.end();
-    other.acquire(&name, TTL).unwrap().release().unwrap();
+    other.acquire(&name, LONG).unwrap().release().unwrap();
     cluster.nothing_is_left();
 }
 
@@ -405,17 +408,17 @@ fn a_lock_that_is_released_in_the_middle_of_a_move_is_free_for_others() {
     let name = cluster.name(0);
     let moving = cluster.begin_to_move(&name, 1);
     for round in 0..4 {
-        let lock = redlock.acquire(&name, TTL).unwrap();
+        let lock = redlock.acquire(&name, LONG).unwrap();
         match round % 2 {
             0 => released_at_last(lock),
             _ => drop(lock),
         }
-        released_at_last(other.acquire(&name, TTL).unwrap());
+        released_at_last(other.acquire(&name, LONG).unwrap());
     }
     moving.give_up();
     // It was never moved: what is at the other one is of no use any more.
     for redlock in [&redlock, &other] {
-        redlock.acquire(&name, TTL).unwrap().release().unwrap();
+        redlock.acquire(&name, LONG).unwrap().release().unwrap();
     }
 }
 
@@ -480,26 +483,27 @@ fn a_release_that_is_owed_moves_with_its_slot() {
         // Those that were not sent are owed.
         let mut locks = Vec::new();
         for name in names {
-            locks.push(redlock.acquire(name, TTL).unwrap());
+            locks.push(redlock.acquire(name, LONG).unwrap());
         }
         let from = cluster.master_of(&name);
         let to = (from + 1) % 3;
         let owed = &cluster.nodes[from];
         owed.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         locks.into_iter().for_each(drop);
+        // Their refusals have been read when another one's is.
+        let other = format!("{{{name}}}:other");
         for owing in names {
-            // The refusal has been read.
-            unavailable(redlock.try_acquire(format!("{{{name}}}:other"), TTL));
+            unavailable(redlock.try_acquire(&other, LONG));
             assert!(owed.exists(owing));
         }
         let moving = cluster.begin_to_move(&name, to);
         owed.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
         moving.all_keys();
         moving.end();
+        // A release that was refused is sent again behind what else is sent to that server.
         eventually("it is released where the slot is", || {
-            // Each is sent with a later operation on the server that refused it.
             for master in 0..3 {
-                let _ = redlock.try_acquire(cluster.name(master), TTL);
+                drop(redlock.try_acquire(cluster.name(master), S));
             }
             names.iter().all(|name| cluster.nodes_with(name).is_empty())
         });
@@ -512,7 +516,7 @@ fn a_release_to_a_frozen_master_reaches_its_successor() {
     let cluster = Cluster::start();
     let redlock = cluster.client_with(options().connect_timeout(2 * S).wait(60 * S));
     let name = cluster.name(0);
-    let lock = redlock.acquire(&name, 2 * TTL).unwrap();
+    let lock = redlock.acquire(&name, LONG).unwrap();
     cluster.is_replicated(0);
     cluster.nodes[0].stop();
     drop(lock);
@@ -523,7 +527,7 @@ fn a_release_to_a_frozen_master_reaches_its_successor() {
         !cluster.nodes[3].keys().contains(&name)
     });
     cluster.nodes[0].resume();
-    redlock.acquire(&name, TTL).unwrap().release().unwrap();
+    redlock.acquire(&name, LONG).unwrap().release().unwrap();
     cluster.agree();
     cluster.nothing_is_left();
 }
