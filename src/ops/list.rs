@@ -35,7 +35,7 @@ impl Redlock {
     /// listed are without it.
     ///
     /// It reads all keys by `SCAN`, `GETRANGE`, `PTTL` and `ZRANGE`, a thousand at a time, and changes nothing. It uses connections
-    /// of its own, to all nodes in parallel. Each node has [`connect_timeout`](crate::Options::connect_timeout) to be
+    /// of its own, to all nodes in parallel, and of a Redis Cluster to one master after the other. Each has [`connect_timeout`](crate::Options::connect_timeout) to be
     /// connected and four times [`node_timeout`](crate::Options::node_timeout) for each thousand keys. Where a lock lies on
     /// a minority of the nodes, all are asked twice more, each time after two `node_timeout`s: it may be about to be
     /// taken or released.
