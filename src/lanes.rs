@@ -2,17 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use crate::clock;
 use crate::error::{Cause, NodeError, NodeErrors};
 use crate::lock::Shared;
 use crate::net::cluster::Cluster;
 use crate::net::directory::Place;
-use crate::net::driver::Driver;
 use crate::net::route::Route;
 use crate::options::Options;
+use crate::owed::Owed;
 use crate::protocol::quorum::spare;
-use crate::protocol::slots::{self, Endpoint, slot};
+use crate::protocol::slots::{self, Endpoint};
 use crate::sync::lock;
 
 pub(crate) struct Lanes {
@@ -24,11 +25,27 @@ pub(crate) struct Lanes {
     own: Weak<Lanes>,
     /// How often the maps had changed when lanes of no use were last looked for.
     changes: AtomicU64,
+    pub(crate) owed: Mutex<Owed>,
 }
 
-fn has(lane: &Shared, slot: u16) -> bool {
-    let mut places = lane.driver.nodes().places().iter();
-    places.all(|place| place.has(slot))
+/// The lane for a slot: the one that is connected to its servers, or else one that is to be.
+fn best(lanes: &[Arc<Shared>], slot: u16) -> Option<&Arc<Shared>> {
+    let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
+        let mut places = lane.driver.nodes().places().iter();
+        places.all(|place| is(place, slot))
+    };
+    let mut connected = lanes.iter();
+    let connected = connected.find(|lane| all(lane, Place::leads_to));
+    connected.or_else(|| lanes.iter().find(|lane| all(lane, Place::has)))
+}
+
+/// Closing takes a node timeout.
+fn drop_elsewhere(lanes: Vec<Arc<Shared>>) {
+    if !lanes.is_empty() {
+        let thread = std::thread::Builder::new().name("redlock-close".into());
+        // Without a thread they are dropped here.
+        let _ = thread.spawn(move || drop(lanes));
+    }
 }
 
 impl Lanes {
@@ -42,6 +59,7 @@ impl Lanes {
                 lanes: Mutex::default(),
                 own: own.clone(),
                 changes: AtomicU64::new(0),
+                owed: Mutex::default(),
             })
         })
     }
@@ -63,7 +81,7 @@ impl Lanes {
             self.tidy();
         }
         let mut lanes = lock(&self.lanes);
-        if let Some(lane) = lanes.iter().find(|lane| has(lane, slot)) {
+        if let Some(lane) = best(&lanes, slot) {
             return lane.clone();
         }
         let nodes = self.base.driver.nodes();
@@ -73,23 +91,51 @@ impl Lanes {
         lane
     }
 
-    /// Ends lanes that no lock and no call uses, where their slots have moved and others lead to the same servers.
+    /// Ends lanes that no lock and no call uses, where others lead to the same servers: their slots have moved.
     fn tidy(&self) {
+        // With more nodes a lane may be for few slots.
+        if self.base.driver.nodes().places().len() > 1 {
+            return;
+        }
         let slots = self.slots();
         let mut lanes = lock(&self.lanes);
-        let mut seen = Vec::new();
-        let is_used = |lane: &Arc<Shared>| {
-            let slot = slots.iter().find(|slot| has(lane, **slot));
-            let first = slot.is_some_and(|slot| !seen.contains(slot));
-            seen.extend(slot);
-            first || Arc::strong_count(lane) > 1
-        };
+        let best = |slot: &u16| best(&lanes, *slot).cloned();
+        let best: Vec<Arc<Shared>> = slots.iter().filter_map(best).collect();
+        let is_best = |lane: &Arc<Shared>| best.iter().any(|best| Arc::ptr_eq(best, lane));
         let all = std::mem::take(&mut *lanes).into_iter();
-        let (used, ended): (Vec<_>, Vec<_>) = all.partition(is_used);
+        let (used, ended): (Vec<_>, Vec<_>) =
+            all.partition(|lane| is_best(lane) || Arc::strong_count(lane) > 1);
         *lanes = used;
         drop(lanes);
-        // That takes its time.
-        drop(ended);
+        drop_elsewhere(ended);
+    }
+
+    /// Ends all of them. What they still have to release has a node timeout, and then two at other servers.
+    pub(crate) fn close(&self) {
+        let lanes = std::mem::take(&mut *lock(&self.lanes));
+        drop(lanes);
+        self.wait_owed(2 * self.node_timeout());
+    }
+
+    pub(crate) fn slot(&self, resource: &[u8]) -> u16 {
+        slots::slot(&self.options.prefix.key(resource))
+    }
+
+    pub(crate) fn node_timeout(&self) -> Duration {
+        self.options.node_timeout
+    }
+
+    pub(crate) fn this(&self) -> Option<Arc<Lanes>> {
+        self.own.upgrade()
+    }
+
+    /// What leads to this server of the node.
+    pub(crate) fn lane_to(&self, node: usize, server: &Endpoint) -> Option<Arc<Shared>> {
+        let place = self.base.driver.nodes().places().get(node)?;
+        let map = place.cluster()?.map()?;
+        let mut shards = map.shards();
+        let slot = shards.find(|slot| map.master(*slot) == Some(server))?;
+        Some(self.lane(slot))
     }
 
     /// What leads to the servers that have this resource.
@@ -163,23 +209,5 @@ impl Lanes {
             joined.collect::<Result<Vec<_>, _>>()
         });
         Ok(connected?.into_iter().flatten().next())
-    }
-}
-
-impl Route for Lanes {
-    fn slot(&self, resource: &[u8]) -> u16 {
-        slot(&self.options.prefix.key(resource))
-    }
-
-    fn driver(&self, slot: u16) -> Arc<Driver> {
-        self.lane(slot).driver.clone()
-    }
-
-    fn driver_to(&self, node: usize, server: &Endpoint) -> Option<Arc<Driver>> {
-        let place = self.base.driver.nodes().places().get(node)?;
-        let map = place.cluster()?.map()?;
-        let mut shards = map.shards();
-        let slot = shards.find(|slot| map.master(*slot) == Some(server))?;
-        Some(self.driver(slot))
     }
 }

@@ -199,6 +199,7 @@ macro_rules! say {
 // kept_lock, observe, fence, leak, reentrant, ops, capi.
 
 /// The client object. First, so that the page of `Redlock` begins with what is in this file.
+mod redirect;
 mod redlock;
 
 /// How a thread acquires a lock.
@@ -251,6 +252,7 @@ mod observe;
 mod ops;
 /// What can be set.
 mod options;
+mod owed;
 /// What stands before the names of all locks.
 mod prefix;
 /// The protocol, pure.

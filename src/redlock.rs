@@ -460,8 +460,9 @@ impl Redlock {
     }
 
     /// The nodes as they were given.
-    pub(crate) fn places(&self) -> &[Place] {
-        self.family.shared.driver.nodes().places()
+    pub(crate) fn places(&self) -> Vec<Place> {
+        // In a forked child, threads may hold mutexes of the parent's that do not exist there.
+        self.family().shared.driver.nodes().places().to_vec()
     }
 
     /// What earlier queries of this process have left behind.
@@ -607,6 +608,15 @@ impl Family {
         let older = self.children.iter().find_map(|child| child.family.get());
         let fresh = || Family::new(self.shared.driver.nodes().afresh(options), options);
         older.cloned().unwrap_or_else(fresh)
+    }
+}
+
+impl Drop for Family {
+    /// As long as other servers can be found for what is left to be released.
+    fn drop(&mut self) {
+        if let Some(lanes) = self.lanes.as_ref().filter(|_| self.shared.is_ours()) {
+            lanes.close();
+        }
     }
 }
 

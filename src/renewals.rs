@@ -241,7 +241,7 @@ impl Renewals {
 }
 
 /// Renews the locks that are due. Returns when each is due again.
-fn renew(driver: &Arc<Driver>, events: &Arc<Schedule>, due: Due) -> Due {
+fn renew(driver: &Driver, events: &Arc<Schedule>, due: Due) -> Due {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {

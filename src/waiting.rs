@@ -88,7 +88,7 @@ impl Waiting {
     }
 
     /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
-    pub(crate) fn release(&self, driver: &Arc<Driver>, release: &Release) -> Outcome {
+    pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Outcome {
         let mut process = self;
         let Submit { op, next } = release.submit(&mut process, Point::now);
         let handed_off = next.is_some();

@@ -1,5 +1,6 @@
 //! A Redis Cluster: which of its servers has which slots, as they say.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -47,6 +48,8 @@ struct Known {
     map: Option<Arc<Map>>,
     /// When the server was asked that has said so.
     asked: Option<Instant>,
+    /// What servers have said since of single slots, and when.
+    moved: BTreeMap<u16, (Endpoint, Instant)>,
     /// How often it has changed.
     changes: u64,
     /// When a server last gave reason to ask for it again.
@@ -82,23 +85,30 @@ impl Cluster {
         lock(&self.known).changes
     }
 
-    /// Whether a server is known to have both slots.
+    /// Whether a server is known to have both slots. As long as nothing is known, one server may have all of them.
     pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
         let both = |map: Arc<Map>| map.master(one).is_some() && map.master(one) == map.master(two);
-        one == two || self.map().is_some_and(both)
+        one == two || self.map().is_none_or(both)
     }
 
-    /// Puts another slot of the server at this address in place of one that it may have lost. False: it has none.
-    pub(crate) fn stay(&self, slot: &AtomicU16, address: &str) -> bool {
-        let map = self.map().unwrap_or_default();
+    /// Whether the server at this address is known to have the slot.
+    pub(crate) fn has_at(&self, slot: u16, address: &str) -> bool {
+        let map = self.map();
+        let master = map.as_ref().and_then(|map| map.master(slot));
+        master.is_some_and(|master| text::address(&self.addr(master)) == address)
+    }
+
+    /// Puts another slot of the server at this address in place of one that it may have lost, by this map. False: it has
+    /// none.
+    pub(crate) fn stay(&self, slot: &AtomicU16, address: &str, map: Option<&Map>) -> bool {
         let is_its = |slot: &u16| {
-            let master = map.master(*slot);
+            let master = map.and_then(|map| map.master(*slot));
             master.is_some_and(|master| text::address(&self.addr(master)) == address)
         };
-        let other = match is_its(&slot.load(Ordering::Relaxed)) {
-            true => return true,
-            false => map.shards().find(is_its),
-        };
+        if is_its(&slot.load(Ordering::Relaxed)) {
+            return true;
+        }
+        let other = map.and_then(|map| map.shards().find(is_its));
         if let Some(other) = other {
             slot.store(other, Ordering::Relaxed);
         }
@@ -112,10 +122,9 @@ impl Cluster {
         }
         let mut known = lock(&self.known);
         if let Some(map) = &mut known.map {
-            Arc::make_mut(map).moved(slot, to);
+            Arc::make_mut(map).moved(slot, to.clone());
             known.changes += 1;
-            // What was asked before knows nothing of it.
-            known.asked = Some(clock::instant());
+            known.moved.insert(slot, (to, clock::instant()));
         }
     }
 
@@ -154,9 +163,10 @@ impl Cluster {
             .take(ASKED.min(count))
             .cloned()
             .collect();
-        // They may all be gone, and the seeds be names of others.
+        // They may all be gone, and the seed be the name of others.
         if let Some(seed) = self.seeds.get(start % self.seeds.len().max(1))
-            && addrs.len() < ASKED
+            && !addrs.contains(seed.addr())
+            && is_other(&seed.addr())
         {
             addrs.push(seed.addr().clone());
         }
@@ -191,7 +201,9 @@ impl Cluster {
             let _ = thread.spawn(ask);
         }
         drop(sender);
-        let said = Said::gather(&answers, count, (until, time));
+        // For a first map one answer will do.
+        let all = if self.map().is_some() { count } else { 1 };
+        let said = Said::gather(&answers, (count, all), (until, time));
         if let Some(map) = said.majority().and_then(|named| named.map.clone()) {
             self.learn(map, asked);
         }
@@ -213,12 +225,18 @@ impl Cluster {
         let _ = thread.spawn(move || cluster.ask_all(slot, None, ASK));
     }
 
-    fn learn(&self, map: Map, asked: Instant) {
+    fn learn(&self, mut map: Map, asked: Instant) {
         let mut known = lock(&self.known);
-        if known.asked.is_none_or(|before| asked > before) {
-            known.changes += u64::from(known.map.as_deref() != Some(&map));
-            (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
+        if known.asked.is_some_and(|before| asked <= before) {
+            return;
         }
+        // What was said since then is not in it.
+        known.moved.retain(|_, (_, at)| *at > asked);
+        for (slot, (to, _)) in &known.moved {
+            map.moved(*slot, to.clone());
+        }
+        known.changes += u64::from(known.map.as_deref() != Some(&map));
+        (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
     }
 
     /// The first time the map is asked for. From then on those ask that connect.

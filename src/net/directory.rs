@@ -28,6 +28,9 @@ use crate::url;
 /// How long a directory has to confirm an address: some time is left before the last word is too old (rule R43).
 const CONFIRM: Duration = Duration::from_millis(700);
 
+/// How many keys are tried for the witness.
+const MAX_WITNESSES: usize = 3;
+
 /// A node: a server, the master of a set, or a Redis Cluster or one of its shards.
 #[derive(Clone)]
 pub(crate) enum Place {
@@ -174,8 +177,19 @@ impl Place {
         }
     }
 
+    /// The same, by the address to which it is connected.
+    pub(crate) fn leads_to(&self, slot: u16) -> bool {
+        match self {
+            Place::Master(directory) => match &directory.source {
+                Source::Cluster(cluster, _) => cluster.has_at(slot, &self.shown()),
+                Source::Sentinels(_) => true,
+            },
+            Place::Server(_) | Place::Cluster(_) => true,
+        }
+    }
+
     /// The server that has a key, as the master has said that does not.
-    pub(crate) fn asked_for(&self, error: &str) -> Option<Place> {
+    pub(crate) fn asked_for(&self, slot: u16, error: &str) -> Option<Place> {
         let Place::Master(directory) = self else {
             return None;
         };
@@ -184,7 +198,7 @@ impl Place {
         };
         let shown = self.shown();
         let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
-        match Elsewhere::of(error, asked.trim_matches(['[', ']']))? {
+        match Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))? {
             Elsewhere::Moved(to) | Elsewhere::Asks(to) => cluster.server(&to),
             Elsewhere::Torn => None,
         }
@@ -213,14 +227,14 @@ impl Place {
         };
         let shown = lock(&directory.shown).clone();
         let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
-        let elsewhere = Elsewhere::of(error, asked.trim_matches(['[', ']']))?;
+        let elsewhere = Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, to.clone());
             // There may be more.
             cluster.refresh(slot);
             // It stays with the other slots.
             if own.load(Ordering::Relaxed) == slot {
-                cluster.stay(own, &shown);
+                cluster.stay(own, &shown, cluster.map().as_deref());
             }
         }
         Some(elsewhere)
@@ -244,6 +258,15 @@ impl Cluster {
             shown: Mutex::new(self.given.to_string().into()),
             warned: AtomicBool::new(false),
         }
+    }
+}
+
+/// Of a server of a Cluster.
+fn routed(handshake: Handshake, witness: Option<Vec<u8>>) -> Handshake {
+    Handshake {
+        witness_key: witness.map(Into::into),
+        routed: true,
+        ..handshake
     }
 }
 
@@ -302,35 +325,40 @@ impl Directory {
         let Source::Cluster(cluster, slot) = &self.source else {
             return Connection::open(peer, timeout, purpose);
         };
-        let mut own = None;
+        let Purpose::GuardedLocks {
+            witness: plain,
+            seasoned,
+            needed,
+        } = purpose
+        else {
+            let (connection, handshake) = Connection::open(peer, timeout, purpose)?;
+            return Ok((connection, routed(handshake, None)));
+        };
+        let (until, map) = (
+            clock::instant() + timeout,
+            cluster.map().unwrap_or_default(),
+        );
+        let mut elsewhere = None;
         let slot = slot.load(Ordering::Relaxed);
-        let purpose = match purpose {
-            Purpose::GuardedLocks {
-                witness,
+        for witness in map.witnesses(slot, plain).take(MAX_WITNESSES) {
+            let purpose = Purpose::GuardedLocks {
+                witness: &witness,
                 seasoned,
                 needed,
-            } => {
-                let map = cluster.map().unwrap_or_default();
-                Purpose::GuardedLocks {
-                    witness: own.insert(map.witness(slot, witness)),
-                    seasoned,
-                    needed,
+            };
+            let rest = until.saturating_duration_since(clock::instant());
+            match Connection::open(peer, rest, purpose) {
+                Ok((connection, handshake)) => {
+                    return Ok((connection, routed(handshake, Some(witness))));
                 }
+                // Its slot is on its way.
+                Err(Cause::Refused(text)) if Meaning::of(&text).is_elsewhere() => {
+                    elsewhere = Some(Cause::Connect(format!("its witness moves: {text}")));
+                }
+                Err(cause) => return Err(cause),
             }
-            other => other,
-        };
-        let opened = Connection::open(peer, timeout, purpose);
-        let (connection, handshake) = opened.map_err(|cause| match cause {
-            // The witness has moved.
-            Cause::Refused(text) if Meaning::of(&text).is_elsewhere() => Cause::Elsewhere(text),
-            cause => cause,
-        })?;
-        let handshake = Handshake {
-            witness_key: own.map(Into::into),
-            routed: true,
-            ..handshake
-        };
-        Ok((connection, handshake))
+        }
+        Err(elsewhere.unwrap_or(Cause::NotAsked))
     }
 
     fn ask_all(&self, except: Option<&str>, time: Duration) -> Said {
@@ -359,7 +387,7 @@ impl Directory {
             self.warned.store(false, Ordering::Relaxed);
             let still = match &self.source {
                 // It may have others.
-                Source::Cluster(cluster, slot) => cluster.stay(slot, address),
+                Source::Cluster(cluster, slot) => cluster.stay(slot, address, named.map.as_ref()),
                 Source::Sentinels(_) => false,
             };
             return Some(match still || *self.at(&named.addr) == *address {

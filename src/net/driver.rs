@@ -25,7 +25,7 @@ use crate::clock;
 use crate::error::NodeErrors;
 use crate::net::leader::{Leader, Submitter, Waiter};
 use crate::net::nodes::{Nodes, State};
-use crate::net::route::{self, Route};
+use crate::net::route::Route;
 use crate::protocol::confirm::Confirm;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
@@ -68,8 +68,13 @@ impl Driver {
     /// Carries out `op` on all nodes.
     pub(crate) fn run(&self, op: Op) -> Answer {
         match self.nodes.route() {
-            Some(route) if !op.key.resource.is_empty() => route::run(&route, op),
-            _ => self.run_here(op),
+            None => self.run_here(op),
+            // It is not to overtake what was sent here (rule R7).
+            Some(route) if op.action.ends() => {
+                let answer = self.run_here(op.clone());
+                route.follow(self.nodes.places(), op, answer)
+            }
+            Some(route) => route.run(op),
         }
     }
 
@@ -82,7 +87,7 @@ impl Driver {
     }
 
     /// Carries out `op`, and right behind it in the same write what another thread waits for.
-    pub(crate) fn run_before(self: &Arc<Self>, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
+    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
         let traced = traced(&op);
         let again = self.nodes.route().map(|route| (route, op.clone()));
         let answer = self.answer(op, Some((next, waiter)));
@@ -91,9 +96,9 @@ impl Driver {
     }
 
     /// The answer once the operation was sent on to where its key is.
-    fn send_on(self: &Arc<Self>, again: Option<(Arc<dyn Route>, Op)>, answer: Answer) -> Answer {
+    fn send_on(&self, again: Option<(Arc<dyn Route>, Op)>, answer: Answer) -> Answer {
         match again {
-            Some((route, op)) => route::follow(&route, (self.clone(), op), answer),
+            Some((route, op)) => route.follow(self.nodes.places(), op, answer),
             None => answer,
         }
     }
@@ -106,7 +111,7 @@ impl Driver {
         let (began, all) = (clock::instant(), self.nodes.places().len());
         let until = began + self.nodes.connect_timeout;
         let before = self.nodes.connect_now();
-        let mut answer = self.run(Op::ping());
+        let mut answer = self.run_here(Op::ping());
         let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
         let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
         let mut state = self.nodes.state();
@@ -117,7 +122,7 @@ impl Driver {
         let come = state.core.connected_nodes().and(missing(&answer));
         if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
             drop(state);
-            answer = self.run(Op::ping());
+            answer = self.run_here(Op::ping());
             state = self.nodes.state();
         }
         let waited = clock::instant().saturating_duration_since(began);
@@ -166,16 +171,16 @@ impl Driver {
     }
 
     /// Carries out many operations, together as far as they can be.
-    pub(crate) fn run_all(self: &Arc<Self>, ops: Vec<Op>) -> Vec<Answer> {
+    pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
         let Some(route) = self.nodes.route() else {
             return self.run_all_here(ops);
         };
-        let answers = self.run_all_here(ops.clone()).into_iter();
-        let follow = |(answer, op)| route::follow(&route, (self.clone(), op), answer);
-        answers.zip(ops).map(follow).collect()
+        let answers = self.run_all_here(ops.clone());
+        route.follow_all(self.nodes.places(), ops, answers)
     }
 
-    fn run_all_here(&self, ops: Vec<Op>) -> Vec<Answer> {
+    /// The same on these servers of the nodes, whichever have their keys.
+    pub(crate) fn run_all_here(&self, ops: Vec<Op>) -> Vec<Answer> {
         let mut state = self.nodes.state();
         let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut state, op)).collect();
         self.nodes.submitted(&state);
@@ -418,8 +423,9 @@ impl<'a> Lead<'a> {
         };
         let logs = !state.core.events.is_empty();
         let confirms = state.idle.is_some() && state.core.wants_confirmer();
-        self.nodes.follow_releases(&mut state);
+        let elsewhere = state.core.take_elsewhere();
         drop(state);
+        self.nodes.follow_releases(elsewhere);
         if let Some((next, leader)) = next {
             next.lead(leader);
         }

@@ -31,6 +31,7 @@ use crate::protocol::means::Lack;
 use crate::protocol::node::{Link, NodeTask, Timeouts};
 use crate::protocol::operation::Answer;
 use crate::protocol::quorum::{NodeSet, Ttl};
+use crate::protocol::script::Key;
 use crate::protocol::slots::Endpoint;
 use crate::protocol::witness::WITNESS;
 use crate::sync::{lock, wait_until};
@@ -48,14 +49,19 @@ pub(crate) struct Nodes {
     pub(crate) prefix: Prefix,
     pub(crate) observer: Observer,
     pub(crate) abandoned_threads: AbandonedThreads,
-    /// At each node; and whether the program has asked for it.
-    guards: Vec<Option<Guard>>,
-    guard_is_needed: bool,
+    /// At each node.
+    guards: Guards,
     state: Mutex<State>,
     /// There is news for the leader or for a worker.
     changed: Condvar,
     /// Where other servers have other keys: to those. `None`: each node is one server.
     route: Option<Weak<dyn Route>>,
+}
+
+struct Guards {
+    each: Vec<Option<Guard>>,
+    /// The program has asked for it.
+    is_needed: bool,
 }
 
 pub(crate) struct State {
@@ -130,8 +136,10 @@ impl Nodes {
         };
         Nodes {
             tls: options.tls.clone(),
-            guards,
-            guard_is_needed: options.max_ttl().is_some(),
+            guards: Guards {
+                each: guards,
+                is_needed: options.max_ttl().is_some(),
+            },
             places,
             trust,
             observer,
@@ -150,13 +158,13 @@ impl Nodes {
         route::upgraded(self.route.as_ref())
     }
 
-    /// Releases of keys that other servers have are sent there.
-    pub(crate) fn follow_releases(&self, state: &mut State) {
-        let releases = std::mem::take(&mut state.core.elsewhere);
+    /// Releases of keys that other servers have are sent there. (Not to be called with the state: the last of the nodes may
+    /// end here.)
+    pub(crate) fn follow_releases(&self, releases: Vec<(usize, Key)>) {
         if !releases.is_empty()
             && let Some(route) = self.route()
         {
-            route::release_later(&route, releases);
+            route.release(releases);
         }
     }
 
@@ -210,7 +218,7 @@ impl Nodes {
                 let events = state.core.events.take();
                 drop(state);
                 for (node, event, _) in &events {
-                    let guarded = self.guards.get(*node).is_some_and(Option::is_some);
+                    let guarded = self.guards.each.get(*node).is_some_and(Option::is_some);
                     report::log(&self.name(*node), event, guarded);
                 }
                 state = self.state();
@@ -256,8 +264,8 @@ impl Nodes {
         static WARNED: AtomicBool = AtomicBool::new(false);
         let longest = guard::DEFAULT_TTL;
         if ttl.duration() > longest
-            && !self.guard_is_needed
-            && self.guards.iter().any(Option::is_some)
+            && !self.guards.is_needed
+            && self.guards.each.iter().any(Option::is_some)
             && !WARNED.swap(true, Ordering::Relaxed)
         {
             say!(
@@ -480,11 +488,11 @@ impl Nodes {
 
     fn open(&self, node: usize) {
         let witness = self.prefix.key(WITNESS);
-        let purpose = match self.guards.get(node) {
+        let purpose = match self.guards.each.get(node) {
             Some(Some(guard)) => Purpose::GuardedLocks {
                 witness: &witness,
                 seasoned: guard.seasoned(),
-                needed: self.guard_is_needed,
+                needed: self.guards.is_needed,
             },
             _ => Purpose::Locks,
         };
@@ -567,9 +575,10 @@ impl<'a> Worker<'a> {
         }
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
-        nodes.follow_releases(&mut state);
+        let elsewhere = state.core.take_elsewhere();
         drop(state);
         drop(not_adopted);
+        nodes.follow_releases(elsewhere);
         nodes.log();
     }
 

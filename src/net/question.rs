@@ -48,16 +48,15 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Waits until more than half of `count` servers agree, but not for longer than until then. `asked`: the servers that
-    /// answer, or were to.
+    /// Waits until more than half of `enough` servers agree, but not for longer than until then. `count`: how many are asked.
     pub(crate) fn gather(
         answers: &Receiver<(usize, Answer)>,
-        count: usize,
+        (count, enough): (usize, usize),
         (until, time): (Instant, Duration),
     ) -> Said {
         let mut said = Said::default();
         let left = || until.saturating_duration_since(clock::instant());
-        while !said.is_certain(count)
+        while !said.is_certain(enough)
             && let Ok((at, answer)) = answers.recv_timeout(left())
         {
             said.add(at, answer);

@@ -84,7 +84,7 @@ impl Sentinels {
             let _ = thread.spawn(ask);
         }
         drop(sender);
-        Said::gather(&answers, self.all.len(), (until, time))
+        Said::gather(&answers, (self.all.len(), self.all.len()), (until, time))
     }
 
     /// Where the master is, as one of the sentinels knows.

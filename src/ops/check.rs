@@ -124,11 +124,9 @@ impl Redlock {
         let (connect_timeout, _) = self.timeouts();
         let prefix = &self.options().prefix;
         let slot = |name: &[u8]| slots::slot(&prefix.key(name));
-        let at = |slot| -> Vec<Place> {
-            let places = self.places().iter();
-            places.map(|place| place.of_slot(slot)).collect()
-        };
-        let clusters = self.places().iter().filter_map(Place::cluster);
+        let nodes = self.places();
+        let at = |slot| -> Vec<Place> { nodes.iter().map(|place| place.of_slot(slot)).collect() };
+        let clusters = nodes.iter().filter_map(Place::cluster);
         let mut found: Vec<u16> = Vec::new();
         for cluster in clusters {
             drop(cluster.ask_all(0, None, connect_timeout));

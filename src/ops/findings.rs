@@ -787,6 +787,7 @@ mod tests {
 
     fn good(count: usize) -> Vec<Facts> {
         let one = |i: usize| Facts {
+            in_cluster: false,
             address: format!("10.0.0.{i}:6379"),
             said: Ok(Said {
                 place: Place::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),

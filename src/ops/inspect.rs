@@ -8,6 +8,7 @@ use crate::ops::holder::Holder;
 use crate::ops::state::{LockState, NodeState, decide};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::INSPECT;
+use crate::protocol::slots;
 use crate::redlock::{Redlock, checked};
 
 const _: () = assert!(
@@ -53,7 +54,8 @@ impl Redlock {
             let [reply] = query.ask(&bytes)?;
             seen(reply)
         });
-        let answers = self.follow(&places, answers, look);
+        let slot = slots::slot(&key);
+        let answers = self.follow((&places, slot), answers, look);
         let nodes = places.iter().zip(answers).enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
         Ok(Inspection {
@@ -66,7 +68,7 @@ impl Redlock {
     /// With the answers of those servers that have the key instead of those that do not.
     fn follow(
         &self,
-        places: &[Place],
+        (places, slot): (&[Place], u16),
         mut answers: Vec<Result<NodeState, Cause>>,
         look: Vec<u8>,
     ) -> Vec<Result<NodeState, Cause>> {
@@ -75,7 +77,7 @@ impl Redlock {
         asking.extend(look);
         for (place, answer) in places.iter().zip(&mut answers) {
             let server = match answer {
-                Err(Cause::Refused(text)) => place.asked_for(text),
+                Err(Cause::Refused(text)) => place.asked_for(slot, text),
                 _ => None,
             };
             if let Some(server) = server {

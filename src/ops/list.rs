@@ -71,12 +71,12 @@ pub(crate) fn list(
         let text = "the pattern is empty, and matches nothing: \"*\" matches all keys";
         return Err(Error::config(text));
     }
-    let nodes = redlock.places().len();
+    let nodes = redlock.places();
     let (_, node_timeout) = redlock.timeouts();
-    let mut found = Found::new(nodes);
+    let mut found = Found::new(nodes.len());
     let mut keys = 0;
     let mut look = |what: What, asked: NodeSet| {
-        let mut found: Vec<Vec<Key>> = vec![Vec::new(); nodes];
+        let mut found: Vec<Vec<Key>> = vec![Vec::new(); nodes.len()];
         let part = |node: usize, (seen, mut page): Page| {
             keys += seen;
             progress(keys);
@@ -85,8 +85,7 @@ pub(crate) fn list(
             }
         };
         let ask = move |query: &mut Query, send: SendPart<'_, Page>| scan(query, &what, send);
-        let places = redlock.places().iter().cloned().enumerate();
-        let places = places.filter(|(node, _)| asked.has(*node));
+        let places = (nodes.iter().cloned().enumerate()).filter(|(node, _)| asked.has(*node));
         let ends = redlock.query_in_parts(places, TIMEOUTS, ask, part);
         let answer = |(node, keys)| (node, Ok(keys));
         let mut answers: BTreeMap<usize, Answer> =
@@ -111,12 +110,12 @@ pub(crate) fn list(
         found.look_again(answers);
     }
     let address = |(node, cause): (&usize, &Cause)| {
-        let place = redlock.places().get(*node);
+        let place = nodes.get(*node);
         let address = place.map_or_else(String::new, |place| place.shown().to_string());
         (*node, address, cause.clone())
     };
     Ok(Listing {
-        nodes,
+        nodes: nodes.len(),
         prefix: redlock.options().prefix.clone(),
         keys,
         failed: found.failed.iter().map(address).collect(),

@@ -163,7 +163,7 @@ impl Redlock {
     /// Where the nodes have this resource.
     pub(crate) fn places_of(&self, resource: &[u8]) -> Vec<Place> {
         let slot = slots::slot(&self.options().prefix.key(resource));
-        let places = self.places().iter();
+        let places = self.places().into_iter();
         places.map(|place| place.of_slot(slot)).collect()
     }
 

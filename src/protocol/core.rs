@@ -77,8 +77,6 @@ pub(crate) struct Core<W> {
     confirmation: Confirmation,
     notified_elsewhere: NotifiedElsewhere,
     pub(crate) answers: Vec<(W, Answer)>,
-    /// Releases that no operation waits for, of keys that other servers have (rule R45).
-    pub(crate) elsewhere: Vec<Key>,
     pub(crate) events: Events,
     /// Threads that wait for news are to be woken.
     pub(crate) news: bool,
@@ -105,7 +103,6 @@ impl<W> Core<W> {
             confirmation: Confirmation::default(),
             notified_elsewhere: NotifiedElsewhere::default(),
             answers: Vec::new(),
-            elsewhere: Vec::new(),
             events: Events::default(),
             news: false,
         }
@@ -113,6 +110,11 @@ impl<W> Core<W> {
 
     pub(crate) fn link(&self, at: usize) -> Link {
         self.nodes[at].link()
+    }
+
+    /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45).
+    pub(crate) fn take_elsewhere(&mut self) -> Vec<(usize, Key)> {
+        std::mem::take(&mut self.operations.elsewhere)
     }
 
     pub(crate) fn address(&self, at: usize) -> &Arc<str> {
@@ -568,10 +570,7 @@ impl<W> Core<W> {
 
     /// False: the connection is finished.
     fn reply(&mut self, at: usize, reply: Reply, pending: Pending, now: Instant) -> bool {
-        let error = match &reply {
-            Reply::Error(text) => text,
-            _ => "",
-        };
+        let error = reply.error();
         let slot = pending.operation.and_then(|id| self.operations.open(id));
         if let Some(cause) = self.nodes[at].wire().elsewhere(error) {
             self.is_elsewhere(at, slot, cause, pending, now);
@@ -581,10 +580,9 @@ impl<W> Core<W> {
             match slot {
                 Some(slot) => self.operations[slot].sent_to.remove(at),
                 None => {
-                    let lost = match Meaning::of(error) {
-                        Meaning::NoScript => mutant(Mutant::DropUnloadedRelease),
-                        _ => mutant(Mutant::DropReleaseWithQueue),
-                    };
+                    let unloaded = Meaning::of(error) == Meaning::NoScript;
+                    let lost = unloaded && mutant(Mutant::DropUnloadedRelease)
+                        || !unloaded && mutant(Mutant::DropReleaseWithQueue);
                     self.add_release(at, pending.release.filter(|_| !lost));
                 }
             }
@@ -642,12 +640,18 @@ impl<W> Core<W> {
         now: Instant,
     ) {
         self.nodes[at].set_useful();
+        if pending.retries {
+            self.nodes[at].retry_deferred();
+        }
         match slot {
             Some(slot) => {
                 self.operations[slot].fail(at, &Arc::new(cause));
                 self.judge(slot, &self.view(), now);
             }
-            None => self.elsewhere.extend(pending.release),
+            None => {
+                let release = pending.release.map(|release| (at, release));
+                self.operations.elsewhere.extend(release);
+            }
         }
     }
 

@@ -206,7 +206,8 @@ impl Server {
     /// A new connection leads to it.
     fn connected(&mut self, handshake: &Handshake) {
         let run_id = handshake.run_id.as_deref();
-        let previous = self.previous.as_ref();
+        // Where slots move to another server, their keys go along. (That one may have been promoted, which its witness shows.)
+        let previous = self.previous.as_ref().filter(|_| !handshake.routed);
         let other = previous.is_some_and(|previous| previous.is_other(run_id));
         self.replaced |= other;
         self.quarantine_reported &= !other;

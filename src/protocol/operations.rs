@@ -10,6 +10,7 @@ use crate::prefix::Prefix;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Op, Operation, Phase, View};
 use crate::protocol::quorum::NodeSet;
+use crate::protocol::script::Key;
 use crate::protocol::wire::OperationId;
 
 /// The number of slots that are kept for operations to come.
@@ -21,6 +22,8 @@ pub(crate) struct Operations<W> {
     submitted: u64,
     /// With which their commands are packed.
     pub(crate) prefix: Prefix,
+    /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45).
+    pub(crate) elsewhere: Vec<(usize, Key)>,
 }
 
 impl<W> Operations<W> {
@@ -29,6 +32,7 @@ impl<W> Operations<W> {
             slots: Vec::new(),
             submitted: 0,
             prefix,
+            elsewhere: Vec::new(),
         }
     }
 

@@ -24,6 +24,14 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
+    /// The text of an error, else nothing.
+    pub(crate) fn error(&self) -> &str {
+        match self {
+            Reply::Error(text) => text,
+            _ => "",
+        }
+    }
+
     /// What came where something else was expected. Not what is in it: a server may repeat what it was sent.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

@@ -123,21 +123,21 @@ impl Map {
         (range.0 <= slot).then_some((*last, *range))
     }
 
-    /// The key of the witness on the master that has this slot: the first one whose slot it has, too.
-    /// `plain`: where it would be on a server by itself.
-    pub(crate) fn witness(&self, slot_of: u16, plain: &[u8]) -> Vec<u8> {
+    /// Keys that the witness may have on the master that has this slot: names in its slots, the usual one first. `plain`:
+    /// what it is on a server by itself.
+    pub(crate) fn witnesses<'a>(
+        &'a self,
+        slot_of: u16,
+        plain: &'a [u8],
+    ) -> impl Iterator<Item = Vec<u8>> + 'a {
         // By the locks' prefix, and then all of them are in its slot.
-        if tag(plain).is_some() {
-            return plain.to_vec();
-        }
-        let key = |n| tagged(plain, n);
-        let Some(master) = self.master(slot_of) else {
-            return key(0);
-        };
+        let only = tag(plain).map(|_| plain.to_vec());
+        let master = self.master(slot_of);
         // Each slot is that of one of these numbers, as a test shows.
-        let mut keys = (0..MOST_TAGS).map(key);
-        keys.find(|key| self.master(slot(key)) == Some(master))
-            .unwrap_or_else(|| key(0))
+        let tags = 0..if only.is_some() { 0 } else { MOST_TAGS };
+        let keys = tags.map(move |n| tagged(plain, n));
+        let keys = keys.filter(move |key| master.is_none() || self.master(slot(key)) == master);
+        only.into_iter().chain(keys)
     }
 }
 
@@ -201,10 +201,12 @@ pub(crate) enum Elsewhere {
 }
 
 impl Elsewhere {
-    /// By the text of an error of a server of this host.
-    pub(crate) fn of(error: &str, asked: &str) -> Option<Elsewhere> {
+    /// What is said of this slot, by the text of an error of a server of this host.
+    pub(crate) fn of(error: &str, slot: u16, asked: &str) -> Option<Elsewhere> {
         let endpoint = || {
-            let (host, port) = error.split(' ').nth(2)?.rsplit_once(':')?;
+            let mut words = error.split(' ').skip(1);
+            let is_it = words.next()?.parse() == Ok(slot);
+            let (host, port) = words.next().filter(|_| is_it)?.rsplit_once(':')?;
             let host = match host {
                 "" | "?" => asked,
                 host => host,
@@ -352,21 +354,22 @@ mod tests {
     #[test]
     fn a_servers_witness_is_in_one_of_its_slots() {
         let map = map();
+        let witness = |slot_of, plain: &[u8]| map.witnesses(slot_of, plain).next().unwrap();
         for slot_of in [0, 150, 200, 16383] {
-            let key = map.witness(slot_of, WITNESS);
+            let key = witness(slot_of, WITNESS);
             assert!(key.starts_with(WITNESS), "{}", key.escape_ascii());
             assert_eq!(map.master(slot(&key)), map.master(slot_of));
         }
-        assert_eq!(map.witness(200, WITNESS), b"redlock:witness:{0}");
-        assert_eq!(
-            map.witness(200, b"a{redlock:witness"),
-            b"a{redlock:witness:{0}"
-        );
+        assert_eq!(witness(200, WITNESS), b"redlock:witness:{0}");
+        assert_eq!(witness(200, b"a{redlock:witness"), b"a{redlock:witness:{0}");
+        let both: Vec<Vec<u8>> = map.witnesses(200, WITNESS).take(2).collect();
+        assert_ne!(slot(&both[0]), slot(&both[1]));
+        assert_eq!(map.witnesses(170, WITNESS).next(), Some(tagged(WITNESS, 0)));
         // All locks are in one slot, and so is the witness.
         let tagged = b"{team}:redlock:witness";
-        assert_eq!(map.witness(0, tagged), tagged);
+        assert_eq!(witness(0, tagged), tagged);
         for key in [
-            &map.witness(0, WITNESS)[..],
+            &witness(0, WITNESS)[..],
             WITNESS,
             tagged,
             b"a:redlock:witness:{17}",
@@ -409,11 +412,13 @@ mod tests {
                 Some(Elsewhere::Torn),
             ),
             ("MOVED 17", None),
+            ("MOVED 18 10.0.0.1:6379", None),
+            ("ASK 18 10.0.0.1:6379", None),
             ("MOVED 17 h:x", None),
             ("ERR MOVED 17 h:1", None),
             ("CLUSTERDOWN The cluster is down", None),
         ] {
-            assert_eq!(Elsewhere::of(error, "asked"), expected, "{error}");
+            assert_eq!(Elsewhere::of(error, 17, "asked"), expected, "{error}");
         }
     }
 }

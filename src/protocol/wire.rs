@@ -321,8 +321,9 @@ impl Wire {
             }
             if pending.shows != Proof::None {
                 return Err(match reply {
-                    Reply::Error(text) => (self.elsewhere(&text))
-                        .unwrap_or_else(|| proof::refused(&text, pending.shows)),
+                    // The witness's slot has moved, which says nothing of the lock's.
+                    Reply::Error(text) if self.elsewhere(&text).is_some() => witness::changed(),
+                    Reply::Error(text) => proof::refused(&text, pending.shows),
                     _ => witness::changed(),
                 });
             }

@@ -1,0 +1,19 @@
+//! Releases that are to be sent on to other servers of a Redis Cluster, and that no call waits for.
+
+use std::collections::VecDeque;
+
+use crate::protocol::script::Key;
+
+#[derive(Default)]
+pub(crate) struct Owed {
+    pub(crate) queue: VecDeque<OwedRelease>,
+    /// A thread sends them.
+    pub(crate) is_running: bool,
+}
+
+pub(crate) struct OwedRelease {
+    pub(crate) node: usize,
+    pub(crate) key: Key,
+    /// How often it was sent on.
+    pub(crate) tries: u32,
+}

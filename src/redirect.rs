@@ -1,0 +1,248 @@
+//! Operations that follow their keys from server to server of a Redis Cluster (rule R45).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock;
+use crate::error::Cause;
+use crate::lanes::Lanes;
+use crate::lock::Shared;
+use crate::net::directory::Place;
+use crate::net::route::Route;
+use crate::owed::OwedRelease;
+use crate::protocol::operation::{Answer, Op, Outcome};
+use crate::protocol::queue::LockInfo;
+use crate::protocol::quorum::NodeSet;
+use crate::protocol::script::{Action, Key, Notify};
+use crate::protocol::slots::Elsewhere;
+use crate::sync::lock;
+
+/// How often an operation is sent on.
+const MAX_REDIRECTS: usize = 5;
+/// Before it is sent on once more.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How often a release is sent on, and the longest pause: ten seconds in all.
+const MAX_TRIES: u32 = 25;
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How many releases may wait for that. Beyond that the oldest is dropped, and its key ends with its ttl.
+const MAX_OWED: usize = 65_536;
+
+/// What to do after a server has said that another one has the key.
+enum Next {
+    /// Nothing more.
+    End,
+    /// The same where the slot is now.
+    Again(Op),
+    /// The same at a server that does not have the slot yet.
+    At(Arc<Shared>, Op),
+}
+
+impl Route for Lanes {
+    fn run(&self, op: Op) -> Answer {
+        let lane = self.of(&op.key.resource);
+        let answer = lane.driver.run_here(op.clone());
+        self.follow(lane.driver.nodes().places(), op, answer)
+    }
+
+    fn follow(&self, from: &[Place], mut op: Op, mut answer: Answer) -> Answer {
+        let slot = self.slot(&op.key.resource);
+        let until = clock::instant() + 2 * self.node_timeout();
+        let (enqueues, release) = (op.enqueues(), op.action.is_release());
+        // What leads to the servers that have answered.
+        let mut lane: Option<Arc<Shared>> = None;
+        for redirects in 0..=MAX_REDIRECTS {
+            let places = lane
+                .as_ref()
+                .map_or(from, |lane| lane.driver.nodes().places());
+            let said = said(places, slot, &answer);
+            if said.is_empty() {
+                break;
+            }
+            let next = match redirects == MAX_REDIRECTS || clock::instant() >= until {
+                true => Next::End,
+                false => self.next(places, op.clone(), &said, &answer),
+            };
+            let to;
+            (to, op) = match next {
+                Next::Again(op) => (self.lane(slot), op.asking(false)),
+                Next::At(lane, op) => (lane, op.asking(true)),
+                Next::End => {
+                    // No release is left out.
+                    let owed = said.iter().map(|(node, _)| (*node, op.key.clone()));
+                    if release {
+                        self.release(owed.collect());
+                    }
+                    break;
+                }
+            };
+            if redirects > 0 {
+                // Until both servers know who has the slot, each may name the other one.
+                std::thread::sleep(PAUSE);
+            }
+            answer = to.driver.run_here(op.clone());
+            lane = Some(to);
+        }
+        if enqueues && !op.enqueues() {
+            // It has entered no queue, and knows no holder.
+            let refused = answer.tally.refused.len();
+            answer.lock_infos.resize_with(refused, LockInfo::default);
+        }
+        answer
+    }
+
+    fn follow_all(&self, from: &[Place], ops: Vec<Op>, mut answers: Vec<Answer>) -> Vec<Answer> {
+        let slot = |op: &Op| self.slot(&op.key.resource);
+        // All that is said is learnt before anything is sent on.
+        let moved = ops.iter().zip(&answers).enumerate();
+        let moved = moved.filter(|(_, (op, answer))| !said(from, slot(op), answer).is_empty());
+        let mut moved: Vec<(usize, Arc<Shared>)> = moved
+            .map(|(at, (op, _))| (at, self.lane(slot(op))))
+            .collect();
+        while let Some((_, lane)) = moved.first() {
+            let lane = lane.clone();
+            let (together, rest): (Vec<_>, Vec<_>) = moved
+                .into_iter()
+                .partition(|(_, other)| Arc::ptr_eq(other, &lane));
+            moved = rest;
+            let of = |(at, _): &(usize, Arc<Shared>)| ops.get(*at).cloned();
+            let again: Vec<Op> = together.iter().filter_map(of).collect();
+            let answered = lane.driver.run_all_here(again);
+            for ((at, _), answer) in together.into_iter().zip(answered) {
+                if let (Some(place), Some(op)) = (answers.get_mut(at), ops.get(at)) {
+                    *place = self.follow(lane.driver.nodes().places(), op.clone(), answer);
+                }
+            }
+        }
+        answers
+    }
+
+    fn release(&self, releases: Vec<(usize, Key)>) {
+        let mut owed = lock(&self.owed);
+        let new = releases.into_iter().map(|(node, key)| OwedRelease {
+            node,
+            key,
+            tries: 0,
+        });
+        owed.queue.extend(new);
+        let most = owed.queue.len().saturating_sub(MAX_OWED);
+        owed.queue.drain(..most);
+        if owed.is_running || owed.queue.is_empty() {
+            return;
+        }
+        if let Some(lanes) = self.this() {
+            let thread = std::thread::Builder::new().name("redlock-moved".into());
+            // Without a thread the next release starts one.
+            owed.is_running = thread.spawn(move || lanes.send_owed()).is_ok();
+        }
+    }
+}
+
+impl Lanes {
+    fn next(&self, places: &[Place], op: Op, said: &[(usize, Elsewhere)], answer: &Answer) -> Next {
+        let Some((node, elsewhere)) = said.first() else {
+            return Next::End;
+        };
+        // The other nodes will do.
+        if !matches!(answer.outcome, Outcome::Unavailable { .. }) {
+            return Next::End;
+        }
+        let alone = places.len() == 1;
+        // What other nodes have granted is being undone: the next try has another token (rule R2).
+        if op.is_acquire() && !alone {
+            return Next::End;
+        }
+        match elsewhere {
+            Elsewhere::Moved(to) => {
+                let lane = self.of(&op.key.resource);
+                let nodes = lane.driver.nodes();
+                if std::ptr::eq(nodes.places(), places) {
+                    nodes.leave(*node, to);
+                }
+                Next::Again(op)
+            }
+            Elsewhere::Asks(to) if alone => match self.lane_to(*node, to) {
+                Some(lane) => Next::At(lane, op),
+                None => Next::End,
+            },
+            // One of the two has the lock's key. The one that has the slot says which: servers before Redis 7 send a command
+            // on although they have some of its keys.
+            Elsewhere::Torn => with_one_key(op).map_or(Next::End, Next::Again),
+            Elsewhere::Asks(_) => Next::End,
+        }
+    }
+
+    /// Sends releases on until none is left, or each was tried often enough.
+    fn send_owed(&self) {
+        loop {
+            let mut owed = lock(&self.owed);
+            let Some(mut release) = owed.queue.pop_front() else {
+                owed.is_running = false;
+                return;
+            };
+            drop(owed);
+            if self.is_delivered(&release) {
+                continue;
+            }
+            release.tries += 1;
+            if release.tries < MAX_TRIES {
+                let pause = PAUSE.saturating_mul(1 << release.tries.min(10));
+                lock(&self.owed).queue.push_back(release);
+                std::thread::sleep(pause.min(LONGEST_PAUSE));
+            }
+        }
+    }
+
+    /// Whether the server that has the key has carried it out.
+    fn is_delivered(&self, release: &OwedRelease) -> bool {
+        let OwedRelease { node, key, .. } = release;
+        let slot = self.slot(&key.resource);
+        let only: NodeSet = std::iter::once(*node).collect();
+        let op = Op::new(Action::Release(Notify::None), key.clone()).to(only);
+        let lane = self.lane(slot);
+        let answer = lane.driver.run_here(op.clone());
+        let said = said(lane.driver.nodes().places(), slot, &answer);
+        let asks = said.iter().find_map(|(_, elsewhere)| match elsewhere {
+            Elsewhere::Asks(to) => self.lane_to(*node, to),
+            _ => None,
+        });
+        match asks {
+            Some(lane) => {
+                let answer = lane.driver.run_here(op.asking(true));
+                answer.tally.voted().has(*node) && !answer.tally.failed.has(*node)
+            }
+            None => answer.tally.voted().has(*node) && !answer.tally.failed.has(*node),
+        }
+    }
+
+    /// Waits until no releases are owed, but for no longer than this.
+    pub(crate) fn wait_owed(&self, time: Duration) {
+        let until = clock::instant() + time;
+        while lock(&self.owed).is_running && clock::instant() < until {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// What the servers have said that do not have the slot. It is known from then on.
+fn said(places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
+    let said = answer.causes.iter().filter_map(|(node, cause)| {
+        let Cause::Elsewhere(text) = &**cause else {
+            return None;
+        };
+        Some((*node, places.get(*node)?.elsewhere(slot, text)?))
+    });
+    said.collect()
+}
+
+/// The same with the lock's key alone.
+fn with_one_key(op: Op) -> Option<Op> {
+    let plain = op.key.kind.is_plain();
+    let action = match op.action {
+        Action::Release(notify) if notify != Notify::None && op.key.kind.names().is_none() => {
+            Action::Release(Notify::None)
+        }
+        Action::AcquireOrEnqueue(ttl, _) if plain => Action::Acquire(ttl),
+        _ => return None,
+    };
+    Some(Op { action, ..op })
+}
