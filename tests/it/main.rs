@@ -46,6 +46,7 @@ mod connections {
 
 mod faults {
     mod cluster;
+    mod cluster_changes;
     mod cluster_failovers;
     mod cluster_moves;
     mod cluster_servers;

@@ -511,6 +511,8 @@ fn children_of_a_client_of_a_cluster_lock_in_all_its_shards() {
                         for name in &names[1..] {
                             clone.acquire(name, TTL).unwrap().release().unwrap();
                         }
+                        assert_eq!(clone.inspect(&names[0]).unwrap().nodes().count(), 1);
+                        assert!(clone.list(None).unwrap().has_majority());
                     });
                     assert_well(child, &format!("fork {fork}"));
                 }
