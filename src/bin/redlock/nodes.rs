@@ -1,7 +1,7 @@
 //! Where the nodes' URLs and certificates come from, and the rules that keep passwords and keys out of sight.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -221,10 +221,23 @@ fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> 
     if nodes.is_empty() {
         return Err(format!(
             "no nodes: give their URLs one a line in {place}, or in a file named by --nodes-file or {FILE_VARIABLE}; in \
-             {VARIABLE} (with commas between them); or by --node"
+             {VARIABLE} (with commas between them); or by --node redis://HOST"
         ));
     }
     Ok((place, nodes))
+}
+
+/// How a node is given, if this word is the URL of one. It stands where no node is expected.
+pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
+    let url = word.to_str()?;
+    let node = url.into_node().ok()?;
+    Some(if node.has_password() {
+        format!("a node with a password is given in a file for --nodes-file, or in {VARIABLE}")
+    } else if url.contains(['@', '?']) {
+        "a node is given by --node URL".into()
+    } else {
+        format!("a node is given by --node {url}")
+    })
 }
 
 /// The nodes in a file's text.
