@@ -78,7 +78,7 @@ fn start() -> End {
         }),
         Err(error) => {
             let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-            let error = arguments::explained(error, &words);
+            let error = nodes::explained(error, &words);
             let _ = error.print();
             End::Code(if error.use_stderr() { USAGE } else { 0 })
         }

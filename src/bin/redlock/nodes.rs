@@ -9,9 +9,12 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use redlock_sync::command::printable;
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock, Tls};
 
 use crate::arguments::{Nodes, Votes, within};
@@ -238,6 +241,35 @@ pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
     } else {
         format!("a node is given by --node {url}")
     })
+}
+
+/// The error for these words, with the flag for a node where one may have been given without it: doctor takes no NAME,
+/// and the others that look at nodes take one. What may have a password in it is not repeated.
+pub(crate) fn explained(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let looks = ["doctor", "inspect", "list", "release"];
+    let command = words.first().and_then(|word| word.to_str());
+    let Some(ContextValue::String(unexpected)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let is_known = command.is_some_and(|command| looks.contains(&command));
+    if error.kind() != clap::error::ErrorKind::UnknownArgument
+        || !is_known
+        || unexpected.starts_with('-')
+    {
+        return error;
+    }
+    let unexpected = unexpected.clone();
+    let host = (command == Some("doctor")).then(|| format!("redis://{unexpected}"));
+    let host = host.and_then(|url| by_flag(OsStr::new(&url)));
+    let url = words.iter().skip(1).find_map(|word| by_flag(word));
+    let tip = url.or(host);
+    let tip = tip.unwrap_or_else(|| "a node is given by --node redis://HOST".into());
+    let tip = StyledStr::from(printable(&tip));
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    if unexpected.contains(['@', '?']) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String("***".into()));
+    }
+    error
 }
 
 /// The nodes in a file's text.
