@@ -219,7 +219,7 @@ fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> 
         }
         Ok((mode, bytes)) => parse(&place, mode, bytes)?,
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(format!("{place}: {error}")),
+        Err(error) => return Err(unread(&place, &error)),
     };
     if nodes.is_empty() {
         return Err(format!(
@@ -228,6 +228,17 @@ fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> 
         ));
     }
     Ok((place, nodes))
+}
+
+/// Why the default file was not read, which this user did not name.
+fn unread(place: &str, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => format!(
+            "{place}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {VARIABLE} or \
+             --nodes-file"
+        ),
+        _ => format!("{place}: {error}"),
+    }
 }
 
 /// How a node is given, if this word is the URL of one. It stands where no node is expected.
@@ -599,5 +610,9 @@ mod tests {
         std::fs::remove_file(broken).unwrap();
         let error = taken(&[], ["", ""], &env::temp_dir()).unwrap_err();
         assert!(error.contains("irectory"), "{error}");
+        // To root all files are readable.
+        let error = unread(DEFAULT_FILE, &ErrorKind::PermissionDenied.into());
+        assert!(error.starts_with("/etc/redlock/nodes: permission denied"));
+        assert!(error.contains("add this user"), "{error}");
     }
 }
