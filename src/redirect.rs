@@ -10,6 +10,7 @@ use crate::lock::Shared;
 use crate::net::directory::Place;
 use crate::net::route::Route;
 use crate::owed::OwedRelease;
+use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::NodeSet;
@@ -212,7 +213,7 @@ impl Lanes {
         let OwedRelease { node, key, .. } = release;
         let slot = self.slot(&key.resource);
         let only: NodeSet = std::iter::once(*node).collect();
-        let op = Op::new(Action::Release(Notify::None), key.clone()).to(only);
+        let op = Op::new(Action::Release(alone(key)), key.clone()).to(only);
         let lane = self.lane(slot);
         let answer = lane.driver.run_here(op.clone());
         let said = self.said(lane.driver.nodes().places(), slot, &answer);
@@ -240,13 +241,19 @@ impl Lanes {
 
 /// The same with the lock's key alone.
 fn with_one_key(op: Op) -> Option<Op> {
-    let plain = op.key.kind.is_plain();
     let action = match op.action {
-        Action::Release(notify) if notify != Notify::None && op.key.kind.names().is_none() => {
-            Action::Release(Notify::None)
-        }
-        Action::AcquireOrEnqueue(ttl, _) if plain => Action::Acquire(ttl),
+        Action::Release(notify) if notify != alone(&op.key) => Action::Release(alone(&op.key)),
+        Action::AcquireOrEnqueue(ttl, _) if op.key.kind.is_plain() => Action::Acquire(ttl),
         _ => return None,
     };
-    Some(Op { action, ..op })
+    let op = Op { action, ..op };
+    (!op.action.uses_companions(&op.key.kind)).then_some(op)
+}
+
+/// How a release is sent that no call waits for. A reader's and a writer's names other keys, whatever it is to do.
+fn alone(key: &Key) -> Notify {
+    match key.kind {
+        Kind::Plain | Kind::Permit { .. } => Notify::None,
+        _ => Notify::First,
+    }
 }

@@ -160,14 +160,13 @@ const char *redlock_version_string(void);
    known about the lock; its handle can be used and must be ended all the same. */
 #define REDLOCK_PANIC 9
 
-/* What a status code means, in a few words. Static; never NULL, for any number. */
+/* The name of a status code, such as "BUSY", to stand before the sentence of redlock_last_error(). Static; never NULL,
+   for any number. */
 const char *redlock_status_string(int status);
 
 /* The text of the last failure in this thread, with more detail than the code: the lock's name, who has it and for
-   how long, the cause at each failed node. It is a whole sentence: print it without
-   redlock_status_string(). Never a password. A call that succeeds does not change it; it is empty before the
-   first failure.
-   Copies as snprintf(). */
+   how long, the cause at each failed node. It is a whole sentence. Never a password. A call that succeeds does not
+   change it; it is empty before the first failure. Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);
 
 /* After UNAVAILABLE: how long it takes until enough nodes vote, if only the restart guard keeps them from

@@ -89,7 +89,7 @@ impl Redlock {
     ///
     /// ```no_run
     /// let redlock = redlock_sync::Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// let report = redlock.check("check:web-3")?;
+    /// let report = redlock.check("shop:check:web-3")?;
     /// eprint!("{report}");
     /// if !report.is_fit() {
     ///     std::process::exit(1);
