@@ -65,7 +65,7 @@ fn demonstrate(fenced: bool) -> Result<(), Failure> {
 
     // B waits until A's lock has ended, and deposits 50.
     let redlock = Redlock::new(urls(&servers))?;
-    let lock = redlock.acquire("account:ann", TTL)?;
+    let lock = redlock.acquire("shop:account:ann", TTL)?;
     let fence = lock.fencing_token()?;
     assert!(deposit(&account, balance(&account)? + 50, fence, fenced)?);
     println!("B deposited 50 with number {fence}");
@@ -85,7 +85,7 @@ fn demonstrate(fenced: bool) -> Result<(), Failure> {
 fn late_holder(dir: &Path, fenced: bool, nodes: &str) -> Result<(), Failure> {
     let account = Connection::open(dir.join("bank"))?;
     let redlock = Redlock::new(nodes.split(','))?;
-    let lock = redlock.acquire("account:ann", TTL)?;
+    let lock = redlock.acquire("shop:account:ann", TTL)?;
     // Before it reads what it is going to change.
     let fence = lock.fencing_token()?;
     let before = balance(&account)?;

@@ -12,8 +12,9 @@
 //! # What to copy
 //!
 //! `Metrics`, `CLASSES` and `serve`. The label `lock` is a *class* of locks, never the resource itself: `account:17` is
-//! counted under `account`, and what is not in the list under `other`. Each value of a label is a time series
-//! that Prometheus keeps for ever; a million accounts would be a million of each. The label `node` is the node's address.
+//! counted under `account`, and what is not in the list under `other`. (The prefix of all locks is no part of the names that
+//! events have.) Each value of a label is a time series that Prometheus keeps for ever; a million accounts would be a million
+//! of each. The label `node` is the node's address.
 //!
 //! What an observer cannot report is how many threads wait at this moment: `Metrics::waiting` counts them around the calls.
 //!
@@ -404,7 +405,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry, addresses(&nodes)?);
     let registry = Arc::new(registry);
-    let options = Options::new().wait(Duration::from_secs(1));
+    let options = Options::new().wait(Duration::from_secs(1)).prefix("shop:");
     let observed = metrics.clone();
     let redlock = Redlock::new(nodes)?
         .with_observer(move |event| observed.observe(event))
@@ -452,7 +453,7 @@ fn work(locks: Locks<'_>, private: &mut [Server], time: Duration, stop: &AtomicB
             {
                 if *well {
                     server.restart();
-                    delete(private, "import");
+                    delete(private, "shop:import");
                 } else {
                     server.kill();
                 }

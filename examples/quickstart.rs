@@ -40,7 +40,7 @@ fn increment(counter: &Path) -> Result<(), AnyError> {
 
 /// The work, one thread at a time. Should the process die, the lock ends by itself after 10 s.
 fn increment_under_lock(redlock: &Redlock, counter: &Path) -> Result<(), AnyError> {
-    redlock.with_lock("quickstart", Duration::from_secs(10), |lock| {
+    redlock.with_lock("shop:counter", Duration::from_secs(10), |lock| {
         lock.ensure(Duration::from_secs(1))?; // valid for longer than the work takes
         increment(counter)
     })?

@@ -22,11 +22,11 @@ fn main() -> Result<(), Error> {
 
     // Waits while others have the lock, up to `Options::wait`. It ends by itself after 10 s, should
     // this program die.
-    let mut lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    let mut lock = redlock.acquire("shop:account:17", Duration::from_secs(10))?;
     println!("acquired, valid for {:?}", lock.remaining());
 
     // No other client gets it meanwhile.
-    let other = redlock.try_acquire("account:17", Duration::from_secs(10))?;
+    let other = redlock.try_acquire("shop:account:17", Duration::from_secs(10))?;
     println!("another client asks for it: {other:?}");
 
     // The work takes longer than thought.

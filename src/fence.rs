@@ -36,7 +36,7 @@ impl Lock {
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
     /// # fn read() -> i64 { 0 }
     /// # fn update(_: i64, _: u64) -> usize { 1 }
-    /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    /// let lock = redlock.acquire("shop:account:17", Duration::from_secs(10))?;
     /// let fence = lock.fencing_token()?;
     /// let balance = read();
     /// if update(balance + 100, fence) == 0 {

@@ -11,7 +11,7 @@
 //! | [`fencing`] | How does my database refuse a holder that comes too late? |
 //! | [`waiting`] | Who gets a lock that several want, and when? How do I get it in the order of arrival? |
 //! | [`operations`] | How do I set up, watch and restart the nodes? |
-//! | [`deployments`] | Sentinel, and services that fail over |
+//! | [`deployments`] | Sentinel, Redis Cluster, and services that fail over |
 //! | [`tls`] | How do I reach nodes over TLS, with which certificates? |
 //! | [`shell`] | The command `redlock`, for cron, systemd and scripts |
 //! | [`c`] | C, C++, Python and other languages |
@@ -25,7 +25,7 @@
 //!
 //! Terms that are used throughout:
 //!
-//! - A *node* is one Redis server, or the master of a set that sentinels watch. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
+//! - A *node* is one Redis server, the master of a set that sentinels watch, or a Redis Cluster. Its *vote* is its answer to a request for a lock. A *majority* is more than half of the
 //!   nodes that were given to [`Redlock::new`](crate::Redlock::new), whether they run or not: 1 of 1, 2 of 3, 3 of 5.
 //! - A *resource*, or the *name* of a lock, is the name of a Redis key. The lock is held by its *holder*, which acquired it.
 //! - The *ttl* (time to live) is how long the nodes keep the key. The holder relies on a little less, the *validity*, which

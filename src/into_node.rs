@@ -15,7 +15,7 @@ use crate::{cluster_url, sentinel_url, url};
 ///   and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
 ///   `sentinel_password` are for the sentinels.
 /// - `redis+cluster://[user:password@]host[:6379][,host…][/database]`, with `rediss+cluster` for TLS. The hosts are some of
-///   its servers, which name the others.
+///   its servers, which name the others; user and password are those of all.
 ///
 /// The URLs of Lettuce, fred and others for these two are taken, too.
 ///

@@ -53,7 +53,7 @@ impl Lock {
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
     /// # let records = [1, 2, 3];
     /// # fn write(_: i32) {}
-    /// let lock = redlock.acquire("import", Duration::from_secs(10))?;
+    /// let lock = redlock.acquire("shop:import", Duration::from_secs(10))?;
     /// let lock = lock.keep_alive(Duration::from_secs(3600))?;
     /// for record in records {
     ///     lock.ensure(Duration::from_secs(1))?; // stop at once if it was lost
@@ -238,7 +238,7 @@ impl Redlock {
     /// # use std::time::Duration;
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
     /// let (ttl, max_hold) = (Duration::from_secs(10), Duration::from_secs(3600));
-    /// redlock.with_kept_lock("import", ttl, max_hold, |lock| {
+    /// redlock.with_kept_lock("shop:import", ttl, max_hold, |lock| {
     ///     while lock.is_valid() {
     ///         // … a part of the work …
     /// #       break;

@@ -1,6 +1,6 @@
 //! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -25,8 +25,15 @@ pub(crate) struct Lanes {
     own: Weak<Lanes>,
     /// How often the maps had changed when lanes of no use were last looked for.
     changes: AtomicU64,
+    /// A thread asks for the maps; and a slot has moved since it did.
+    is_refreshing: AtomicBool,
+    has_moved: AtomicBool,
     pub(crate) owed: Mutex<Owed>,
 }
+
+/// How often a thread looks for lanes of no use, and its pauses: a second in all.
+const TIDIES: u32 = 20;
+const BETWEEN_TIDIES: Duration = Duration::from_millis(50);
 
 /// The lane for a slot: the one that is connected to its servers, or else one that is to be.
 fn best(lanes: &[Arc<Shared>], slot: u16) -> Option<&Arc<Shared>> {
@@ -59,6 +66,8 @@ impl Lanes {
                 lanes: Mutex::default(),
                 own: own.clone(),
                 changes: AtomicU64::new(0),
+                is_refreshing: AtomicBool::new(false),
+                has_moved: AtomicBool::new(false),
                 owed: Mutex::default(),
             })
         })
@@ -78,7 +87,7 @@ impl Lanes {
             changes += cluster.changes();
         }
         if self.changes.swap(changes, Ordering::Relaxed) != changes {
-            self.tidy();
+            let _ = self.tidy();
         }
         let mut lanes = lock(&self.lanes);
         if let Some(lane) = best(&lanes, slot) {
@@ -91,11 +100,40 @@ impl Lanes {
         lane
     }
 
-    /// Ends lanes that no lock and no call uses, where others lead to the same servers: their slots have moved.
-    fn tidy(&self) {
+    /// A slot has moved, and there may be more: another thread asks for the maps again, and ends lanes that have none left.
+    pub(crate) fn moved(&self, slot: u16) {
+        let Some(lanes) = self.this() else {
+            return;
+        };
+        self.has_moved.store(true, Ordering::Relaxed);
+        if self.is_refreshing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let refresh = move || {
+            for _ in 0..TIDIES {
+                if lanes.has_moved.swap(false, Ordering::Relaxed) {
+                    lanes.clusters().for_each(|cluster| cluster.refresh(slot));
+                }
+                // Those that are in use may soon not be.
+                if lanes.tidy() {
+                    break;
+                }
+                std::thread::sleep(BETWEEN_TIDIES);
+            }
+            lanes.is_refreshing.store(false, Ordering::Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("redlock-map".into());
+        if thread.spawn(refresh).is_err() {
+            self.is_refreshing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends lanes that no lock and no call uses, where others lead to the same servers: their slots have moved. False: some
+    /// are in use.
+    fn tidy(&self) -> bool {
         // With more nodes a lane may be for few slots.
         if self.base.driver.nodes().places().len() > 1 {
-            return;
+            return true;
         }
         let slots = self.slots();
         let mut lanes = lock(&self.lanes);
@@ -105,9 +143,11 @@ impl Lanes {
         let all = std::mem::take(&mut *lanes).into_iter();
         let (used, ended): (Vec<_>, Vec<_>) =
             all.partition(|lane| is_best(lane) || Arc::strong_count(lane) > 1);
+        let all_ended = used.len() <= best.len();
         *lanes = used;
         drop(lanes);
         drop_elsewhere(ended);
+        all_ended
     }
 
     /// Ends all of them. What they still have to release has a node timeout, and then two at other servers.

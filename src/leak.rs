@@ -42,7 +42,7 @@ impl Lock {
     /// # use std::time::{Duration, Instant};
     /// # let redlock = redlock_sync::Redlock::new(["redis://127.0.0.1"])?;
     /// # fn make_report() {}
-    /// if let Some(lock) = redlock.try_acquire("report", Duration::from_secs(60))? {
+    /// if let Some(lock) = redlock.try_acquire("shop:report", Duration::from_secs(60))? {
     ///     let began = Instant::now();
     ///     make_report();
     ///     lock.leak_for(Duration::from_secs(10).saturating_sub(began.elapsed()))?;

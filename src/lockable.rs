@@ -108,6 +108,9 @@ impl Redlock {
     /// It waits for all of them together and holds none; after a time it claims those that are in its way, one by one and in
     /// order. So no two of these calls wait for each other, and none starves beside locks on single names.
     ///
+    /// In a Redis Cluster the names need a common tag, as in `{shop}:a` and `{shop}:b`; otherwise the calls that acquire it
+    /// return [`Error::Config`].
+    ///
     /// How it works, what it costs and its limits: [Several names](crate::guide::several_names).
     ///
     /// # Errors

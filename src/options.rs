@@ -148,8 +148,8 @@ impl Options {
     /// (`appendfsync always`) do not need it. It does not notice `FLUSHALL`, evicted keys, or a virtual machine
     /// that was reset to a snapshot.
     ///
-    /// Where [sentinels](crate::guide::deployments) name the master the default is a guard for ttls of up to 30 s, with which
-    /// longer ones are allowed; zero switches it off. For a server by itself it is no guard, because a node of a new deployment cannot be distinguished from one that has forgotten
+    /// Where [sentinels](crate::guide::deployments) name the master, and in a Redis Cluster, the default is a guard for ttls of up
+    /// to 30 s, with which longer ones are allowed; zero switches it off. For a server by itself it is no guard, because a node of a new deployment cannot be distinguished from one that has forgotten
     /// everything: with the guard, the first start of a deployment has to wait as well.
     ///
     /// ```

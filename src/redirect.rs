@@ -10,6 +10,7 @@ use crate::lock::Shared;
 use crate::net::directory::Place;
 use crate::net::route::Route;
 use crate::owed::OwedRelease;
+use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::NodeSet;
@@ -54,7 +55,7 @@ impl Route for Lanes {
             let places = lane
                 .as_ref()
                 .map_or(from, |lane| lane.driver.nodes().places());
-            let said = said(places, slot, &answer);
+            let said = self.said(places, slot, &answer);
             if said.is_empty() {
                 break;
             }
@@ -94,7 +95,7 @@ impl Route for Lanes {
         let slot = |op: &Op| self.slot(&op.key.resource);
         // All that is said is learnt before anything is sent on.
         let moved = ops.iter().zip(&answers).enumerate();
-        let moved = moved.filter(|(_, (op, answer))| !said(from, slot(op), answer).is_empty());
+        let moved = moved.filter(|(_, (op, answer))| !self.said(from, slot(op), answer).is_empty());
         let mut moved: Vec<(usize, Arc<Shared>)> = moved
             .map(|(at, (op, _))| (at, self.lane(slot(op))))
             .collect();
@@ -138,6 +139,21 @@ impl Route for Lanes {
 }
 
 impl Lanes {
+    /// What the servers have said that do not have the slot. It is known from then on.
+    fn said(&self, places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
+        let said = answer.causes.iter().filter_map(|(node, cause)| {
+            let Cause::Elsewhere(text) = &**cause else {
+                return None;
+            };
+            Some((*node, places.get(*node)?.elsewhere(slot, text)?))
+        });
+        let said: Vec<(usize, Elsewhere)> = said.collect();
+        if matches!(said.first(), Some((_, Elsewhere::Moved(_)))) {
+            self.moved(slot);
+        }
+        said
+    }
+
     fn next(&self, places: &[Place], op: Op, said: &[(usize, Elsewhere)], answer: &Answer) -> Next {
         let Some((node, elsewhere)) = said.first() else {
             return Next::End;
@@ -197,10 +213,10 @@ impl Lanes {
         let OwedRelease { node, key, .. } = release;
         let slot = self.slot(&key.resource);
         let only: NodeSet = std::iter::once(*node).collect();
-        let op = Op::new(Action::Release(Notify::None), key.clone()).to(only);
+        let op = Op::new(Action::Release(alone(key)), key.clone()).to(only);
         let lane = self.lane(slot);
         let answer = lane.driver.run_here(op.clone());
-        let said = said(lane.driver.nodes().places(), slot, &answer);
+        let said = self.said(lane.driver.nodes().places(), slot, &answer);
         let asks = said.iter().find_map(|(_, elsewhere)| match elsewhere {
             Elsewhere::Asks(to) => self.lane_to(*node, to),
             _ => None,
@@ -223,26 +239,21 @@ impl Lanes {
     }
 }
 
-/// What the servers have said that do not have the slot. It is known from then on.
-fn said(places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
-    let said = answer.causes.iter().filter_map(|(node, cause)| {
-        let Cause::Elsewhere(text) = &**cause else {
-            return None;
-        };
-        Some((*node, places.get(*node)?.elsewhere(slot, text)?))
-    });
-    said.collect()
-}
-
 /// The same with the lock's key alone.
 fn with_one_key(op: Op) -> Option<Op> {
-    let plain = op.key.kind.is_plain();
     let action = match op.action {
-        Action::Release(notify) if notify != Notify::None && op.key.kind.names().is_none() => {
-            Action::Release(Notify::None)
-        }
-        Action::AcquireOrEnqueue(ttl, _) if plain => Action::Acquire(ttl),
+        Action::Release(notify) if notify != alone(&op.key) => Action::Release(alone(&op.key)),
+        Action::AcquireOrEnqueue(ttl, _) if op.key.kind.is_plain() => Action::Acquire(ttl),
         _ => return None,
     };
-    Some(Op { action, ..op })
+    let op = Op { action, ..op };
+    (!op.action.uses_companions(&op.key.kind)).then_some(op)
+}
+
+/// How a release is sent that no call waits for. A reader's and a writer's names other keys, whatever it is to do.
+fn alone(key: &Key) -> Notify {
+    match key.kind {
+        Kind::Plain | Kind::Permit { .. } => Notify::None,
+        _ => Notify::First,
+    }
 }

@@ -160,14 +160,13 @@ const char *redlock_version_string(void);
    known about the lock; its handle can be used and must be ended all the same. */
 #define REDLOCK_PANIC 9
 
-/* What a status code means, in a few words. Static; never NULL, for any number. */
+/* The name of a status code, such as "BUSY", to stand before the sentence of redlock_last_error(). Static; never NULL,
+   for any number. */
 const char *redlock_status_string(int status);
 
 /* The text of the last failure in this thread, with more detail than the code: the lock's name, who has it and for
-   how long, the cause at each failed node. It is a whole sentence: print it without
-   redlock_status_string(). Never a password. A call that succeeds does not change it; it is empty before the
-   first failure.
-   Copies as snprintf(). */
+   how long, the cause at each failed node. It is a whole sentence. Never a password. A call that succeeds does not
+   change it; it is empty before the first failure. Copies as snprintf(). */
 size_t redlock_last_error(char *buf, size_t cap);
 
 /* After UNAVAILABLE: how long it takes until enough nodes vote, if only the restart guard keeps them from
@@ -186,8 +185,9 @@ int redlock_last_is_permanent(void);
 
 /* Names the nodes: one is the single-instance lock, N independent masters (3 or 5 are usual) are
    Redlock, where a majority decides. `urls` are n strings: redis://, unix://, and rediss:// if the
-   library was built with the feature `tls`; with user, password and database. Nothing is connected before
-   redlock_connect() or the first lock.
+   library was built with the feature `tls`; with user, password and database. Or
+   redis+sentinel://host,host/NAME, a set that sentinels watch, or redis+cluster://host,host, a Redis Cluster:
+   see the guide under "deployments". Nothing is connected before redlock_connect() or the first lock.
    CONFIG: no node or more than 64, a bad URL, the same address twice. */
 int redlock_new(const char *const *urls, size_t n, redlock_t **out);
 
@@ -215,7 +215,8 @@ int redlock_new(const char *const *urls, size_t n, redlock_t **out);
    clients need the same value; longer ttls are refused (CONFIG), and `INFO server` must be permitted. While
    no majority votes, operations fail with UNAVAILABLE, and redlock_last_retry_after_ms() says for how
    long. See the guide under "operations". 0: none for any node; 3 to 3153600000000. A new value means
-   new connections. Where it is not set there is none for servers, and one of 30000 for redis+sentinel://. */
+   new connections. Where it is not set there is none for servers, and one of 30000 for
+   redis+sentinel:// and redis+cluster://. */
 #define REDLOCK_OPTION_RESTART_GUARD_MS 7
 /* Whether a lock goes to the caller that has waited longest, across processes: 0, the default, or 1. Clients
    without the option go before those with it, so all that use the same resources should set the same
@@ -339,8 +340,8 @@ int redlock_try_acquire(redlock_t *redlock, const void *resource, size_t resourc
 /* Waits for up to REDLOCK_OPTION_WAIT_MS while others hold the lock or too few nodes answer. Threads of
    this process are served in the order in which they came. Fails as the last attempt did: BUSY,
    UNAVAILABLE, TOO_SLOW. No attempt starts after the wait is over. UNAVAILABLE at once if nodes
-   refuse for good that no majority is left (a wrong password or none, NOPERM, no such database, a node of
-   a Redis Cluster, something that is not a Redis server), since waiting cannot help then. */
+   refuse for good that no majority is left (a wrong password or none, NOPERM, no such database, a
+   plain URL of a Redis Cluster's server, something that is not a Redis server), since waiting cannot help then. */
 int redlock_acquire(redlock_t *redlock, const void *resource, size_t resource_len,
                     uint64_t ttl_ms, redlock_lock_t **out);
 

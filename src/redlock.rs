@@ -77,7 +77,7 @@ impl Redlock {
     /// Redlock. Nothing is connected before the first operation, or [`connect`](Redlock::connect).
     ///
     /// A node is a URL (`redis://`, `rediss://` with the feature `tls`, `unix://`; with user, password and database; or
-    /// [`redis+sentinel://`](crate::guide::deployments)) or a
+    /// [`redis+sentinel://` and `redis+cluster://`](crate::guide::deployments)) or a
     /// [`redis::ConnectionInfo`](https://docs.rs/redis/1/redis/struct.ConnectionInfo.html): see
     /// [`IntoNode`](crate::IntoNode). Connections speak RESP2, whatever a URL asks for.
     ///
@@ -246,8 +246,8 @@ impl Redlock {
     /// [`Error::TooSlow`].
     ///
     /// At once: [`Error::Config`], [`Error::Random`]; and [`Error::Unavailable`] where no majority is left
-    /// without the nodes that refuse for good: a wrong password or none, `NOPERM`, no such database, a node of a Redis Cluster
-    /// (`MOVED`), something that is not a Redis server. The error names the cause at each node;
+    /// without the nodes that refuse for good: a wrong password or none, `NOPERM`, no such database, a plain URL of a Redis
+    /// Cluster's server (`MOVED`), something that is not a Redis server. The error names the cause at each node;
     /// [`NodeErrors::is_permanent`](crate::NodeErrors::is_permanent) has the whole list. Failures that may pass
     /// (`LOADING`, `READONLY`, `CLUSTERDOWN`, refused and silent connections) are retried.
     ///

@@ -13,8 +13,8 @@
  *         ...
  *     redlock_testing_url(node, url, sizeof url);
  *     redlock_new(urls, 1, &redlock);
- *     redlock_testing_hold(node, "account:17", 10, "web-3", 10000);   // by another process
- *     ...                                                             // the code under test: REDLOCK_BUSY
+ *     redlock_testing_hold(node, "shop:account:17", 15, "web-3", 10000);   // by another process
+ *     ...                                                                  // the code under test: REDLOCK_BUSY
  *     redlock_free(redlock);
  *     redlock_testing_free(node);
  *

@@ -28,6 +28,15 @@
 /* For locks that shall end, or be renewed: short, and longer than a busy machine stands still. */
 #define SHORT 4000
 
+/* Whether the sentence of the last failure has this part. */
+static int last_error_has(const char *part)
+{
+    char text[1000];
+
+    redlock_last_error(text, sizeof text);
+    return strstr(text, part) != NULL;
+}
+
 static void fail(int line, const char *what, int status)
 {
     char text[1000];
@@ -39,12 +48,14 @@ static void fail(int line, const char *what, int status)
 }
 
 #define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition, 0))
-/* That a call returns this status. */
+/* That a call returns this status, whose name stands in no sentence: they are printed side by side. */
 #define IS(expected, call)                                                                         \
     do {                                                                                           \
         int is_status = (call);                                                                    \
         if (is_status != (expected))                                                               \
             fail(__LINE__, #call " is " #expected, is_status);                                     \
+        if (is_status != REDLOCK_OK && last_error_has(redlock_status_string(is_status)))           \
+            fail(__LINE__, "said twice", is_status);                                               \
     } while (0)
 #define OK(call) IS(REDLOCK_OK, call)
 /* Waits for a condition that must come true. */
@@ -77,14 +88,6 @@ static int entries(const char *path)
         count++;
     closedir(dir);
     return count;
-}
-
-static int last_error_has(const char *part)
-{
-    char text[1000];
-
-    redlock_last_error(text, sizeof text);
-    return strstr(text, part) != NULL;
 }
 
 /* A counter for several threads. */
@@ -169,6 +172,7 @@ static void version_and_codes(void)
              redlock_version_number() / 1000 % 1000, redlock_version_number() % 1000);
     CHECK(strcmp(version, REDLOCK_VERSION_STRING) == 0);
 
+    CHECK(strcmp(redlock_status_string(REDLOCK_TOO_SLOW), "TOO_SLOW") == 0);
     for (i = 0; i < sizeof codes / sizeof *codes; i++) {
         CHECK(codes[i] == (int)i);
         CHECK(strcmp(redlock_status_string(codes[i]), unknown) != 0);

@@ -39,6 +39,11 @@ raises(Config, lambda: locks.lock("", ttl=60))
 raises(Config, lambda: locks.lock("größe", ttl=-1))
 for option in OPTIONS:
     Redlock(urls, library, **{option: 1})
+try:
+    Redlock(urls, "no/such.so")
+    raise AssertionError("there is no such library")
+except OSError as error:
+    assert "no/such.so" in str(error) and "as `library`" in str(error), error
 
 # What is seen of a lock; behind a prefix it is another one. One node may be a string.
 events = []
@@ -112,7 +117,7 @@ with locks.lock("größe", ttl=60) as lock:
     raises(ExtensionLimit, lambda: lock.extend(120))
 lock = locks.try_lock("größe", ttl=60)
 lock.release()
-raises(Config, lambda: lock.extend(60))
+assert "released" in str(raises(Config, lambda: lock.extend(60)))
 
 # Semaphores, read-write locks, several names.
 with locks.permit("pool", 2, ttl=60) as one, locks.permit("pool", 2, ttl=60, wait=0) as two:
@@ -127,6 +132,8 @@ locks.write_lock("rw", ttl=60).release()
 with locks.several(["größe", b"other"], ttl=60):
     assert locks.try_lock("größe", ttl=60) is None and locks.try_lock("other", ttl=60) is None
 raises(Config, lambda: locks.several([], ttl=60))
+with locks.several("größe", ttl=60):  # one name, not its letters
+    assert locks.try_lock("größe", ttl=60) is None
 
 # A wait without an end, while another thread waits, too.
 lock = locks.lock("größe", ttl=60, wait=math.inf)

@@ -16,8 +16,8 @@
         }                                                                           \
     } while (0)
 
-#define NAME "account:17"
-#define LEN 10
+#define NAME "shop:account:17"
+#define LEN 15
 #define TTL 60000
 
 static redlock_testing_t *nodes[3];

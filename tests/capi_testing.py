@@ -14,7 +14,7 @@ LIBRARY = sys.argv.pop()
 
 def nightly(locks, sent):
     """The code under test."""
-    lock = locks.try_lock("nightly", ttl=60)
+    lock = locks.try_lock("shop:nightly", ttl=60)
     if lock is None:
         return "left to another host"
     with lock:
@@ -44,9 +44,9 @@ class Nightly(unittest.TestCase):
         self.assertEqual(self.nodes[0].requests("extend"), 1)
 
     def test_another_host_has_it(self):
-        self.all("hold", "nightly", "web-3:4711", 60)
-        self.assertEqual(self.nodes[0].label("nightly"), "web-3:4711")
-        self.assertTrue(30 < self.nodes[0].held("nightly") <= 60)
+        self.all("hold", "shop:nightly", "web-3:4711", 60)
+        self.assertEqual(self.nodes[0].label("shop:nightly"), "web-3:4711")
+        self.assertTrue(30 < self.nodes[0].held("shop:nightly") <= 60)
         self.assertEqual(nightly(self.locks, self.sent), "left to another host")
         self.all("advance", 61)
         self.assertEqual(nightly(self.locks, self.sent), "done")
@@ -56,13 +56,13 @@ class Nightly(unittest.TestCase):
 
         class Slow(list):
             def append(self, _):
-                test.all("hold", "nightly")
+                test.all("hold", "shop:nightly")
 
         with self.assertRaises(Lost):
             nightly(self.locks, Slow())
-        self.assertEqual(node.waiting("nightly"), 0)
-        self.assertTrue(node.release("nightly"))
-        self.assertFalse(node.release("nightly"))
+        self.assertEqual(node.waiting("shop:nightly"), 0)
+        self.assertTrue(node.release("shop:nightly"))
+        self.assertFalse(node.release("shop:nightly"))
 
     def test_the_nodes_are_away(self):
         for fault in ("be_silent", "go_down"):
@@ -72,12 +72,12 @@ class Nightly(unittest.TestCase):
         self.all("recover")
         self.all("refuse", "NOPERM this user has no permissions")
         with self.assertRaises(Unavailable):
-            self.locks.lock("nightly", ttl=60, wait=10)
+            self.locks.lock("shop:nightly", ttl=60, wait=10)
         self.all("recover")
         self.nodes[2].answer_late(5)
         self.all("close_connections")
         self.all("forget")
-        self.locks.lock("nightly", ttl=60, wait=20).release()
+        self.locks.lock("shop:nightly", ttl=60, wait=20).release()
 
     def test_all_locks_are_held(self):
         self.all("hold_all")

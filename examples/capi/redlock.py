@@ -114,14 +114,19 @@ _OTHERS = {
 
 @functools.cache
 def _load(path):
-    library = ctypes.CDLL(path)
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        advice = "install redlock-sync's C library, or give the path of libredlock_sync.so as `library`"
+        raise OSError(f"{error} ({advice})") from None
 
     def check(status, _function, _arguments):
         if status == 0:
             return
         text = ctypes.create_string_buffer(2000)
         library.redlock_last_error(text, len(text))
-        error = ERRORS.get(status, Error)(text.value.decode(errors="replace"))
+        text = text.value.decode(errors="replace").replace("lock is NULL", "this lock was released or left before")
+        error = ERRORS.get(status, Error)(text)
         if isinstance(error, Unavailable):
             error.permanent = bool(library.redlock_last_is_permanent())
             error.retry_after = library.redlock_last_retry_after_ms() / 1000
@@ -334,6 +339,7 @@ class Redlock:
 
     def several(self, names, ttl, wait=None):
         """One lock on all of these names, or on none of them."""
+        names = [names] if isinstance(names, (str, bytes)) else names
         names, lengths = zip(*map(_bytes, names)) if names else ((), ())
         arrays = (c_char_p * len(names))(*names), (c_size_t * len(names))(*lengths)
         return self._other("several", [*arrays, len(names)], ttl, wait)

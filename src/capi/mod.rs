@@ -311,17 +311,17 @@ extern "C" fn redlock_version_string() -> *const c_char {
 #[unsafe(no_mangle)]
 extern "C" fn redlock_status_string(status: c_int) -> *const c_char {
     let text = match status {
-        REDLOCK_OK => c"success",
-        REDLOCK_BUSY => c"another has the lock",
-        REDLOCK_LOST => c"the lock is no longer held",
-        REDLOCK_TOO_SLOW => c"not enough of the lock's validity is left",
-        REDLOCK_UNAVAILABLE => c"too few nodes answered",
-        REDLOCK_EXTENSION_LIMIT => c"the limit of extensions is reached",
-        REDLOCK_CANCELLED => c"told to stop waiting for the lock",
-        REDLOCK_CONFIG => c"something passed in cannot work",
-        REDLOCK_RANDOM => c"the operating system gave no random bytes",
-        REDLOCK_PANIC => c"a bug in redlock-sync",
-        _ => c"no status code of redlock-sync",
+        REDLOCK_OK => c"OK",
+        REDLOCK_BUSY => c"BUSY",
+        REDLOCK_LOST => c"LOST",
+        REDLOCK_TOO_SLOW => c"TOO_SLOW",
+        REDLOCK_UNAVAILABLE => c"UNAVAILABLE",
+        REDLOCK_EXTENSION_LIMIT => c"EXTENSION_LIMIT",
+        REDLOCK_CANCELLED => c"CANCELLED",
+        REDLOCK_CONFIG => c"CONFIG",
+        REDLOCK_RANDOM => c"RANDOM",
+        REDLOCK_PANIC => c"PANIC",
+        _ => c"unknown",
     };
     text.as_ptr()
 }

@@ -210,19 +210,15 @@ impl Cluster {
         said
     }
 
-    /// Another thread asks for the map, but not right after it was asked for.
+    /// Asks for the map again, but not right after that was done.
     pub(crate) fn refresh(self: &Arc<Self>, slot: u16) {
         let mut known = lock(&self.known);
         let now = clock::instant();
-        if known.refreshed.is_some_and(|last| now < last + REFRESH) {
-            return;
+        if known.refreshed.is_none_or(|last| now >= last + REFRESH) {
+            known.refreshed = Some(now);
+            drop(known);
+            drop(self.ask_all(slot, None, ASK));
         }
-        known.refreshed = Some(now);
-        drop(known);
-        let cluster = self.clone();
-        let thread = std::thread::Builder::new().name("redlock-map".into());
-        // Without a thread one slot after the other is learnt.
-        let _ = thread.spawn(move || cluster.ask_all(slot, None, ASK));
     }
 
     fn learn(&self, mut map: Map, asked: Instant) {
@@ -281,7 +277,7 @@ impl Cluster {
             return Cause::NoMaster(text, false);
         };
         let is_final = |cause: &&Cause| cause.is_final() || is_no_cluster(cause);
-        let is_final = failed.iter().all(|cause| is_final(cause)) && failed.len() == unknown.len();
+        let is_final = failed.iter().all(is_final) && failed.len() == unknown.len();
         let why = match cause {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
             cause if is_no_cluster(cause) => format!(

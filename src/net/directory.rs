@@ -230,8 +230,6 @@ impl Place {
         let elsewhere = Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, to.clone());
-            // There may be more.
-            cluster.refresh(slot);
             // It stays with the other slots.
             if own.load(Ordering::Relaxed) == slot {
                 cluster.stay(own, &shown, cluster.map().as_deref());

@@ -48,6 +48,9 @@ impl Redlock {
     /// can be tried, which is a warning, and the nodes are not [fit](Report::is_fit). If the program dies during the check, the key is gone after a second. If
     /// `INFO` or `CONFIG` is forbidden, a finding says what could not be checked.
     ///
+    /// In a Redis Cluster it does so on each master, with a tag behind the name, as in `check:web-3:{7}`. A `probe` that has a tag
+    /// itself, or a [prefix](crate::Options::prefix) with one, is tried on the master of its slot alone.
+    ///
     /// It uses connections of its own, to all nodes in parallel. Each node has
     /// [`connect_timeout`](crate::Options::connect_timeout) to be connected and twenty times
     /// [`node_timeout`](crate::Options::node_timeout) for all questions. With the [restart
@@ -58,7 +61,7 @@ impl Redlock {
     /// | `reach`, `auth` | it cannot be asked, and [too few are left](Report::is_fit) | it cannot be asked | |
     /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | another holder has that lock |
     /// | `same-server` | one server under two addresses | | |
-    /// | `role` | a replica, a cluster's node, a sentinel | | |
+    /// | `role` | a replica, a sentinel, a Redis Cluster's server at a plain URL | | |
     /// | `eviction` | a policy that removes locks | keys were removed before the policy was corrected; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
     /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
     /// | `replicas` | | it has replicas, to which something may fail over | |
@@ -68,7 +71,8 @@ impl Redlock {
     /// | `clock` | | more than 1 s from the nodes' median | so far from ours |
     /// | `sentinel` | | one does not answer, or names another master; the quorum is more than there are | one is given |
     /// | `isolation` | | Sentinel without `min-replicas-to-write`, or `min-replicas-max-lag` is too long | |
-    /// | `guard` | | the guard that is on by default for sets cannot work | |
+    /// | `guard` | | the guard that is on by default for sets and Redis Clusters cannot work | |
+    /// | `cluster` | slots of a Redis Cluster have no server | | |
     /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, and for how long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
@@ -85,7 +89,7 @@ impl Redlock {
     ///
     /// ```no_run
     /// let redlock = redlock_sync::Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// let report = redlock.check("check:web-3")?;
+    /// let report = redlock.check("shop:check:web-3")?;
     /// eprint!("{report}");
     /// if !report.is_fit() {
     ///     std::process::exit(1);

@@ -34,7 +34,7 @@ impl Redlock {
     ///
     /// ```no_run
     /// let redlock = redlock_sync::Redlock::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// let inspection = redlock.inspect("account:17")?;
+    /// let inspection = redlock.inspect("shop:account:17")?;
     /// for (holder, remaining) in inspection.state().holders() {
     ///     println!("{holder}, for {remaining:?}");
     /// }

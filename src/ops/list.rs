@@ -32,10 +32,10 @@ impl Redlock {
     /// such as `shop:*`): all keys that it matches, but for those that this crate keeps beside its locks.
     ///
     /// With a [prefix](crate::Options::prefix) only the keys that begin with it are read; the pattern and the names that are
-    /// listed are without it.
+    /// listed are without it. Keys that the user may not read are left out, and not counted.
     ///
     /// It reads all keys by `SCAN`, `GETRANGE`, `PTTL` and `ZRANGE`, a thousand at a time, and changes nothing. It uses connections
-    /// of its own, to all nodes in parallel. Each node has [`connect_timeout`](crate::Options::connect_timeout) to be
+    /// of its own, to all nodes in parallel, and of a Redis Cluster to one master after the other. Each has [`connect_timeout`](crate::Options::connect_timeout) to be
     /// connected and four times [`node_timeout`](crate::Options::node_timeout) for each thousand keys. Where a lock lies on
     /// a minority of the nodes, all are asked twice more, each time after two `node_timeout`s: it may be about to be
     /// taken or released.

@@ -100,7 +100,7 @@ impl What {
     }
 }
 
-/// The number of keys looked at, and those that count.
+/// The number of keys looked at, and those that count. What the user may not read is in neither.
 pub(crate) type Page = (usize, Vec<Key>);
 
 /// Reads a node's keys, page by page, for as long as they are wanted.
@@ -113,7 +113,7 @@ pub(crate) fn scan(query: &mut Query, what: &What, send: SendPart<'_, Page>) -> 
         What::Names(names) => {
             for names in names.chunks(PAGE) {
                 connection.query.renew();
-                let page = keys(&mut connection, names)?;
+                let (_, page) = keys(&mut connection, names)?;
                 if !send((0, page)) {
                     break;
                 }
@@ -144,10 +144,10 @@ fn scan_all(
         scan.arg("COUNT").arg(PAGE);
         let names: Vec<Vec<u8>>;
         (cursor, names) = connection.ask(&scan)?;
-        let mut page = keys(connection, &names)?;
+        let (read, mut page) = keys(connection, &names)?;
         page.retain(|key| !key.is_beside_a_lock() && (!only_locks || key.holder.is_some()));
         (pages, seen) = (pages + 1, seen + names.len());
-        if !send((names.len(), page)) || cursor == b"0" {
+        if !send((read, page)) || cursor == b"0" {
             return Ok(());
         }
         if size.is_none_or(|size| is_endless(pages, seen, size)) {
@@ -163,10 +163,10 @@ fn scan_all(
     }
 }
 
-/// What the keys of these names are, those left out that are gone.
-fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, Cause> {
+/// What the keys of these names are, those left out that are gone or not for this user: SCAN shows all names to all users.
+fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause> {
     if names.is_empty() {
-        return Ok(Vec::new());
+        return Ok((0, Vec::new()));
     }
     let mut pipe = redis::pipe();
     for name in names {
@@ -174,7 +174,7 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
         pipe.cmd("PTTL").arg(name);
     }
     let mut replies = connection.ask_all(&mut pipe)?.into_iter();
-    let mut keys = Vec::new();
+    let (mut read, mut keys) = (names.len(), Vec::new());
     for name in names {
         let (Some(value), Some(left)) = (replies.next(), replies.next()) else {
             break;
@@ -183,7 +183,13 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
             Err(error) if meaning(&error) == Meaning::WrongType => None,
             // Another server of the node has it, or is to have it.
             Err(error) if meaning(&error).is_elsewhere() => continue,
-            value => Some(connection.read(value)?),
+            value => match connection.read(value) {
+                Err(cause) if cause.concerns_name() => {
+                    read -= 1;
+                    continue;
+                }
+                value => Some(value?),
+            },
         };
         let left = match connection.read::<i64>(left)? {
             -1 => Duration::MAX,
@@ -194,7 +200,7 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Vec<Key>, C
         };
         keys.push(Key::new(name.clone(), value, left));
     }
-    with_members(connection, keys)
+    Ok((read, with_members(connection, keys)?))
 }
 
 /// With a key for each permit and each reader in place of those that have them.

@@ -15,7 +15,7 @@
 //!
 //! /// The code to be tested.
 //! fn report(redlock: &Redlock) -> Result<&'static str, Error> {
-//!     match redlock.try_acquire("nightly-report", Duration::from_secs(60))? {
+//!     match redlock.try_acquire("shop:nightly-report", Duration::from_secs(60))? {
 //!         Some(lock) => {
 //!             lock.leak();
 //!             Ok("sent")

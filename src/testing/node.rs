@@ -137,8 +137,8 @@ impl Node {
     /// # use std::time::Duration;
     /// let node = Node::start()?;
     /// let redlock = Redlock::new([node.url()])?;
-    /// redlock.with_lock("account:17", Duration::from_secs(10), |_lock| {
-    ///     assert_eq!(node.locks(), [b"account:17"]);
+    /// redlock.with_lock("shop:account:17", Duration::from_secs(10), |_lock| {
+    ///     assert_eq!(node.locks(), [b"shop:account:17"]);
     /// })?;
     /// assert!(node.locks().is_empty());
     /// # Ok::<(), redlock_sync::Error>(())
@@ -176,12 +176,12 @@ impl Node {
     /// let redlock = Redlock::new([node.url()])?;
     /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_millis(20));
     ///
-    /// node.hold("account:17", "web-3:4711", Duration::MAX)?;
-    /// assert!(matches!(redlock.acquire_within("account:17", ttl, wait), Err(Error::Busy(_))));
+    /// node.hold("shop:account:17", "web-3:4711", Duration::MAX)?;
+    /// assert!(matches!(redlock.acquire_within("shop:account:17", ttl, wait), Err(Error::Busy(_))));
     ///
-    /// node.release("account:17");
-    /// let mut lock = redlock.acquire_within("account:17", ttl, wait)?;
-    /// node.hold("account:17", "web-3:4711", ttl)?;
+    /// node.release("shop:account:17");
+    /// let mut lock = redlock.acquire_within("shop:account:17", ttl, wait)?;
+    /// node.hold("shop:account:17", "web-3:4711", ttl)?;
     /// assert!(matches!(lock.extend(ttl), Err(Error::Lost(_))));
     /// # Ok::<(), Error>(())
     /// ```
@@ -251,9 +251,9 @@ impl Node {
     /// # use std::time::Duration;
     /// let node = Node::start()?;
     /// let redlock = Redlock::new([node.url()])?;
-    /// let lock = redlock.acquire("account:17", Duration::from_secs(10))?;
+    /// let lock = redlock.acquire("shop:account:17", Duration::from_secs(10))?;
     /// node.advance(Duration::from_secs(11));
-    /// assert!(node.holder("account:17").is_none());
+    /// assert!(node.holder("shop:account:17").is_none());
     /// assert!(matches!(lock.release(), Err(Error::Lost(_))));
     /// # Ok::<(), Error>(())
     /// ```
@@ -285,11 +285,11 @@ impl Node {
     /// let nodes = [Node::start()?, Node::start()?, Node::start()?];
     /// let redlock = Redlock::new(nodes.iter().map(Node::url))?;
     /// nodes[2].answer_late(Duration::from_millis(500));
-    /// redlock.acquire("account:17", Duration::from_secs(10))?.release()?;
+    /// redlock.acquire("shop:account:17", Duration::from_secs(10))?.release()?;
     ///
     /// nodes[1].answer_late(Duration::from_millis(500));
     /// let (ttl, wait) = (Duration::from_secs(10), Duration::from_millis(20));
-    /// let failed = redlock.acquire_within("account:17", ttl, wait);
+    /// let failed = redlock.acquire_within("shop:account:17", ttl, wait);
     /// assert!(matches!(failed, Err(Error::Unavailable(_))));
     /// # Ok::<(), Error>(())
     /// ```

@@ -334,6 +334,62 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
     assert!(servers[0].keys().is_empty());
 }
 
+#[test]
+fn a_node_that_is_given_without_its_flag_is_answered_with_the_flag() {
+    let servers = Server::several(1);
+    let tip = |arguments: &[&str]| {
+        let (code, out, err) = run(&mut command("", arguments));
+        assert_eq!((code, &*out), (64, ""), "{arguments:?}: {err}");
+        let line = err.lines().find_map(|line| line.strip_prefix("  tip: "));
+        let tip = line.unwrap_or_else(|| panic!("{arguments:?}: {err}"));
+        (tip.to_owned(), err)
+    };
+    let by_flag = "a node is given by --node redis://";
+    for (arguments, expected) in [
+        (&["doctor", "10.0.0.1"][..], "10.0.0.1"),
+        (&["doctor", "redis-1:6380"], "redis-1:6380"),
+        (&["doctor", "redis://10.0.0.1"], "10.0.0.1"),
+        (&["doctor", "--strict", "a b"], "HOST"),
+        (&["list", "redis://10.0.0.1", "shop:*"], "10.0.0.1"),
+        (&["list", "shop:*", "10.0.0.1"], "HOST"),
+        (&["inspect", "shop:a", "redis://10.0.0.1"], "10.0.0.1"),
+        (&["inspect", "shop:a", "shop:b"], "HOST"),
+        (&["release", "--force", "shop:a", "10.0.0.1"], "HOST"),
+    ] {
+        assert_eq!(tip(arguments).0, format!("{by_flag}{expected}"));
+    }
+    // Passwords are not for command lines. Those of other programs end up in logs, too.
+    for url in ["redis://:hunter2@10.0.0.1", "unix:///s?pass=hunter2"] {
+        let (tip, err) = tip(&["doctor", url]);
+        assert!(tip.contains("--nodes-file, or in REDLOCK_NODES"), "{tip}");
+        assert!(err.contains("'***'") && !err.contains("hunter2"), "{err}");
+    }
+    let (_, err) = tip(&["doctor", "user:hunter2@10.0.0.1"]);
+    assert!(!err.contains("hunter2"), "{err}");
+    let (code, _, err) = run(&mut command("", &["list", "redis://10.0.0.1"]));
+    assert!(code == 64 && err.contains("--node redis://HOST"), "{err}");
+    // No mistake of that kind.
+    for arguments in [&["doctor", "--no-such"][..], &["man", "10.0.0.1"]] {
+        let (code, _, err) = run(&mut command("", arguments));
+        assert!(code == 64 && !err.contains("a node"), "{err}");
+    }
+    // Where a NAME or a PATTERN may stand, it is one, and nothing is found.
+    let url = servers[0].url();
+    for arguments in [
+        &["list", &url][..],
+        &["inspect", &url],
+        &["release", "--force", "--yes", &url],
+    ] {
+        let (code, _, err) = says(&servers, arguments);
+        let expected = format!("a node is given by --node {url}\n");
+        assert!(code == 0 && err.contains(&expected), "{err}");
+    }
+    for arguments in [&["list", "shop:*"][..], &["inspect", "shop:a"]] {
+        let (code, _, err) = says(&servers, arguments);
+        assert!(code == 0 && !err.contains("a node"), "{err}");
+    }
+}
+
 // ---- doctor
 
 const GOOD: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];

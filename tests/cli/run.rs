@@ -770,6 +770,9 @@ fn each_v_says_more() {
     let (info, debug, trace) = (said("-v"), said("-vv"), said("-vvv"));
     let (attempt, vote) = ("acquire \"x\": granted", "on node 0");
     assert!(!info.contains(attempt), "{info}");
+    assert!(info.contains("waiting for \"x\""), "{info}");
+    let at_once = fleet.output(&["run", "-v", "-n", "x", "true"]).2;
+    assert!(at_once.contains("asking for \"x\""), "{at_once}");
     assert!(debug.contains(attempt) && !debug.contains(vote), "{debug}");
     assert!(trace.contains(attempt) && trace.contains(vote), "{trace}");
 }

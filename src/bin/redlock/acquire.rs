@@ -57,10 +57,11 @@ pub(crate) fn acquire(
     let target = target.map_err(|error| failed(&error))?;
     let mut ended_by = None;
     let mut outage = Outage::new();
-    info!(
-        "waiting for \"{}\"",
-        job.name.as_encoded_bytes().escape_ascii()
-    );
+    let does = match job.wait {
+        Some(Duration::ZERO) => "asking for",
+        _ => "waiting for",
+    };
+    info!("{does} \"{}\"", job.name.as_encoded_bytes().escape_ascii());
     loop {
         let left = match end {
             Some(end) => end.saturating_duration_since(Instant::now()),

@@ -303,7 +303,7 @@ pub(crate) struct Waiting {
 #[derive(Args)]
 pub(crate) struct Votes {
     /// A node gives no votes until it has been up for this time: the longest ttl that any client uses. 0: none [default:
-    /// 30s for redis+sentinel://, else none]
+    /// 30s for redis+sentinel:// and redis+cluster://, else none]
     #[arg(long, value_name = "TIME")]
     pub(crate) restart_guard: Option<Time>,
 }

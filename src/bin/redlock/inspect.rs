@@ -1,12 +1,14 @@
 //! `redlock inspect`: the holders of a lock, node by node.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::time::Duration;
 
 use redlock_sync::command::{LOCK, READERS, Seen, escaped, inspection_json, printable};
-use redlock_sync::{Inspection, NodeState, Redlock};
+use redlock_sync::{Inspection, LockState, NodeState, Redlock};
 
 use crate::arguments::Inspect;
+use crate::nodes::by_flag;
 use crate::print::{print, print_json};
 use crate::show::{shortened, table, time};
 use crate::{End, UNAVAILABLE, failed, report};
@@ -26,9 +28,19 @@ pub(crate) fn inspect(given: &Inspect, redlock: &Redlock) -> End {
     if code == UNAVAILABLE {
         report_failures(&inspection);
     }
+    report_url(&given.name, &inspection);
     match given.json {
         true => print_json(inspection_json(name, &inspection), code),
         false => print(to_text(name, &state, &inspection).as_bytes(), code),
+    }
+}
+
+/// A URL as NAME is the name of a lock, but more likely that of a node.
+pub(crate) fn report_url(name: &OsStr, inspection: &Inspection) {
+    if inspection.state() == LockState::Free
+        && let Some(hint) = by_flag(name)
+    {
+        report(format_args!("NAME is for a lock: {hint}"));
     }
 }
 

@@ -8,6 +8,7 @@ use redlock_sync::{Holder, ListedLock, Listing, Redlock};
 use serde_json::{Value, json};
 
 use crate::arguments::List;
+use crate::nodes::by_flag;
 use crate::output::progress;
 use crate::print::{print, print_json};
 use crate::show::{milliseconds, table, time};
@@ -47,6 +48,11 @@ pub(crate) fn list(given: &List, redlock: &Redlock) -> End {
         true => print_json(to_json(&locks, &listing), code),
         false => print(to_text(&locks, &listing).as_bytes(), code),
     };
+    if locks.is_empty()
+        && let Some(hint) = given.pattern.as_deref().and_then(by_flag)
+    {
+        report(format_args!("PATTERN is for keys: {hint}"));
+    }
     let problems = locks.iter().filter(|row| row.problem.is_some());
     let behind = match listing.prefix() {
         "" => String::new(),

@@ -5,6 +5,7 @@
 //! doctor, manual.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -76,6 +77,8 @@ fn start() -> End {
             End::Code(USAGE)
         }),
         Err(error) => {
+            let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+            let error = nodes::explained(error, &words);
             let _ = error.print();
             End::Code(if error.use_stderr() { USAGE } else { 0 })
         }

@@ -1,7 +1,7 @@
 //! Where the nodes' URLs and certificates come from, and the rules that keep passwords and keys out of sight.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::AsFd;
@@ -9,9 +9,12 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use redlock_sync::command::printable;
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock, Tls};
 
 use crate::arguments::{Nodes, Votes, within};
@@ -216,15 +219,68 @@ fn from_default_file(path: &Path) -> Result<(String, Vec<NodeAddress>), String> 
         }
         Ok((mode, bytes)) => parse(&place, mode, bytes)?,
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(format!("{place}: {error}")),
+        Err(error) => return Err(unread(&place, &error)),
     };
     if nodes.is_empty() {
         return Err(format!(
             "no nodes: give their URLs one a line in {place}, or in a file named by --nodes-file or {FILE_VARIABLE}; in \
-             {VARIABLE} (with commas between them); or by --node"
+             {VARIABLE} (with commas between them); or by --node redis://HOST"
         ));
     }
     Ok((place, nodes))
+}
+
+/// Why the default file was not read, which this user did not name.
+fn unread(place: &str, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::PermissionDenied => format!(
+            "{place}: {error}: its group may read it (chgrp), so add this user to that, or give nodes by {VARIABLE} or \
+             --nodes-file"
+        ),
+        _ => format!("{place}: {error}"),
+    }
+}
+
+/// How a node is given, if this word is the URL of one. It stands where no node is expected.
+pub(crate) fn by_flag(word: &OsStr) -> Option<String> {
+    let url = word.to_str()?;
+    let node = url.into_node().ok()?;
+    Some(if node.has_password() {
+        format!("a node with a password is given in a file for --nodes-file, or in {VARIABLE}")
+    } else if url.contains(['@', '?']) {
+        "a node is given by --node URL".into()
+    } else {
+        format!("a node is given by --node {url}")
+    })
+}
+
+/// The error for these words, with the flag for a node where one may have been given without it: doctor takes no NAME,
+/// and the others that look at nodes take one. What may have a password in it is not repeated.
+pub(crate) fn explained(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let looks = ["doctor", "inspect", "list", "release"];
+    let command = words.first().and_then(|word| word.to_str());
+    let Some(ContextValue::String(unexpected)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let is_known = command.is_some_and(|command| looks.contains(&command));
+    if error.kind() != clap::error::ErrorKind::UnknownArgument
+        || !is_known
+        || unexpected.starts_with('-')
+    {
+        return error;
+    }
+    let unexpected = unexpected.clone();
+    let host = (command == Some("doctor")).then(|| format!("redis://{unexpected}"));
+    let host = host.and_then(|url| by_flag(OsStr::new(&url)));
+    let url = words.iter().skip(1).find_map(|word| by_flag(word));
+    let tip = url.or(host);
+    let tip = tip.unwrap_or_else(|| "a node is given by --node redis://HOST".into());
+    let tip = StyledStr::from(printable(&tip));
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    if unexpected.contains(['@', '?']) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String("***".into()));
+    }
+    error
 }
 
 /// The nodes in a file's text.
@@ -581,5 +637,9 @@ mod tests {
         std::fs::remove_file(broken).unwrap();
         let error = taken(&[], ["", ""], &env::temp_dir()).unwrap_err();
         assert!(error.contains("irectory"), "{error}");
+        // To root all files are readable.
+        let error = unread(DEFAULT_FILE, &ErrorKind::PermissionDenied.into());
+        assert!(error.starts_with("/etc/redlock/nodes: permission denied"));
+        assert!(error.contains("add this user"), "{error}");
     }
 }

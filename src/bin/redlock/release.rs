@@ -7,7 +7,7 @@ use redlock_sync::command::escaped;
 use redlock_sync::{Holder, LockState, Redlock};
 
 use crate::arguments::Release;
-use crate::inspect::{report_failures, shown};
+use crate::inspect::{report_failures, report_url, shown};
 use crate::output::question;
 use crate::print::print;
 use crate::show::shortened;
@@ -64,7 +64,10 @@ pub(crate) fn release(given: &Release, answer: &Answer, redlock: &Redlock) -> En
                 End::Code(FOUND)
             }
         },
-        (Ok(None), LockState::Free) => End::Code(0),
+        (Ok(None), LockState::Free) => {
+            report_url(&given.name, &inspection);
+            End::Code(0)
+        }
         (Ok(None), LockState::Unknown) => {
             report_failures(&inspection);
             End::Code(UNAVAILABLE)

@@ -354,6 +354,98 @@ fn a_command_is_named_without_a_directory_and_found_where_it_is_installed() {
     assert_eq!(crontabs, 2);
 }
 
+/// The files with code for people to copy: documents, comments for rustdoc, examples, the header and the manual page.
+fn code_to_copy() -> Vec<String> {
+    let mut files = documents();
+    for folder in ["src", "src/ops", "src/testing", "src/bin/redlock"] {
+        let paths = fs::read_dir(root().join(folder)).unwrap();
+        let names = paths.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let shown =
+            names.filter(|name| [".rs", ".h", ".roff"].iter().any(|end| name.ends_with(end)));
+        files.extend(shown.map(|name| format!("{folder}/{name}")));
+    }
+    for name in [
+        "batch_job.rs",
+        "fencing.rs",
+        "long_job.rs",
+        "quickstart.rs",
+        "single_instance.rs",
+        "throttle.rs",
+    ] {
+        files.push(format!("examples/{name}"));
+    }
+    for name in [
+        "batch_job.c",
+        "batch_job.py",
+        "redlock.py",
+        "redlock_testing.py",
+    ] {
+        files.push(format!("examples/capi/{name}"));
+    }
+    files
+}
+
+/// What is copied should fit a user that may use only some keys.
+#[test]
+fn every_lock_that_is_shown_has_a_name_with_a_prefix() {
+    let calls = [
+        "acquire(",
+        "acquire_within(",
+        "acquire_while(",
+        "with_lock(",
+        "with_kept_lock(",
+        "semaphore(",
+        "read_lock(",
+        "write_lock(",
+        "several([",
+        "inspect(",
+        "check(",
+        "locks.lock(",
+        "try_lock(",
+        "permit(",
+        "hold(",
+    ];
+    let commands = [
+        "redlock run ",
+        "redlock throttle ",
+        "redlock inspect ",
+        "redlock release ",
+    ];
+    let (mut found, mut without) = (0, Vec::new());
+    for file in code_to_copy() {
+        let text = read(&file);
+        let in_comments = file.starts_with("src/") && file.ends_with(".rs");
+        for line in text.lines().map(str::trim_start) {
+            let comment = ["/// ", "//! "]
+                .iter()
+                .find_map(|start| line.strip_prefix(start));
+            // Lines that rustdoc hides, and the page about prefixes.
+            let line = if in_comments {
+                comment.unwrap_or("")
+            } else {
+                line
+            };
+            if line.starts_with("# ") || line.contains("team:") {
+                continue;
+            }
+            let names = calls.iter().flat_map(|call| line.split(call).skip(1));
+            let names = names.filter_map(|rest| rest.strip_prefix('"')?.split('"').next());
+            let names: Vec<&str> = names.collect();
+            let is_command = commands.iter().any(|command| line.contains(command));
+            let is_prose = line.contains('`') || line.starts_with(".B ") || line.contains("sudo ");
+            let is_command = is_command && !is_prose;
+            found += names.len() + usize::from(is_command);
+            if !names.iter().all(|name| name.starts_with("shop:"))
+                || is_command && !line.contains(" shop:")
+            {
+                without.push(format!("{file}: {line}"));
+            }
+        }
+    }
+    assert!(without.is_empty(), "{}", without.join("\n"));
+    assert!(found > 60, "{found}");
+}
+
 /// The rows of the first table after this text, without their heads.
 fn rows<'a>(text: &'a str, after: &str) -> Vec<Vec<&'a str>> {
     let table = text.split(after).nth(1).unwrap().trim_start();

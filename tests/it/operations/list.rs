@@ -88,6 +88,35 @@ fn nodes_that_cannot_be_read_are_part_of_the_list() {
     assert_eq!(listing.failed().count(), 2);
 }
 
+/// `SCAN` shows all names to every user.
+#[test]
+fn keys_that_the_user_may_not_read_are_left_out() {
+    let servers = Server::several(3);
+    let user = "ACL SETUSER few on >PASSWORD resetkeys ~shop:* ~{shop:* -@all +set +get +del +eval +scan +getrange +pttl \
+                +zrange +type +time +ping +info";
+    let user: Vec<&str> = user.split_whitespace().collect();
+    for server in &servers {
+        server.command(&user);
+        server.command(&["SET", "bank:a", "another program's"]);
+        server.command(&["HSET", "bank:b", "field", "value"]);
+        server.command(&["ZADD", "bank:c", "1", "member"]);
+        server.command_bytes(&[b"SET", b"bank:d", &[7; 20], b"PX", LONG]);
+        server.command_bytes(&[b"SET", b"shop:a", &[7; 20], b"PX", LONG]);
+    }
+    let urls = servers
+        .iter()
+        .map(|server| server.url_for("few", "PASSWORD"));
+    let redlock = Redlock::new(urls).unwrap().with_options(options()).unwrap();
+    for pattern in [None, Some("*")] {
+        let listing = redlock.list(pattern).unwrap();
+        assert_eq!(names(&listing), ["shop:a"]);
+        assert_eq!((listing.failed().count(), listing.keys()), (0, 3));
+    }
+    // A command that is missing is another matter.
+    servers[0].command(&["ACL", "SETUSER", "few", "-getrange"]);
+    assert_eq!(redlock.list(None).unwrap().failed().count(), 1);
+}
+
 #[test]
 fn a_node_that_repeats_its_password_does_not_show_it_in_a_list() {
     let node = fake::Fake::new(|words| match &words[0][..] {
