@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redlock_sync::{Error, Lock, Redlock, redis};
 use support::clusters::{Cluster, Plan};
