@@ -47,7 +47,7 @@ use Meaning::*;
 /// Error codes: the first words of errors.
 const CODES: [(&str, Meaning); 22] = [
     ("ERR", Other),
-    ("ASK", Moved),
+    ("ASK", Torn),
     ("BUSY", Busy),
     ("CLUSTERDOWN", ClusterDown),
     ("CROSSSLOT", OtherSlot),
