@@ -5,7 +5,7 @@ use crate::support;
 use std::time::Duration;
 
 use redlock_sync::{Error, Lock, Redlock, redis};
-use support::clusters::{Cluster, Plan};
+use support::clusters::Cluster;
 use support::relay::Relay;
 use support::*;
 
@@ -92,37 +92,6 @@ fn a_client_finds_a_cluster_whose_servers_are_all_elsewhere() {
 }
 
 // ---- larger and smaller
-
-/// As a cluster grows: a new master, to which the first slot is on its way.
-#[test]
-fn a_slot_on_its_way_to_a_master_without_slots_is_locked() {
-    let cluster = Cluster::with(Plan {
-        masters: 3,
-        over_tls: over_tls(),
-        args: &["--cluster-allow-replica-migration", "no"],
-        ..Plan::default()
-    });
-    cluster.move_all_slots(2, 0);
-    let redlock = cluster.client();
-    let name = cluster.name(1);
-    redlock
-        .try_acquire(&name, LONG)
-        .unwrap()
-        .unwrap()
-        .release()
-        .unwrap();
-    let mut held = redlock.try_acquire(&name, LONG).unwrap().unwrap();
-    let moving = cluster.begin_to_move(&name, 2);
-    moving.key(&name);
-    held.extend(LONG).unwrap();
-    released_at_last(held);
-    let mut lock = redlock.acquire(&name, LONG).unwrap();
-    assert_eq!(cluster.nodes_with(&name), [2]);
-    lock.extend(LONG).unwrap();
-    moving.end();
-    lock.release().unwrap();
-    cluster.nothing_is_left();
-}
 
 #[test]
 fn permits_readers_and_several_names_are_released_in_the_middle_of_a_move() {
@@ -280,32 +249,4 @@ fn with_the_guard_a_master_that_gives_all_its_slots_away_holds_back_no_votes() {
         }
     }
     cluster.nothing_is_left();
-}
-
-/// A server that was promoted is known by the age of its proof alone.
-#[test]
-fn with_the_guard_a_master_that_was_promoted_keeps_its_votes_when_its_proof_moves() {
-    let cluster = Cluster::start();
-    let redlock = guarded(&cluster);
-    redlock
-        .acquire(cluster.name(0), GUARD)
-        .unwrap()
-        .release()
-        .unwrap();
-    cluster.take_over(3);
-    cluster.agree();
-    // After its time of no votes.
-    redlock
-        .acquire(cluster.name(0), GUARD)
-        .unwrap()
-        .release()
-        .unwrap();
-    let proofs = witnesses(&cluster, 3);
-    assert!(!proofs.is_empty());
-    for proof in &proofs {
-        cluster.move_slot(proof, 1);
-    }
-    let name = cluster.names(0).nth(1).unwrap();
-    at_once(&redlock, &name);
-    at_once(&guarded(&cluster), &name);
 }
