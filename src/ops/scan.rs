@@ -165,24 +165,46 @@ fn scan_all(
 
 /// What the keys of these names are, those left out that are gone or not for this user: SCAN shows all names to all users.
 fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause> {
-    if names.is_empty() {
-        return Ok((0, Vec::new()));
-    }
+    let (mut read, mut keys, elsewhere) = look_at(connection, names, false)?;
+    // A server that does not have a slot yet may have its keys. Those that it does not have are another one's.
+    let (asked, more, not_here) = look_at(connection, &elsewhere, true)?;
+    read -= elsewhere.len();
+    read += asked - not_here.len();
+    keys.extend(more);
+    Ok((read, with_members(connection, keys)?))
+}
+
+/// How many of these keys were looked at, what they are, and the names of those that the server does not have.
+fn look_at(
+    connection: &mut Questions<'_>,
+    names: &[Vec<u8>],
+    asking: bool,
+) -> Result<(usize, Vec<Key>, Vec<Vec<u8>>), Cause> {
     let mut pipe = redis::pipe();
     for name in names {
+        if asking {
+            pipe.cmd("ASKING");
+        }
         pipe.cmd("GETRANGE").arg(name).arg(0).arg(VALUE - 1);
+        if asking {
+            pipe.cmd("ASKING");
+        }
         pipe.cmd("PTTL").arg(name);
     }
     let mut replies = connection.ask_all(&mut pipe)?.into_iter();
-    let (mut read, mut keys) = (names.len(), Vec::new());
+    let (mut read, mut keys, mut elsewhere) = (0, Vec::new(), Vec::new());
+    let skipped = usize::from(asking);
     for name in names {
-        let (Some(value), Some(left)) = (replies.next(), replies.next()) else {
+        let (Some(value), Some(left)) = (replies.nth(skipped), replies.nth(skipped)) else {
             break;
         };
+        read += 1;
         let value = match value {
             Err(error) if meaning(&error) == Meaning::WrongType => None,
-            // Another server of the node has it, or is to have it.
-            Err(error) if meaning(&error).is_elsewhere() => continue,
+            Err(error) if meaning(&error).is_elsewhere() => {
+                elsewhere.push(name.clone());
+                continue;
+            }
             value => match connection.read(value) {
                 Err(cause) if cause.concerns_name() => {
                     read -= 1;
@@ -200,7 +222,7 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause
         };
         keys.push(Key::new(name.clone(), value, left));
     }
-    Ok((read, with_members(connection, keys)?))
+    Ok((read.min(names.len()), keys, elsewhere))
 }
 
 /// With a key for each permit and each reader in place of those that have them.
