@@ -174,12 +174,15 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause
     Ok((read, with_members(connection, keys)?))
 }
 
-/// How many of these keys were looked at, what they are, and the names of those that the server does not have.
+/// How many keys were looked at, what they are, and the names of those that the server does not have.
+type Looked = (usize, Vec<Key>, Vec<Vec<u8>>);
+
+/// Looks at the keys of these names.
 fn look_at(
     connection: &mut Questions<'_>,
     names: &[Vec<u8>],
     asking: bool,
-) -> Result<(usize, Vec<Key>, Vec<Vec<u8>>), Cause> {
+) -> Result<Looked, Cause> {
     let mut pipe = redis::pipe();
     for name in names {
         if asking {
