@@ -2206,7 +2206,7 @@ fn idle_it_costs_next_to_nothing() {
     println!("{used} ticks in 5 s, {memory} KiB");
     assert!(used <= 3, "{used} ticks of 10 ms in 5 s");
     // A debug build is larger. The release build's figure is in the command's step of CI.
-    let limit = if cfg!(debug_assertions) { 16 } else { 8 };
+    let limit = if cfg!(debug_assertions) { 20 } else { 8 };
     assert!(memory <= limit * 1024, "{memory} KiB");
 }
 
