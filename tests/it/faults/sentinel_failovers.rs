@@ -84,9 +84,13 @@ fn fail_over(set: &mut Set, kind: Kind, master: usize) {
     match kind {
         Kind::Kill => set.servers[master].kill(),
         Kind::Freeze => set.servers[master].stop(),
-        Kind::ByHand => set.fail_over(other),
+        Kind::ByHand => {}
     }
     eventually_within(PATIENCE, "all know the new master", &mut || {
+        if let Kind::ByHand = kind {
+            // Once more where the one before was followed by another one, back to the old master.
+            set.fail_over(other);
+        }
         set.is_promoted(other) && set.is_master(other)
     });
     match kind {
