@@ -94,8 +94,8 @@ impl World {
         };
         let (due, valid) = (keeping.due, !keeping.held.lease.left(now).is_zero());
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
-        let part = u32::try_from(self.random.below(1025)).unwrap();
-        let jitter = |min: Duration, max: Duration| min + (max - min) / 1024 * part;
+        let random = &mut self.random;
+        let jitter = |min, max| random.between(min, max);
         let lease = &mut keeping.held.lease;
         match lease.renewed((extension, answer), due, node_timeout, jitter, now) {
             Renewed::Yes { next, repair } => {

@@ -35,6 +35,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::{Client, LooksAgain, RESOURCES};
 use network::Connection;
@@ -80,6 +81,11 @@ impl Random {
 
     pub(crate) fn pick(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).unwrap()
+    }
+
+    fn between(&mut self, min: Duration, max: Duration) -> Duration {
+        let part = u32::try_from(self.below(1025)).unwrap();
+        min + (max - min) / 1024 * part
     }
 }
 

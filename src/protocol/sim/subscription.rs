@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::client::NO_THREAD;
 use super::{CONNECT_TIMEOUT, Count, Event, MS, World, trace};
+use crate::protocol::subscriptions::{SubscriberEvent, SubscriberTask};
 
 /// After this time without a message, the thread checks whether the subscription is still needed.
 const QUIET: u64 = 1000 * MS;
@@ -41,7 +43,7 @@ pub(super) enum SubscriptionEvent {
     Breaks,
 }
 
-/// The thread that keeps up the subscription to a node.
+/// A subscriber.
 pub(super) struct Listener {
     node: usize,
     state: State,
@@ -49,20 +51,10 @@ pub(super) struct Listener {
 
 #[derive(Clone, Copy)]
 enum State {
-    Runs,
     Connecting(usize, u64),
     Subscribed(usize, u64),
-    /// Until then; for good, it has ended.
     Pauses(u64),
-}
-
-impl Listener {
-    pub(super) fn new(node: usize) -> Listener {
-        Listener {
-            node,
-            state: State::Runs,
-        }
-    }
+    Ended,
 }
 
 impl World {
@@ -177,13 +169,14 @@ impl World {
 
     // ---- the threads
 
-    /// Starts a thread for each node that needs a subscription.
+    /// Starts a subscriber for each node that needs a subscription.
     pub(super) fn listen(&mut self, c: usize) {
         let nodes = self.clients[c].queues.take_to_start();
         for node in nodes.iter() {
+            let state = State::Pauses(self.t);
             let listeners = &mut self.clients[c].listeners;
             let twice = listeners.iter().any(|one| one.node == node);
-            listeners.push(Listener::new(node));
+            listeners.push(Listener { node, state });
             self.check(!twice, || {
                 format!("client {c}: two threads subscribe to node {node}")
             });
@@ -192,80 +185,71 @@ impl World {
 
     pub(super) fn listen_all(&mut self, c: usize) -> bool {
         let mut busy = false;
-        let mut at = 0;
-        while at < self.clients[c].listeners.len() {
+        for at in 0..self.clients[c].listeners.len() {
             busy |= self.listen_on(c, at);
-            if let State::Pauses(u64::MAX) = self.clients[c].listeners[at].state {
-                self.clients[c].listeners.remove(at);
-            } else {
-                at += 1;
-            }
         }
+        let ended = |one: &Listener| matches!(one.state, State::Ended);
+        self.clients[c].listeners.retain(|one| !ended(one));
         busy
     }
 
     fn listen_on(&mut self, c: usize, at: usize) -> bool {
         let Listener { node, state } = self.clients[c].listeners[at];
-        let state = match state {
-            State::Pauses(until) if until > self.t => {
+        let event = match state {
+            State::Pauses(until) if until <= self.t => SubscriberEvent::Begins,
+            State::Connecting(at, _) if self.subscriptions[at].confirmed => SubscriberEvent::Opened,
+            State::Connecting(at, until) if self.subscriptions[at].broken || until <= self.t => {
+                SubscriberEvent::Failed
+            }
+            State::Subscribed(at, until) => match self.subscriptions[at].inbox.pop_front() {
+                Some(resource) => SubscriberEvent::Message(Arc::from(&[resource][..])),
+                None if self.subscriptions[at].broken => SubscriberEvent::Failed,
+                None if until <= self.t => SubscriberEvent::Nothing,
+                None => {
+                    self.wake(c, until);
+                    return false;
+                }
+            },
+            State::Pauses(until) | State::Connecting(_, until) => {
                 self.wake(c, until);
                 return false;
             }
-            State::Runs | State::Pauses(_) => match self.needs(c, node) {
-                true => self.open(c, node),
-                false => State::Pauses(u64::MAX),
-            },
-            State::Connecting(subscription, until) => {
-                if self.subscriptions[subscription].confirmed {
-                    trace!(self, "client {c} is subscribed to node {node}");
-                    let now = self.now(c);
-                    self.clients[c].queues.subscribed(node, now);
-                    self.wake_all(c);
-                    State::Subscribed(subscription, self.t)
-                } else if self.subscriptions[subscription].broken || until <= self.t {
-                    self.close_subscription(subscription);
-                    self.subscription_failed(c, node)
-                } else {
-                    self.wake(c, until);
-                    return false;
-                }
-            }
-            State::Subscribed(subscription, until) => {
-                let message = self.subscriptions[subscription].inbox.pop_front();
-                let broken = message.is_none() && self.subscriptions[subscription].broken;
-                if let Some(resource) = message {
-                    self.hear(c, node, resource);
-                } else if !broken && until > self.t {
-                    self.wake(c, until);
-                    return false;
-                }
-                if broken {
-                    self.close_subscription(subscription);
-                    self.subscription_failed(c, node)
-                } else if self.needs(c, node) {
-                    State::Subscribed(subscription, self.t + QUIET)
-                } else {
-                    self.close_subscription(subscription);
-                    State::Pauses(u64::MAX)
-                }
-            }
+            State::Ended => return false,
         };
+        let state = self.subscriber(c, node, state, event);
         self.clients[c].listeners[at].state = state;
         true
     }
 
-    fn needs(&mut self, c: usize, node: usize) -> bool {
+    fn subscriber(&mut self, c: usize, node: usize, state: State, event: SubscriberEvent) -> State {
+        trace!(self, "client {c} subscribes to node {node}: {event:?}");
         let now = self.now(c);
-        self.clients[c].queues.still_needed(node, now)
-    }
-
-    fn subscription_failed(&mut self, c: usize, node: usize) -> State {
-        self.clients[c].queues.subscription_failed(node);
+        let task = self.clients[c].queues.subscriber(node, event, now);
         self.wake_all(c);
-        if !self.needs(c, node) {
-            return State::Pauses(u64::MAX);
+        match (task, state) {
+            (SubscriberTask::Forward(op), _) => {
+                self.counts[Count::Forwards] += 1;
+                let forwarded = SubscriberEvent::Forwarded(op.key.resource.clone());
+                self.submit(c, NO_THREAD, op);
+                self.subscriber(c, node, state, forwarded)
+            }
+            (SubscriberTask::Receive, State::Connecting(at, _) | State::Subscribed(at, _)) => {
+                State::Subscribed(at, self.t + QUIET)
+            }
+            (SubscriberTask::Open(_), _) => self.open(c, node),
+            (task, state) => {
+                if let State::Connecting(at, _) | State::Subscribed(at, _) = state {
+                    self.close_subscription(at);
+                }
+                match task {
+                    SubscriberTask::Pause((min, max)) => {
+                        let pause = self.random.between(min, max).as_micros();
+                        State::Pauses(self.t + u64::try_from(pause).unwrap())
+                    }
+                    _ => State::Ended,
+                }
+            }
         }
-        State::Pauses(self.t + 100 * MS + self.random.below(600 * MS))
     }
 
     fn open(&mut self, c: usize, node: usize) -> State {
@@ -300,23 +284,6 @@ impl World {
             later,
             Event::Subscription(subscription, SubscriptionEvent::Ends),
         );
-    }
-
-    fn hear(&mut self, c: usize, node: usize, resource: u8) {
-        let (now, name) = (self.now(c), Arc::from(&[resource][..]));
-        let forward = self.clients[c].queues.forward(&name, node, now);
-        let forwards = forward.is_some();
-        trace!(
-            self,
-            "client {c} is notified of {resource} by {node}: {forwards}"
-        );
-        self.wake_all(c);
-        if let Some(op) = forward {
-            self.counts[Count::Forwards] += 1;
-            self.submit(c, super::client::NO_THREAD, op);
-            self.clients[c].queues.notify_front(&name, node);
-            self.wake_all(c);
-        }
     }
 
     /// Whether a client has subscriptions to all nodes.

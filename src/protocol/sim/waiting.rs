@@ -125,8 +125,7 @@ impl Process for Local<'_> {
     }
 
     fn jitter(&mut self, min: Duration, max: Duration) -> Duration {
-        let part = u32::try_from(self.world.random.below(1025)).unwrap();
-        min + (max - min) / 1024 * part
+        self.world.random.between(min, max)
     }
 
     fn is_idle(&mut self) -> bool {
