@@ -195,8 +195,9 @@ impl World {
         let resource = self.tokens[token].resource;
         self.order += 1;
         self.tokens[token].freed = Some(self.order);
-        let waits =
-            (0..RESOURCES).any(|name| self.tokens[token].covers(name) && self.waits_for(c, name));
+        // What was granted too late is released by a thread that waits itself.
+        let waits = call.as_ref().is_some_and(|call| call.waits())
+            || (0..RESOURCES).any(|name| self.tokens[token].covers(name) && self.waits_for(c, name));
         self.tokens[token].alone = self.conditions.waits && !self.conditions.fair && !waits;
         let release = Release {
             notified_elsewhere: lease.notified_elsewhere,
