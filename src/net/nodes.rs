@@ -24,11 +24,11 @@ use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::prefix::Prefix;
 use crate::protocol::address::Found;
-use crate::protocol::core::{Core, Next};
+use crate::protocol::core::{Core, Input, Next};
 use crate::protocol::event::Event;
 use crate::protocol::guard::{self, Guard};
 use crate::protocol::means::Lack;
-use crate::protocol::node::{Link, NodeTask, Timeouts};
+use crate::protocol::node::{NodeTask, Timeouts};
 use crate::protocol::operation::Answer;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::Key;
@@ -324,7 +324,10 @@ impl Nodes {
                 }
             }
             state = match next {
-                Next::StartWorker { node } => self.start_worker(leader, state, node),
+                Next::StartWorker {
+                    node,
+                    keeps_connection,
+                } => self.start_worker(leader, state, node, keeps_connection),
                 Next::Ask { node, found } => self.ask(state, node, found),
                 Next::Wait { until } => {
                     state.leader_waits = true;
@@ -371,10 +374,7 @@ impl Nodes {
     ) -> MutexGuard<'a, State> {
         leader.out.clear();
         leader.parts.clear();
-        while !nodes.is_empty() {
-            let node = state.core.nearest(nodes);
-            nodes.remove(node);
-            state.core.output(node, &mut leader.out, now);
+        while let Some(node) = state.core.output(&mut nodes, &mut leader.out, now) {
             leader.parts.push((node, leader.out.len()));
             leader.take_over(node, &mut state.handed_over);
         }
@@ -395,7 +395,7 @@ impl Nodes {
         }
         state = self.state();
         for (node, cause) in failed.into_iter().flatten() {
-            state.core.sever(node, cause, now);
+            state.core.input(node, Input::Sent(Err(cause)), now);
         }
         state
     }
@@ -416,7 +416,7 @@ impl Nodes {
         };
         let now = clock::instant();
         state = self.state();
-        state.core.received(node, received, now);
+        state.core.input(node, Input::Received(received), now);
         state
     }
 
@@ -426,9 +426,10 @@ impl Nodes {
         leader: &mut Leader,
         mut state: MutexGuard<'a, State>,
         node: usize,
+        keeps_connection: bool,
     ) -> MutexGuard<'a, State> {
         let connection = leader.connections.get_mut(node).and_then(Option::take);
-        if state.core.link(node) != Link::Unresponsive {
+        if !keeps_connection {
             connection.into_iter().for_each(Connection::reset);
         } else if let Some(handed_over) = state.handed_over.get_mut(node) {
             *handed_over = connection.or(handed_over.take());
@@ -438,7 +439,8 @@ impl Nodes {
         let started = thread.spawn(move || Worker::new(&nodes, node).run());
         let started = started.map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
-        state.core.worker_started(node, started, clock::instant());
+        let input = Input::Started(started);
+        state.core.input(node, input, clock::instant());
         state
     }
 
@@ -462,10 +464,8 @@ impl Nodes {
     pub(crate) fn leave(&self, node: usize, to: &Endpoint) {
         let to = text::address(&ConnectionAddr::Tcp(to.0.clone(), to.1));
         let mut state = self.state();
-        if state.core.link(node) == Link::Connected && **state.core.address(node) != *to {
-            state.core.sever(node, Cause::Moved(to), clock::instant());
-            self.announce(&mut state);
-        }
+        state.core.input(node, Input::Moved(to), clock::instant());
+        self.announce(&mut state);
     }
 
     /// The nodes are no longer needed.
@@ -526,10 +526,8 @@ impl Nodes {
 impl State {
     /// Takes the connections of all nodes that are connected.
     pub(super) fn disconnect(&mut self, leader: &mut Leader) -> Vec<Connection> {
-        for node in 0..leader.connections.len() {
-            if self.core.link(node) == Link::Connected {
-                leader.take_over(node, &mut self.handed_over);
-            }
+        for node in self.core.connected_nodes().iter() {
+            leader.take_over(node, &mut self.handed_over);
         }
         let all = leader.connections.iter_mut();
         all.filter_map(Option::take).collect()
@@ -567,9 +565,9 @@ impl<'a> Worker<'a> {
         let (nodes, node) = (self.nodes, self.node);
         let mut state = nodes.state();
         self.connection = state.handed_over.get_mut(node).and_then(Option::take);
-        state = self.serve(state);
+        let connected;
+        (state, connected) = self.serve(state);
         self.has_ended = true;
-        let connected = state.core.link(node) == Link::Connected;
         if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
             *handed_over = self.connection.take();
         }
@@ -582,8 +580,8 @@ impl<'a> Worker<'a> {
         nodes.log();
     }
 
-    /// Does what [`Core::task`] returns.
-    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Does what [`Core::task`] returns. At the end: whether the node is connected.
+    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         let (nodes, node) = (self.nodes, self.node);
         loop {
             let now = clock::instant();
@@ -608,10 +606,8 @@ impl<'a> Worker<'a> {
                     nodes.log_elsewhere(&state);
                     nodes.wait(state, until)
                 }
-                NodeTask::Reconnected
-                | NodeTask::GiveUp
-                | NodeTask::Quarantine
-                | NodeTask::Stop => return state,
+                NodeTask::Reconnected => return (state, true),
+                NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => return (state, false),
             };
         }
     }
@@ -623,12 +619,14 @@ impl<'a> Worker<'a> {
         now: Instant,
     ) -> MutexGuard<'a, State> {
         self.out.clear();
-        state.core.output(self.node, &mut self.out, now);
+        let mut own = std::iter::once(self.node).collect();
+        state.core.output(&mut own, &mut self.out, now);
         drop(state);
         let connection = self.connection.as_mut().ok_or_else(missing_connection);
         let sent = connection.and_then(|connection| connection.send(&self.out, until, now));
         state = self.nodes.state();
-        state.core.written(self.node, sent, clock::instant());
+        let input = Input::Sent(sent);
+        state.core.input(self.node, input, clock::instant());
         state
     }
 
@@ -644,7 +642,7 @@ impl<'a> Worker<'a> {
         let received = connection.and_then(|connection| connection.recv(buffer, until, now));
         let now = clock::instant();
         state = self.nodes.state();
-        state.core.received(self.node, received, now);
+        state.core.input(self.node, Input::Received(received), now);
         state
     }
 }
@@ -653,7 +651,8 @@ impl Drop for Worker<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             let mut state = self.nodes.state();
-            state.core.deserted(self.node, clock::instant());
+            let now = clock::instant();
+            state.core.input(self.node, Input::Deserted, now);
             self.nodes.announce(&mut state);
         }
     }
@@ -672,11 +671,14 @@ impl Question {
         let place = self.nodes.places.get(self.node);
         let answer = place.map_or(Some(Ok(())), |place| place.confirm(&self.found));
         self.answered = true;
+        self.said(answer);
+    }
+
+    fn said(&self, answer: Option<Result<(), Cause>>) {
+        let asked = self.found.at;
         let mut state = self.nodes.state();
-        let now = clock::instant();
-        state
-            .core
-            .directory_said(self.node, self.found.at, answer, now);
+        let input = Input::Confirmed { asked, answer };
+        state.core.input(self.node, input, clock::instant());
         self.nodes.announce(&mut state);
     }
 }
@@ -684,12 +686,7 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         if !self.answered {
-            let mut state = self.nodes.state();
-            let now = clock::instant();
-            state
-                .core
-                .directory_said(self.node, self.found.at, None, now);
-            self.nodes.announce(&mut state);
+            self.said(None);
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::confirm::Confirm;
-use crate::protocol::core::{Core, Next};
+use crate::protocol::core::{Core, Input, Next};
 use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
@@ -25,7 +25,7 @@ use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Extension, Lease};
 use crate::protocol::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::{Link, NodeTask, Timeouts};
+use crate::protocol::node::{NodeTask, Timeouts};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
@@ -352,7 +352,12 @@ impl World {
                     if !self.conditions.faultless && self.random.chance(10) {
                         *at = self.t + self.random.below(3 * MS);
                     }
-                    self.write(c, node, &bytes);
+                    if let Err(cause) = self.write(c, node, &bytes) {
+                        let now = self.now(c);
+                        let failed = Input::Sent(Err(cause));
+                        self.clients[c].core.input(node, failed, now);
+                    }
+                    self.announce(c);
                     return true;
                 }
             }
@@ -379,7 +384,8 @@ impl World {
             }
             Leader::ReadNothing(node) => {
                 let now = self.now(c);
-                self.clients[c].core.received(node, Ok(&[]), now);
+                let nothing = Input::Received(Ok(&[]));
+                self.clients[c].core.input(node, nothing, now);
                 self.announce(c);
             }
         }
@@ -395,22 +401,26 @@ impl World {
     /// What the core has decided.
     fn follow(&mut self, c: usize, next: Next, now: Instant) {
         match next {
-            Next::StartWorker { node } => {
-                let silent = self.clients[c].core.link(node) == Link::Unresponsive;
-                self.counts[Count::Unresponsive] += u64::from(silent);
-                if !silent && let Some(old) = self.clients[c].driver.connections[node].take() {
+            Next::StartWorker {
+                node,
+                keeps_connection,
+            } => {
+                self.counts[Count::Unresponsive] += u64::from(keeps_connection);
+                if !keeps_connection
+                    && let Some(old) = self.clients[c].driver.connections[node].take()
+                {
                     self.give_up(old, true);
                 }
                 self.clients[c].driver.workers[node] = Worker::Runs;
-                self.clients[c].core.worker_started(node, Ok(()), now);
+                let started = Input::Started(Ok(()));
+                self.clients[c].core.input(node, started, now);
             }
-            Next::Send { nodes, .. } => {
-                let take = |node| {
-                    let mut bytes = Vec::new();
-                    self.clients[c].core.output(node, &mut bytes, now);
-                    (node, bytes)
-                };
-                let parts = nodes.iter().map(take).collect();
+            Next::Send { mut nodes, .. } => {
+                let (mut parts, mut bytes) = (VecDeque::new(), Vec::new());
+                let core = &mut self.clients[c].core;
+                while let Some(node) = core.output(&mut nodes, &mut bytes, now) {
+                    parts.push_back((node, std::mem::take(&mut bytes)));
+                }
                 self.clients[c].driver.leader = Leader::Writes(parts, self.t);
             }
             Next::Recv { node, until } => self.clients[c].driver.leader = Leader::Recv(node, until),
@@ -471,16 +481,17 @@ impl World {
         };
         let received = received.as_ref().map_err(Cause::clone);
         let received = received.map(|bytes| &bytes[..]);
-        self.clients[c].core.received(node, received, now);
+        let received = Input::Received(received);
+        self.clients[c].core.input(node, received, now);
         self.announce(c);
     }
 
-    fn write(&mut self, c: usize, node: usize, bytes: &[u8]) {
-        let now = self.now(c);
+    fn write(&mut self, c: usize, node: usize, bytes: &[u8]) -> Result<(), Cause> {
         let Some(connection) = self.clients[c].driver.connections[node] else {
-            return self.violated(format!(
+            self.violated(format!(
                 "client {c} writes to node {node} without a connection"
             ));
+            return Ok(());
         };
         commands(bytes, |set, token| {
             trace!(
@@ -495,10 +506,7 @@ impl World {
             };
             sent[node] = Some(connection);
         });
-        if let Err(cause) = self.send(connection, bytes) {
-            self.clients[c].core.sever(node, cause, now);
-        }
-        self.announce(c);
+        self.send(connection, bytes)
     }
 
     // ---- workers
@@ -559,9 +567,10 @@ impl World {
             }
             NodeTask::Send { .. } => {
                 let mut bytes = Vec::new();
-                self.clients[c].core.output(node, &mut bytes, now);
-                self.write(c, node, &bytes);
-                self.clients[c].core.written(node, Ok(()), now);
+                let mut own = std::iter::once(node).collect();
+                self.clients[c].core.output(&mut own, &mut bytes, now);
+                let sent = Input::Sent(self.write(c, node, &bytes));
+                self.clients[c].core.input(node, sent, now);
             }
             NodeTask::Recv { until } => self.clients[c].driver.workers[node] = Worker::Recv(until),
             NodeTask::Pause { until } => {
