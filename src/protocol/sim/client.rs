@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::clocks::Clocks;
 use super::kept::Keeping;
 use super::network::Connection;
-use super::server::commands;
+use super::server::{Trouble, commands};
 use super::subscription::Listener;
 use super::waiting::{Call, Releasing};
 use super::{
@@ -543,7 +543,7 @@ impl World {
                 if self.clients[c].driver.connections[node].is_none() {
                     self.clients[c].driver.workers[node] = Worker::Connects;
                 }
-                let refused = self.servers[node].refuses_connections(self.t);
+                let refused = self.servers[node].has(Trouble::RefusesConnections, self.t);
                 let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
                 let at = self.t + self.delay(node) + self.delay(node);
                 let well = !refused && luck;
@@ -653,7 +653,7 @@ impl World {
                     since,
                     has_set: false,
                 });
-                if self.conditions.fragile && self.random.chance(20) {
+                if self.conditions.is_fragile() && self.random.chance(20) {
                     let at = self.t + self.random.below(300);
                     self.at(at, Event::Change(node));
                 }
@@ -696,7 +696,7 @@ impl World {
         }
         // It may read the rest in another turn.
         if sets && self.random.chance(20) {
-            let long = self.conditions.fragile && self.random.chance(50);
+            let long = self.conditions.is_fragile() && self.random.chance(50);
             let long = if long { 100 * MS } else { 0 };
             let later = self.t + self.delay(node) + self.random.below(long + 1);
             return self.at(later, Event::LookAgain(at));
@@ -755,7 +755,7 @@ impl World {
         let well = result.is_ok();
         trace!(self, "client {c} has connected {node}: {result:?}");
         let now = self.now(c);
-        let released = self.conditions.forsaken && self.clients[c].forsaken.gone_by > self.t;
+        let released = self.conditions.is_forsaken() && self.clients[c].forsaken.gone_by > self.t;
         if released && well && self.clients[c].forsaken.unlucky > 0 {
             self.clients[c].forsaken.unlucky -= 1;
             let at = self.t + self.random.below(400);
@@ -781,7 +781,7 @@ impl World {
         well: bool,
     ) -> (Option<usize>, Result<Handshake, Cause>) {
         let mut fresh = None;
-        let result = if well && self.servers[node].is_replica(self.t) {
+        let result = if well && self.servers[node].has(Trouble::Replica, self.t) {
             Err(Cause::Replica(None))
         } else if well {
             let instance = self.servers[node].resolve(&mut self.random);
@@ -839,22 +839,8 @@ impl World {
         self.tokens.push(TokenHistory {
             client: c,
             resource,
-            kind: Kind::Plain,
-            set_sent: [None; 5],
-            rel_sent: [None; 5],
-            set: NodeSet::EMPTY,
-            rel: NodeSet::EMPTY,
-            granted: NodeSet::EMPTY,
-            denied: NodeSet::EMPTY,
-            forbidden: NodeSet::EMPTY,
-            extended: NodeSet::EMPTY,
-            refilled: NodeSet::EMPTY,
-            not_held: NodeSet::EMPTY,
             drawn: self.order,
-            freed: None,
-            alone: false,
-            leaked: false,
-            shortened: false,
+            ..TokenHistory::default()
         });
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
@@ -886,7 +872,7 @@ impl World {
                 let most = match self.conditions.waits {
                     true if self.conditions.sluggish => 20,
                     true => 5,
-                    false if self.conditions.fragile => 100,
+                    false if self.conditions.is_fragile() => 100,
                     false => 4,
                 };
                 if self.quiet || self.clients[c].threads[thread].acts > most {
@@ -912,7 +898,7 @@ impl World {
 
     /// How long a thread has a lock before it does something.
     pub(super) fn hold(&mut self) -> u64 {
-        if self.conditions.fragile && self.random.chance(60) {
+        if self.conditions.is_fragile() && self.random.chance(60) {
             return self.random.below(LONGEST * 5 / 4);
         }
         let long = if self.conditions.sluggish || self.conditions.waits && self.random.chance(50) {
@@ -925,7 +911,7 @@ impl World {
 
     /// How long a thread wants nothing.
     pub(super) fn rest(&mut self) -> u64 {
-        if self.conditions.fragile {
+        if self.conditions.is_fragile() {
             return self.random.below(5 * MS);
         }
         let long = if self.conditions.lazy && self.random.chance(40) {
@@ -950,7 +936,7 @@ impl World {
             // A waiter for a lock that was left to its ttl should get it.
             true if self.conditions.waits => 2_000,
             true => 60_000,
-            false if self.conditions.fragile && self.random.chance(50) => LONGEST / MS,
+            false if self.conditions.is_fragile() && self.random.chance(50) => LONGEST / MS,
             false if self.conditions.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
         };
@@ -961,13 +947,13 @@ impl World {
         self.begin(c, thread);
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
-        let choices = match self.conditions.prompt || self.conditions.forsaken {
+        let choices = match self.conditions.prompt || self.conditions.is_forsaken() {
             _ if self.quiet => 5,
             // Where order and promptness count, locks are not held for long.
             true => 12,
             false => 14,
         };
-        let choice = match self.conditions.fragile && !self.quiet && self.random.chance(60) {
+        let choice = match self.conditions.is_fragile() && !self.quiet && self.random.chance(60) {
             true => 6,
             false => self.random.below(choices),
         };
@@ -986,7 +972,7 @@ impl World {
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
             let (extension, op) = held.lease.extension(ttl, now);
-            self.tokens[held.token].extended = NodeSet::EMPTY;
+            self.tokens[held.token].on.extended = NodeSet::EMPTY;
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
@@ -1042,11 +1028,11 @@ impl World {
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
         self.beliefs.retain(|belief| belief.token != held.token);
-        if self.conditions.forsaken {
+        if self.conditions.is_forsaken() {
             self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
         }
-        let only_write = self.random.chance(40) || !valid || self.conditions.forsaken;
+        let only_write = self.random.chance(40) || !valid || self.conditions.is_forsaken();
         self.give_back(c, thread, held, only_write, None);
     }
 
@@ -1118,7 +1104,7 @@ impl World {
     /// A release returns what the nodes have answered.
     pub(super) fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let (told, gone) = (self.tokens[token].rel, self.tokens[token].not_held);
+        let (told, gone) = (self.tokens[token].on.rel, self.tokens[token].on.not_held);
         let right = match outcome {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
@@ -1142,7 +1128,7 @@ impl World {
         else {
             return;
         };
-        let forbidden = self.tokens[token].forbidden;
+        let forbidden = self.tokens[token].on.forbidden;
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
         self.counts[Count::Permanent] += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
@@ -1159,7 +1145,7 @@ impl World {
         self.order += 1;
         self.tokens[token].freed = Some(self.order);
         let (quorum, history) = (self.quorum(), &self.tokens[token]);
-        let answered = history.granted.or(history.denied).len();
+        let answered = history.on.granted.or(history.on.denied).len();
         let mut wrong = None;
         if no && answered < quorum {
             wrong = Some(format!("no, but {answered} nodes have answered"));
@@ -1169,7 +1155,7 @@ impl World {
                 continue;
             };
             let behind = history.rel_sent[node] == Some(sent) || !self.connections[sent].is_open();
-            if !behind && !history.denied.has(node) {
+            if !behind && !history.on.denied.has(node) {
                 wrong = Some(format!("the undo of {token} is not written to node {node}"));
             }
         }
@@ -1188,12 +1174,12 @@ impl World {
     ) {
         self.counts[Count::Granted] += 1;
         let resource = self.tokens[token].resource;
-        if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
-            *excused = false;
+        if let Some(idle) = self.idle.get_mut(usize::from(resource)) {
+            idle.excused = false;
         }
         trace!(self, "client {c} thread {thread} holds {token}");
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let granted = self.tokens[token].granted.len();
+        let granted = self.tokens[token].on.granted.len();
         self.check(granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
@@ -1219,9 +1205,10 @@ impl World {
         if let Some(count) = count {
             self.counts[count] += 1;
         }
-        self.check(slot.is_some() == self.conditions.permits.is_some(), || {
-            format!("client {c}: {token} has the slot {slot:?}")
-        });
+        self.check(
+            slot.is_some() == self.conditions.permits().is_some(),
+            || format!("client {c}: {token} has the slot {slot:?}"),
+        );
         self.beliefs.push(Belief {
             client: c,
             token,
@@ -1241,7 +1228,7 @@ impl World {
         });
         let own = self.beliefs.iter().find(|belief| belief.token == token);
         let own = own.and_then(|own| own.slot);
-        let most = self.conditions.permits.map_or(0, |permits| permits - 1);
+        let most = self.conditions.permits().map_or(0, |permits| permits - 1);
         let beyond = others.clone().nth(usize::from(most));
         let same_slot = |belief: &&Belief| belief.slot == own;
         let other = others.clone().find(same_slot).or(beyond);
@@ -1292,7 +1279,7 @@ impl World {
     pub(super) fn is_extended(&mut self, c: usize, held: &Held, valid: bool) {
         self.counts[Count::Extended] += 1;
         let (token, quorum) = (held.token, self.quorum());
-        let yes = self.tokens[token].extended;
+        let yes = self.tokens[token].on.extended;
         self.check(yes.len() >= quorum, || {
             format!("client {c}: extended by {yes:?}")
         });
@@ -1313,7 +1300,7 @@ impl World {
 
     pub(super) fn refills(&mut self, token: usize, op: &Op) {
         self.counts[Count::Repairs] += 1;
-        let refilled = &mut self.tokens[token].refilled;
+        let refilled = &mut self.tokens[token].on.refilled;
         *refilled = refilled.or(op.nodes);
     }
 
@@ -1321,7 +1308,7 @@ impl World {
     pub(super) fn is_lost(&mut self, c: usize, token: usize, valid: bool) {
         self.counts[Count::Lost] += 1;
         let (no, spare) = (
-            self.tokens[token].not_held,
+            self.tokens[token].on.not_held,
             self.servers.len() - self.quorum(),
         );
         self.check(!valid || no.len() > spare, || {
@@ -1334,7 +1321,7 @@ impl World {
 
     /// All servers will close a client's connections, or forget the scripts, about when it releases its lock.
     pub(super) fn forsake_about(&mut self, c: usize, until: u64) {
-        if !self.conditions.forsaken {
+        if !self.conditions.is_forsaken() {
             return;
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
@@ -1370,7 +1357,7 @@ impl World {
             let long = 700 * MS;
             self.clients[c].forsaken.gone_by += 2 * long;
             let node = self.random.pick(self.servers.len());
-            self.servers[node].refuse_connections(self.t + long);
+            self.servers[node].begin(Trouble::RefusesConnections, self.t + long);
         }
         let all = self.random.chance(70);
         for node in 0..self.servers.len() {

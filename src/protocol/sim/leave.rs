@@ -31,7 +31,7 @@ impl World {
             let drift = time / 100 + Duration::from_millis(2);
             belief.deadline = Deadline::new(now, time.saturating_sub(drift));
         }
-        self.tokens[token].extended = NodeSet::EMPTY;
+        self.tokens[token].on.extended = NodeSet::EMPTY;
         self.begin(c, thread);
         self.clients[c].threads[thread].doing = Doing::Shortens(token);
         self.submit(c, thread, op);
@@ -41,9 +41,9 @@ impl World {
         self.in_time(c, thread, 2 * NODE_TIMEOUT);
         if let Outcome::Yes(_) = answer.outcome {
             self.counts[Count::Shortened] += 1;
-            let (yes, quorum) = (self.tokens[token].extended, self.quorum());
+            let (yes, quorum) = (self.tokens[token].on.extended, self.quorum());
             // A permit is shortened in another slot, too.
-            let any_slot = self.conditions.permits.is_some();
+            let any_slot = self.conditions.permits().is_some();
             self.check(yes.len() >= quorum || any_slot, || {
                 format!("client {c}: {token} is shortened by {yes:?}")
             });

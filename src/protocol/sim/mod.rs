@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use client::{Client, LooksAgain, RESOURCES};
 use network::Connection;
-use server::Server;
+use server::{Server, Trouble};
 use subscription::{Subscription, SubscriptionEvent};
 
 use crate::protocol::kind::{Kind, Mark};
@@ -122,25 +122,16 @@ enum Event {
     Gone(usize),
 }
 
-/// What became of a token, on each node.
+/// What became of a token.
+#[derive(Default)]
 struct TokenHistory {
     client: usize,
     resource: u8,
     kind: Kind,
-    /// Over which connection its acquire and its release were sent.
+    /// Over which connection its acquire and its release were sent to each node.
     set_sent: [Option<usize>; 5],
     rel_sent: [Option<usize>; 5],
-    /// Where the server carried them out, and what it answered.
-    set: NodeSet,
-    rel: NodeSet,
-    granted: NodeSet,
-    denied: NodeSet,
-    /// Servers that do not permit it.
-    forbidden: NodeSet,
-    extended: NodeSet,
-    /// Where it may have been set once more.
-    refilled: NodeSet,
-    not_held: NodeSet,
+    on: OnNodes,
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
     freed: Option<u64>,
@@ -152,6 +143,23 @@ struct TokenHistory {
     shortened: bool,
 }
 
+/// On which nodes something has happened to a token.
+#[derive(Default)]
+struct OnNodes {
+    /// The server carried its acquire out, and its release.
+    set: NodeSet,
+    rel: NodeSet,
+    /// What the server has answered.
+    granted: NodeSet,
+    denied: NodeSet,
+    /// The server does not permit it.
+    forbidden: NodeSet,
+    extended: NodeSet,
+    /// It may have been set once more.
+    refilled: NodeSet,
+    not_held: NodeSet,
+}
+
 /// What a client believes to hold.
 struct Belief {
     client: usize,
@@ -161,9 +169,20 @@ struct Belief {
     slot: Option<u16>,
 }
 
-/// What is counted, to see that it happens.
-#[derive(Clone, Copy, Debug)]
-enum Count {
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// What is counted, to see that it happens.
+        #[derive(Clone, Copy, Debug)]
+        enum Count {
+            $($(#[$doc])* $name,)+
+        }
+
+        /// In the order of `Count`.
+        const COUNTS: &[Count] = &[$(Count::$name,)+];
+    };
+}
+
+counts! {
     Events,
     Granted,
     Denied,
@@ -208,54 +227,6 @@ enum Count {
     Slept,
 }
 
-/// In the order of `Count`.
-const COUNTS: [Count; 41] = {
-    use Count::*;
-    [
-        Events,
-        Granted,
-        Denied,
-        Unavailable,
-        Split,
-        Second,
-        TooSlow,
-        Extended,
-        Lost,
-        Renewed,
-        Shortened,
-        HeldTooLong,
-        Reconnected,
-        Unresponsive,
-        Replaced,
-        Pings,
-        Refused,
-        Repairs,
-        Quarantined,
-        Fenced,
-        Enqueued,
-        Reserved,
-        InOrder,
-        Notified,
-        Forwards,
-        HandedOff,
-        Waited,
-        GaveUp,
-        Permanent,
-        Killed,
-        ConfirmProbes,
-        Permits,
-        Strays,
-        Reads,
-        Writes,
-        Several,
-        Claims,
-        Failovers,
-        Flushes,
-        SecondLooks,
-        Slept,
-    ]
-};
-
 #[derive(Clone, Copy)]
 pub(super) struct Counts([u64; COUNTS.len()]);
 
@@ -295,6 +266,7 @@ impl TokenHistory {
 
 /// What may happen in a world.
 #[allow(clippy::struct_excessive_bools)]
+#[derive(Default)]
 struct Conditions {
     /// Threads wait for locks.
     waits: bool,
@@ -317,18 +289,41 @@ struct Conditions {
     guarded: bool,
     /// And there are two or three servers behind each name.
     fails_over: bool,
-    /// Little else goes wrong, and locks are held to their ends.
-    fragile: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     by_record: bool,
-    /// All locks are semaphores with this number of permits.
-    permits: Option<u16>,
+    locks: Locks,
+    course: Course,
+}
+
+/// Which locks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Locks {
+    #[default]
+    Plain,
+    /// All are semaphores with this number of permits.
+    Permits(u16),
     /// They are read and write locks, and plain ones.
-    read_write: bool,
+    ReadWrite,
     /// They are on one or two names.
-    several: bool,
+    Several,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Course {
+    #[default]
+    Usual,
+    /// Little else goes wrong, and locks are held to their ends.
+    Fragile,
     /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
-    forsaken: bool,
+    Forsaken,
+}
+
+/// Whether a resource is free, and a thread waits for it.
+#[derive(Clone, Copy, Default)]
+struct Idle {
+    since: Option<u64>,
+    /// The process that was notified may be dead.
+    excused: bool,
 }
 
 pub(super) struct World {
@@ -348,9 +343,8 @@ pub(super) struct World {
     looks: Vec<LooksAgain>,
     /// Commands whose processes enter the queue after their denials, and their nodes.
     late: Vec<(usize, Vec<u8>)>,
-    /// Since when a resource has been free, and a thread waits for it; and whether the process that was notified is dead.
-    idle: [Option<u64>; RESOURCES as usize],
-    excused: [bool; RESOURCES as usize],
+    /// Of each resource.
+    idle: [Idle; RESOURCES as usize],
     conditions: Conditions,
     /// A server has forgotten keys.
     lossy: bool,
@@ -368,7 +362,7 @@ pub(super) struct World {
 
 impl Counts {
     fn add(&mut self, other: &Counts) {
-        for count in COUNTS {
+        for count in COUNTS.iter().copied() {
             self[count] = match count {
                 Count::Slept => self[count].max(other[count]),
                 _ => self[count] + other[count],
@@ -410,17 +404,31 @@ impl Conditions {
             faultless: faultless && !forsaken,
             guarded,
             fails_over,
-            fragile: false,
             by_record: random.chance(30),
-            permits: None,
-            read_write: false,
-            several: false,
-            forsaken,
+            locks: Locks::Plain,
+            course: match forsaken {
+                true => Course::Forsaken,
+                false => Course::Usual,
+            },
         }
     }
-}
 
-impl Conditions {
+    fn is_fragile(&self) -> bool {
+        self.course == Course::Fragile
+    }
+
+    fn is_forsaken(&self) -> bool {
+        self.course == Course::Forsaken
+    }
+
+    /// How many may hold a lock.
+    fn permits(&self) -> Option<u16> {
+        match self.locks {
+            Locks::Permits(permits) => Some(permits),
+            _ => None,
+        }
+    }
+
     fn servers(&self, nodes: usize, random: &mut Random) -> Vec<Server> {
         let new = |_| {
             let instances = match self.fails_over {
@@ -434,18 +442,12 @@ impl Conditions {
 
     fn fragile(self) -> Conditions {
         Conditions {
-            waits: false,
-            prompt: false,
-            fair: false,
-            sluggish: false,
-            lazy: false,
-            collides: false,
-            faultless: false,
+            orderly: self.orderly,
+            by_record: self.by_record,
             guarded: true,
             fails_over: true,
-            fragile: true,
-            forsaken: false,
-            ..self
+            course: Course::Fragile,
+            ..Conditions::default()
         }
     }
 }
@@ -467,13 +469,13 @@ impl World {
         };
         match seed % 8 {
             _ if conditions.fair => {}
-            0 | 1 => conditions.permits = Some([1, 2, 2, 3][random.pick(4)]),
-            2 => conditions.read_write = true,
-            3 => conditions.several = true,
+            0 | 1 => conditions.locks = Locks::Permits([1, 2, 2, 3][random.pick(4)]),
+            2 => conditions.locks = Locks::ReadWrite,
+            3 => conditions.locks = Locks::Several,
             _ => {}
         }
         let clients = match conditions.fair && conditions.prompt {
-            _ if conditions.forsaken => 1,
+            _ if conditions.is_forsaken() => 1,
             // One may hang, and the order of the others counts.
             true => 3,
             false => clients,
@@ -495,8 +497,7 @@ impl World {
             subscriptions: Vec::new(),
             looks: Vec::new(),
             late: Vec::new(),
-            idle: [None; RESOURCES as usize],
-            excused: [false; RESOURCES as usize],
+            idle: [Idle::default(); RESOURCES as usize],
             conditions,
             lossy: false,
             uncounted: false,
@@ -521,13 +522,8 @@ impl World {
             let at = self.random.below(10 * MS);
             self.at(at, Event::Wake(client));
         }
-        let Conditions {
-            faultless,
-            prompt,
-            forsaken,
-            ..
-        } = self.conditions;
-        if (!faultless || prompt) && !forsaken {
+        let faults = !self.conditions.faultless || self.conditions.prompt;
+        if faults && !self.conditions.is_forsaken() {
             let at = self.random.below(20 * MS);
             self.at(at, Event::Fault);
         }
@@ -540,26 +536,22 @@ impl World {
 
     /// As what a name is locked, this time.
     fn kind(&mut self, resource: u8) -> Kind {
-        if let Some(permits) = self.conditions.permits {
+        let locks = self.conditions.locks;
+        if let Locks::Permits(permits) = locks {
             let slot = None;
             return Kind::Permit { permits, slot };
         }
-        let Conditions {
-            read_write,
-            several,
-            ..
-        } = self.conditions;
         let writes = Kind::Write(Mark {
             writer: self.order,
             life: if self.conditions.prompt { 2000 } else { 30 },
             waited: 0,
         });
         match self.random.below(10) {
-            0..5 if read_write => Kind::Read { waited: 0 },
-            0..7 if several && resource == 0 => {
+            0..5 if locks == Locks::ReadWrite => Kind::Read { waited: 0 },
+            0..7 if locks == Locks::Several && resource == 0 => {
                 Kind::several([0, 1].map(|name| Arc::from(&[name][..])).into())
             }
-            0..9 if read_write || several => writes,
+            0..9 if locks != Locks::Plain => writes,
             _ => Kind::Plain,
         }
     }
@@ -588,11 +580,11 @@ impl World {
 
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
-        if self.conditions.forsaken {
+        if self.conditions.is_forsaken() {
             return self.run_forsaken();
         }
         let long = match self.conditions.guarded {
-            true if self.conditions.fragile => 2000,
+            true if self.conditions.is_fragile() => 2000,
             true if self.conditions.fails_over => 1000,
             true => 500,
             false => 200,
@@ -763,7 +755,7 @@ impl World {
             self.lossy |= keys && !self.conditions.guarded;
             self.uncounted |= counters && !self.conditions.guarded;
         }
-        self.servers[node].refuse_connections(until);
+        self.servers[node].begin(Trouble::RefusesConnections, until);
         self.restart(node);
         self.cut_subscriptions(true, |_, of| of == node);
         let (history, own_data) = (self.history(), !loses && self.random.chance(50));
@@ -792,7 +784,7 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
-        if self.conditions.fragile {
+        if self.conditions.is_fragile() {
             return self.fault_where_all_is_fragile(node, client);
         }
         if self.conditions.prompt {
@@ -820,27 +812,27 @@ impl World {
                     self.cut(connection);
                 }
             }
-            2 => self.servers[node].pause(until),
+            2 => self.servers[node].begin(Trouble::Paused, until),
             3 => {
                 self.restart_server(node, until);
             }
             4 | 5 => {
                 self.hold_some(until, node, (what == 5).then_some(client));
             }
-            6 => self.servers[node].run_out_of_memory(until),
-            7 if until.is_multiple_of(2) => self.servers[node].lack_replicas(until),
+            6 => self.servers[node].begin(Trouble::OutOfMemory, until),
+            7 if until.is_multiple_of(2) => self.servers[node].begin(Trouble::LacksReplicas, until),
             7 => self.demote(node, until),
             8 => self.clients[client].clocks.freeze(until),
             9 => self.clients[client].clocks.suspend(self.t, until),
             11 if until.is_multiple_of(2) => self.servers[node].flush_scripts(),
-            11 => self.servers[node].forbid_queues(until),
+            11 => self.servers[node].begin(Trouble::ForbidsQueues, until),
             10 => {
                 self.cut_all(|connection| connection.client == client);
                 self.cut_subscriptions(false, |of, _| of == client);
             }
             13 | 14 => self.cut_some_subscription(),
             15 if self.random.chance(30) => self.kill(client),
-            _ => self.servers[node].slow_down(until),
+            _ => self.servers[node].begin(Trouble::Slow, until),
         }
         let next = self.t + self.random.below(60 * MS);
         self.at(next, Event::Fault);

@@ -17,6 +17,24 @@ use crate::testing::store::{Mood, Store, Value, parse};
 const SKEW: u64 = 20 * MS;
 pub(super) const STEP: u64 = 10 * MS;
 
+/// What passes.
+#[derive(Clone, Copy)]
+pub(super) enum Trouble {
+    Paused,
+    Slow,
+    RefusesConnections,
+    /// Or it does not permit what takes memory.
+    OutOfMemory,
+    ForbidsQueues,
+    LacksReplicas,
+    /// What its name leads to is a replica.
+    Replica,
+}
+
+impl Trouble {
+    const ALL: usize = Trouble::Replica as usize + 1;
+}
+
 pub(super) struct Server {
     /// Those behind its name; the one that the name leads to; and the one that is being asked.
     pub(super) instances: Vec<Instance>,
@@ -24,18 +42,10 @@ pub(super) struct Server {
     pub(super) asked: usize,
     /// It has led to another one before.
     pub(super) has_moved: bool,
-    paused_until: u64,
-    refuses_connections_until: u64,
-    /// Or does not permit it, until then.
-    out_of_memory_until: u64,
-    forbids: bool,
-    lacks_replicas_until: u64,
-    forbids_queues_until: u64,
-    /// What its name leads to is a replica.
-    replica_until: u64,
+    /// Until when it has each trouble.
+    troubles: [u64; Trouble::ALL],
     /// What is being asked is the one that was its master before.
     pub(super) demoted: bool,
-    slow_until: u64,
     pub(super) runs_no_scripts: bool,
 }
 
@@ -69,15 +79,8 @@ impl Server {
             named: 0,
             asked: 0,
             has_moved: false,
-            paused_until: 0,
-            refuses_connections_until: 0,
-            out_of_memory_until: 0,
-            forbids: false,
-            lacks_replicas_until: 0,
-            forbids_queues_until: 0,
-            replica_until: 0,
+            troubles: [0; Trouble::ALL],
             demoted: false,
-            slow_until: 0,
             runs_no_scripts: random.chance(5),
         }
     }
@@ -120,45 +123,17 @@ impl Server {
         self.locks(t).any(|lock| lock.0 == resource)
     }
 
-    pub(super) fn pause(&mut self, until: u64) {
-        self.paused_until = until;
+    pub(super) fn begin(&mut self, trouble: Trouble, until: u64) {
+        self.troubles[trouble as usize] = until;
+    }
+
+    pub(super) fn has(&self, trouble: Trouble, t: u64) -> bool {
+        self.troubles[trouble as usize] > t
     }
 
     pub(super) fn is_paused(&self, t: u64) -> Option<u64> {
-        (self.paused_until > t).then_some(self.paused_until)
-    }
-
-    pub(super) fn refuse_connections(&mut self, until: u64) {
-        self.refuses_connections_until = until;
-    }
-
-    pub(super) fn refuses_connections(&self, t: u64) -> bool {
-        self.refuses_connections_until > t
-    }
-
-    pub(super) fn run_out_of_memory(&mut self, until: u64) {
-        self.out_of_memory_until = until;
-        self.forbids = until.is_multiple_of(2);
-    }
-
-    pub(super) fn lack_replicas(&mut self, until: u64) {
-        self.lacks_replicas_until = until;
-    }
-
-    pub(super) fn forbid_queues(&mut self, until: u64) {
-        self.forbids_queues_until = until;
-    }
-
-    pub(super) fn is_replica(&self, t: u64) -> bool {
-        self.replica_until > t
-    }
-
-    pub(super) fn slow_down(&mut self, until: u64) {
-        self.slow_until = until;
-    }
-
-    pub(super) fn is_slow(&self, t: u64) -> bool {
-        self.slow_until > t
+        let until = self.troubles[Trouble::Paused as usize];
+        (until > t).then_some(until)
     }
 
     /// How long it reports that it has been up: too long by less than the resolution.
@@ -181,25 +156,20 @@ impl Server {
     }
 
     fn mood(&self, t: u64) -> Mood {
-        let full = self.out_of_memory_until > t;
+        let full = self.has(Trouble::OutOfMemory, t);
+        let forbids = self.troubles[Trouble::OutOfMemory as usize].is_multiple_of(2);
         Mood {
             read_only: self.demoted || self.here().is_replica(),
-            too_few_replicas: self.lacks_replicas_until > t,
-            out_of_memory: full && !self.forbids,
-            no_set: full && self.forbids,
-            no_queue: self.forbids_queues_until > t,
+            too_few_replicas: self.has(Trouble::LacksReplicas, t),
+            out_of_memory: full && !forbids,
+            no_set: full && forbids,
+            no_queue: self.has(Trouble::ForbidsQueues, t),
         }
     }
 
     /// Well again, from now on.
     pub(super) fn calm(&mut self) {
-        self.paused_until = 0;
-        self.refuses_connections_until = 0;
-        self.out_of_memory_until = 0;
-        self.lacks_replicas_until = 0;
-        self.forbids_queues_until = 0;
-        self.replica_until = 0;
-        self.slow_until = 0;
+        self.troubles.fill(0);
     }
 }
 
@@ -305,7 +275,7 @@ impl World {
     /// Another server takes a node's place, with its data, and its name leads there later. The one before stays a
     /// replica, and closes nothing.
     pub(super) fn demote(&mut self, node: usize, until: u64) {
-        self.servers[node].replica_until = until;
+        self.servers[node].begin(Trouble::Replica, until);
         let connections = self.connections.iter_mut();
         let its = connections.filter(|connection| connection.node == node);
         its.for_each(|connection| connection.demoted = true);
@@ -346,10 +316,10 @@ impl World {
                 match &*reply {
                     // A permit in another slot.
                     [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
-                        self.tokens[token].not_held.add(node);
+                        self.tokens[token].on.not_held.add(node);
                     }
-                    b":0\r\n" | b"$-1\r\n" => self.tokens[token].not_held.add(node),
-                    [b':', ..] | b"+OK\r\n" => self.tokens[token].extended.add(node),
+                    b":0\r\n" | b"$-1\r\n" => self.tokens[token].on.not_held.add(node),
+                    [b':', ..] | b"+OK\r\n" => self.tokens[token].on.extended.add(node),
                     _ => {}
                 }
                 reply
@@ -408,16 +378,16 @@ impl World {
         match &*reply {
             [b':', ..] if stray => self.counts[Count::Strays] += 1,
             b":0\r\n" => {
-                self.tokens[token].rel.add(node);
-                self.tokens[token].not_held.add(node);
+                self.tokens[token].on.rel.add(node);
+                self.tokens[token].on.not_held.add(node);
             }
             b":1\r\n" | b":2\r\n" => {
-                self.tokens[token].rel.add(node);
+                self.tokens[token].on.rel.add(node);
                 // What a killed process has undone may be free later than others ask.
                 let late = !notifies && self.clients[self.tokens[token].client].dead;
                 let resource = if args[0].starts_with(b"DEL") { 1 } else { 3 };
-                if let Some(excused) = self.excused.get_mut(usize::from(args[resource][0])) {
-                    *excused |= late;
+                if let Some(idle) = self.idle.get_mut(usize::from(args[resource][0])) {
+                    idle.excused |= late;
                 }
             }
             _ => self.counts[Count::Refused] += 1,
@@ -446,26 +416,26 @@ impl World {
         let history = &self.tokens[token];
         // What another server behind the same name has carried out is another matter.
         let moves = self.servers[node].has_moved;
-        let again = history.set.has(node) && !history.refilled.has(node) && !moves;
-        let late = history.rel.has(node) && !moves;
-        self.tokens[token].set.add(node);
+        let again = history.on.set.has(node) && !history.on.refilled.has(node) && !moves;
+        let late = history.on.rel.has(node) && !moves;
+        self.tokens[token].on.set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {
             format!("{token} is set after its release on node {node}")
         });
         let reply = self.ask(node, args, None);
         match reply[0] {
-            b'+' => self.tokens[token].granted.add(node),
-            b':' if !reply.starts_with(b":0") => self.tokens[token].granted.add(node),
+            b'+' => self.tokens[token].on.granted.add(node),
+            b':' if !reply.starts_with(b":0") => self.tokens[token].on.granted.add(node),
             b'$' | b':' => self.denied(node, token, &holders, enqueues.then_some(args)),
-            _ if reply.starts_with(b"-NOPERM") => self.tokens[token].forbidden.add(node),
+            _ if reply.starts_with(b"-NOPERM") => self.tokens[token].on.forbidden.add(node),
             _ => {}
         }
         reply
     }
 
     fn denied(&mut self, node: usize, token: usize, holders: &[usize], enqueue: Option<&[&[u8]]>) {
-        self.tokens[token].denied.add(node);
+        self.tokens[token].on.denied.add(node);
         let mine = &self.tokens[token];
         let is_freed = |holder: &&usize| {
             let other = &self.tokens[**holder];

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::client::NO_THREAD;
+use super::server::Trouble;
 use super::{CONNECT_TIMEOUT, Count, Event, MS, World, trace};
 use crate::protocol::subscriptions::{SubscriberEvent, SubscriberTask};
 
@@ -102,7 +103,7 @@ impl World {
                 // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
                 // have passed the message on, and cannot.
                 let client = subscription.client;
-                self.excused[usize::from(resource)] |= !self.waits_for(client, resource);
+                self.idle[usize::from(resource)].excused |= !self.waits_for(client, resource);
                 return;
             }
             _ if subscription.cut => return,
@@ -254,7 +255,7 @@ impl World {
 
     fn open(&mut self, c: usize, node: usize) -> State {
         let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
-        let well = luck && !self.servers[node].refuses_connections(self.t);
+        let well = luck && !self.servers[node].has(Trouble::RefusesConnections, self.t);
         let subscription = self.subscriptions.len();
         self.subscriptions.push(Subscription {
             client: c,

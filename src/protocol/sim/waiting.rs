@@ -197,7 +197,8 @@ impl World {
         self.tokens[token].freed = Some(self.order);
         // What was granted too late is released by a thread that waits itself.
         let waits = call.as_ref().is_some_and(|call| call.waits())
-            || (0..RESOURCES).any(|name| self.tokens[token].covers(name) && self.waits_for(c, name));
+            || (0..RESOURCES)
+                .any(|name| self.tokens[token].covers(name) && self.waits_for(c, name));
         self.tokens[token].alone = self.conditions.waits && !self.conditions.fair && !waits;
         let release = Release {
             notified_elsewhere: lease.notified_elsewhere,
@@ -531,7 +532,7 @@ impl World {
             (true, false) => {
                 self.counts[Count::Denied] += 1;
                 // A contender that has a vote has met another one, and tries again for a time.
-                let voted = self.tokens[token].granted;
+                let voted = self.tokens[token].on.granted;
                 self.check(!first || voted.is_empty(), || {
                     format!("client {c}: {token} is denied, but {voted:?} granted it")
                 });
@@ -709,17 +710,17 @@ impl World {
             };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
-            let excused = self.excused[at] && !self.conditions.fair;
+            let excused = self.idle[at].excused && !self.conditions.fair;
             let told = !self.conditions.prompt || self.all_subscribed() && !excused;
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
             });
             let Some(poll) = poll else {
-                self.idle[at] = None;
+                self.idle[at].since = None;
                 continue;
             };
-            let since = *self.idle[at].get_or_insert(self.t);
+            let since = *self.idle[at].since.get_or_insert(self.t);
             let most = match self.conditions.prompt {
                 true if self.conditions.sluggish => SLUGGISH,
                 true if !self.conditions.fair => PROMPT,
@@ -794,7 +795,7 @@ impl World {
         for resource in 0..RESOURCES {
             let locked = |server: &super::Server| server.has_key(self.t, resource);
             let free = !self.servers.iter().all(locked);
-            self.excused[usize::from(resource)] |= free;
+            self.idle[usize::from(resource)].excused |= free;
         }
     }
 }
