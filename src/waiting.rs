@@ -1,6 +1,6 @@
 //! How threads wait for a lock that another holder has: the wait queues, with threads, clocks and connections.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::net::leader::Waiter;
 use crate::net::nodes::Nodes;
 use crate::net::subscription::Subscription;
 use crate::prefix::Prefix;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::means::Lack;
 use crate::protocol::operation::{Op, Outcome};
 use crate::protocol::process::Process;
@@ -21,7 +22,7 @@ use crate::protocol::wait_queue::WaitQueues;
 use crate::sync::lock;
 use crate::token::{Token, jitter};
 
-/// The number of counters for the locks held here. (The upper ten bits of a hash select one.)
+/// The number of counters for the locks held here.
 const COUNTERS: usize = 1024;
 
 /// The threads of this process that wait for locks, and what this process knows of waiters elsewhere.
@@ -31,8 +32,7 @@ pub(crate) struct Waiting {
     prefix: Prefix,
     /// No lock has a queue, so a release need not look for the next waiter.
     idle: AtomicBool,
-    /// The number of locks held here, by a hash of their resource.
-    held_here: Box<[AtomicU32]>,
+    pub(crate) held_here: HeldHere,
 }
 
 impl Waiting {
@@ -47,31 +47,7 @@ impl Waiting {
             queues: Mutex::new(queues),
             prefix: nodes.prefix.clone(),
             idle: AtomicBool::new(true),
-            held_here: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
-        }
-    }
-
-    fn counter(&self, resource: &[u8]) -> Option<&AtomicU32> {
-        // FNV-1a, mixed once more, since its upper bits are the poorer ones.
-        let hash = resource.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        });
-        let mixed = (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let at = usize::try_from(mixed >> 54).unwrap_or(0);
-        self.held_here.get(at)
-    }
-
-    /// One more plain lock is held here.
-    pub(crate) fn holds(&self, resource: &[u8]) {
-        if let Some(counter) = self.counter(resource) {
-            counter.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    /// One plain lock less is held here.
-    pub(crate) fn ends(&self, resource: &[u8]) {
-        if let Some(counter) = self.counter(resource) {
-            counter.fetch_sub(1, Ordering::SeqCst);
+            held_here: HeldHere::new(COUNTERS),
         }
     }
 
@@ -141,17 +117,8 @@ impl Process for &Waiting {
         self.with(work)
     }
 
-    fn is_held_here(&mut self, resource: &[u8]) -> bool {
-        self.counter(resource)
-            .is_some_and(|counter| counter.load(Ordering::SeqCst) > 0)
-    }
-
-    fn holds(&mut self, resource: &[u8]) {
-        Waiting::holds(self, resource);
-    }
-
-    fn ends(&mut self, resource: &[u8]) {
-        Waiting::ends(self, resource);
+    fn held_here(&self) -> &HeldHere {
+        &self.held_here
     }
 }
 

@@ -11,8 +11,8 @@ use super::server::{Trouble, commands};
 use super::subscription::Listener;
 use super::waiting::{Call, Releasing};
 use super::{
-    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT, RESOLUTION, Random,
-    SLACK, TokenHistory, World, trace,
+    Belief, CONNECT_TIMEOUT, Conditions, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT,
+    RESOLUTION, Random, SLACK, TokenHistory, World, trace,
 };
 use crate::error::Cause;
 use crate::prefix::Prefix;
@@ -21,6 +21,7 @@ use crate::protocol::core::{Core, Input, Next};
 use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Extension, Lease};
 use crate::protocol::means::{Delete, Means, Scripts};
@@ -54,9 +55,9 @@ pub(super) struct Client {
     driver: Driver,
     forsaken: Forsaken,
     pub(super) threads: Vec<Thread>,
-    /// The threads that wait, and the number of locks that are held here, by resource.
+    /// The threads that wait, and the locks that are held here.
     pub(super) queues: WaitQueues<usize>,
-    pub(super) here: [u32; 16],
+    pub(super) held_here: HeldHere,
     pub(super) listeners: Vec<Listener>,
     /// It was killed.
     pub(super) dead: bool,
@@ -174,28 +175,28 @@ fn guard(nodes: usize) -> Guard {
 }
 
 impl Client {
-    /// The one of this number. `waits`: its threads wait for locks.
+    /// The one of this number. `counters`: of the locks that are held here.
     pub(super) fn new(
         number: usize,
         nodes: usize,
-        guarded: bool,
-        waits: bool,
+        conditions: &Conditions,
+        counters: usize,
         random: &mut Random,
     ) -> Client {
         let clocks = Clocks::new(random);
         let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         let rng = random.next();
-        let guard = guarded.then(|| guard(nodes));
+        let guard = conditions.guarded.then(|| guard(nodes));
         let addresses = (0..nodes).map(|_| (Arc::from("x"), guard));
         let timeouts = Timeouts {
             node: node_timeout,
             connect: Duration::from_micros(CONNECT_TIMEOUT),
         };
-        let threads = 1 + random.pick(if waits { 4 } else { 3 });
+        let threads = 1 + random.pick(if conditions.waits { 4 } else { 3 });
         Client {
             queues: WaitQueues::new(nodes, Some(channel), node_timeout, rng),
-            here: [0; 16],
+            held_here: HeldHere::new(counters),
             listeners: Vec::new(),
             dead: false,
             core: Core::new(

@@ -11,7 +11,8 @@ impl World {
     pub(super) fn leave(&mut self, c: usize, thread: usize, held: Held) {
         let Held { token, lease } = held;
         if self.tokens[token].kind.is_plain() {
-            self.clients[c].here[usize::from(self.tokens[token].resource)] -= 1;
+            let resource = self.tokens[token].resource;
+            self.clients[c].held_here.remove(&[resource]);
         }
         self.tokens[token].leaked = true;
         let now = self.clients[c].clocks.point(self.t);

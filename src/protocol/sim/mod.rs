@@ -281,8 +281,6 @@ struct Conditions {
     sluggish: bool,
     /// Threads pause for longer than subscriptions are kept.
     lazy: bool,
-    /// Locks on other resources make one seem held that is not.
-    collides: bool,
     /// Nothing ever goes wrong here.
     faultless: bool,
     /// All clients have the restart guard.
@@ -388,7 +386,6 @@ impl Conditions {
         let lazy = waits && random.chance(4);
         let fair = waits && random.chance(35);
         let orderly = random.chance(70);
-        let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
         let forsaken = !waits && random.chance(15);
@@ -400,7 +397,6 @@ impl Conditions {
             orderly,
             sluggish,
             lazy,
-            collides,
             faultless: faultless && !forsaken,
             guarded,
             fails_over,
@@ -480,14 +476,16 @@ impl World {
             true => 3,
             false => clients,
         };
-        let (guarded, waits) = (conditions.guarded, conditions.waits);
+        // Locks on other resources make one seem held that is not.
+        let collides = conditions.waits && !conditions.prompt && random.chance(30);
+        let counters = if collides { 1 } else { 1024 };
         let mut world = World {
             t: 0,
             order: 0,
             events: BinaryHeap::new(),
             servers: conditions.servers(nodes, &mut random),
             clients: (0..clients)
-                .map(|number| Client::new(number, nodes, guarded, waits, &mut random))
+                .map(|number| Client::new(number, nodes, &conditions, counters, &mut random))
                 .collect(),
             random,
             connections: Vec::new(),

@@ -8,6 +8,7 @@ use super::{Count, MS, NODE_TIMEOUT, SLACK, World, trace};
 use crate::error::Error;
 use crate::protocol::acquire::{Ended, Step};
 use crate::protocol::claims::Claiming;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::operation::{Answer, Op, Outcome};
@@ -138,17 +139,8 @@ impl Process for Local<'_> {
         result
     }
 
-    fn is_held_here(&mut self, resource: &[u8]) -> bool {
-        let collides = self.world.conditions.collides && self.world.random.chance(20);
-        self.world.clients[self.c].here[usize::from(resource[0])] > 0 || collides
-    }
-
-    fn holds(&mut self, resource: &[u8]) {
-        self.world.clients[self.c].here[usize::from(resource[0])] += 1;
-    }
-
-    fn ends(&mut self, resource: &[u8]) {
-        self.world.clients[self.c].here[usize::from(resource[0])] -= 1;
+    fn held_here(&self) -> &HeldHere {
+        &self.world.clients[self.c].held_here
     }
 }
 
@@ -748,22 +740,20 @@ impl World {
             if client.queues.waiters() > 0 {
                 return Some(format!("client {c}: a waiter is left"));
             }
-            let holds = |of: u8| {
-                let is = |token: &usize| {
-                    let token = &self.tokens[*token];
-                    token.resource == of && token.kind.is_plain()
-                };
-                let tokens = client.threads.iter().filter_map(Thread::uses);
-                tokens.filter(is).count()
+            let collides = client.held_here.collides();
+            let is = |of: u8, token: usize| {
+                let token = &self.tokens[token];
+                token.kind.is_plain() && (token.resource == of || collides)
             };
-            let miscounted =
-                (0..RESOURCES).find(|of| client.here[usize::from(*of)] as usize != holds(*of));
-            if let Some(of) = miscounted {
-                let count = client.here[usize::from(of)];
-                return Some(format!(
-                    "client {c}: {of} counts as held {count} times, not {}",
-                    holds(of)
-                ));
+            for of in 0..RESOURCES {
+                let tokens = client.threads.iter().filter_map(Thread::uses);
+                let holds = tokens.filter(|token| is(of, *token)).count();
+                let count = client.held_here.count(&[of]) as usize;
+                if count != holds {
+                    return Some(format!(
+                        "client {c}: {of} counts as held {count} times, not {holds}"
+                    ));
+                }
             }
             if !client.listeners.is_empty() {
                 return Some(format!("client {c}: a subscription is left"));
