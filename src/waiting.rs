@@ -173,7 +173,7 @@ impl Subscriber {
                 self.subscription = Some(subscription);
                 SubscriberEvent::Opened
             }
-            Err(cause) => self.failed(&cause),
+            Err(cause) => self.lose_subscription(&cause),
         })
     }
 
@@ -186,7 +186,7 @@ impl Subscriber {
                     SubscriberEvent::Message(Arc::from(resource))
                 })
             }
-            Err(cause) => self.failed(&cause),
+            Err(cause) => self.lose_subscription(&cause),
         }
     }
 
@@ -196,7 +196,7 @@ impl Subscriber {
         Some(SubscriberEvent::Forwarded(resource))
     }
 
-    fn failed(&mut self, cause: &Cause) -> SubscriberEvent {
+    fn lose_subscription(&mut self, cause: &Cause) -> SubscriberEvent {
         self.subscription = None;
         let name = self.driver.upgrade().map(|driver| {
             if cause.meaning().concerns_rights() {

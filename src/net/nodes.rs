@@ -306,7 +306,7 @@ impl Nodes {
             self.announce(&mut state);
             let can_end = match next {
                 Next::Finished => return state,
-                Next::StartWorker { .. } | Next::Ask { .. } => false,
+                Next::StartWorker { .. } | Next::HandOver { .. } | Next::Ask { .. } => false,
                 Next::Send { .. } => state.core.longest_waiting().is_some(),
                 Next::Recv { until, .. } | Next::Wait { until } => until > now,
             };
@@ -324,10 +324,8 @@ impl Nodes {
                 }
             }
             state = match next {
-                Next::StartWorker {
-                    node,
-                    keeps_connection,
-                } => self.start_worker(leader, state, node, keeps_connection),
+                Next::StartWorker { node } => self.start_worker(leader, state, node, false),
+                Next::HandOver { node } => self.start_worker(leader, state, node, true),
                 Next::Ask { node, found } => self.ask(state, node, found),
                 Next::Wait { until } => {
                     state.leader_waits = true;
@@ -409,13 +407,26 @@ impl Nodes {
         now: Instant,
     ) -> MutexGuard<'a, State> {
         leader.take_over(node, &mut state.handed_over);
+        let connection = leader.connections.get_mut(node).and_then(Option::as_mut);
+        self.read(state, (node, connection), &mut leader.buffer, until, now)
+    }
+
+    /// Reads from a node's connection, without the state.
+    fn read<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        (node, connection): (usize, Option<&mut Connection>),
+        buffer: &mut Vec<u8>,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
         drop(state);
-        let received = match leader.connections.get_mut(node) {
-            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
-            _ => Err(missing_connection()),
+        let received = match connection {
+            Some(connection) => connection.recv(buffer, until, now),
+            None => Err(missing_connection()),
         };
         let now = clock::instant();
-        state = self.state();
+        let mut state = self.state();
         state.core.input(node, Input::Received(received), now);
         state
     }
@@ -601,7 +612,10 @@ impl<'a> Worker<'a> {
                     state
                 }
                 NodeTask::Send { until } => self.send(state, until, now),
-                NodeTask::Recv { until } => self.recv(state, until, now),
+                NodeTask::Recv { until } => {
+                    let connection = self.connection.as_mut();
+                    nodes.read(state, (node, connection), &mut self.buffer, until, now)
+                }
                 NodeTask::Pause { until } => {
                     nodes.log_elsewhere(&state);
                     nodes.wait(state, until)
@@ -627,22 +641,6 @@ impl<'a> Worker<'a> {
         state = self.nodes.state();
         let input = Input::Sent(sent);
         state.core.input(self.node, input, clock::instant());
-        state
-    }
-
-    fn recv(
-        &mut self,
-        mut state: MutexGuard<'a, State>,
-        until: Instant,
-        now: Instant,
-    ) -> MutexGuard<'a, State> {
-        drop(state);
-        let connection = self.connection.as_mut().ok_or_else(missing_connection);
-        let buffer = &mut self.buffer;
-        let received = connection.and_then(|connection| connection.recv(buffer, until, now));
-        let now = clock::instant();
-        state = self.nodes.state();
-        state.core.input(self.node, Input::Received(received), now);
         state
     }
 }

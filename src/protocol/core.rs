@@ -36,10 +36,13 @@ use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 /// What the leader should do.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A node needs a worker. That goes on with the connection, or it is of no use any more.
+    /// A node needs a worker. Its connection is of no use any more, if it has one.
     StartWorker {
         node: usize,
-        keeps_connection: bool,
+    },
+    /// A node needs a worker, which goes on with its connection.
+    HandOver {
+        node: usize,
     },
     Send {
         nodes: NodeSet,
@@ -61,15 +64,6 @@ pub(crate) enum Next {
     },
     /// No caller waits for an answer.
     Finished,
-}
-
-impl Next {
-    fn start_worker(node: usize, keeps_connection: bool) -> Next {
-        Next::StartWorker {
-            node,
-            keeps_connection,
-        }
-    }
 }
 
 /// What has happened to a node's connection, or to the thread that has it.
@@ -248,7 +242,7 @@ impl<W> Core<W> {
                     return self.probe(at, now);
                 }
                 if node.needs_worker(self.closed_at.is_some()) {
-                    return Next::start_worker(at, false);
+                    return Next::StartWorker { node: at };
                 }
                 if node.needs_worker_soon() {
                     silent = Some(at);
@@ -275,7 +269,7 @@ impl<W> Core<W> {
             }
             // Its releases are written by now.
             if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
-                return Next::start_worker(node, true);
+                return Next::HandOver { node };
             }
             if !wants.open {
                 return self.settle(now);
@@ -529,8 +523,23 @@ impl<W> Core<W> {
 
     pub(crate) fn input(&mut self, at: usize, input: Input<'_>, now: Instant) {
         match input {
-            Input::Started(result) => self.worker_started(at, result, now),
-            Input::Sent(result) => self.written(at, result, now),
+            Input::Started(result) => {
+                self.nodes[at].worker_started(result.is_ok());
+                if let Err(cause) = result {
+                    let cause = Arc::new(cause);
+                    let operations = self.operations.open_mut();
+                    operations.for_each(|operation| operation.fail(at, &cause));
+                    self.away(at, cause, now);
+                }
+            }
+            Input::Sent(result) => {
+                self.nodes[at].written();
+                // The thread that closes the nodes may wait for that.
+                self.news |= self.closed_at.is_some();
+                if let Err(cause) = result {
+                    self.sever(at, cause, now);
+                }
+            }
             Input::Received(result) => self.received(at, result, now),
             Input::Confirmed { asked, answer } => self.confirmed(at, asked, answer, now),
             Input::Moved(to) => {
@@ -955,17 +964,6 @@ impl<W> Core<W> {
 
     // ---- the workers
 
-    fn worker_started(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        self.nodes[at].worker_started(result.is_ok());
-        if let Err(cause) = result {
-            let cause = Arc::new(cause);
-            for operation in self.operations.open_mut() {
-                operation.fail(at, &cause);
-            }
-            self.away(at, cause, now);
-        }
-    }
-
     /// What a node's worker should do.
     pub(crate) fn task(&mut self, at: usize, now: Instant) -> NodeTask {
         loop {
@@ -1021,15 +1019,6 @@ impl<W> Core<W> {
             }
         }
         self.changed(now);
-    }
-
-    fn written(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        self.nodes[at].written();
-        // The thread that closes the nodes may wait for that.
-        self.news |= self.closed_at.is_some();
-        if let Err(cause) = result {
-            self.sever(at, cause, now);
-        }
     }
 
     /// A new connection to a node, or why there is none. Whether it is of any use.

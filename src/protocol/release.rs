@@ -127,7 +127,7 @@ impl Release {
         process.held_here().remove(resource);
         let notified = answer.has_notified();
         if handed_off {
-            process.queues(|queues| queues.wake(resource));
+            process.queues(|queues| queues.wake_front(resource));
         } else if notified || !process.is_idle() {
             let now = now().mono;
             process.queues(|queues| queues.released(resource, notified, now));

@@ -440,7 +440,7 @@ impl<W: Clone> WaitQueues<W> {
             for line in self.lines(name) {
                 if let Some(poller) = self.poller(&line) {
                     poller.retry_now();
-                    self.wake(&line);
+                    self.wake_front(&line);
                 }
             }
         }
@@ -503,7 +503,7 @@ impl<W: Clone> WaitQueues<W> {
             // The notifications of the waiter that leaves count for the next one.
             next.retry_now();
         }
-        self.wake(&waiter.resource);
+        self.wake_front(&waiter.resource);
         self.remove_if_unused(&waiter.resource, now);
     }
 
@@ -549,7 +549,7 @@ impl<W: Clone> WaitQueues<W> {
     }
 
     /// Wakes the thread at the front.
-    pub(crate) fn wake(&mut self, resource: &[u8]) {
+    pub(crate) fn wake_front(&mut self, resource: &[u8]) {
         if let Some(front) = self.front(resource)
             && let Some(waiter) = self.waiters.get(&front)
         {
@@ -643,7 +643,7 @@ impl<W: Clone> WaitQueues<W> {
                 }
             }
             self.rng = rng;
-            self.wake(&line);
+            self.wake_front(&line);
         }
     }
 
@@ -751,7 +751,7 @@ impl<W: Clone> WaitQueues<W> {
                 && poller.is_enqueued()
             {
                 poller.subscribed(&mut rng, now);
-                self.wake(&resource);
+                self.wake_front(&resource);
             }
         }
         self.rng = rng;
@@ -785,7 +785,7 @@ impl<W: Clone> WaitQueues<W> {
         for line in self.lines(resource) {
             if let Some(poller) = self.poller(&line) {
                 poller.notified(node);
-                self.wake(&line);
+                self.wake_front(&line);
                 found = true;
             }
         }

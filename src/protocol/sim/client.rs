@@ -402,19 +402,15 @@ impl World {
     /// What the core has decided.
     fn follow(&mut self, c: usize, next: Next, now: Instant) {
         match next {
-            Next::StartWorker {
-                node,
-                keeps_connection,
-            } => {
-                self.counts[Count::Unresponsive] += u64::from(keeps_connection);
-                if !keeps_connection
-                    && let Some(old) = self.clients[c].driver.connections[node].take()
-                {
+            Next::StartWorker { node } => {
+                if let Some(old) = self.clients[c].driver.connections[node].take() {
                     self.give_up(old, true);
                 }
-                self.clients[c].driver.workers[node] = Worker::Runs;
-                let started = Input::Started(Ok(()));
-                self.clients[c].core.input(node, started, now);
+                self.start_worker(c, node, now);
+            }
+            Next::HandOver { node } => {
+                self.counts[Count::Unresponsive] += 1;
+                self.start_worker(c, node, now);
             }
             Next::Send { mut nodes, .. } => {
                 let (mut parts, mut bytes) = (VecDeque::new(), Vec::new());
@@ -434,6 +430,12 @@ impl World {
                 }
             }
         }
+    }
+
+    fn start_worker(&mut self, c: usize, node: usize, now: Instant) {
+        let client = &mut self.clients[c];
+        client.driver.workers[node] = Worker::Runs;
+        client.core.input(node, Input::Started(Ok(())), now);
     }
 
     /// What the thread does that confirms releases.

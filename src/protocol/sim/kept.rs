@@ -37,10 +37,8 @@ impl World {
     pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {
         let now = self.clients[c].clocks.point(self.t);
         let max_hold = held.lease.held(now) + Duration::from_micros(self.random.below(400 * MS));
-        held.lease.keep(max_hold);
-        let from = held.lease.deadline.from.mono;
         let keeping = Keeping {
-            due: held.lease.next_renewal(from, now, |_, max| max),
+            due: held.lease.keep(max_hold, |_, max| max, now),
             max_hold,
             until: self.t + self.random.below(800 * MS),
             held,
