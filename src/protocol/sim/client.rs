@@ -283,7 +283,7 @@ impl World {
             for thread in 0..self.clients[c].threads.len() {
                 busy |= self.act(c, thread);
             }
-            if !busy || self.wrong.is_some() {
+            if !busy || self.checks.wrong.is_some() {
                 return;
             }
         }
@@ -465,7 +465,7 @@ impl World {
 
     fn can_read(&self, connection: Option<usize>) -> bool {
         connection.is_none_or(|connection| {
-            let connection = &self.connections[connection];
+            let connection = &self.net.connections[connection];
             !connection.inbox.is_empty() || !connection.is_open()
         })
     }
@@ -479,7 +479,7 @@ impl World {
             usize::MAX
         };
         let received = match self.clients[c].driver.connections[node] {
-            Some(connection) => self.connections[connection].recv(part),
+            Some(connection) => self.net.connections[connection].recv(part),
             None => Err(Cause::Closed("there is none".into())),
         };
         let received = received.as_ref().map_err(Cause::clone);
@@ -501,7 +501,7 @@ impl World {
                 self,
                 "    client {c} writes to {node} over {connection}: set {set} {token}"
             );
-            let history = &mut self.tokens[token];
+            let history = &mut self.checks.tokens[token];
             let sent = if set {
                 &mut history.set_sent
             } else {
@@ -637,7 +637,7 @@ impl World {
             return self.has_connected(c, node, fresh, result);
         };
         let (first, flushed) =
-            self.servers[node].look_at(self.connections[connection].instance, self.t);
+            self.servers[node].look_at(self.net.connections[connection].instance, self.t);
         match first.judge(guard(self.servers.len()).seasoned()) {
             Judged::Fits(witness, _) => {
                 handshake.witness = Some(witness);
@@ -647,8 +647,8 @@ impl World {
                 self.counts[Count::SecondLooks] += 1;
                 let since = self.t;
                 let at = self.t + self.delay(node) + self.delay(node);
-                self.at(at, Event::LookAgain(self.looks.len()));
-                self.looks.push(LooksAgain {
+                self.at(at, Event::LookAgain(self.net.looks.len()));
+                self.net.looks.push(LooksAgain {
                     connection,
                     first,
                     flushed,
@@ -666,14 +666,14 @@ impl World {
 
     /// The witness is set, and what is there is looked at again.
     pub(super) fn look_again(&mut self, at: usize) {
-        let looks = &self.looks[at];
+        let looks = &self.net.looks[at];
         let (connection, since) = (looks.connection, looks.since);
         let Connection {
             client: c,
             node,
             instance,
             ..
-        } = self.connections[connection];
+        } = self.net.connections[connection];
         if self.clients[c].dead {
             return;
         }
@@ -683,15 +683,15 @@ impl World {
         if later > self.t && !late {
             return self.at(later, Event::LookAgain(at));
         }
-        if !self.connections[connection].is_open() || late {
+        if !self.net.connections[connection].is_open() || late {
             let closed = Err(Cause::Closed("while it was set up".into()));
             return self.has_connected(c, node, Some(connection), closed);
         }
-        let looks = &self.looks[at];
+        let looks = &self.net.looks[at];
         let (first, before, mut handshake) =
             (looks.first.clone(), looks.flushed, looks.handshake.clone());
         let set = first.set_witness(WITNESS, self.random.next());
-        let sets = !std::mem::replace(&mut self.looks[at].has_set, true);
+        let sets = !std::mem::replace(&mut self.net.looks[at].has_set, true);
         if let Some(set) = set.filter(|_| sets)
             && let Err(refused) = self.set_witness(connection, &set)
         {
@@ -724,12 +724,12 @@ impl World {
 
     fn set_witness(&mut self, connection: usize, set: &[Vec<u8>]) -> Result<(), Cause> {
         let (node, instance) = (
-            self.connections[connection].node,
-            self.connections[connection].instance,
+            self.net.connections[connection].node,
+            self.net.connections[connection].instance,
         );
         let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
         let asked = std::mem::replace(&mut self.servers[node].asked, instance);
-        self.servers[node].demoted = self.connections[connection].demoted;
+        self.servers[node].demoted = self.net.connections[connection].demoted;
         let reply = self.ask(node, &set, None);
         self.servers[node].asked = asked;
         match reply.strip_prefix(b"-") {
@@ -788,8 +788,10 @@ impl World {
             Err(Cause::Replica(None))
         } else if well {
             let instance = self.servers[node].resolve(&mut self.random);
-            self.connections.push(Connection::new(c, node, instance));
-            let connection = self.connections.len() - 1;
+            self.net
+                .connections
+                .push(Connection::new(c, node, instance));
+            let connection = self.net.connections.len() - 1;
             trace!(
                 self,
                 "connection {connection}: client {c}, node {node}, {instance}"
@@ -837,9 +839,9 @@ impl World {
     }
 
     pub(super) fn draw(&mut self, c: usize, resource: u8) -> Token {
-        let id = self.tokens.len();
+        let id = self.checks.tokens.len();
         self.order += 1;
-        self.tokens.push(TokenHistory {
+        self.checks.tokens.push(TokenHistory {
             client: c,
             resource,
             drawn: self.order,
@@ -975,7 +977,7 @@ impl World {
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
             let (extension, op) = held.lease.extension(ttl, now);
-            self.tokens[held.token].on.extended = NodeSet::EMPTY;
+            self.checks.tokens[held.token].on.extended = NodeSet::EMPTY;
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
@@ -999,7 +1001,10 @@ impl World {
                 return self.submit(c, thread, op);
             }
             Fenced::Token(number) => self.fenced(c, &held, number, since),
-            Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
+            Fenced::Lost => self
+                .checks
+                .beliefs
+                .retain(|belief| belief.token != held.token),
             Fenced::Unavailable(_) => {}
         }
         let until = self.t + self.hold();
@@ -1013,24 +1018,30 @@ impl World {
         self.check(!held.lease.left(now).is_zero(), || {
             format!("client {c}: {number} was given out after the deadline")
         });
-        let resource = self.tokens[held.token].resource;
-        let wrong = self.fences.iter().find(|(of, token, other, at)| {
+        let resource = self.checks.tokens[held.token].resource;
+        let wrong = self.checks.fences.iter().find(|(of, token, other, at)| {
             *of == resource
                 && *token != held.token
                 && (*other == number || *at < since && *other > number)
         });
-        let wrong = wrong.copied().filter(|_| !self.lossy && !self.uncounted);
+        let wrong = wrong
+            .copied()
+            .filter(|_| !self.checks.lossy && !self.checks.uncounted);
         self.check(wrong.is_none(), || {
             format!("client {c}: {number} of {} after {wrong:?}", held.token)
         });
         self.order += 1;
-        self.fences.push((resource, held.token, number, self.order));
+        self.checks
+            .fences
+            .push((resource, held.token, number, self.order));
     }
 
     pub(super) fn release(&mut self, c: usize, thread: usize, held: Held) {
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
-        self.beliefs.retain(|belief| belief.token != held.token);
+        self.checks
+            .beliefs
+            .retain(|belief| belief.token != held.token);
         if self.conditions.is_forsaken() {
             self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
@@ -1107,7 +1118,10 @@ impl World {
     /// A release returns what the nodes have answered.
     pub(super) fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let (told, gone) = (self.tokens[token].on.rel, self.tokens[token].on.not_held);
+        let (told, gone) = (
+            self.checks.tokens[token].on.rel,
+            self.checks.tokens[token].on.not_held,
+        );
         let right = match outcome {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
@@ -1131,7 +1145,7 @@ impl World {
         else {
             return;
         };
-        let forbidden = self.tokens[token].on.forbidden;
+        let forbidden = self.checks.tokens[token].on.forbidden;
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
         self.counts[Count::Permanent] += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
@@ -1146,8 +1160,8 @@ impl World {
     /// A try that failed: its releases are written, behind its acquires.
     fn undone(&mut self, c: usize, token: usize, no: bool) {
         self.order += 1;
-        self.tokens[token].freed = Some(self.order);
-        let (quorum, history) = (self.quorum(), &self.tokens[token]);
+        self.checks.tokens[token].freed = Some(self.order);
+        let (quorum, history) = (self.quorum(), &self.checks.tokens[token]);
         let answered = history.on.granted.or(history.on.denied).len();
         let mut wrong = None;
         if no && answered < quorum {
@@ -1157,7 +1171,8 @@ impl World {
             let Some(sent) = history.set_sent[node] else {
                 continue;
             };
-            let behind = history.rel_sent[node] == Some(sent) || !self.connections[sent].is_open();
+            let behind =
+                history.rel_sent[node] == Some(sent) || !self.net.connections[sent].is_open();
             if !behind && !history.on.denied.has(node) {
                 wrong = Some(format!("the undo of {token} is not written to node {node}"));
             }
@@ -1176,13 +1191,13 @@ impl World {
         deadline: Deadline,
     ) {
         self.counts[Count::Granted] += 1;
-        let resource = self.tokens[token].resource;
-        if let Some(idle) = self.idle.get_mut(usize::from(resource)) {
+        let resource = self.checks.tokens[token].resource;
+        if let Some(idle) = self.checks.idle.get_mut(usize::from(resource)) {
             idle.excused = false;
         }
         trace!(self, "client {c} thread {thread} holds {token}");
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let granted = self.tokens[token].on.granted.len();
+        let granted = self.checks.tokens[token].on.granted.len();
         self.check(granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
@@ -1212,7 +1227,7 @@ impl World {
             slot.is_some() == self.conditions.permits().is_some(),
             || format!("client {c}: {token} has the slot {slot:?}"),
         );
-        self.beliefs.push(Belief {
+        self.checks.beliefs.push(Belief {
             client: c,
             token,
             deadline,
@@ -1223,19 +1238,23 @@ impl World {
 
     /// No other client believes to hold a lock on the same resource, or the same permit; or one of too many.
     fn alone(&mut self, c: usize, token: usize) {
-        let resource = self.tokens[token].resource;
-        let others = self.beliefs.iter().filter(|belief| {
+        let resource = self.checks.tokens[token].resource;
+        let others = self.checks.beliefs.iter().filter(|belief| {
             let now = self.clients[belief.client].clocks.point(self.t);
             let live = !belief.deadline.remaining(now).is_zero();
             live && belief.token != token && self.conflict(belief.token, token)
         });
-        let own = self.beliefs.iter().find(|belief| belief.token == token);
+        let own = self
+            .checks
+            .beliefs
+            .iter()
+            .find(|belief| belief.token == token);
         let own = own.and_then(|own| own.slot);
         let most = self.conditions.permits().map_or(0, |permits| permits - 1);
         let beyond = others.clone().nth(usize::from(most));
         let same_slot = |belief: &&Belief| belief.slot == own;
         let other = others.clone().find(same_slot).or(beyond);
-        if let Some(other) = other.filter(|_| !self.lossy) {
+        if let Some(other) = other.filter(|_| !self.checks.lossy) {
             let what = format!(
                 "clients {} ({}) and {c} ({token}) hold {resource}",
                 other.client, other.token
@@ -1282,7 +1301,7 @@ impl World {
     pub(super) fn is_extended(&mut self, c: usize, held: &Held, valid: bool) {
         self.counts[Count::Extended] += 1;
         let (token, quorum) = (held.token, self.quorum());
-        let yes = self.tokens[token].on.extended;
+        let yes = self.checks.tokens[token].on.extended;
         self.check(yes.len() >= quorum, || {
             format!("client {c}: extended by {yes:?}")
         });
@@ -1290,7 +1309,11 @@ impl World {
             format!("client {c}: {token} is extended after its deadline")
         });
         self.alone(c, token);
-        let belief = self.beliefs.iter_mut().find(|one| one.token == token);
+        let belief = self
+            .checks
+            .beliefs
+            .iter_mut()
+            .find(|one| one.token == token);
         if let Some(belief) = belief {
             belief.deadline = held.lease.deadline;
         }
@@ -1303,7 +1326,7 @@ impl World {
 
     pub(super) fn refills(&mut self, token: usize, op: &Op) {
         self.counts[Count::Repairs] += 1;
-        let refilled = &mut self.tokens[token].on.refilled;
+        let refilled = &mut self.checks.tokens[token].on.refilled;
         *refilled = refilled.or(op.nodes);
     }
 
@@ -1311,13 +1334,13 @@ impl World {
     pub(super) fn is_lost(&mut self, c: usize, token: usize, valid: bool) {
         self.counts[Count::Lost] += 1;
         let (no, spare) = (
-            self.tokens[token].on.not_held,
+            self.checks.tokens[token].on.not_held,
             self.servers.len() - self.quorum(),
         );
         self.check(!valid || no.len() > spare, || {
             format!("client {c}: lost, but only {no:?} no longer hold it")
         });
-        self.beliefs.retain(|belief| belief.token != token);
+        self.checks.beliefs.retain(|belief| belief.token != token);
     }
 
     // ---- the end
@@ -1339,7 +1362,9 @@ impl World {
 
     /// A lock that was released is on no node, though nothing followed.
     pub(super) fn is_gone(&mut self, token: usize) {
-        let gone_by = self.clients[self.tokens[token].client].forsaken.gone_by;
+        let gone_by = self.clients[self.checks.tokens[token].client]
+            .forsaken
+            .gone_by;
         if gone_by > self.t {
             return self.at(gone_by, Event::Gone(token));
         }
@@ -1375,7 +1400,7 @@ impl World {
 
     /// Nothing stands in a client's way any more, and it gives up what it holds.
     pub(super) fn calm(&mut self, c: usize) {
-        for connection in &mut self.connections {
+        for connection in &mut self.net.connections {
             connection.release(self.t);
         }
         self.at(self.t, Event::Wake(c));
@@ -1391,7 +1416,7 @@ impl World {
             return;
         };
         let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
-        self.probes += 1;
+        self.checks.probes += 1;
         let resource = PROBED + u8::try_from(c).unwrap();
         self.try_once(c, thread, resource, ttl);
         self.pump(c);

@@ -63,7 +63,7 @@ impl World {
                     format!("client {c}: renewed after {held:?}, where the bound is {max:?}")
                 });
                 self.begin(c, thread);
-                self.tokens[keeping.token()].on.extended = NodeSet::EMPTY;
+                self.checks.tokens[keeping.token()].on.extended = NodeSet::EMPTY;
                 keeping.extension = Some(extension);
                 keeping.answered = None;
                 self.clients[c].threads[thread].doing = Doing::Keeps(keeping);

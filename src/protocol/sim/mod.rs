@@ -324,36 +324,48 @@ struct Idle {
     excused: bool,
 }
 
+/// What is known of the locks, and what is wrong with them.
+#[derive(Default)]
+struct Checks {
+    tokens: Vec<TokenHistory>,
+    beliefs: Vec<Belief>,
+    /// The fencing tokens that were given out: resource, token, number, and when.
+    fences: Vec<(u8, usize, u64, u64)>,
+    /// Of each resource.
+    idle: [Idle; RESOURCES as usize],
+    /// A server has forgotten keys.
+    lossy: bool,
+    /// A server has forgotten counters.
+    uncounted: bool,
+    /// Locks without contention, and how many of them could not be acquired.
+    probes: u32,
+    probes_failed: u32,
+    wrong: Option<String>,
+}
+
+/// What is between the clients and the servers.
+#[derive(Default)]
+struct Net {
+    connections: Vec<Connection>,
+    subscriptions: Vec<Subscription>,
+    /// New connections that are looked at once more.
+    looks: Vec<LooksAgain>,
+    /// Commands whose processes enter the queue after their denials, and their nodes.
+    late: Vec<(usize, Vec<u8>)>,
+}
+
 pub(super) struct World {
     t: u64,
     order: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     random: Random,
     servers: Vec<Server>,
-    connections: Vec<Connection>,
     clients: Vec<Client>,
-    tokens: Vec<TokenHistory>,
-    beliefs: Vec<Belief>,
-    /// The fencing tokens that were given out: resource, token, number, and when.
-    fences: Vec<(u8, usize, u64, u64)>,
-    subscriptions: Vec<Subscription>,
-    /// New connections that are looked at once more.
-    looks: Vec<LooksAgain>,
-    /// Commands whose processes enter the queue after their denials, and their nodes.
-    late: Vec<(usize, Vec<u8>)>,
-    /// Of each resource.
-    idle: [Idle; RESOURCES as usize],
+    net: Net,
+    checks: Checks,
     conditions: Conditions,
-    /// A server has forgotten keys.
-    lossy: bool,
-    /// A server has forgotten counters.
-    uncounted: bool,
     /// All is well from now on.
     quiet: bool,
-    /// Locks without contention, and how many of them could not be acquired.
-    probes: u32,
-    probes_failed: u32,
-    wrong: Option<String>,
     counts: Counts,
     traced: bool,
 }
@@ -488,21 +500,10 @@ impl World {
                 .map(|number| Client::new(number, nodes, &conditions, counters, &mut random))
                 .collect(),
             random,
-            connections: Vec::new(),
-            tokens: Vec::new(),
-            beliefs: Vec::new(),
-            fences: Vec::new(),
-            subscriptions: Vec::new(),
-            looks: Vec::new(),
-            late: Vec::new(),
-            idle: [Idle::default(); RESOURCES as usize],
+            net: Net::default(),
+            checks: Checks::default(),
             conditions,
-            lossy: false,
-            uncounted: false,
             quiet: false,
-            probes: 0,
-            probes_failed: 0,
-            wrong: None,
             counts: Counts::default(),
             traced,
         };
@@ -556,7 +557,7 @@ impl World {
 
     /// Whether two locks exclude each other.
     fn conflict(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (&self.tokens[a], &self.tokens[b]);
+        let (a, b) = (&self.checks.tokens[a], &self.checks.tokens[b]);
         let shared = (0..=u8::MAX).any(|name| a.covers(name) && b.covers(name));
         let read = |one: &TokenHistory| matches!(one.kind, Kind::Read { .. });
         shared && !(read(a) && read(b))
@@ -567,7 +568,7 @@ impl World {
     }
 
     fn violated(&mut self, what: String) {
-        self.wrong.get_or_insert(what);
+        self.checks.wrong.get_or_insert(what);
     }
 
     fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
@@ -611,20 +612,20 @@ impl World {
             (8, 1000)
         };
         for _ in 0..rounds {
-            (self.probes, self.probes_failed) = (0, 0);
+            (self.checks.probes, self.checks.probes_failed) = (0, 0);
             for client in 0..self.clients.len() {
                 self.probe(client);
             }
             self.until(self.t + long * MS);
             left = self.left();
-            if left.is_none() || self.wrong.is_some() {
+            if left.is_none() || self.checks.wrong.is_some() {
                 break;
             }
         }
         if left.is_none() {
             self.close();
         }
-        match self.wrong.take().or(left) {
+        match self.checks.wrong.take().or(left) {
             Some(wrong) => Err(wrong),
             None => Ok(()),
         }
@@ -636,7 +637,7 @@ impl World {
         self.probe(0);
         self.until(100 * MS);
         self.until(self.t + 9000 * MS);
-        match self.wrong.take().or(self.left()) {
+        match self.checks.wrong.take().or(self.left()) {
             Some(wrong) => Err(wrong),
             None => Ok(()),
         }
@@ -657,8 +658,12 @@ impl World {
     fn left(&self) -> Option<String> {
         for (node, server) in self.servers.iter().enumerate() {
             for (resource, token) in server.locks(self.t) {
-                let held = self.beliefs.iter().any(|belief| belief.token == token);
-                if !held && !self.tokens[token].leaked {
+                let held = self
+                    .checks
+                    .beliefs
+                    .iter()
+                    .any(|belief| belief.token == token);
+                if !held && !self.checks.tokens[token].leaked {
                     return Some(format!("node {node}: {resource} is left behind by {token}"));
                 }
             }
@@ -666,8 +671,8 @@ impl World {
         if let Some(token) = self.not_shortened() {
             return Some(format!("{token} was shortened, and a quorum has it still"));
         }
-        if self.probes_failed > 0 || self.probes == 0 {
-            let (failed, all) = (self.probes_failed, self.probes);
+        if self.checks.probes_failed > 0 || self.checks.probes == 0 {
+            let (failed, all) = (self.checks.probes_failed, self.checks.probes);
             return Some(format!("{failed} of {all} locks cannot be acquired"));
         }
         let not_quiescent = |(at, client): (usize, &Client)| {
@@ -702,7 +707,7 @@ impl World {
                 Event::Gone(token) => self.is_gone(token),
             }
             self.watch();
-            if self.wrong.is_some() {
+            if self.checks.wrong.is_some() {
                 return;
             }
         }
@@ -750,8 +755,8 @@ impl World {
         let loses = self.random.chance(30);
         if loses {
             let (keys, counters) = self.servers[node].forget(self.t);
-            self.lossy |= keys && !self.conditions.guarded;
-            self.uncounted |= counters && !self.conditions.guarded;
+            self.checks.lossy |= keys && !self.conditions.guarded;
+            self.checks.uncounted |= counters && !self.conditions.guarded;
         }
         self.servers[node].begin(Trouble::RefusesConnections, until);
         self.restart(node);
@@ -764,7 +769,7 @@ impl World {
     /// Bytes between a node and all clients, or one, are held up: both ways, or one of them.
     fn hold_some(&mut self, until: u64, node: usize, client: Option<usize>) {
         let ways = self.random.below(3);
-        for connection in &mut self.connections {
+        for connection in &mut self.net.connections {
             if connection.node == node && client.is_none_or(|client| connection.client == client) {
                 connection.hold(until, ways != 1, ways != 2);
             }
@@ -803,8 +808,8 @@ impl World {
         let until = self.t + long;
         match what {
             0 | 1 => {
-                let open = |at: &usize| self.connections[*at].is_open();
-                let open: Vec<usize> = (0..self.connections.len()).filter(open).collect();
+                let open = |at: &usize| self.net.connections[*at].is_open();
+                let open: Vec<usize> = (0..self.net.connections.len()).filter(open).collect();
                 if !open.is_empty() {
                     let connection = open[self.random.pick(open.len())];
                     self.cut(connection);

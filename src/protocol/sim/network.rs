@@ -115,7 +115,7 @@ impl World {
     }
 
     pub(super) fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<(), Cause> {
-        if !self.connections[connection].is_open() {
+        if !self.net.connections[connection].is_open() {
             // The kernel may not know yet.
             return match self.random.chance(50) {
                 true => Err(Cause::Closed("when it was written to".into())),
@@ -137,8 +137,8 @@ impl World {
             if part.is_empty() {
                 continue;
             }
-            let at = self.t + self.delay(self.connections[connection].node);
-            let stream = &mut self.connections[connection];
+            let at = self.t + self.delay(self.net.connections[connection].node);
+            let stream = &mut self.net.connections[connection];
             let (way, event) = match up {
                 true => (&mut stream.up, Event::Arrive(connection)),
                 false => (&mut stream.down, Event::Deliver(connection)),
@@ -151,7 +151,7 @@ impl World {
     }
 
     pub(super) fn arrive(&mut self, connection: usize) {
-        let stream = &self.connections[connection];
+        let stream = &self.net.connections[connection];
         if stream.up.bytes.is_empty() || stream.end == End::Dead {
             return;
         }
@@ -160,19 +160,19 @@ impl World {
         if later > self.t {
             return self.at(later, Event::Arrive(connection));
         }
-        if let Some(bytes) = self.connections[connection].next_up() {
+        if let Some(bytes) = self.net.connections[connection].next_up() {
             self.execute(connection, &bytes);
         }
     }
 
     /// The server's answer goes on its way.
     pub(super) fn answer(&mut self, connection: usize, bytes: &[u8]) {
-        match self.connections[connection].end {
+        match self.net.connections[connection].end {
             End::Open => {}
             // It is answered by a reset, and the server drops what it has not read.
             End::Closed if !bytes.is_empty() => {
-                self.connections[connection].end = End::Dead;
-                self.connections[connection].up.bytes.clear();
+                self.net.connections[connection].end = End::Dead;
+                self.net.connections[connection].up.bytes.clear();
                 return;
             }
             End::Closed | End::Dead => return,
@@ -185,7 +185,7 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self, connection: usize) {
-        let stream = &mut self.connections[connection];
+        let stream = &mut self.net.connections[connection];
         if !stream.is_open() {
             return;
         }
@@ -204,13 +204,13 @@ impl World {
     /// server's socket, and will be read; the rest is gone.
     pub(super) fn cut(&mut self, connection: usize) {
         self.end(connection, End::Dead);
-        let client = self.connections[connection].client;
+        let client = self.net.connections[connection].client;
         self.at(self.t, Event::Wake(client));
     }
 
     pub(super) fn cut_all(&mut self, which: impl Fn(&Connection) -> bool) {
-        for connection in 0..self.connections.len() {
-            if which(&self.connections[connection]) {
+        for connection in 0..self.net.connections.len() {
+            if which(&self.net.connections[connection]) {
                 self.cut(connection);
             }
         }
@@ -228,7 +228,7 @@ impl World {
 
     fn end_servers(&mut self, which: impl Fn(&Connection) -> bool) {
         self.cut_all(&which);
-        for connection in self.connections.iter_mut().filter(|one| which(one)) {
+        for connection in self.net.connections.iter_mut().filter(|one| which(one)) {
             connection.up.bytes.clear();
             connection.read.clear();
         }
@@ -240,23 +240,23 @@ impl World {
     }
 
     fn end(&mut self, connection: usize, end: End) {
-        if !self.connections[connection].is_open() {
+        if !self.net.connections[connection].is_open() {
             return;
         }
         trace!(self, "connection {connection} is {end:?}");
         let (held, node) = {
-            let stream = &self.connections[connection];
+            let stream = &self.net.connections[connection];
             (stream.up.held > self.t, stream.node)
         };
         let passed = !held || self.servers[node].is_paused(self.t).is_some();
-        let under_way = self.connections[connection].up.bytes.len();
+        let under_way = self.net.connections[connection].up.bytes.len();
         let arrived = if passed {
             self.random.pick(under_way + 1)
         } else {
             0
         };
         let later = self.t + self.random.below(400 * MS);
-        let stream = &mut self.connections[connection];
+        let stream = &mut self.net.connections[connection];
         stream.end = end;
         stream.down.bytes.clear();
         if end == End::Dead {

@@ -66,8 +66,8 @@ impl World {
         let is = |subscription: &Subscription| {
             subscription.subscribed && subscription.client == channel && subscription.node == node
         };
-        let subscriptions: Vec<usize> = (0..self.subscriptions.len())
-            .filter(|at| is(&self.subscriptions[*at]))
+        let subscriptions: Vec<usize> = (0..self.net.subscriptions.len())
+            .filter(|at| is(&self.net.subscriptions[*at]))
             .collect();
         trace!(
             self,
@@ -76,7 +76,7 @@ impl World {
         );
         for at in subscriptions.iter().copied() {
             let later = self.t + self.delay(node);
-            let subscription = &mut self.subscriptions[at];
+            let subscription = &mut self.net.subscriptions[at];
             subscription.at = subscription.at.max(later).max(subscription.held);
             let later = subscription.at;
             self.at(
@@ -91,11 +91,11 @@ impl World {
     }
 
     pub(super) fn sound(&mut self, at: usize, sound: SubscriptionEvent) {
-        let node = self.subscriptions[at].node;
+        let node = self.net.subscriptions[at].node;
         let paused = self.servers[node].is_paused(self.t);
-        let held = Some(self.subscriptions[at].held).filter(|held| *held > self.t);
+        let held = Some(self.net.subscriptions[at].held).filter(|held| *held > self.t);
         let later = self.t + self.delay(node);
-        let subscription = &mut self.subscriptions[at];
+        let subscription = &mut self.net.subscriptions[at];
         match sound {
             SubscriptionEvent::Ends => subscription.subscribed = false,
             SubscriptionEvent::Breaks => (subscription.cut, subscription.broken) = (true, true),
@@ -103,7 +103,8 @@ impl World {
                 // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
                 // have passed the message on, and cannot.
                 let client = subscription.client;
-                self.idle[usize::from(resource)].excused |= !self.waits_for(client, resource);
+                self.checks.idle[usize::from(resource)].excused |=
+                    !self.waits_for(client, resource);
                 return;
             }
             _ if subscription.cut => return,
@@ -129,8 +130,8 @@ impl World {
 
     /// Something on the way ends subscriptions. `gone`: the server's side is gone at once.
     pub(super) fn cut_subscriptions(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
-        for at in 0..self.subscriptions.len() {
-            let subscription = &self.subscriptions[at];
+        for at in 0..self.net.subscriptions.len() {
+            let subscription = &self.net.subscriptions[at];
             if !subscription.cut && which(subscription.client, subscription.node) {
                 self.cut_subscription(at, gone);
             }
@@ -138,8 +139,8 @@ impl World {
     }
 
     pub(super) fn cut_some_subscription(&mut self) {
-        let open = |at: &usize| !self.subscriptions[*at].cut;
-        let open: Vec<usize> = (0..self.subscriptions.len()).filter(open).collect();
+        let open = |at: &usize| !self.net.subscriptions[*at].cut;
+        let open: Vec<usize> = (0..self.net.subscriptions.len()).filter(open).collect();
         if !open.is_empty() {
             let at = open[self.random.pick(open.len())];
             self.cut_subscription(at, false);
@@ -148,8 +149,8 @@ impl World {
 
     fn cut_subscription(&mut self, at: usize, gone: bool) {
         trace!(self, "subscription {at} is cut");
-        self.subscriptions[at].cut = true;
-        self.subscriptions[at].subscribed &= !gone;
+        self.net.subscriptions[at].cut = true;
+        self.net.subscriptions[at].subscribed &= !gone;
         for sound in [SubscriptionEvent::Ends, SubscriptionEvent::Breaks] {
             let later = if self.random.chance(50) {
                 self.random.below(400 * MS)
@@ -161,7 +162,7 @@ impl World {
     }
 
     pub(super) fn hold_subscriptions(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
-        for subscription in &mut self.subscriptions {
+        for subscription in &mut self.net.subscriptions {
             if which(subscription.client, subscription.node) {
                 subscription.held = subscription.held.max(until);
             }
@@ -198,13 +199,17 @@ impl World {
         let Listener { node, state } = self.clients[c].listeners[at];
         let event = match state {
             State::Pauses(until) if until <= self.t => SubscriberEvent::Begins,
-            State::Connecting(at, _) if self.subscriptions[at].confirmed => SubscriberEvent::Opened,
-            State::Connecting(at, until) if self.subscriptions[at].broken || until <= self.t => {
+            State::Connecting(at, _) if self.net.subscriptions[at].confirmed => {
+                SubscriberEvent::Opened
+            }
+            State::Connecting(at, until)
+                if self.net.subscriptions[at].broken || until <= self.t =>
+            {
                 SubscriberEvent::Failed
             }
-            State::Subscribed(at, until) => match self.subscriptions[at].inbox.pop_front() {
+            State::Subscribed(at, until) => match self.net.subscriptions[at].inbox.pop_front() {
                 Some(resource) => SubscriberEvent::Message(Arc::from(&[resource][..])),
-                None if self.subscriptions[at].broken => SubscriberEvent::Failed,
+                None if self.net.subscriptions[at].broken => SubscriberEvent::Failed,
                 None if until <= self.t => SubscriberEvent::Nothing,
                 None => {
                     self.wake(c, until);
@@ -256,8 +261,8 @@ impl World {
     fn open(&mut self, c: usize, node: usize) -> State {
         let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
         let well = luck && !self.servers[node].has(Trouble::RefusesConnections, self.t);
-        let subscription = self.subscriptions.len();
-        self.subscriptions.push(Subscription {
+        let subscription = self.net.subscriptions.len();
+        self.net.subscriptions.push(Subscription {
             client: c,
             node,
             subscribed: false,
@@ -279,8 +284,8 @@ impl World {
     }
 
     fn close_subscription(&mut self, subscription: usize) {
-        self.subscriptions[subscription].cut = true;
-        let later = self.t + self.delay(self.subscriptions[subscription].node);
+        self.net.subscriptions[subscription].cut = true;
+        let later = self.t + self.delay(self.net.subscriptions[subscription].node);
         self.at(
             later,
             Event::Subscription(subscription, SubscriptionEvent::Ends),
@@ -290,7 +295,7 @@ impl World {
     /// Whether a client has subscriptions to all nodes.
     pub(super) fn is_subscribed_to_all(&self, c: usize) -> bool {
         let hears = |one: &&Listener| match one.state {
-            State::Subscribed(subscription, _) => !self.subscriptions[subscription].cut,
+            State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
             _ => false,
         };
         self.clients[c].listeners.iter().filter(hears).count() == self.servers.len()
@@ -299,7 +304,7 @@ impl World {
     /// Whether all subscriptions that are needed work.
     pub(super) fn all_subscribed(&self) -> bool {
         let hears = |one: &Listener| match one.state {
-            State::Subscribed(subscription, _) => !self.subscriptions[subscription].cut,
+            State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
             _ => false,
         };
         let alive = self.clients.iter().filter(|client| !client.dead);
