@@ -1001,10 +1001,7 @@ impl World {
                 return self.submit(c, thread, op);
             }
             Fenced::Token(number) => self.fenced(c, &held, number, since),
-            Fenced::Lost => self
-                .checks
-                .beliefs
-                .retain(|belief| belief.token != held.token),
+            Fenced::Lost => self.checks.tokens[held.token].belief = None,
             Fenced::Unavailable(_) => {}
         }
         let until = self.t + self.hold();
@@ -1039,9 +1036,7 @@ impl World {
     pub(super) fn release(&mut self, c: usize, thread: usize, held: Held) {
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
-        self.checks
-            .beliefs
-            .retain(|belief| belief.token != held.token);
+        self.checks.tokens[held.token].belief = None;
         if self.conditions.is_forsaken() {
             self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
@@ -1227,38 +1222,29 @@ impl World {
             slot.is_some() == self.conditions.permits().is_some(),
             || format!("client {c}: {token} has the slot {slot:?}"),
         );
-        self.checks.beliefs.push(Belief {
-            client: c,
-            token,
-            deadline,
-            slot,
-        });
+        self.checks.tokens[token].belief = Some(Belief { deadline, slot });
         self.alone(c, token);
     }
 
     /// No other client believes to hold a lock on the same resource, or the same permit; or one of too many.
     fn alone(&mut self, c: usize, token: usize) {
         let resource = self.checks.tokens[token].resource;
-        let others = self.checks.beliefs.iter().filter(|belief| {
-            let now = self.clients[belief.client].clocks.point(self.t);
-            let live = !belief.deadline.remaining(now).is_zero();
-            live && belief.token != token && self.conflict(belief.token, token)
-        });
-        let own = self
-            .checks
-            .beliefs
-            .iter()
-            .find(|belief| belief.token == token);
-        let own = own.and_then(|own| own.slot);
+        let tokens = &self.checks.tokens;
+        let slot = |token: usize| tokens[token].belief.as_ref().and_then(|one| one.slot);
+        let is_live = |other: &usize| {
+            tokens[*other].belief.as_ref().is_some_and(|belief| {
+                let now = self.clients[tokens[*other].client].clocks.point(self.t);
+                !belief.deadline.remaining(now).is_zero()
+            })
+        };
+        let conflicts = |other: &usize| *other != token && self.conflict(*other, token);
+        let others = (0..tokens.len()).filter(is_live).filter(conflicts);
         let most = self.conditions.permits().map_or(0, |permits| permits - 1);
         let beyond = others.clone().nth(usize::from(most));
-        let same_slot = |belief: &&Belief| belief.slot == own;
-        let other = others.clone().find(same_slot).or(beyond);
-        if let Some(other) = other.filter(|_| !self.checks.lossy) {
-            let what = format!(
-                "clients {} ({}) and {c} ({token}) hold {resource}",
-                other.client, other.token
-            );
+        let same_slot = others.clone().find(|other| slot(*other) == slot(token));
+        if let Some(other) = same_slot.or(beyond).filter(|_| !self.checks.lossy) {
+            let client = tokens[other].client;
+            let what = format!("clients {client} ({other}) and {c} ({token}) hold {resource}");
             self.violated(what);
         }
     }
@@ -1309,12 +1295,7 @@ impl World {
             format!("client {c}: {token} is extended after its deadline")
         });
         self.alone(c, token);
-        let belief = self
-            .checks
-            .beliefs
-            .iter_mut()
-            .find(|one| one.token == token);
-        if let Some(belief) = belief {
+        if let Some(belief) = &mut self.checks.tokens[token].belief {
             belief.deadline = held.lease.deadline;
         }
     }
@@ -1340,7 +1321,7 @@ impl World {
         self.check(!valid || no.len() > spare, || {
             format!("client {c}: lost, but only {no:?} no longer hold it")
         });
-        self.checks.beliefs.retain(|belief| belief.token != token);
+        self.checks.tokens[token].belief = None;
     }
 
     // ---- the end

@@ -22,17 +22,12 @@ impl World {
             .filter(|_| self.random.chance(70));
         let Some(op) = op else {
             // From here on it believes in nothing.
-            self.checks.beliefs.retain(|belief| belief.token != token);
+            self.checks.tokens[token].belief = None;
             self.clients[c].threads[thread].doing = Doing::Idle(self.t);
             return;
         };
         // Others are kept out for the time that was asked for, but for what clocks differ by.
-        let belief = self
-            .checks
-            .beliefs
-            .iter_mut()
-            .find(|one| one.token == token);
-        if let Some(belief) = belief {
+        if let Some(belief) = &mut self.checks.tokens[token].belief {
             let drift = time / 100 + Duration::from_millis(2);
             belief.deadline = Deadline::new(now, time.saturating_sub(drift));
         }

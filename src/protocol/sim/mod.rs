@@ -132,6 +132,7 @@ struct TokenHistory {
     set_sent: [Option<usize>; 5],
     rel_sent: [Option<usize>; 5],
     on: OnNodes,
+    belief: Option<Belief>,
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
     freed: Option<u64>,
@@ -160,10 +161,8 @@ struct OnNodes {
     not_held: NodeSet,
 }
 
-/// What a client believes to hold.
+/// That a client believes to hold the lock.
 struct Belief {
-    client: usize,
-    token: usize,
     deadline: crate::protocol::quorum::Deadline,
     /// A permit's.
     slot: Option<u16>,
@@ -328,7 +327,6 @@ struct Idle {
 #[derive(Default)]
 struct Checks {
     tokens: Vec<TokenHistory>,
-    beliefs: Vec<Belief>,
     /// The fencing tokens that were given out: resource, token, number, and when.
     fences: Vec<(u8, usize, u64, u64)>,
     /// Of each resource.
@@ -658,12 +656,8 @@ impl World {
     fn left(&self) -> Option<String> {
         for (node, server) in self.servers.iter().enumerate() {
             for (resource, token) in server.locks(self.t) {
-                let held = self
-                    .checks
-                    .beliefs
-                    .iter()
-                    .any(|belief| belief.token == token);
-                if !held && !self.checks.tokens[token].leaked {
+                let history = &self.checks.tokens[token];
+                if history.belief.is_none() && !history.leaked {
                     return Some(format!("node {node}: {resource} is left behind by {token}"));
                 }
             }

@@ -354,12 +354,8 @@ impl World {
         let reply = self.ask(node, args, None);
         // An extension that comes late may undo what has shortened the lock.
         self.checks.tokens[token].shortened &= args.last() == Some(&&b"1"[..]);
-        let own = self
-            .checks
-            .beliefs
-            .iter()
-            .find(|belief| belief.token == token);
-        let slot = own.and_then(|own| own.slot);
+        let belief = self.checks.tokens[token].belief.as_ref();
+        let slot = belief.and_then(|belief| belief.slot);
         let expected = slot.filter(|_| extends);
         let expected = expected.map(|slot| format!(":{}\r\n", slot + 1));
         match &*reply {

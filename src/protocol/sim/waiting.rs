@@ -772,13 +772,11 @@ impl World {
         trace!(self, "client {c} is killed");
         self.counts[Count::Killed] += 1;
         self.clients[c].die();
-        self.checks.beliefs.retain(|belief| belief.client != c);
-        let left = |history: &&mut super::TokenHistory| history.client == c;
-        self.checks
-            .tokens
-            .iter_mut()
-            .filter(left)
-            .for_each(|history| history.leaked = true);
+        for history in &mut self.checks.tokens {
+            if history.client == c {
+                (history.belief, history.leaked) = (None, true);
+            }
+        }
         self.cut_all(|connection| connection.client == c);
         let gone = self.conditions.prompt || self.random.chance(50);
         self.cut_subscriptions(gone, |client, _| client == c);
