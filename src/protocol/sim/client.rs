@@ -418,6 +418,8 @@ impl World {
                 while let Some(node) = core.output(&mut nodes, &mut bytes, now) {
                     parts.push_back((node, std::mem::take(&mut bytes)));
                 }
+                // Which one is nearest is not simulated.
+                parts.make_contiguous().sort_unstable();
                 self.clients[c].driver.leader = Leader::Writes(parts, self.t);
             }
             Next::Recv { node, until } => self.clients[c].driver.leader = Leader::Recv(node, until),
