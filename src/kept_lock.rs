@@ -81,9 +81,12 @@ impl Lock {
             self.extended(renewed, old, true)?;
         }
         let (lease, observer) = (self.lease().clone(), self.shared.observer().clone());
-        let renewal = Arc::new(Renewal::new(lease, max_hold, observer));
+        let renewal = Arc::new(Renewal::new(lease, observer));
         self.home = Home::Shared(renewal.clone());
-        let started = self.shared.renewals.keep(&renewal, &self.shared.driver);
+        let started = self
+            .shared
+            .renewals
+            .keep(&renewal, max_hold, &self.shared.driver);
         started.map_err(|error| {
             Error::config(format!(
                 "cannot start the thread that renews locks: {error}"

@@ -72,7 +72,7 @@ impl Lock {
     /// It no longer counts as held here.
     fn leave(&self) {
         if self.kind.is_plain() {
-            self.shared.waiting.ends(&self.resource);
+            self.shared.waiting.held_here.remove(&self.resource);
         }
     }
 }

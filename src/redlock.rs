@@ -414,7 +414,7 @@ impl Redlock {
         let shared = self.shared(&key.resource);
         let lease = Lease::new(key, ttl, deadline);
         if lease.key.kind.is_plain() {
-            shared.waiting.holds(&lease.key.resource);
+            shared.waiting.held_here.add(&lease.key.resource);
         }
         let mut lock = Lock::new(shared, lease, &self.options);
         lock.acquired(Duration::ZERO, 0);

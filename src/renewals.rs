@@ -55,9 +55,8 @@ pub(crate) enum DetectedBy {
 }
 
 impl Renewal {
-    pub(crate) fn new(mut lease: Lease, max_hold: Duration, observer: Observer) -> Renewal {
+    pub(crate) fn new(lease: Lease, observer: Observer) -> Renewal {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        lease.keep(max_hold);
         Renewal {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             lease: Mutex::new(lease),
@@ -194,10 +193,13 @@ pub(crate) struct Renewals {
 
 impl Renewals {
     /// Renews the lock from now on.
-    pub(crate) fn keep(&self, renewal: &Arc<Renewal>, driver: &Arc<Driver>) -> std::io::Result<()> {
-        let lease = lock(&renewal.lease);
-        let due = lease.next_renewal(lease.deadline.from.mono, Point::now(), jitter);
-        drop(lease);
+    pub(crate) fn keep(
+        &self,
+        renewal: &Arc<Renewal>,
+        max_hold: Duration,
+        driver: &Arc<Driver>,
+    ) -> std::io::Result<()> {
+        let due = lock(&renewal.lease).keep(max_hold, jitter, Point::now());
         // The connections close with the last lock, whether this thread runs or not.
         let (driver, events) = (Arc::downgrade(driver), self.events.clone());
         let work = move |due: Due| {
@@ -466,11 +468,9 @@ mod tests {
         let key = Key::new(Arc::from(&b"a"[..]), Token::random().unwrap(), None);
         let (now, ttl) = (Point::now(), Ttl::new(60 * S).unwrap());
         let deadline = Deadline::new(now, ttl.validity());
-        Arc::new(Renewal::new(
-            Lease::new(key, ttl, deadline),
-            60 * S,
-            Observer::default(),
-        ))
+        let mut lease = Lease::new(key, ttl, deadline);
+        lease.keep(60 * S, jitter, now);
+        Arc::new(Renewal::new(lease, Observer::default()))
     }
 
     #[test]

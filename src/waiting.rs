@@ -1,6 +1,6 @@
 //! How threads wait for a lock that another holder has: the wait queues, with threads, clocks and connections.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::net::leader::Waiter;
 use crate::net::nodes::Nodes;
 use crate::net::subscription::Subscription;
 use crate::prefix::Prefix;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::means::Lack;
-use crate::protocol::operation::Outcome;
+use crate::protocol::operation::{Op, Outcome};
 use crate::protocol::process::Process;
 use crate::protocol::queue::Channel;
 use crate::protocol::release::{Release, Submit};
+use crate::protocol::subscriptions::{SubscriberEvent, SubscriberTask};
 use crate::protocol::wait_queue::WaitQueues;
 use crate::sync::lock;
 use crate::token::{Token, jitter};
 
-/// The pause before a subscription is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
-/// The number of counters for the locks held here. (The upper ten bits of a hash select one.)
+/// The number of counters for the locks held here.
 const COUNTERS: usize = 1024;
 
 /// The threads of this process that wait for locks, and what this process knows of waiters elsewhere.
@@ -32,8 +32,7 @@ pub(crate) struct Waiting {
     prefix: Prefix,
     /// No lock has a queue, so a release need not look for the next waiter.
     idle: AtomicBool,
-    /// The number of locks held here, by a hash of their resource.
-    held_here: Box<[AtomicU32]>,
+    pub(crate) held_here: HeldHere,
 }
 
 impl Waiting {
@@ -48,31 +47,7 @@ impl Waiting {
             queues: Mutex::new(queues),
             prefix: nodes.prefix.clone(),
             idle: AtomicBool::new(true),
-            held_here: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
-        }
-    }
-
-    fn counter(&self, resource: &[u8]) -> Option<&AtomicU32> {
-        // FNV-1a, mixed once more, since its upper bits are the poorer ones.
-        let hash = resource.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        });
-        let mixed = (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let at = usize::try_from(mixed >> 54).unwrap_or(0);
-        self.held_here.get(at)
-    }
-
-    /// One more plain lock is held here.
-    pub(crate) fn holds(&self, resource: &[u8]) {
-        if let Some(counter) = self.counter(resource) {
-            counter.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    /// One plain lock less is held here.
-    pub(crate) fn ends(&self, resource: &[u8]) {
-        if let Some(counter) = self.counter(resource) {
-            counter.fetch_sub(1, Ordering::SeqCst);
+            held_here: HeldHere::new(COUNTERS),
         }
     }
 
@@ -101,87 +76,21 @@ impl Waiting {
 
     // ---- notifications by other processes
 
-    /// Starts a thread for each node that needs a subscription and has none.
+    /// Starts a subscriber for each node that needs a subscription and has none.
     pub(crate) fn subscribe(self: &Arc<Waiting>, driver: &Arc<Driver>) {
         let nodes = lock(&self.queues).take_to_start();
         for node in nodes.iter() {
-            let (waiting, driver) = (self.clone(), Arc::downgrade(driver));
+            let subscriber = Subscriber {
+                waiting: self.clone(),
+                driver: Arc::downgrade(driver),
+                node,
+                subscription: None,
+                has_ended: false,
+            };
             let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
-            let started = thread.spawn(move || waiting.keep_subscribed(&driver, node));
             // (Not logged: a release may just have made this thread the leader.)
-            if started.is_err() {
-                self.with(|queues| queues.cannot_start_worker(node));
-            }
+            let _ = thread.spawn(move || subscriber.run());
         }
-    }
-
-    /// Keeps up the subscription to a node, until it is no longer needed.
-    fn keep_subscribed(&self, driver: &Weak<Driver>, node: usize) {
-        let _guard = SubscriberGuard {
-            waiting: self,
-            node,
-        };
-        while self.still_needed(node) {
-            let Err(cause) = self.receive(driver, node) else {
-                // By now there may be another thread for this node.
-                return;
-            };
-            let name = driver.upgrade().map(|driver| {
-                if cause.meaning().concerns_rights() {
-                    driver.nodes().lacks(node, Lack::Messages);
-                }
-                driver.nodes().name(node)
-            });
-            if let Some(name) = name {
-                say!(
-                    debug,
-                    "{name} cannot tell when other processes release locks: {cause}"
-                );
-            }
-            self.with(|queues| queues.subscription_failed(node));
-            if driver.strong_count() == 0 {
-                return;
-            }
-            let (min, max) = RETRY;
-            std::thread::sleep(jitter(min, max));
-        }
-    }
-
-    fn still_needed(&self, node: usize) -> bool {
-        self.with(|queues| queues.still_needed(node, clock::instant()))
-    }
-
-    /// Subscribes to a node and receives its messages. Returns when `still_needed` has returned false.
-    fn receive(&self, driver: &Weak<Driver>, node: usize) -> Result<(), Cause> {
-        let Some((place, timeout)) = driver.upgrade().and_then(|driver| {
-            let nodes = driver.nodes();
-            Some((nodes.places().get(node)?.clone(), nodes.connect_timeout))
-        }) else {
-            return Ok(());
-        };
-        let Some(channel) = self.with(|queues| queues.channel()) else {
-            return Ok(());
-        };
-        let mut subscription =
-            Subscription::open(&place, &self.prefix.key(&channel.bytes()), timeout)?;
-        self.with(|queues| queues.subscribed(node, clock::instant()));
-        while self.still_needed(node) {
-            let Some(key) = subscription.receive()? else {
-                continue;
-            };
-            let Some(resource) = self.prefix.name(&key) else {
-                continue;
-            };
-            let (resource, now) = (Arc::from(resource), clock::instant());
-            let forward = self.with(|queues| queues.forward(&resource, node, now));
-            if let Some(op) = forward
-                && let Some(driver) = driver.upgrade()
-            {
-                driver.run(op);
-                self.with(|queues| queues.notify_front(&resource, node));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -208,31 +117,108 @@ impl Process for &Waiting {
         self.with(work)
     }
 
-    fn is_held_here(&mut self, resource: &[u8]) -> bool {
-        self.counter(resource)
-            .is_some_and(|counter| counter.load(Ordering::SeqCst) > 0)
-    }
-
-    fn holds(&mut self, resource: &[u8]) {
-        Waiting::holds(self, resource);
-    }
-
-    fn ends(&mut self, resource: &[u8]) {
-        Waiting::ends(self, resource);
+    fn held_here(&self) -> &HeldHere {
+        &self.held_here
     }
 }
 
-/// The life of a thread with a subscription. If it panics, which only a bug can be, another one may be started.
-struct SubscriberGuard<'a> {
-    waiting: &'a Waiting,
+/// The thread that keeps up the subscription to a node, until it is no longer needed.
+struct Subscriber {
+    waiting: Arc<Waiting>,
+    driver: Weak<Driver>,
     node: usize,
+    subscription: Option<Subscription>,
+    has_ended: bool,
 }
 
-impl Drop for SubscriberGuard<'_> {
+impl Subscriber {
+    /// Does what [`WaitQueues::subscriber`] returns.
+    fn run(mut self) {
+        let mut event = Some(SubscriberEvent::Begins);
+        while let Some(happened) = event {
+            event = match self.task(happened) {
+                SubscriberTask::Open(channel) => self.open(channel),
+                SubscriberTask::Receive => Some(self.receive()),
+                SubscriberTask::Forward(op) => self.forward(op),
+                SubscriberTask::Pause((min, max)) => (self.driver.strong_count() > 0).then(|| {
+                    std::thread::sleep(jitter(min, max));
+                    SubscriberEvent::Begins
+                }),
+                SubscriberTask::End => None,
+            };
+        }
+        self.has_ended = true;
+    }
+
+    fn task(&self, event: SubscriberEvent) -> SubscriberTask {
+        let (node, now) = (self.node, clock::instant());
+        self.waiting
+            .with(|queues| queues.subscriber(node, event, now))
+    }
+
+    /// `None`: the process needs no subscriptions any more.
+    fn open(&mut self, channel: Channel) -> Option<SubscriberEvent> {
+        let name = channel.bytes();
+        let (place, timeout) = {
+            let driver = self.driver.upgrade()?;
+            let nodes = driver.nodes();
+            (
+                nodes.places().get(self.node)?.clone(),
+                nodes.connect_timeout,
+            )
+        };
+        let key = self.waiting.prefix.key(&name);
+        Some(match Subscription::open(&place, &key, timeout) {
+            Ok(subscription) => {
+                self.subscription = Some(subscription);
+                SubscriberEvent::Opened
+            }
+            Err(cause) => self.lose_subscription(&cause),
+        })
+    }
+
+    fn receive(&mut self) -> SubscriberEvent {
+        let received = self.subscription.as_mut().map(Subscription::receive);
+        match received.unwrap_or(Ok(None)) {
+            Ok(key) => {
+                let resource = key.as_deref().and_then(|key| self.waiting.prefix.name(key));
+                resource.map_or(SubscriberEvent::Nothing, |resource| {
+                    SubscriberEvent::Message(Arc::from(resource))
+                })
+            }
+            Err(cause) => self.lose_subscription(&cause),
+        }
+    }
+
+    fn forward(&self, op: Op) -> Option<SubscriberEvent> {
+        let resource = op.key.resource.clone();
+        self.driver.upgrade()?.run(op);
+        Some(SubscriberEvent::Forwarded(resource))
+    }
+
+    fn lose_subscription(&mut self, cause: &Cause) -> SubscriberEvent {
+        self.subscription = None;
+        let name = self.driver.upgrade().map(|driver| {
+            if cause.meaning().concerns_rights() {
+                driver.nodes().lacks(self.node, Lack::Messages);
+            }
+            driver.nodes().name(self.node)
+        });
+        if let Some(name) = name {
+            say!(
+                debug,
+                "{name} cannot tell when other processes release locks: {cause}"
+            );
+        }
+        SubscriberEvent::Failed
+    }
+}
+
+impl Drop for Subscriber {
+    /// If it could not be started, or has panicked, which only a bug can be, another one may be.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.waiting
-                .with(|queues| queues.cannot_start_worker(self.node));
+        if !self.has_ended {
+            self.task(SubscriberEvent::Ended);
         }
     }
 }

@@ -24,11 +24,11 @@ use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::prefix::Prefix;
 use crate::protocol::address::Found;
-use crate::protocol::core::{Core, Next};
+use crate::protocol::core::{Core, Input, Next};
 use crate::protocol::event::Event;
 use crate::protocol::guard::{self, Guard};
 use crate::protocol::means::Lack;
-use crate::protocol::node::{Link, NodeTask, Timeouts};
+use crate::protocol::node::{NodeTask, Timeouts};
 use crate::protocol::operation::Answer;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::Key;
@@ -306,7 +306,7 @@ impl Nodes {
             self.announce(&mut state);
             let can_end = match next {
                 Next::Finished => return state,
-                Next::StartWorker { .. } | Next::Ask { .. } => false,
+                Next::StartWorker { .. } | Next::HandOver { .. } | Next::Ask { .. } => false,
                 Next::Send { .. } => state.core.longest_waiting().is_some(),
                 Next::Recv { until, .. } | Next::Wait { until } => until > now,
             };
@@ -324,7 +324,8 @@ impl Nodes {
                 }
             }
             state = match next {
-                Next::StartWorker { node } => self.start_worker(leader, state, node),
+                Next::StartWorker { node } => self.start_worker(leader, state, node, false),
+                Next::HandOver { node } => self.start_worker(leader, state, node, true),
                 Next::Ask { node, found } => self.ask(state, node, found),
                 Next::Wait { until } => {
                     state.leader_waits = true;
@@ -371,10 +372,7 @@ impl Nodes {
     ) -> MutexGuard<'a, State> {
         leader.out.clear();
         leader.parts.clear();
-        while !nodes.is_empty() {
-            let node = state.core.nearest(nodes);
-            nodes.remove(node);
-            state.core.output(node, &mut leader.out, now);
+        while let Some(node) = state.core.output(&mut nodes, &mut leader.out, now) {
             leader.parts.push((node, leader.out.len()));
             leader.take_over(node, &mut state.handed_over);
         }
@@ -395,7 +393,7 @@ impl Nodes {
         }
         state = self.state();
         for (node, cause) in failed.into_iter().flatten() {
-            state.core.sever(node, cause, now);
+            state.core.input(node, Input::Sent(Err(cause)), now);
         }
         state
     }
@@ -409,14 +407,27 @@ impl Nodes {
         now: Instant,
     ) -> MutexGuard<'a, State> {
         leader.take_over(node, &mut state.handed_over);
+        let connection = leader.connections.get_mut(node).and_then(Option::as_mut);
+        self.read(state, (node, connection), &mut leader.buffer, until, now)
+    }
+
+    /// Reads from a node's connection, without the state.
+    fn read<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        (node, connection): (usize, Option<&mut Connection>),
+        buffer: &mut Vec<u8>,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
         drop(state);
-        let received = match leader.connections.get_mut(node) {
-            Some(Some(connection)) => connection.recv(&mut leader.buffer, until, now),
-            _ => Err(missing_connection()),
+        let received = match connection {
+            Some(connection) => connection.recv(buffer, until, now),
+            None => Err(missing_connection()),
         };
         let now = clock::instant();
-        state = self.state();
-        state.core.received(node, received, now);
+        let mut state = self.state();
+        state.core.input(node, Input::Received(received), now);
         state
     }
 
@@ -426,9 +437,10 @@ impl Nodes {
         leader: &mut Leader,
         mut state: MutexGuard<'a, State>,
         node: usize,
+        keeps_connection: bool,
     ) -> MutexGuard<'a, State> {
         let connection = leader.connections.get_mut(node).and_then(Option::take);
-        if state.core.link(node) != Link::Unresponsive {
+        if !keeps_connection {
             connection.into_iter().for_each(Connection::reset);
         } else if let Some(handed_over) = state.handed_over.get_mut(node) {
             *handed_over = connection.or(handed_over.take());
@@ -438,7 +450,8 @@ impl Nodes {
         let started = thread.spawn(move || Worker::new(&nodes, node).run());
         let started = started.map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
-        state.core.worker_started(node, started, clock::instant());
+        let input = Input::Started(started);
+        state.core.input(node, input, clock::instant());
         state
     }
 
@@ -462,10 +475,8 @@ impl Nodes {
     pub(crate) fn leave(&self, node: usize, to: &Endpoint) {
         let to = text::address(&ConnectionAddr::Tcp(to.0.clone(), to.1));
         let mut state = self.state();
-        if state.core.link(node) == Link::Connected && **state.core.address(node) != *to {
-            state.core.sever(node, Cause::Moved(to), clock::instant());
-            self.announce(&mut state);
-        }
+        state.core.input(node, Input::Moved(to), clock::instant());
+        self.announce(&mut state);
     }
 
     /// The nodes are no longer needed.
@@ -526,10 +537,8 @@ impl Nodes {
 impl State {
     /// Takes the connections of all nodes that are connected.
     pub(super) fn disconnect(&mut self, leader: &mut Leader) -> Vec<Connection> {
-        for node in 0..leader.connections.len() {
-            if self.core.link(node) == Link::Connected {
-                leader.take_over(node, &mut self.handed_over);
-            }
+        for node in self.core.connected_nodes().iter() {
+            leader.take_over(node, &mut self.handed_over);
         }
         let all = leader.connections.iter_mut();
         all.filter_map(Option::take).collect()
@@ -567,9 +576,9 @@ impl<'a> Worker<'a> {
         let (nodes, node) = (self.nodes, self.node);
         let mut state = nodes.state();
         self.connection = state.handed_over.get_mut(node).and_then(Option::take);
-        state = self.serve(state);
+        let connected;
+        (state, connected) = self.serve(state);
         self.has_ended = true;
-        let connected = state.core.link(node) == Link::Connected;
         if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
             *handed_over = self.connection.take();
         }
@@ -582,8 +591,8 @@ impl<'a> Worker<'a> {
         nodes.log();
     }
 
-    /// Does what [`Core::task`] returns.
-    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Does what [`Core::task`] returns. At the end: whether the node is connected.
+    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         let (nodes, node) = (self.nodes, self.node);
         loop {
             let now = clock::instant();
@@ -603,15 +612,16 @@ impl<'a> Worker<'a> {
                     state
                 }
                 NodeTask::Send { until } => self.send(state, until, now),
-                NodeTask::Recv { until } => self.recv(state, until, now),
+                NodeTask::Recv { until } => {
+                    let connection = self.connection.as_mut();
+                    nodes.read(state, (node, connection), &mut self.buffer, until, now)
+                }
                 NodeTask::Pause { until } => {
                     nodes.log_elsewhere(&state);
                     nodes.wait(state, until)
                 }
-                NodeTask::Reconnected
-                | NodeTask::GiveUp
-                | NodeTask::Quarantine
-                | NodeTask::Stop => return state,
+                NodeTask::Reconnected => return (state, true),
+                NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => return (state, false),
             };
         }
     }
@@ -623,28 +633,14 @@ impl<'a> Worker<'a> {
         now: Instant,
     ) -> MutexGuard<'a, State> {
         self.out.clear();
-        state.core.output(self.node, &mut self.out, now);
+        let mut own = std::iter::once(self.node).collect();
+        state.core.output(&mut own, &mut self.out, now);
         drop(state);
         let connection = self.connection.as_mut().ok_or_else(missing_connection);
         let sent = connection.and_then(|connection| connection.send(&self.out, until, now));
         state = self.nodes.state();
-        state.core.written(self.node, sent, clock::instant());
-        state
-    }
-
-    fn recv(
-        &mut self,
-        mut state: MutexGuard<'a, State>,
-        until: Instant,
-        now: Instant,
-    ) -> MutexGuard<'a, State> {
-        drop(state);
-        let connection = self.connection.as_mut().ok_or_else(missing_connection);
-        let buffer = &mut self.buffer;
-        let received = connection.and_then(|connection| connection.recv(buffer, until, now));
-        let now = clock::instant();
-        state = self.nodes.state();
-        state.core.received(self.node, received, now);
+        let input = Input::Sent(sent);
+        state.core.input(self.node, input, clock::instant());
         state
     }
 }
@@ -653,7 +649,8 @@ impl Drop for Worker<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             let mut state = self.nodes.state();
-            state.core.deserted(self.node, clock::instant());
+            let now = clock::instant();
+            state.core.input(self.node, Input::Deserted, now);
             self.nodes.announce(&mut state);
         }
     }
@@ -672,11 +669,14 @@ impl Question {
         let place = self.nodes.places.get(self.node);
         let answer = place.map_or(Some(Ok(())), |place| place.confirm(&self.found));
         self.answered = true;
+        self.said(answer);
+    }
+
+    fn said(&self, answer: Option<Result<(), Cause>>) {
+        let asked = self.found.at;
         let mut state = self.nodes.state();
-        let now = clock::instant();
-        state
-            .core
-            .directory_said(self.node, self.found.at, answer, now);
+        let input = Input::Confirmed { asked, answer };
+        state.core.input(self.node, input, clock::instant());
         self.nodes.announce(&mut state);
     }
 }
@@ -684,12 +684,7 @@ impl Question {
 impl Drop for Question {
     fn drop(&mut self) {
         if !self.answered {
-            let mut state = self.nodes.state();
-            let now = clock::instant();
-            state
-                .core
-                .directory_said(self.node, self.found.at, None, now);
-            self.nodes.announce(&mut state);
+            self.said(None);
         }
     }
 }

@@ -70,7 +70,7 @@ impl Redlock {
             node_timeout: shared.driver.nodes().node_timeout,
         };
         // As long as it is being released it counts as held here.
-        shared.waiting.holds(&release.key.resource);
+        shared.waiting.held_here.add(&release.key.resource);
         match shared.waiting.release(&shared.driver, &release) {
             Outcome::Yes(_) => Ok(true),
             Outcome::No => Ok(false),

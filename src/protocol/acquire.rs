@@ -215,7 +215,7 @@ impl<W: Clone> Acquire<W> {
         let Some((id, thread)) = self.waiter.clone() else {
             return Step::Done(Err(Ended::Cancelled));
         };
-        let held_here = process.is_held_here(&self.resource);
+        let held_here = process.held_here().has(&self.resource);
         match process.queues(|queues| queues.step(id, held_here, now)) {
             WaiterAction::Park(until) => {
                 self.state = State::Waits;
@@ -265,7 +265,7 @@ impl<W: Clone> Acquire<W> {
         if let State::Tries(trying) | State::Pauses(trying, _) = state
             && trying.handed_off
         {
-            process.ends(&self.resource);
+            process.held_here().remove(&self.resource);
         }
     }
 
@@ -302,7 +302,7 @@ impl<W: Clone> Acquire<W> {
             true => attempt.since(self.since),
             false => attempt,
         };
-        self.was_held_here = process.is_held_here(&self.resource);
+        self.was_held_here = process.held_here().has(&self.resource);
         let trying = Trying {
             attempt,
             handed_off: false,
@@ -365,8 +365,10 @@ impl<W: Clone> Acquire<W> {
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
         match (is_held && self.request.kind.is_plain(), trying.handed_off) {
             // From now on the lock counts as held here; a lock that was handed off already does.
-            (true, false) => process.holds(&self.resource),
-            (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => process.ends(&self.resource),
+            (true, false) => process.held_here().add(&self.resource),
+            (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => {
+                process.held_here().remove(&self.resource)
+            }
             _ => {}
         }
         let ttl = self.request.ttl;
@@ -424,7 +426,7 @@ impl<W: Clone> Acquire<W> {
             self.state = State::Done(Err(failure.into()));
         } else {
             let pause = self.pause(&failure, process);
-            let held_here = self.was_held_here || process.is_held_here(&self.resource);
+            let held_here = self.was_held_here || process.held_here().has(&self.resource);
             let tried = PlainTry {
                 failure,
                 pause,

@@ -36,8 +36,12 @@ use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
 /// What the leader should do.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A node needs a worker, which gets its connection if it has one.
+    /// A node needs a worker. Its connection is of no use any more, if it has one.
     StartWorker {
+        node: usize,
+    },
+    /// A node needs a worker, which goes on with its connection.
+    HandOver {
         node: usize,
     },
     Send {
@@ -60,6 +64,25 @@ pub(crate) enum Next {
     },
     /// No caller waits for an answer.
     Finished,
+}
+
+/// What has happened to a node's connection, or to the thread that has it.
+pub(crate) enum Input<'a> {
+    /// A worker was started, or could not be.
+    Started(Result<(), Cause>),
+    /// What was to be sent is written, or the connection is finished.
+    Sent(Result<(), Cause>),
+    /// What has come; no bytes: nothing did in time.
+    Received(Result<&'a [u8], Cause>),
+    /// What its directory said of its address, when it was asked at that time; `None`: it could not be asked.
+    Confirmed {
+        asked: Instant,
+        answer: Option<Result<(), Cause>>,
+    },
+    /// Its server has said that the one at this address has its keys now.
+    Moved(String),
+    /// Its worker cannot go on, which only a bug can be.
+    Deserted,
 }
 
 /// `W`: the caller that waits for an answer.
@@ -108,17 +131,9 @@ impl<W> Core<W> {
         }
     }
 
-    pub(crate) fn link(&self, at: usize) -> Link {
-        self.nodes[at].link()
-    }
-
     /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45).
     pub(crate) fn take_elsewhere(&mut self) -> Vec<(usize, Key)> {
         std::mem::take(&mut self.operations.elsewhere)
-    }
-
-    pub(crate) fn address(&self, at: usize) -> &Arc<str> {
-        &self.nodes[at].address
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
@@ -254,7 +269,7 @@ impl<W> Core<W> {
             }
             // Its releases are written by now.
             if let Some(node) = silent.filter(|node| self.is_written_off(*node)) {
-                return Next::StartWorker { node };
+                return Next::HandOver { node };
             }
             if !wants.open {
                 return self.settle(now);
@@ -298,24 +313,6 @@ impl<W> Core<W> {
             .position(|node| wants.master && is_due(node))?;
         let found = self.nodes[node].wire_mut().address.ask(now)?;
         Some(Next::Ask { node, found })
-    }
-
-    /// What the directory said of a node's address, when it was asked at that time; `None`: it could not be asked.
-    pub(crate) fn directory_said(
-        &mut self,
-        at: usize,
-        asked: Instant,
-        answer: Option<Result<(), Cause>>,
-        now: Instant,
-    ) {
-        let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
-        node.wire_mut().address.answered(asked, answer);
-        node.wire_mut().address.update(now);
-        if node.is_connected() {
-            let operations = self.operations.open_mut();
-            operations.for_each(|operation| operation.give_time_to(at, timeout, now));
-        }
-        self.news = true;
     }
 
     /// What the operations under way want, with those that are done taken out.
@@ -374,11 +371,6 @@ impl<W> Core<W> {
             until = until.min(begun + 2 * self.timeouts.node);
         }
         Next::Send { nodes, until }
-    }
-
-    /// The nearest of these nodes.
-    pub(crate) fn nearest(&self, any_of: NodeSet) -> usize {
-        self.reader.nearest(any_of)
     }
 
     fn recv(&mut self, owing: NodeSet, ends: Instant, now: Instant) -> Next {
@@ -445,8 +437,15 @@ impl<W> Core<W> {
 
     // ---- sending
 
-    /// Appends the bytes for a node to `bytes`.
-    pub(crate) fn output(&mut self, at: usize, bytes: &mut Vec<u8>, now: Instant) {
+    /// Takes the nearest one out of `nodes`, and appends the bytes for it to `bytes`.
+    pub(crate) fn output(
+        &mut self,
+        nodes: &mut NodeSet,
+        bytes: &mut Vec<u8>,
+        now: Instant,
+    ) -> Option<usize> {
+        let at = (!nodes.is_empty()).then(|| self.reader.nearest(*nodes))?;
+        nodes.remove(at);
         let start = bytes.len();
         let mut out = Output { bytes, start, now };
         let node = &mut self.nodes[at];
@@ -470,6 +469,7 @@ impl<W> Core<W> {
         if all {
             self.undo_written(at);
         }
+        Some(at)
     }
 
     /// Appends the operations that are to be sent to a node: the releases, or the others.
@@ -519,10 +519,59 @@ impl<W> Core<W> {
         operations.for_each(|operation| operation.undo_to.remove(at));
     }
 
-    // ---- replies
+    // ---- input
 
-    /// What has come from a node; no bytes: nothing did in time.
-    pub(crate) fn received(&mut self, at: usize, result: Result<&[u8], Cause>, now: Instant) {
+    pub(crate) fn input(&mut self, at: usize, input: Input<'_>, now: Instant) {
+        match input {
+            Input::Started(result) => {
+                self.nodes[at].worker_started(result.is_ok());
+                if let Err(cause) = result {
+                    let cause = Arc::new(cause);
+                    let operations = self.operations.open_mut();
+                    operations.for_each(|operation| operation.fail(at, &cause));
+                    self.away(at, cause, now);
+                }
+            }
+            Input::Sent(result) => {
+                self.nodes[at].written();
+                // The thread that closes the nodes may wait for that.
+                self.news |= self.closed_at.is_some();
+                if let Err(cause) = result {
+                    self.sever(at, cause, now);
+                }
+            }
+            Input::Received(result) => self.received(at, result, now),
+            Input::Confirmed { asked, answer } => self.confirmed(at, asked, answer, now),
+            Input::Moved(to) => {
+                if self.nodes[at].is_connected() && *self.nodes[at].address != *to {
+                    self.sever(at, Cause::Moved(to), now);
+                }
+            }
+            Input::Deserted => {
+                self.nodes[at].deserted();
+                self.sever(at, panicked(), now);
+            }
+        }
+    }
+
+    fn confirmed(
+        &mut self,
+        at: usize,
+        asked: Instant,
+        answer: Option<Result<(), Cause>>,
+        now: Instant,
+    ) {
+        let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
+        node.wire_mut().address.answered(asked, answer);
+        node.wire_mut().address.update(now);
+        if node.is_connected() {
+            let operations = self.operations.open_mut();
+            operations.for_each(|operation| operation.give_time_to(at, timeout, now));
+        }
+        self.news = true;
+    }
+
+    fn received(&mut self, at: usize, result: Result<&[u8], Cause>, now: Instant) {
         match result {
             Ok([]) => return self.received_nothing(at, now),
             Ok(bytes) => self.nodes[at].wire_mut().receive(bytes),
@@ -717,7 +766,7 @@ impl<W> Core<W> {
 
     /// A node's connection is finished, or a command may be torn on it. Each pending vote fails, or may be
     /// asked for again; each pending release is to be sent again; the rest is dropped.
-    pub(crate) fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
+    fn sever(&mut self, at: usize, cause: Cause, now: Instant) {
         let cause = Arc::new(cause);
         let (was, wire) = self.nodes[at].sever();
         let useless_again = was == Link::Connected && self.nodes[at].is_useless_again(&wire);
@@ -915,18 +964,6 @@ impl<W> Core<W> {
 
     // ---- the workers
 
-    /// A thread was started for a node, or could not be.
-    pub(crate) fn worker_started(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        self.nodes[at].worker_started(result.is_ok());
-        if let Err(cause) = result {
-            let cause = Arc::new(cause);
-            for operation in self.operations.open_mut() {
-                operation.fail(at, &cause);
-            }
-            self.away(at, cause, now);
-        }
-    }
-
     /// What a node's worker should do.
     pub(crate) fn task(&mut self, at: usize, now: Instant) -> NodeTask {
         loop {
@@ -982,22 +1019,6 @@ impl<W> Core<W> {
             }
         }
         self.changed(now);
-    }
-
-    /// A worker has written what it was given.
-    pub(crate) fn written(&mut self, at: usize, result: Result<(), Cause>, now: Instant) {
-        self.nodes[at].written();
-        // The thread that closes the nodes may wait for that.
-        self.news |= self.closed_at.is_some();
-        if let Err(cause) = result {
-            self.sever(at, cause, now);
-        }
-    }
-
-    /// A worker cannot go on, which only a bug can be.
-    pub(crate) fn deserted(&mut self, at: usize, now: Instant) {
-        self.nodes[at].deserted();
-        self.sever(at, panicked(), now);
     }
 
     /// A new connection to a node, or why there is none. Whether it is of any use.

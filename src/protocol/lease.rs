@@ -258,11 +258,17 @@ impl Lease {
         self.left(now) < self.granted.validity() / 3
     }
 
-    /// Renewals begin.
-    pub(crate) fn keep(&mut self, max: Duration) {
+    /// Renewals begin. When the first one is due.
+    pub(crate) fn keep(
+        &mut self,
+        max: Duration,
+        jitter: impl FnOnce(Duration, Duration) -> Duration,
+        now: Point,
+    ) -> Instant {
         self.hold = Some(Hold { max, over: false });
         // A renewal may bring the lock to any node.
         self.key.sent_to = NodeSet::ALL;
+        self.next_renewal(self.deadline.from.mono, now, jitter)
     }
 
     pub(crate) fn is_kept(&self) -> bool {
@@ -329,7 +335,7 @@ impl Lease {
 
     /// When the next renewal is due, after that of `last`: by the schedule, unless that is too far behind. `jitter`
     /// spreads out locks that were acquired together.
-    pub(crate) fn next_renewal(
+    fn next_renewal(
         &self,
         last: Instant,
         now: Point,
@@ -463,7 +469,7 @@ mod tests {
         for (max_hold, due, time, reason) in table {
             let mut lease = lease(start);
             if let Some(max_hold) = max_hold {
-                lease.keep(max_hold * MS);
+                lease.keep(max_hold * MS, |_, max| max, start);
             }
             if let Some(due) = due {
                 let due_then = lease.due(later(start, due * MS));
@@ -511,7 +517,8 @@ mod tests {
     fn a_renewal_is_due_every_third_of_the_ttl_and_never_in_the_past() {
         let start = Point::now();
         let mut lease = lease(start);
-        lease.keep(5000 * MS);
+        let first = lease.keep(5000 * MS, |_, max| max, start);
+        assert_eq!((first - start.mono).as_millis(), 333);
         assert!(lease.is_kept() && lease.key.sent_to == NodeSet::ALL);
         let at = |time| later(start, time * MS);
         let least = |min: Duration, _: Duration| min;

@@ -31,6 +31,7 @@
 //! - `poller`: what the one thread does that asks the nodes for a lock on behalf of its process
 //! - `waiter`: a thread that waits for a lock
 //! - `wait_queue`: the threads of a process that wait for a lock, and which of them is next
+//! - `held_here`: the locks that this process seems to hold
 //! - `process`: what a call needs of its process
 //! - `acquire`, `release`: one call each, from its beginning to its end
 //! - `claims`: a call for several names, which claims one by one
@@ -50,6 +51,7 @@ pub(crate) mod fence;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod guard;
+pub(crate) mod held_here;
 pub(crate) mod kind;
 pub(crate) mod lease;
 pub(crate) mod means;

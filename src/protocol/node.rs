@@ -282,10 +282,6 @@ impl Node {
         }
     }
 
-    pub(crate) fn link(&self) -> Link {
-        self.link
-    }
-
     /// Operations are sent to it.
     pub(crate) fn is_connected(&self) -> bool {
         self.link == Link::Connected

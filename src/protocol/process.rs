@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::wait_queue::WaitQueues;
 use crate::token::Token;
 
@@ -26,12 +27,5 @@ pub(crate) trait Process {
     /// Uses the queues, and wakes the threads that should then look again.
     fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Self::Thread>) -> T) -> T;
 
-    /// Whether a thread of this process seems to hold the plain lock of this name.
-    fn is_held_here(&mut self, resource: &[u8]) -> bool;
-
-    /// One more plain lock is held here.
-    fn holds(&mut self, resource: &[u8]);
-
-    /// One plain lock less is held here.
-    fn ends(&mut self, resource: &[u8]);
+    fn held_here(&self) -> &HeldHere;
 }

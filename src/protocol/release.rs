@@ -96,7 +96,7 @@ impl Release {
         };
         let op = attempt.op(token, now);
         // The waiter holds the lock before its thread knows: then the one at the front need not ask the nodes.
-        process.holds(resource);
+        process.held_here().add(resource);
         process.queues(|queues| queues.handed_off(waiter, attempt));
         Submit {
             next: Some((op, thread)),
@@ -124,10 +124,10 @@ impl Release {
         }
         let resource = &self.key.resource;
         // Before looking for waiters: a thread that joins now either finds the lock not held here, or is found.
-        process.ends(resource);
+        process.held_here().remove(resource);
         let notified = answer.has_notified();
         if handed_off {
-            process.queues(|queues| queues.wake(resource));
+            process.queues(|queues| queues.wake_front(resource));
         } else if notified || !process.is_idle() {
             let now = now().mono;
             process.queues(|queues| queues.released(resource, notified, now));

@@ -1,5 +1,5 @@
-//! The subscriptions over which the nodes notify this process that locks are free, one for each node. A thread in
-//! `net`, the node's worker, keeps each of them up while it is needed.
+//! The subscriptions over which the nodes notify this process that locks are free, one for each node. A thread, the
+//! node's *subscriber*, keeps each of them up while it is needed: it does what `WaitQueues::subscriber` returns.
 //!
 //! ```text
 //!   Unneeded ── needed ──▶ ToStart ── its worker is being started ──▶ Connecting ── subscribed ──▶ Subscribed
@@ -7,8 +7,10 @@
 //!      └── no longer needed, or the worker cannot be started         └────────── failed ──────────┘
 //! ```
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::protocol::operation::Op;
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{NodeSet, majority};
 
@@ -17,19 +19,51 @@ pub(crate) const KEPT_IDLE: Duration = Duration::from_secs(1);
 /// The maximum of notifications passed on to other processes, and the period to which it applies.
 const MAX_FORWARDS: (u32, Duration) = (100, Duration::from_millis(100));
 
+/// What has happened to a subscriber.
+#[derive(Debug)]
+pub(crate) enum SubscriberEvent {
+    /// It begins, or a pause is over.
+    Begins,
+    Opened,
+    /// The node has sent a message that a lock on this name may be free.
+    Message(Arc<[u8]>),
+    /// The message about this name was passed on.
+    Forwarded(Arc<[u8]>),
+    /// The node has sent nothing for a time.
+    Nothing,
+    /// The subscription has ended, or could not be made.
+    Failed,
+    /// The thread could not be started, or a bug has ended it.
+    Ended,
+}
+
+/// What a subscriber should do.
+pub(crate) enum SubscriberTask {
+    /// Subscribe to this process's channel.
+    Open(Channel),
+    /// Until a message comes, or none has for a time.
+    Receive,
+    /// Pass a message on to another process.
+    Forward(Op),
+    /// For a random time within these bounds.
+    Pause((Duration, Duration)),
+    /// The subscription is no longer needed.
+    End,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     /// This process has no channel.
     Unavailable,
-    /// There is no worker. `failed`: it could not be started.
+    /// There is no subscriber. `failed`: it could not be started.
     Unneeded {
         failed: bool,
     },
-    /// A worker is to be started.
+    /// A subscriber is to be started.
     ToStart {
         failed: bool,
     },
-    /// `failed`: the last try of its worker failed.
+    /// `failed`: the last try of its subscriber failed.
     Connecting {
         failed: bool,
     },

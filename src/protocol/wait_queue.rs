@@ -21,13 +21,15 @@ use crate::protocol::queue::{self, Channel, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::script::{Key, Notify};
-use crate::protocol::subscriptions::{KEPT_IDLE, Subscriptions};
+use crate::protocol::subscriptions::{KEPT_IDLE, SubscriberEvent, SubscriberTask, Subscriptions};
 use crate::protocol::waiter::{AcquireRequest, Failure, PlainTry, State, Waiter, WaiterAction};
 
 /// The maximum of hand-offs in a row, and the time for which they may go on, while other processes wait.
 const MAX_HAND_OFFS: (u32, Duration) = (16, Duration::from_millis(20));
 /// Waiters behind the front are woken explicitly; this only bounds the park.
 const LONGEST_PARK: Duration = Duration::from_secs(3600);
+/// The pause before a subscription is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
 /// The queues on the nodes are kept longer than the longest poll.
 const LEASE: Duration = Duration::from_secs(5);
 
@@ -438,7 +440,7 @@ impl<W: Clone> WaitQueues<W> {
             for line in self.lines(name) {
                 if let Some(poller) = self.poller(&line) {
                     poller.retry_now();
-                    self.wake(&line);
+                    self.wake_front(&line);
                 }
             }
         }
@@ -501,7 +503,7 @@ impl<W: Clone> WaitQueues<W> {
             // The notifications of the waiter that leaves count for the next one.
             next.retry_now();
         }
-        self.wake(&waiter.resource);
+        self.wake_front(&waiter.resource);
         self.remove_if_unused(&waiter.resource, now);
     }
 
@@ -547,7 +549,7 @@ impl<W: Clone> WaitQueues<W> {
     }
 
     /// Wakes the thread at the front.
-    pub(crate) fn wake(&mut self, resource: &[u8]) {
+    pub(crate) fn wake_front(&mut self, resource: &[u8]) {
         if let Some(front) = self.front(resource)
             && let Some(waiter) = self.waiters.get(&front)
         {
@@ -641,7 +643,7 @@ impl<W: Clone> WaitQueues<W> {
                 }
             }
             self.rng = rng;
-            self.wake(&line);
+            self.wake_front(&line);
         }
     }
 
@@ -650,41 +652,6 @@ impl<W: Clone> WaitQueues<W> {
         self.sweep(now);
         let queue = self.queues.entry(resource.clone()).or_default();
         queue.notified_elsewhere = Some(now);
-    }
-
-    // ---- notifications by other processes
-
-    /// A node has sent a message that a lock may be free. If no thread of this process waits for the lock, returns what
-    /// passes the message on to another process. `notify_front` follows.
-    pub(crate) fn forward(
-        &mut self,
-        resource: &Arc<[u8]>,
-        node: usize,
-        now: Instant,
-    ) -> Option<Op> {
-        if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
-            return None;
-        }
-        let (channel, turn) = (self.subscriptions.channel()?, Turn::new(self.node_timeout));
-        let queue = self.queues.get(resource);
-        let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
-        let op = Op::dequeue((resource.clone(), kind), channel, turn, false).only_write(true);
-        // Every node notifies independently, so pass it on only on this node.
-        Some(op.to(std::iter::once(node).collect()))
-    }
-
-    /// Makes the threads at the fronts try again. Returns whether there are any. After a message was passed on: one may
-    /// have enqueued since, and been removed by that.
-    pub(crate) fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
-        let mut found = false;
-        for line in self.lines(resource) {
-            if let Some(poller) = self.poller(&line) {
-                poller.notified(node);
-                self.wake(&line);
-                found = true;
-            }
-        }
-        found
     }
 
     /// The queues of this process in which threads wait for a lock on this name: on it alone, and on several.
@@ -711,14 +678,69 @@ impl<W: Clone> WaitQueues<W> {
         }
     }
 
-    // ---- subscriptions, for the threads that keep them up
+    // ---- subscriptions
 
-    /// The nodes for which the caller now starts a thread.
+    /// The nodes for which the caller now starts a subscriber.
     pub(crate) fn take_to_start(&mut self) -> NodeSet {
         self.subscriptions.take_to_start()
     }
 
-    pub(crate) fn subscribed(&mut self, node: usize, now: Instant) {
+    /// What the subscriber of a node does next, after this.
+    pub(crate) fn subscriber(
+        &mut self,
+        node: usize,
+        event: SubscriberEvent,
+        now: Instant,
+    ) -> SubscriberTask {
+        match event {
+            SubscriberEvent::Begins => match self.subscriptions.channel() {
+                Some(channel) if self.still_needed(node, now) => SubscriberTask::Open(channel),
+                _ => SubscriberTask::End,
+            },
+            SubscriberEvent::Opened => {
+                self.subscribed(node, now);
+                self.receive(node, now)
+            }
+            SubscriberEvent::Message(resource) => match self.forward(&resource, node, now) {
+                Some(op) => SubscriberTask::Forward(op),
+                None => self.receive(node, now),
+            },
+            SubscriberEvent::Forwarded(resource) => {
+                self.notify_front(&resource, node);
+                self.receive(node, now)
+            }
+            SubscriberEvent::Nothing => self.receive(node, now),
+            SubscriberEvent::Failed => {
+                self.subscriptions.failed(node);
+                self.wake_enqueued();
+                SubscriberTask::Pause(RETRY)
+            }
+            SubscriberEvent::Ended => {
+                self.subscriptions.cannot_start_worker(node);
+                self.wake_enqueued();
+                SubscriberTask::End
+            }
+        }
+    }
+
+    fn receive(&mut self, node: usize, now: Instant) -> SubscriberTask {
+        match self.still_needed(node, now) {
+            true => SubscriberTask::Receive,
+            false => SubscriberTask::End,
+        }
+    }
+
+    /// Whether a waiter needs subscriptions. If not, the subscriber of `node` ends.
+    fn still_needed(&mut self, node: usize, now: Instant) -> bool {
+        let needed = self.subscriptions.is_recently_needed(now)
+            || self.waiters.values().any(Waiter::is_enqueued);
+        if !needed {
+            self.subscriptions.end(node);
+        }
+        needed
+    }
+
+    fn subscribed(&mut self, node: usize, now: Instant) {
         self.subscriptions.subscribed(node);
         let mut resources: Vec<Arc<[u8]>> = self.queues.keys().cloned().collect();
         // In the same order in each run of the simulation.
@@ -729,22 +751,10 @@ impl<W: Clone> WaitQueues<W> {
                 && poller.is_enqueued()
             {
                 poller.subscribed(&mut rng, now);
-                self.wake(&resource);
+                self.wake_front(&resource);
             }
         }
         self.rng = rng;
-    }
-
-    /// A subscription has ended, or could not be made.
-    pub(crate) fn subscription_failed(&mut self, node: usize) {
-        self.subscriptions.failed(node);
-        self.wake_enqueued();
-    }
-
-    /// The thread for a node could not be started, or has ended early.
-    pub(crate) fn cannot_start_worker(&mut self, node: usize) {
-        self.subscriptions.cannot_start_worker(node);
-        self.wake_enqueued();
     }
 
     /// Waiters for subscriptions must not wait for those that have failed.
@@ -754,18 +764,32 @@ impl<W: Clone> WaitQueues<W> {
             .extend(enqueued.map(|waiter| waiter.thread.clone()));
     }
 
-    /// Whether a waiter needs subscriptions. If not, the thread for `node` ends.
-    pub(crate) fn still_needed(&mut self, node: usize, now: Instant) -> bool {
-        let needed = self.subscriptions.is_recently_needed(now)
-            || self.waiters.values().any(Waiter::is_enqueued);
-        if !needed {
-            self.subscriptions.end(node);
+    /// A node has sent a message that a lock may be free. If no thread of this process waits for the lock, returns what
+    /// passes the message on to another process.
+    fn forward(&mut self, resource: &Arc<[u8]>, node: usize, now: Instant) -> Option<Op> {
+        if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
+            return None;
         }
-        needed
+        let (channel, turn) = (self.subscriptions.channel()?, Turn::new(self.node_timeout));
+        let queue = self.queues.get(resource);
+        let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
+        let op = Op::dequeue((resource.clone(), kind), channel, turn, false).only_write(true);
+        // Every node notifies independently, so pass it on only on this node.
+        Some(op.to(std::iter::once(node).collect()))
     }
 
-    pub(crate) fn channel(&self) -> Option<Channel> {
-        self.subscriptions.channel()
+    /// Makes the threads at the fronts try again. Returns whether there are any. After a message was passed on: one may
+    /// have enqueued since, and been removed by that.
+    fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
+        let mut found = false;
+        for line in self.lines(resource) {
+            if let Some(poller) = self.poller(&line) {
+                poller.notified(node);
+                self.wake_front(&line);
+                found = true;
+            }
+        }
+        found
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::Error;
 use crate::protocol::fixtures::{self, MS, NODE_TIMEOUT, later};
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::operation::Outcome;
 use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::NodeSet;
@@ -13,6 +14,7 @@ use crate::token::Token;
 /// A process with one thread.
 struct Alone {
     queues: WaitQueues<u32>,
+    held_here: HeldHere,
     tokens: u8,
 }
 
@@ -20,6 +22,7 @@ impl Alone {
     fn new() -> Alone {
         Alone {
             queues: WaitQueues::new(3, None, NODE_TIMEOUT, 7),
+            held_here: HeldHere::new(1),
             tokens: 0,
         }
     }
@@ -49,13 +52,9 @@ impl Process for Alone {
         work(&mut self.queues)
     }
 
-    fn is_held_here(&mut self, _: &[u8]) -> bool {
-        false
+    fn held_here(&self) -> &HeldHere {
+        &self.held_here
     }
-
-    fn holds(&mut self, _: &[u8]) {}
-
-    fn ends(&mut self, _: &[u8]) {}
 }
 
 fn claiming(end: Option<Duration>, now: Point) -> Claiming<u32> {

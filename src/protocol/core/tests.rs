@@ -44,12 +44,21 @@ impl World {
     /// What the leader should do, once the node has a worker.
     fn next(&mut self) -> Next {
         match self.core.next(self.now) {
-            Next::StartWorker { node } => {
-                self.core.worker_started(node, Ok(()), self.now);
+            Next::StartWorker { .. } | Next::HandOver { .. } => {
+                self.input(Input::Started(Ok(())));
                 self.core.next(self.now)
             }
             next => next,
         }
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        self.core.input(0, input, self.now);
+    }
+
+    fn output(&mut self) {
+        let mut own = NodeSet::first(1);
+        self.core.output(&mut own, &mut self.sent, self.now);
     }
 
     fn begin_to_connect(&mut self) {
@@ -74,9 +83,9 @@ impl World {
     fn answers(&mut self, reply: &[u8]) {
         let next = self.next();
         assert!(matches!(next, Next::Send { .. }), "{next:?}");
-        self.core.output(0, &mut self.sent, self.now);
+        self.output();
         self.now += MS;
-        self.core.received(0, Ok(reply), self.now);
+        self.input(Input::Received(Ok(reply)));
     }
 
     /// Why too few nodes have answered, if that is certain, and whether for good.
@@ -204,13 +213,13 @@ fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
         world.connected(Ok(()));
         world.acquire_until(Some(until * MS));
         assert!(matches!(world.next(), Next::Send { .. }));
-        world.core.output(0, &mut world.sent, world.now);
+        world.output();
         world.now += until.min(50) * MS;
         // Nothing has come; its undo is written.
         loop {
             match world.next() {
-                Next::Recv { .. } => world.core.received(0, Ok(&[]), world.now),
-                Next::Send { .. } => world.core.output(0, &mut world.sent, world.now),
+                Next::Recv { .. } => world.input(Input::Received(Ok(&[]))),
+                Next::Send { .. } => world.output(),
                 _ => break,
             }
         }
@@ -268,7 +277,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
         submit(end.clone(), key(b"a"));
         world.sent.clear();
         world.next();
-        world.core.output(0, &mut world.sent, world.now);
+        world.output();
         let sent = String::from_utf8_lossy(&world.sent).into_owned();
         assert_eq!(sent.matches("$5\r\n60000").count(), written, "{end:?}");
         assert!(sent.contains("$1\r\nb\r\n"), "{end:?}");
@@ -300,7 +309,7 @@ fn next_but_reads(world: &mut World) -> Next {
     loop {
         match world.next() {
             Next::Recv { until, .. } if until == world.now => {
-                world.core.received(0, Ok(&[]), world.now);
+                world.input(Input::Received(Ok(&[])));
             }
             next => return next,
         }
@@ -323,7 +332,7 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
         let mut next = next_but_reads(&mut world);
         assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
         if sends {
-            world.core.output(0, &mut world.sent, world.now);
+            world.output();
             next = next_but_reads(&mut world);
         }
         assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
@@ -332,8 +341,8 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
             // It is time that the acquire has for its answer.
             let asked = world.now;
             world.now += 40 * MS;
-            let said = Some(Ok(()));
-            world.core.directory_said(0, asked, said, world.now);
+            let answer = Some(Ok(()));
+            world.input(Input::Confirmed { asked, answer });
             assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
         }
     }
@@ -353,8 +362,8 @@ fn another_address_ends_the_connection() {
     let mut world = found_before(5000 * MS);
     world.acquire();
     assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
-    let moved = Some(Err(Cause::Moved("h:2".into())));
-    world.core.directory_said(0, world.now, moved, world.now);
+    let (asked, answer) = (world.now, Some(Err(Cause::Moved("h:2".into()))));
+    world.input(Input::Confirmed { asked, answer });
     let next = world.core.next(world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     assert!(world.sent.is_empty());

@@ -7,25 +7,26 @@ use std::time::{Duration, Instant};
 use super::clocks::Clocks;
 use super::kept::Keeping;
 use super::network::Connection;
-use super::server::commands;
+use super::server::{Trouble, commands};
 use super::subscription::Listener;
 use super::waiting::{Call, Releasing};
 use super::{
-    Belief, CONNECT_TIMEOUT, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT, RESOLUTION, Random,
-    SLACK, TokenHistory, World, trace,
+    Belief, CONNECT_TIMEOUT, Conditions, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT,
+    RESOLUTION, Random, SLACK, TokenHistory, World, trace,
 };
 use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::confirm::Confirm;
-use crate::protocol::core::{Core, Next};
+use crate::protocol::core::{Core, Input, Next};
 use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Extension, Lease};
 use crate::protocol::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::{Link, NodeTask, Timeouts};
+use crate::protocol::node::{NodeTask, Timeouts};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
@@ -54,9 +55,9 @@ pub(super) struct Client {
     driver: Driver,
     forsaken: Forsaken,
     pub(super) threads: Vec<Thread>,
-    /// The threads that wait, and the number of locks that are held here, by resource.
+    /// The threads that wait, and the locks that are held here.
     pub(super) queues: WaitQueues<usize>,
-    pub(super) here: [u32; 16],
+    pub(super) held_here: HeldHere,
     pub(super) listeners: Vec<Listener>,
     /// It was killed.
     pub(super) dead: bool,
@@ -174,28 +175,28 @@ fn guard(nodes: usize) -> Guard {
 }
 
 impl Client {
-    /// The one of this number. `waits`: its threads wait for locks.
+    /// The one of this number. `counters`: of the locks that are held here.
     pub(super) fn new(
         number: usize,
         nodes: usize,
-        guarded: bool,
-        waits: bool,
+        conditions: &Conditions,
+        counters: usize,
         random: &mut Random,
     ) -> Client {
         let clocks = Clocks::new(random);
         let channel = Channel::new([u8::try_from(number).unwrap(); 16]);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         let rng = random.next();
-        let guard = guarded.then(|| guard(nodes));
+        let guard = conditions.guarded.then(|| guard(nodes));
         let addresses = (0..nodes).map(|_| (Arc::from("x"), guard));
         let timeouts = Timeouts {
             node: node_timeout,
             connect: Duration::from_micros(CONNECT_TIMEOUT),
         };
-        let threads = 1 + random.pick(if waits { 4 } else { 3 });
+        let threads = 1 + random.pick(if conditions.waits { 4 } else { 3 });
         Client {
             queues: WaitQueues::new(nodes, Some(channel), node_timeout, rng),
-            here: [0; 16],
+            held_here: HeldHere::new(counters),
             listeners: Vec::new(),
             dead: false,
             core: Core::new(
@@ -282,7 +283,7 @@ impl World {
             for thread in 0..self.clients[c].threads.len() {
                 busy |= self.act(c, thread);
             }
-            if !busy || self.wrong.is_some() {
+            if !busy || self.checks.wrong.is_some() {
                 return;
             }
         }
@@ -352,7 +353,12 @@ impl World {
                     if !self.conditions.faultless && self.random.chance(10) {
                         *at = self.t + self.random.below(3 * MS);
                     }
-                    self.write(c, node, &bytes);
+                    if let Err(cause) = self.write(c, node, &bytes) {
+                        let now = self.now(c);
+                        let failed = Input::Sent(Err(cause));
+                        self.clients[c].core.input(node, failed, now);
+                    }
+                    self.announce(c);
                     return true;
                 }
             }
@@ -379,7 +385,8 @@ impl World {
             }
             Leader::ReadNothing(node) => {
                 let now = self.now(c);
-                self.clients[c].core.received(node, Ok(&[]), now);
+                let nothing = Input::Received(Ok(&[]));
+                self.clients[c].core.input(node, nothing, now);
                 self.announce(c);
             }
         }
@@ -396,21 +403,23 @@ impl World {
     fn follow(&mut self, c: usize, next: Next, now: Instant) {
         match next {
             Next::StartWorker { node } => {
-                let silent = self.clients[c].core.link(node) == Link::Unresponsive;
-                self.counts[Count::Unresponsive] += u64::from(silent);
-                if !silent && let Some(old) = self.clients[c].driver.connections[node].take() {
+                if let Some(old) = self.clients[c].driver.connections[node].take() {
                     self.give_up(old, true);
                 }
-                self.clients[c].driver.workers[node] = Worker::Runs;
-                self.clients[c].core.worker_started(node, Ok(()), now);
+                self.start_worker(c, node, now);
             }
-            Next::Send { nodes, .. } => {
-                let take = |node| {
-                    let mut bytes = Vec::new();
-                    self.clients[c].core.output(node, &mut bytes, now);
-                    (node, bytes)
-                };
-                let parts = nodes.iter().map(take).collect();
+            Next::HandOver { node } => {
+                self.counts[Count::Unresponsive] += 1;
+                self.start_worker(c, node, now);
+            }
+            Next::Send { mut nodes, .. } => {
+                let (mut parts, mut bytes) = (VecDeque::new(), Vec::new());
+                let core = &mut self.clients[c].core;
+                while let Some(node) = core.output(&mut nodes, &mut bytes, now) {
+                    parts.push_back((node, std::mem::take(&mut bytes)));
+                }
+                // Which one is nearest is not simulated.
+                parts.make_contiguous().sort_unstable();
                 self.clients[c].driver.leader = Leader::Writes(parts, self.t);
             }
             Next::Recv { node, until } => self.clients[c].driver.leader = Leader::Recv(node, until),
@@ -423,6 +432,12 @@ impl World {
                 }
             }
         }
+    }
+
+    fn start_worker(&mut self, c: usize, node: usize, now: Instant) {
+        let client = &mut self.clients[c];
+        client.driver.workers[node] = Worker::Runs;
+        client.core.input(node, Input::Started(Ok(())), now);
     }
 
     /// What the thread does that confirms releases.
@@ -452,7 +467,7 @@ impl World {
 
     fn can_read(&self, connection: Option<usize>) -> bool {
         connection.is_none_or(|connection| {
-            let connection = &self.connections[connection];
+            let connection = &self.net.connections[connection];
             !connection.inbox.is_empty() || !connection.is_open()
         })
     }
@@ -466,28 +481,29 @@ impl World {
             usize::MAX
         };
         let received = match self.clients[c].driver.connections[node] {
-            Some(connection) => self.connections[connection].recv(part),
+            Some(connection) => self.net.connections[connection].recv(part),
             None => Err(Cause::Closed("there is none".into())),
         };
         let received = received.as_ref().map_err(Cause::clone);
         let received = received.map(|bytes| &bytes[..]);
-        self.clients[c].core.received(node, received, now);
+        let received = Input::Received(received);
+        self.clients[c].core.input(node, received, now);
         self.announce(c);
     }
 
-    fn write(&mut self, c: usize, node: usize, bytes: &[u8]) {
-        let now = self.now(c);
+    fn write(&mut self, c: usize, node: usize, bytes: &[u8]) -> Result<(), Cause> {
         let Some(connection) = self.clients[c].driver.connections[node] else {
-            return self.violated(format!(
+            self.violated(format!(
                 "client {c} writes to node {node} without a connection"
             ));
+            return Ok(());
         };
         commands(bytes, |set, token| {
             trace!(
                 self,
                 "    client {c} writes to {node} over {connection}: set {set} {token}"
             );
-            let history = &mut self.tokens[token];
+            let history = &mut self.checks.tokens[token];
             let sent = if set {
                 &mut history.set_sent
             } else {
@@ -495,10 +511,7 @@ impl World {
             };
             sent[node] = Some(connection);
         });
-        if let Err(cause) = self.send(connection, bytes) {
-            self.clients[c].core.sever(node, cause, now);
-        }
-        self.announce(c);
+        self.send(connection, bytes)
     }
 
     // ---- workers
@@ -535,7 +548,7 @@ impl World {
                 if self.clients[c].driver.connections[node].is_none() {
                     self.clients[c].driver.workers[node] = Worker::Connects;
                 }
-                let refused = self.servers[node].refuses_connections(self.t);
+                let refused = self.servers[node].has(Trouble::RefusesConnections, self.t);
                 let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
                 let at = self.t + self.delay(node) + self.delay(node);
                 let well = !refused && luck;
@@ -559,9 +572,10 @@ impl World {
             }
             NodeTask::Send { .. } => {
                 let mut bytes = Vec::new();
-                self.clients[c].core.output(node, &mut bytes, now);
-                self.write(c, node, &bytes);
-                self.clients[c].core.written(node, Ok(()), now);
+                let mut own = std::iter::once(node).collect();
+                self.clients[c].core.output(&mut own, &mut bytes, now);
+                let sent = Input::Sent(self.write(c, node, &bytes));
+                self.clients[c].core.input(node, sent, now);
             }
             NodeTask::Recv { until } => self.clients[c].driver.workers[node] = Worker::Recv(until),
             NodeTask::Pause { until } => {
@@ -625,7 +639,7 @@ impl World {
             return self.has_connected(c, node, fresh, result);
         };
         let (first, flushed) =
-            self.servers[node].look_at(self.connections[connection].instance, self.t);
+            self.servers[node].look_at(self.net.connections[connection].instance, self.t);
         match first.judge(guard(self.servers.len()).seasoned()) {
             Judged::Fits(witness, _) => {
                 handshake.witness = Some(witness);
@@ -635,8 +649,8 @@ impl World {
                 self.counts[Count::SecondLooks] += 1;
                 let since = self.t;
                 let at = self.t + self.delay(node) + self.delay(node);
-                self.at(at, Event::LookAgain(self.looks.len()));
-                self.looks.push(LooksAgain {
+                self.at(at, Event::LookAgain(self.net.looks.len()));
+                self.net.looks.push(LooksAgain {
                     connection,
                     first,
                     flushed,
@@ -644,7 +658,7 @@ impl World {
                     since,
                     has_set: false,
                 });
-                if self.conditions.fragile && self.random.chance(20) {
+                if self.conditions.is_fragile() && self.random.chance(20) {
                     let at = self.t + self.random.below(300);
                     self.at(at, Event::Change(node));
                 }
@@ -654,14 +668,14 @@ impl World {
 
     /// The witness is set, and what is there is looked at again.
     pub(super) fn look_again(&mut self, at: usize) {
-        let looks = &self.looks[at];
+        let looks = &self.net.looks[at];
         let (connection, since) = (looks.connection, looks.since);
         let Connection {
             client: c,
             node,
             instance,
             ..
-        } = self.connections[connection];
+        } = self.net.connections[connection];
         if self.clients[c].dead {
             return;
         }
@@ -671,15 +685,15 @@ impl World {
         if later > self.t && !late {
             return self.at(later, Event::LookAgain(at));
         }
-        if !self.connections[connection].is_open() || late {
+        if !self.net.connections[connection].is_open() || late {
             let closed = Err(Cause::Closed("while it was set up".into()));
             return self.has_connected(c, node, Some(connection), closed);
         }
-        let looks = &self.looks[at];
+        let looks = &self.net.looks[at];
         let (first, before, mut handshake) =
             (looks.first.clone(), looks.flushed, looks.handshake.clone());
         let set = first.set_witness(WITNESS, self.random.next());
-        let sets = !std::mem::replace(&mut self.looks[at].has_set, true);
+        let sets = !std::mem::replace(&mut self.net.looks[at].has_set, true);
         if let Some(set) = set.filter(|_| sets)
             && let Err(refused) = self.set_witness(connection, &set)
         {
@@ -687,7 +701,7 @@ impl World {
         }
         // It may read the rest in another turn.
         if sets && self.random.chance(20) {
-            let long = self.conditions.fragile && self.random.chance(50);
+            let long = self.conditions.is_fragile() && self.random.chance(50);
             let long = if long { 100 * MS } else { 0 };
             let later = self.t + self.delay(node) + self.random.below(long + 1);
             return self.at(later, Event::LookAgain(at));
@@ -712,12 +726,12 @@ impl World {
 
     fn set_witness(&mut self, connection: usize, set: &[Vec<u8>]) -> Result<(), Cause> {
         let (node, instance) = (
-            self.connections[connection].node,
-            self.connections[connection].instance,
+            self.net.connections[connection].node,
+            self.net.connections[connection].instance,
         );
         let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
         let asked = std::mem::replace(&mut self.servers[node].asked, instance);
-        self.servers[node].demoted = self.connections[connection].demoted;
+        self.servers[node].demoted = self.net.connections[connection].demoted;
         let reply = self.ask(node, &set, None);
         self.servers[node].asked = asked;
         match reply.strip_prefix(b"-") {
@@ -746,7 +760,7 @@ impl World {
         let well = result.is_ok();
         trace!(self, "client {c} has connected {node}: {result:?}");
         let now = self.now(c);
-        let released = self.conditions.forsaken && self.clients[c].forsaken.gone_by > self.t;
+        let released = self.conditions.is_forsaken() && self.clients[c].forsaken.gone_by > self.t;
         if released && well && self.clients[c].forsaken.unlucky > 0 {
             self.clients[c].forsaken.unlucky -= 1;
             let at = self.t + self.random.below(400);
@@ -772,12 +786,14 @@ impl World {
         well: bool,
     ) -> (Option<usize>, Result<Handshake, Cause>) {
         let mut fresh = None;
-        let result = if well && self.servers[node].is_replica(self.t) {
+        let result = if well && self.servers[node].has(Trouble::Replica, self.t) {
             Err(Cause::Replica(None))
         } else if well {
             let instance = self.servers[node].resolve(&mut self.random);
-            self.connections.push(Connection::new(c, node, instance));
-            let connection = self.connections.len() - 1;
+            self.net
+                .connections
+                .push(Connection::new(c, node, instance));
+            let connection = self.net.connections.len() - 1;
             trace!(
                 self,
                 "connection {connection}: client {c}, node {node}, {instance}"
@@ -825,27 +841,13 @@ impl World {
     }
 
     pub(super) fn draw(&mut self, c: usize, resource: u8) -> Token {
-        let id = self.tokens.len();
+        let id = self.checks.tokens.len();
         self.order += 1;
-        self.tokens.push(TokenHistory {
+        self.checks.tokens.push(TokenHistory {
             client: c,
             resource,
-            kind: Kind::Plain,
-            set_sent: [None; 5],
-            rel_sent: [None; 5],
-            set: NodeSet::EMPTY,
-            rel: NodeSet::EMPTY,
-            granted: NodeSet::EMPTY,
-            denied: NodeSet::EMPTY,
-            forbidden: NodeSet::EMPTY,
-            extended: NodeSet::EMPTY,
-            refilled: NodeSet::EMPTY,
-            not_held: NodeSet::EMPTY,
             drawn: self.order,
-            freed: None,
-            alone: false,
-            leaked: false,
-            shortened: false,
+            ..TokenHistory::default()
         });
         let mut bytes = [0; 20];
         bytes[..8].copy_from_slice(&(id as u64).to_le_bytes());
@@ -877,7 +879,7 @@ impl World {
                 let most = match self.conditions.waits {
                     true if self.conditions.sluggish => 20,
                     true => 5,
-                    false if self.conditions.fragile => 100,
+                    false if self.conditions.is_fragile() => 100,
                     false => 4,
                 };
                 if self.quiet || self.clients[c].threads[thread].acts > most {
@@ -903,7 +905,7 @@ impl World {
 
     /// How long a thread has a lock before it does something.
     pub(super) fn hold(&mut self) -> u64 {
-        if self.conditions.fragile && self.random.chance(60) {
+        if self.conditions.is_fragile() && self.random.chance(60) {
             return self.random.below(LONGEST * 5 / 4);
         }
         let long = if self.conditions.sluggish || self.conditions.waits && self.random.chance(50) {
@@ -916,7 +918,7 @@ impl World {
 
     /// How long a thread wants nothing.
     pub(super) fn rest(&mut self) -> u64 {
-        if self.conditions.fragile {
+        if self.conditions.is_fragile() {
             return self.random.below(5 * MS);
         }
         let long = if self.conditions.lazy && self.random.chance(40) {
@@ -941,7 +943,7 @@ impl World {
             // A waiter for a lock that was left to its ttl should get it.
             true if self.conditions.waits => 2_000,
             true => 60_000,
-            false if self.conditions.fragile && self.random.chance(50) => LONGEST / MS,
+            false if self.conditions.is_fragile() && self.random.chance(50) => LONGEST / MS,
             false if self.conditions.guarded => 20 + self.random.below(LONGEST / MS - 19),
             false => 20 + self.random.below(150),
         };
@@ -952,13 +954,13 @@ impl World {
         self.begin(c, thread);
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
-        let choices = match self.conditions.prompt || self.conditions.forsaken {
+        let choices = match self.conditions.prompt || self.conditions.is_forsaken() {
             _ if self.quiet => 5,
             // Where order and promptness count, locks are not held for long.
             true => 12,
             false => 14,
         };
-        let choice = match self.conditions.fragile && !self.quiet && self.random.chance(60) {
+        let choice = match self.conditions.is_fragile() && !self.quiet && self.random.chance(60) {
             true => 6,
             false => self.random.below(choices),
         };
@@ -977,7 +979,7 @@ impl World {
         if choice >= 6 && valid {
             let ttl = self.ttl(50);
             let (extension, op) = held.lease.extension(ttl, now);
-            self.tokens[held.token].extended = NodeSet::EMPTY;
+            self.checks.tokens[held.token].on.extended = NodeSet::EMPTY;
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
@@ -1001,7 +1003,7 @@ impl World {
                 return self.submit(c, thread, op);
             }
             Fenced::Token(number) => self.fenced(c, &held, number, since),
-            Fenced::Lost => self.beliefs.retain(|belief| belief.token != held.token),
+            Fenced::Lost => self.checks.tokens[held.token].belief = None,
             Fenced::Unavailable(_) => {}
         }
         let until = self.t + self.hold();
@@ -1015,29 +1017,33 @@ impl World {
         self.check(!held.lease.left(now).is_zero(), || {
             format!("client {c}: {number} was given out after the deadline")
         });
-        let resource = self.tokens[held.token].resource;
-        let wrong = self.fences.iter().find(|(of, token, other, at)| {
+        let resource = self.checks.tokens[held.token].resource;
+        let wrong = self.checks.fences.iter().find(|(of, token, other, at)| {
             *of == resource
                 && *token != held.token
                 && (*other == number || *at < since && *other > number)
         });
-        let wrong = wrong.copied().filter(|_| !self.lossy && !self.uncounted);
+        let wrong = wrong
+            .copied()
+            .filter(|_| !self.checks.lossy && !self.checks.uncounted);
         self.check(wrong.is_none(), || {
             format!("client {c}: {number} of {} after {wrong:?}", held.token)
         });
         self.order += 1;
-        self.fences.push((resource, held.token, number, self.order));
+        self.checks
+            .fences
+            .push((resource, held.token, number, self.order));
     }
 
     pub(super) fn release(&mut self, c: usize, thread: usize, held: Held) {
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
-        self.beliefs.retain(|belief| belief.token != held.token);
-        if self.conditions.forsaken {
+        self.checks.tokens[held.token].belief = None;
+        if self.conditions.is_forsaken() {
             self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
         }
-        let only_write = self.random.chance(40) || !valid || self.conditions.forsaken;
+        let only_write = self.random.chance(40) || !valid || self.conditions.is_forsaken();
         self.give_back(c, thread, held, only_write, None);
     }
 
@@ -1109,7 +1115,10 @@ impl World {
     /// A release returns what the nodes have answered.
     pub(super) fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let (told, gone) = (self.tokens[token].rel, self.tokens[token].not_held);
+        let (told, gone) = (
+            self.checks.tokens[token].on.rel,
+            self.checks.tokens[token].on.not_held,
+        );
         let right = match outcome {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
@@ -1133,7 +1142,7 @@ impl World {
         else {
             return;
         };
-        let forbidden = self.tokens[token].forbidden;
+        let forbidden = self.checks.tokens[token].on.forbidden;
         let (hopeless, named) = (errors.is_permanent(), errors.iter().count());
         self.counts[Count::Permanent] += u64::from(hopeless);
         let spare = self.servers.len() - self.quorum();
@@ -1148,9 +1157,9 @@ impl World {
     /// A try that failed: its releases are written, behind its acquires.
     fn undone(&mut self, c: usize, token: usize, no: bool) {
         self.order += 1;
-        self.tokens[token].freed = Some(self.order);
-        let (quorum, history) = (self.quorum(), &self.tokens[token]);
-        let answered = history.granted.or(history.denied).len();
+        self.checks.tokens[token].freed = Some(self.order);
+        let (quorum, history) = (self.quorum(), &self.checks.tokens[token]);
+        let answered = history.on.granted.or(history.on.denied).len();
         let mut wrong = None;
         if no && answered < quorum {
             wrong = Some(format!("no, but {answered} nodes have answered"));
@@ -1159,8 +1168,9 @@ impl World {
             let Some(sent) = history.set_sent[node] else {
                 continue;
             };
-            let behind = history.rel_sent[node] == Some(sent) || !self.connections[sent].is_open();
-            if !behind && !history.denied.has(node) {
+            let behind =
+                history.rel_sent[node] == Some(sent) || !self.net.connections[sent].is_open();
+            if !behind && !history.on.denied.has(node) {
                 wrong = Some(format!("the undo of {token} is not written to node {node}"));
             }
         }
@@ -1178,13 +1188,13 @@ impl World {
         deadline: Deadline,
     ) {
         self.counts[Count::Granted] += 1;
-        let resource = self.tokens[token].resource;
-        if let Some(excused) = self.excused.get_mut(usize::from(resource)) {
-            *excused = false;
+        let resource = self.checks.tokens[token].resource;
+        if let Some(idle) = self.checks.idle.get_mut(usize::from(resource)) {
+            idle.excused = false;
         }
         trace!(self, "client {c} thread {thread} holds {token}");
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let granted = self.tokens[token].granted.len();
+        let granted = self.checks.tokens[token].on.granted.len();
         self.check(granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
@@ -1210,37 +1220,33 @@ impl World {
         if let Some(count) = count {
             self.counts[count] += 1;
         }
-        self.check(slot.is_some() == self.conditions.permits.is_some(), || {
-            format!("client {c}: {token} has the slot {slot:?}")
-        });
-        self.beliefs.push(Belief {
-            client: c,
-            token,
-            deadline,
-            slot,
-        });
+        self.check(
+            slot.is_some() == self.conditions.permits().is_some(),
+            || format!("client {c}: {token} has the slot {slot:?}"),
+        );
+        self.checks.tokens[token].belief = Some(Belief { deadline, slot });
         self.alone(c, token);
     }
 
     /// No other client believes to hold a lock on the same resource, or the same permit; or one of too many.
     fn alone(&mut self, c: usize, token: usize) {
-        let resource = self.tokens[token].resource;
-        let others = self.beliefs.iter().filter(|belief| {
-            let now = self.clients[belief.client].clocks.point(self.t);
-            let live = !belief.deadline.remaining(now).is_zero();
-            live && belief.token != token && self.conflict(belief.token, token)
-        });
-        let own = self.beliefs.iter().find(|belief| belief.token == token);
-        let own = own.and_then(|own| own.slot);
-        let most = self.conditions.permits.map_or(0, |permits| permits - 1);
+        let resource = self.checks.tokens[token].resource;
+        let tokens = &self.checks.tokens;
+        let slot = |token: usize| tokens[token].belief.as_ref().and_then(|one| one.slot);
+        let is_live = |other: &usize| {
+            tokens[*other].belief.as_ref().is_some_and(|belief| {
+                let now = self.clients[tokens[*other].client].clocks.point(self.t);
+                !belief.deadline.remaining(now).is_zero()
+            })
+        };
+        let conflicts = |other: &usize| *other != token && self.conflict(*other, token);
+        let others = (0..tokens.len()).filter(is_live).filter(conflicts);
+        let most = self.conditions.permits().map_or(0, |permits| permits - 1);
         let beyond = others.clone().nth(usize::from(most));
-        let same_slot = |belief: &&Belief| belief.slot == own;
-        let other = others.clone().find(same_slot).or(beyond);
-        if let Some(other) = other.filter(|_| !self.lossy) {
-            let what = format!(
-                "clients {} ({}) and {c} ({token}) hold {resource}",
-                other.client, other.token
-            );
+        let same_slot = others.clone().find(|other| slot(*other) == slot(token));
+        if let Some(other) = same_slot.or(beyond).filter(|_| !self.checks.lossy) {
+            let client = tokens[other].client;
+            let what = format!("clients {client} ({other}) and {c} ({token}) hold {resource}");
             self.violated(what);
         }
     }
@@ -1283,7 +1289,7 @@ impl World {
     pub(super) fn is_extended(&mut self, c: usize, held: &Held, valid: bool) {
         self.counts[Count::Extended] += 1;
         let (token, quorum) = (held.token, self.quorum());
-        let yes = self.tokens[token].extended;
+        let yes = self.checks.tokens[token].on.extended;
         self.check(yes.len() >= quorum, || {
             format!("client {c}: extended by {yes:?}")
         });
@@ -1291,8 +1297,7 @@ impl World {
             format!("client {c}: {token} is extended after its deadline")
         });
         self.alone(c, token);
-        let belief = self.beliefs.iter_mut().find(|one| one.token == token);
-        if let Some(belief) = belief {
+        if let Some(belief) = &mut self.checks.tokens[token].belief {
             belief.deadline = held.lease.deadline;
         }
     }
@@ -1304,7 +1309,7 @@ impl World {
 
     pub(super) fn refills(&mut self, token: usize, op: &Op) {
         self.counts[Count::Repairs] += 1;
-        let refilled = &mut self.tokens[token].refilled;
+        let refilled = &mut self.checks.tokens[token].on.refilled;
         *refilled = refilled.or(op.nodes);
     }
 
@@ -1312,20 +1317,20 @@ impl World {
     pub(super) fn is_lost(&mut self, c: usize, token: usize, valid: bool) {
         self.counts[Count::Lost] += 1;
         let (no, spare) = (
-            self.tokens[token].not_held,
+            self.checks.tokens[token].on.not_held,
             self.servers.len() - self.quorum(),
         );
         self.check(!valid || no.len() > spare, || {
             format!("client {c}: lost, but only {no:?} no longer hold it")
         });
-        self.beliefs.retain(|belief| belief.token != token);
+        self.checks.tokens[token].belief = None;
     }
 
     // ---- the end
 
     /// All servers will close a client's connections, or forget the scripts, about when it releases its lock.
     pub(super) fn forsake_about(&mut self, c: usize, until: u64) {
-        if !self.conditions.forsaken {
+        if !self.conditions.is_forsaken() {
             return;
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
@@ -1340,7 +1345,9 @@ impl World {
 
     /// A lock that was released is on no node, though nothing followed.
     pub(super) fn is_gone(&mut self, token: usize) {
-        let gone_by = self.clients[self.tokens[token].client].forsaken.gone_by;
+        let gone_by = self.clients[self.checks.tokens[token].client]
+            .forsaken
+            .gone_by;
         if gone_by > self.t {
             return self.at(gone_by, Event::Gone(token));
         }
@@ -1361,7 +1368,7 @@ impl World {
             let long = 700 * MS;
             self.clients[c].forsaken.gone_by += 2 * long;
             let node = self.random.pick(self.servers.len());
-            self.servers[node].refuse_connections(self.t + long);
+            self.servers[node].begin(Trouble::RefusesConnections, self.t + long);
         }
         let all = self.random.chance(70);
         for node in 0..self.servers.len() {
@@ -1376,7 +1383,7 @@ impl World {
 
     /// Nothing stands in a client's way any more, and it gives up what it holds.
     pub(super) fn calm(&mut self, c: usize) {
-        for connection in &mut self.connections {
+        for connection in &mut self.net.connections {
             connection.release(self.t);
         }
         self.at(self.t, Event::Wake(c));
@@ -1392,7 +1399,7 @@ impl World {
             return;
         };
         let ttl = Ttl::new(Duration::from_secs(60)).unwrap();
-        self.probes += 1;
+        self.checks.probes += 1;
         let resource = PROBED + u8::try_from(c).unwrap();
         self.try_once(c, thread, resource, ttl);
         self.pump(c);

@@ -250,10 +250,10 @@ impl World {
             self.cut_all(|one| one.node == node && one.client == client);
             return self.at(self.t + until, Event::Demoted(node, old));
         }
-        if before == Before::Follows && self.conditions.fragile && self.random.chance(50) {
+        if before == Before::Follows && self.conditions.is_fragile() && self.random.chance(50) {
             // What is under way meanwhile arrives when it is a master again.
             let until = self.t + CHANGE + 10 * MS;
-            for connection in &mut self.connections {
+            for connection in &mut self.net.connections {
                 if connection.node == node && connection.instance == old {
                     connection.hold(until, true, false);
                 }

@@ -37,10 +37,8 @@ impl World {
     pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {
         let now = self.clients[c].clocks.point(self.t);
         let max_hold = held.lease.held(now) + Duration::from_micros(self.random.below(400 * MS));
-        held.lease.keep(max_hold);
-        let from = held.lease.deadline.from.mono;
         let keeping = Keeping {
-            due: held.lease.next_renewal(from, now, |_, max| max),
+            due: held.lease.keep(max_hold, |_, max| max, now),
             max_hold,
             until: self.t + self.random.below(800 * MS),
             held,
@@ -65,7 +63,7 @@ impl World {
                     format!("client {c}: renewed after {held:?}, where the bound is {max:?}")
                 });
                 self.begin(c, thread);
-                self.tokens[keeping.token()].extended = NodeSet::EMPTY;
+                self.checks.tokens[keeping.token()].on.extended = NodeSet::EMPTY;
                 keeping.extension = Some(extension);
                 keeping.answered = None;
                 self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
@@ -94,8 +92,8 @@ impl World {
         };
         let (due, valid) = (keeping.due, !keeping.held.lease.left(now).is_zero());
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
-        let part = u32::try_from(self.random.below(1025)).unwrap();
-        let jitter = |min: Duration, max: Duration| min + (max - min) / 1024 * part;
+        let random = &mut self.random;
+        let jitter = |min, max| random.between(min, max);
         let lease = &mut keeping.held.lease;
         match lease.renewed((extension, answer), due, node_timeout, jitter, now) {
             Renewed::Yes { next, repair } => {

@@ -35,10 +35,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::{Client, LooksAgain, RESOURCES};
 use network::Connection;
-use server::Server;
+use server::{Server, Trouble};
 use subscription::{Subscription, SubscriptionEvent};
 
 use crate::protocol::kind::{Kind, Mark};
@@ -81,6 +82,11 @@ impl Random {
     pub(crate) fn pick(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).unwrap()
     }
+
+    fn between(&mut self, min: Duration, max: Duration) -> Duration {
+        let part = u32::try_from(self.below(1025)).unwrap();
+        min + (max - min) / 1024 * part
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,25 +122,17 @@ enum Event {
     Gone(usize),
 }
 
-/// What became of a token, on each node.
+/// What became of a token.
+#[derive(Default)]
 struct TokenHistory {
     client: usize,
     resource: u8,
     kind: Kind,
-    /// Over which connection its acquire and its release were sent.
+    /// Over which connection its acquire and its release were sent to each node.
     set_sent: [Option<usize>; 5],
     rel_sent: [Option<usize>; 5],
-    /// Where the server carried them out, and what it answered.
-    set: NodeSet,
-    rel: NodeSet,
-    granted: NodeSet,
-    denied: NodeSet,
-    /// Servers that do not permit it.
-    forbidden: NodeSet,
-    extended: NodeSet,
-    /// Where it may have been set once more.
-    refilled: NodeSet,
-    not_held: NodeSet,
+    on: OnNodes,
+    belief: Option<Belief>,
     /// When it was drawn, and when it was given up, in the order of events.
     drawn: u64,
     freed: Option<u64>,
@@ -146,18 +144,44 @@ struct TokenHistory {
     shortened: bool,
 }
 
-/// What a client believes to hold.
+/// On which nodes something has happened to a token.
+#[derive(Default)]
+struct OnNodes {
+    /// The server carried its acquire out, and its release.
+    set: NodeSet,
+    rel: NodeSet,
+    /// What the server has answered.
+    granted: NodeSet,
+    denied: NodeSet,
+    /// The server does not permit it.
+    forbidden: NodeSet,
+    extended: NodeSet,
+    /// It may have been set once more.
+    refilled: NodeSet,
+    not_held: NodeSet,
+}
+
+/// That a client believes to hold the lock.
 struct Belief {
-    client: usize,
-    token: usize,
     deadline: crate::protocol::quorum::Deadline,
     /// A permit's.
     slot: Option<u16>,
 }
 
-/// What is counted, to see that it happens.
-#[derive(Clone, Copy, Debug)]
-enum Count {
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// What is counted, to see that it happens.
+        #[derive(Clone, Copy, Debug)]
+        enum Count {
+            $($(#[$doc])* $name,)+
+        }
+
+        /// In the order of `Count`.
+        const COUNTS: &[Count] = &[$(Count::$name,)+];
+    };
+}
+
+counts! {
     Events,
     Granted,
     Denied,
@@ -202,54 +226,6 @@ enum Count {
     Slept,
 }
 
-/// In the order of `Count`.
-const COUNTS: [Count; 41] = {
-    use Count::*;
-    [
-        Events,
-        Granted,
-        Denied,
-        Unavailable,
-        Split,
-        Second,
-        TooSlow,
-        Extended,
-        Lost,
-        Renewed,
-        Shortened,
-        HeldTooLong,
-        Reconnected,
-        Unresponsive,
-        Replaced,
-        Pings,
-        Refused,
-        Repairs,
-        Quarantined,
-        Fenced,
-        Enqueued,
-        Reserved,
-        InOrder,
-        Notified,
-        Forwards,
-        HandedOff,
-        Waited,
-        GaveUp,
-        Permanent,
-        Killed,
-        ConfirmProbes,
-        Permits,
-        Strays,
-        Reads,
-        Writes,
-        Several,
-        Claims,
-        Failovers,
-        Flushes,
-        SecondLooks,
-        Slept,
-    ]
-};
-
 #[derive(Clone, Copy)]
 pub(super) struct Counts([u64; COUNTS.len()]);
 
@@ -289,6 +265,7 @@ impl TokenHistory {
 
 /// What may happen in a world.
 #[allow(clippy::struct_excessive_bools)]
+#[derive(Default)]
 struct Conditions {
     /// Threads wait for locks.
     waits: bool,
@@ -303,26 +280,76 @@ struct Conditions {
     sluggish: bool,
     /// Threads pause for longer than subscriptions are kept.
     lazy: bool,
-    /// Locks on other resources make one seem held that is not.
-    collides: bool,
     /// Nothing ever goes wrong here.
     faultless: bool,
     /// All clients have the restart guard.
     guarded: bool,
     /// And there are two or three servers behind each name.
     fails_over: bool,
-    /// Little else goes wrong, and locks are held to their ends.
-    fragile: bool,
     /// All connections are over TLS: a server reads one write of each in a turn.
     by_record: bool,
-    /// All locks are semaphores with this number of permits.
-    permits: Option<u16>,
+    locks: Locks,
+    course: Course,
+}
+
+/// Which locks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Locks {
+    #[default]
+    Plain,
+    /// All are semaphores with this number of permits.
+    Permits(u16),
     /// They are read and write locks, and plain ones.
-    read_write: bool,
+    ReadWrite,
     /// They are on one or two names.
-    several: bool,
+    Several,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Course {
+    #[default]
+    Usual,
+    /// Little else goes wrong, and locks are held to their ends.
+    Fragile,
     /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
-    forsaken: bool,
+    Forsaken,
+}
+
+/// Whether a resource is free, and a thread waits for it.
+#[derive(Clone, Copy, Default)]
+struct Idle {
+    since: Option<u64>,
+    /// The process that was notified may be dead.
+    excused: bool,
+}
+
+/// What is known of the locks, and what is wrong with them.
+#[derive(Default)]
+struct Checks {
+    tokens: Vec<TokenHistory>,
+    /// The fencing tokens that were given out: resource, token, number, and when.
+    fences: Vec<(u8, usize, u64, u64)>,
+    /// Of each resource.
+    idle: [Idle; RESOURCES as usize],
+    /// A server has forgotten keys.
+    lossy: bool,
+    /// A server has forgotten counters.
+    uncounted: bool,
+    /// Locks without contention, and how many of them could not be acquired.
+    probes: u32,
+    probes_failed: u32,
+    wrong: Option<String>,
+}
+
+/// What is between the clients and the servers.
+#[derive(Default)]
+struct Net {
+    connections: Vec<Connection>,
+    subscriptions: Vec<Subscription>,
+    /// New connections that are looked at once more.
+    looks: Vec<LooksAgain>,
+    /// Commands whose processes enter the queue after their denials, and their nodes.
+    late: Vec<(usize, Vec<u8>)>,
 }
 
 pub(super) struct World {
@@ -331,38 +358,19 @@ pub(super) struct World {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     random: Random,
     servers: Vec<Server>,
-    connections: Vec<Connection>,
     clients: Vec<Client>,
-    tokens: Vec<TokenHistory>,
-    beliefs: Vec<Belief>,
-    /// The fencing tokens that were given out: resource, token, number, and when.
-    fences: Vec<(u8, usize, u64, u64)>,
-    subscriptions: Vec<Subscription>,
-    /// New connections that are looked at once more.
-    looks: Vec<LooksAgain>,
-    /// Commands whose processes enter the queue after their denials, and their nodes.
-    late: Vec<(usize, Vec<u8>)>,
-    /// Since when a resource has been free, and a thread waits for it; and whether the process that was notified is dead.
-    idle: [Option<u64>; RESOURCES as usize],
-    excused: [bool; RESOURCES as usize],
+    net: Net,
+    checks: Checks,
     conditions: Conditions,
-    /// A server has forgotten keys.
-    lossy: bool,
-    /// A server has forgotten counters.
-    uncounted: bool,
     /// All is well from now on.
     quiet: bool,
-    /// Locks without contention, and how many of them could not be acquired.
-    probes: u32,
-    probes_failed: u32,
-    wrong: Option<String>,
     counts: Counts,
     traced: bool,
 }
 
 impl Counts {
     fn add(&mut self, other: &Counts) {
-        for count in COUNTS {
+        for count in COUNTS.iter().copied() {
             self[count] = match count {
                 Count::Slept => self[count].max(other[count]),
                 _ => self[count] + other[count],
@@ -388,7 +396,6 @@ impl Conditions {
         let lazy = waits && random.chance(4);
         let fair = waits && random.chance(35);
         let orderly = random.chance(70);
-        let collides = waits && !prompt && random.chance(30);
         let faultless = prompt || random.chance(5);
         let guarded = random.chance(30) && !prompt;
         let forsaken = !waits && random.chance(15);
@@ -400,21 +407,34 @@ impl Conditions {
             orderly,
             sluggish,
             lazy,
-            collides,
             faultless: faultless && !forsaken,
             guarded,
             fails_over,
-            fragile: false,
             by_record: random.chance(30),
-            permits: None,
-            read_write: false,
-            several: false,
-            forsaken,
+            locks: Locks::Plain,
+            course: match forsaken {
+                true => Course::Forsaken,
+                false => Course::Usual,
+            },
         }
     }
-}
 
-impl Conditions {
+    fn is_fragile(&self) -> bool {
+        self.course == Course::Fragile
+    }
+
+    fn is_forsaken(&self) -> bool {
+        self.course == Course::Forsaken
+    }
+
+    /// How many may hold a lock.
+    fn permits(&self) -> Option<u16> {
+        match self.locks {
+            Locks::Permits(permits) => Some(permits),
+            _ => None,
+        }
+    }
+
     fn servers(&self, nodes: usize, random: &mut Random) -> Vec<Server> {
         let new = |_| {
             let instances = match self.fails_over {
@@ -428,18 +448,12 @@ impl Conditions {
 
     fn fragile(self) -> Conditions {
         Conditions {
-            waits: false,
-            prompt: false,
-            fair: false,
-            sluggish: false,
-            lazy: false,
-            collides: false,
-            faultless: false,
+            orderly: self.orderly,
+            by_record: self.by_record,
             guarded: true,
             fails_over: true,
-            fragile: true,
-            forsaken: false,
-            ..self
+            course: Course::Fragile,
+            ..Conditions::default()
         }
     }
 }
@@ -461,43 +475,33 @@ impl World {
         };
         match seed % 8 {
             _ if conditions.fair => {}
-            0 | 1 => conditions.permits = Some([1, 2, 2, 3][random.pick(4)]),
-            2 => conditions.read_write = true,
-            3 => conditions.several = true,
+            0 | 1 => conditions.locks = Locks::Permits([1, 2, 2, 3][random.pick(4)]),
+            2 => conditions.locks = Locks::ReadWrite,
+            3 => conditions.locks = Locks::Several,
             _ => {}
         }
         let clients = match conditions.fair && conditions.prompt {
-            _ if conditions.forsaken => 1,
+            _ if conditions.is_forsaken() => 1,
             // One may hang, and the order of the others counts.
             true => 3,
             false => clients,
         };
-        let (guarded, waits) = (conditions.guarded, conditions.waits);
+        // Locks on other resources make one seem held that is not.
+        let collides = conditions.waits && !conditions.prompt && random.chance(30);
+        let counters = if collides { 1 } else { 1024 };
         let mut world = World {
             t: 0,
             order: 0,
             events: BinaryHeap::new(),
             servers: conditions.servers(nodes, &mut random),
             clients: (0..clients)
-                .map(|number| Client::new(number, nodes, guarded, waits, &mut random))
+                .map(|number| Client::new(number, nodes, &conditions, counters, &mut random))
                 .collect(),
             random,
-            connections: Vec::new(),
-            tokens: Vec::new(),
-            beliefs: Vec::new(),
-            fences: Vec::new(),
-            subscriptions: Vec::new(),
-            looks: Vec::new(),
-            late: Vec::new(),
-            idle: [None; RESOURCES as usize],
-            excused: [false; RESOURCES as usize],
+            net: Net::default(),
+            checks: Checks::default(),
             conditions,
-            lossy: false,
-            uncounted: false,
             quiet: false,
-            probes: 0,
-            probes_failed: 0,
-            wrong: None,
             counts: Counts::default(),
             traced,
         };
@@ -515,13 +519,8 @@ impl World {
             let at = self.random.below(10 * MS);
             self.at(at, Event::Wake(client));
         }
-        let Conditions {
-            faultless,
-            prompt,
-            forsaken,
-            ..
-        } = self.conditions;
-        if (!faultless || prompt) && !forsaken {
+        let faults = !self.conditions.faultless || self.conditions.prompt;
+        if faults && !self.conditions.is_forsaken() {
             let at = self.random.below(20 * MS);
             self.at(at, Event::Fault);
         }
@@ -534,33 +533,29 @@ impl World {
 
     /// As what a name is locked, this time.
     fn kind(&mut self, resource: u8) -> Kind {
-        if let Some(permits) = self.conditions.permits {
+        let locks = self.conditions.locks;
+        if let Locks::Permits(permits) = locks {
             let slot = None;
             return Kind::Permit { permits, slot };
         }
-        let Conditions {
-            read_write,
-            several,
-            ..
-        } = self.conditions;
         let writes = Kind::Write(Mark {
             writer: self.order,
             life: if self.conditions.prompt { 2000 } else { 30 },
             waited: 0,
         });
         match self.random.below(10) {
-            0..5 if read_write => Kind::Read { waited: 0 },
-            0..7 if several && resource == 0 => {
+            0..5 if locks == Locks::ReadWrite => Kind::Read { waited: 0 },
+            0..7 if locks == Locks::Several && resource == 0 => {
                 Kind::several([0, 1].map(|name| Arc::from(&[name][..])).into())
             }
-            0..9 if read_write || several => writes,
+            0..9 if locks != Locks::Plain => writes,
             _ => Kind::Plain,
         }
     }
 
     /// Whether two locks exclude each other.
     fn conflict(&self, a: usize, b: usize) -> bool {
-        let (a, b) = (&self.tokens[a], &self.tokens[b]);
+        let (a, b) = (&self.checks.tokens[a], &self.checks.tokens[b]);
         let shared = (0..=u8::MAX).any(|name| a.covers(name) && b.covers(name));
         let read = |one: &TokenHistory| matches!(one.kind, Kind::Read { .. });
         shared && !(read(a) && read(b))
@@ -571,7 +566,7 @@ impl World {
     }
 
     fn violated(&mut self, what: String) {
-        self.wrong.get_or_insert(what);
+        self.checks.wrong.get_or_insert(what);
     }
 
     fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
@@ -582,11 +577,11 @@ impl World {
 
     /// A schedule: a time of faults, then quiet, then nothing may be left.
     fn run(&mut self) -> Result<(), String> {
-        if self.conditions.forsaken {
+        if self.conditions.is_forsaken() {
             return self.run_forsaken();
         }
         let long = match self.conditions.guarded {
-            true if self.conditions.fragile => 2000,
+            true if self.conditions.is_fragile() => 2000,
             true if self.conditions.fails_over => 1000,
             true => 500,
             false => 200,
@@ -615,20 +610,20 @@ impl World {
             (8, 1000)
         };
         for _ in 0..rounds {
-            (self.probes, self.probes_failed) = (0, 0);
+            (self.checks.probes, self.checks.probes_failed) = (0, 0);
             for client in 0..self.clients.len() {
                 self.probe(client);
             }
             self.until(self.t + long * MS);
             left = self.left();
-            if left.is_none() || self.wrong.is_some() {
+            if left.is_none() || self.checks.wrong.is_some() {
                 break;
             }
         }
         if left.is_none() {
             self.close();
         }
-        match self.wrong.take().or(left) {
+        match self.checks.wrong.take().or(left) {
             Some(wrong) => Err(wrong),
             None => Ok(()),
         }
@@ -640,7 +635,7 @@ impl World {
         self.probe(0);
         self.until(100 * MS);
         self.until(self.t + 9000 * MS);
-        match self.wrong.take().or(self.left()) {
+        match self.checks.wrong.take().or(self.left()) {
             Some(wrong) => Err(wrong),
             None => Ok(()),
         }
@@ -661,8 +656,8 @@ impl World {
     fn left(&self) -> Option<String> {
         for (node, server) in self.servers.iter().enumerate() {
             for (resource, token) in server.locks(self.t) {
-                let held = self.beliefs.iter().any(|belief| belief.token == token);
-                if !held && !self.tokens[token].leaked {
+                let history = &self.checks.tokens[token];
+                if history.belief.is_none() && !history.leaked {
                     return Some(format!("node {node}: {resource} is left behind by {token}"));
                 }
             }
@@ -670,8 +665,8 @@ impl World {
         if let Some(token) = self.not_shortened() {
             return Some(format!("{token} was shortened, and a quorum has it still"));
         }
-        if self.probes_failed > 0 || self.probes == 0 {
-            let (failed, all) = (self.probes_failed, self.probes);
+        if self.checks.probes_failed > 0 || self.checks.probes == 0 {
+            let (failed, all) = (self.checks.probes_failed, self.checks.probes);
             return Some(format!("{failed} of {all} locks cannot be acquired"));
         }
         let not_quiescent = |(at, client): (usize, &Client)| {
@@ -706,7 +701,7 @@ impl World {
                 Event::Gone(token) => self.is_gone(token),
             }
             self.watch();
-            if self.wrong.is_some() {
+            if self.checks.wrong.is_some() {
                 return;
             }
         }
@@ -754,10 +749,10 @@ impl World {
         let loses = self.random.chance(30);
         if loses {
             let (keys, counters) = self.servers[node].forget(self.t);
-            self.lossy |= keys && !self.conditions.guarded;
-            self.uncounted |= counters && !self.conditions.guarded;
+            self.checks.lossy |= keys && !self.conditions.guarded;
+            self.checks.uncounted |= counters && !self.conditions.guarded;
         }
-        self.servers[node].refuse_connections(until);
+        self.servers[node].begin(Trouble::RefusesConnections, until);
         self.restart(node);
         self.cut_subscriptions(true, |_, of| of == node);
         let (history, own_data) = (self.history(), !loses && self.random.chance(50));
@@ -768,7 +763,7 @@ impl World {
     /// Bytes between a node and all clients, or one, are held up: both ways, or one of them.
     fn hold_some(&mut self, until: u64, node: usize, client: Option<usize>) {
         let ways = self.random.below(3);
-        for connection in &mut self.connections {
+        for connection in &mut self.net.connections {
             if connection.node == node && client.is_none_or(|client| connection.client == client) {
                 connection.hold(until, ways != 1, ways != 2);
             }
@@ -786,7 +781,7 @@ impl World {
         }
         let node = self.random.pick(self.servers.len());
         let client = self.random.pick(self.clients.len());
-        if self.conditions.fragile {
+        if self.conditions.is_fragile() {
             return self.fault_where_all_is_fragile(node, client);
         }
         if self.conditions.prompt {
@@ -807,34 +802,34 @@ impl World {
         let until = self.t + long;
         match what {
             0 | 1 => {
-                let open = |at: &usize| self.connections[*at].is_open();
-                let open: Vec<usize> = (0..self.connections.len()).filter(open).collect();
+                let open = |at: &usize| self.net.connections[*at].is_open();
+                let open: Vec<usize> = (0..self.net.connections.len()).filter(open).collect();
                 if !open.is_empty() {
                     let connection = open[self.random.pick(open.len())];
                     self.cut(connection);
                 }
             }
-            2 => self.servers[node].pause(until),
+            2 => self.servers[node].begin(Trouble::Paused, until),
             3 => {
                 self.restart_server(node, until);
             }
             4 | 5 => {
                 self.hold_some(until, node, (what == 5).then_some(client));
             }
-            6 => self.servers[node].run_out_of_memory(until),
-            7 if until.is_multiple_of(2) => self.servers[node].lack_replicas(until),
+            6 => self.servers[node].begin(Trouble::OutOfMemory, until),
+            7 if until.is_multiple_of(2) => self.servers[node].begin(Trouble::LacksReplicas, until),
             7 => self.demote(node, until),
             8 => self.clients[client].clocks.freeze(until),
             9 => self.clients[client].clocks.suspend(self.t, until),
             11 if until.is_multiple_of(2) => self.servers[node].flush_scripts(),
-            11 => self.servers[node].forbid_queues(until),
+            11 => self.servers[node].begin(Trouble::ForbidsQueues, until),
             10 => {
                 self.cut_all(|connection| connection.client == client);
                 self.cut_subscriptions(false, |of, _| of == client);
             }
             13 | 14 => self.cut_some_subscription(),
             15 if self.random.chance(30) => self.kill(client),
-            _ => self.servers[node].slow_down(until),
+            _ => self.servers[node].begin(Trouble::Slow, until),
         }
         let next = self.t + self.random.below(60 * MS);
         self.at(next, Event::Fault);

@@ -2,27 +2,32 @@
 
 use std::collections::VecDeque;
 
+use super::server::Trouble;
 use super::{Event, MS, World, trace};
 use crate::error::Cause;
+
+/// One of the two ways of a connection.
+#[derive(Default)]
+struct Way {
+    bytes: VecDeque<Vec<u8>>,
+    /// A byte stream keeps its order.
+    at: u64,
+    /// Nothing passes before.
+    held: u64,
+}
 
 pub(super) struct Connection {
     pub(super) client: usize,
     pub(super) node: usize,
     /// Which of the servers behind the node's name.
     pub(super) instance: usize,
-    /// Bytes on their way to the server.
-    up: VecDeque<Vec<u8>>,
+    /// To the server.
+    up: Way,
     /// The beginning of a command whose rest is to come.
     pub(super) read: Vec<u8>,
-    /// Bytes on their way to the client, and those that it can read.
-    down: VecDeque<Vec<u8>>,
+    /// To the client, and what that can read.
+    down: Way,
     pub(super) inbox: Vec<u8>,
-    /// A byte stream keeps its order.
-    up_at: u64,
-    down_at: u64,
-    /// Nothing passes before.
-    up_held: u64,
-    down_held: u64,
     /// Its server has become a replica.
     pub(super) demoted: bool,
     end: End,
@@ -43,14 +48,10 @@ impl Connection {
             client,
             node,
             instance,
-            up: VecDeque::new(),
+            up: Way::default(),
             read: Vec::new(),
-            down: VecDeque::new(),
+            down: Way::default(),
             inbox: Vec::new(),
-            up_at: 0,
-            down_at: 0,
-            up_held: 0,
-            down_held: 0,
             demoted: false,
             end: End::Open,
         }
@@ -67,21 +68,21 @@ impl Connection {
     /// Never earlier: that would change the order.
     pub(super) fn hold(&mut self, until: u64, up: bool, down: bool) {
         if up {
-            self.up_held = self.up_held.max(until);
+            self.up.held = self.up.held.max(until);
         }
         if down {
-            self.down_held = self.down_held.max(until);
+            self.down.held = self.down.held.max(until);
         }
     }
 
     /// Whatever was held passes from now on.
     pub(super) fn release(&mut self, t: u64) {
-        self.up_held = self.up_held.min(t);
-        self.down_held = self.down_held.min(t);
+        self.up.held = self.up.held.min(t);
+        self.down.held = self.down.held.min(t);
     }
 
     pub(super) fn next_up(&mut self) -> Option<Vec<u8>> {
-        self.up.pop_front()
+        self.up.bytes.pop_front()
     }
 
     /// What the client can read of it, or that it is over.
@@ -101,7 +102,7 @@ impl Connection {
 impl World {
     /// How long something takes on its way.
     pub(super) fn delay(&mut self, node: usize) -> u64 {
-        let slow = self.servers[node].is_slow(self.t);
+        let slow = self.servers[node].has(Trouble::Slow, self.t);
         match self.random.below(20) {
             _ if slow => 20 * MS + self.random.below(60 * MS),
             _ if self.conditions.sluggish => 9 * MS + self.random.below(2 * MS),
@@ -114,7 +115,7 @@ impl World {
     }
 
     pub(super) fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<(), Cause> {
-        if !self.connections[connection].is_open() {
+        if !self.net.connections[connection].is_open() {
             // The kernel may not know yet.
             return match self.random.chance(50) {
                 true => Err(Cause::Closed("when it was written to".into())),
@@ -126,43 +127,52 @@ impl World {
             true => self.random.pick(bytes.len().max(1)),
             false => bytes.len(),
         };
+        self.pass(connection, bytes, cut, true);
+        Ok(())
+    }
+
+    /// Bytes go up or down, in two parts.
+    fn pass(&mut self, connection: usize, bytes: &[u8], cut: usize, up: bool) {
         for part in [&bytes[..cut], &bytes[cut..]] {
             if part.is_empty() {
                 continue;
             }
-            let at = self.t + self.delay(self.connections[connection].node);
-            let stream = &mut self.connections[connection];
-            stream.up_at = stream.up_at.max(at);
-            stream.up.push_back(part.to_vec());
-            let at = stream.up_at;
-            self.at(at, Event::Arrive(connection));
+            let at = self.t + self.delay(self.net.connections[connection].node);
+            let stream = &mut self.net.connections[connection];
+            let (way, event) = match up {
+                true => (&mut stream.up, Event::Arrive(connection)),
+                false => (&mut stream.down, Event::Deliver(connection)),
+            };
+            way.at = way.at.max(at);
+            way.bytes.push_back(part.to_vec());
+            let at = way.at;
+            self.at(at, event);
         }
-        Ok(())
     }
 
     pub(super) fn arrive(&mut self, connection: usize) {
-        let stream = &self.connections[connection];
-        if stream.up.is_empty() || stream.end == End::Dead {
+        let stream = &self.net.connections[connection];
+        if stream.up.bytes.is_empty() || stream.end == End::Dead {
             return;
         }
         let paused = self.servers[stream.node].is_paused(self.t);
-        let later = paused.unwrap_or(0).max(stream.up_held);
+        let later = paused.unwrap_or(0).max(stream.up.held);
         if later > self.t {
             return self.at(later, Event::Arrive(connection));
         }
-        if let Some(bytes) = self.connections[connection].next_up() {
+        if let Some(bytes) = self.net.connections[connection].next_up() {
             self.execute(connection, &bytes);
         }
     }
 
     /// The server's answer goes on its way.
     pub(super) fn answer(&mut self, connection: usize, bytes: &[u8]) {
-        match self.connections[connection].end {
+        match self.net.connections[connection].end {
             End::Open => {}
             // It is answered by a reset, and the server drops what it has not read.
             End::Closed if !bytes.is_empty() => {
-                self.connections[connection].end = End::Dead;
-                self.connections[connection].up.clear();
+                self.net.connections[connection].end = End::Dead;
+                self.net.connections[connection].up.bytes.clear();
                 return;
             }
             End::Closed | End::Dead => return,
@@ -171,29 +181,19 @@ impl World {
             true => self.random.pick(bytes.len().max(1)),
             false => bytes.len(),
         };
-        for part in [&bytes[..cut], &bytes[cut..]] {
-            if part.is_empty() {
-                continue;
-            }
-            let at = self.t + self.delay(self.connections[connection].node);
-            let stream = &mut self.connections[connection];
-            stream.down_at = stream.down_at.max(at);
-            stream.down.push_back(part.to_vec());
-            let at = stream.down_at;
-            self.at(at, Event::Deliver(connection));
-        }
+        self.pass(connection, bytes, cut, false);
     }
 
     pub(super) fn deliver(&mut self, connection: usize) {
-        let stream = &mut self.connections[connection];
+        let stream = &mut self.net.connections[connection];
         if !stream.is_open() {
             return;
         }
-        if stream.down_held > self.t {
-            let later = stream.down_held;
+        if stream.down.held > self.t {
+            let later = stream.down.held;
             return self.at(later, Event::Deliver(connection));
         }
-        if let Some(bytes) = stream.down.pop_front() {
+        if let Some(bytes) = stream.down.bytes.pop_front() {
             stream.inbox.extend_from_slice(&bytes);
             let client = stream.client;
             self.pump(client);
@@ -204,13 +204,13 @@ impl World {
     /// server's socket, and will be read; the rest is gone.
     pub(super) fn cut(&mut self, connection: usize) {
         self.end(connection, End::Dead);
-        let client = self.connections[connection].client;
+        let client = self.net.connections[connection].client;
         self.at(self.t, Event::Wake(client));
     }
 
     pub(super) fn cut_all(&mut self, which: impl Fn(&Connection) -> bool) {
-        for connection in 0..self.connections.len() {
-            if which(&self.connections[connection]) {
+        for connection in 0..self.net.connections.len() {
+            if which(&self.net.connections[connection]) {
                 self.cut(connection);
             }
         }
@@ -218,23 +218,19 @@ impl World {
 
     /// The server ends, and what is in its sockets with it.
     pub(super) fn restart(&mut self, node: usize) {
-        self.cut_all(|connection| connection.node == node);
-        for connection in &mut self.connections {
-            if connection.node == node {
-                connection.up.clear();
-                connection.read.clear();
-            }
-        }
+        self.end_servers(|one| one.node == node);
     }
 
     /// One of the servers behind a name ends.
     pub(super) fn end_instance(&mut self, node: usize, instance: usize) {
-        self.cut_all(|one| one.node == node && one.instance == instance);
-        for connection in &mut self.connections {
-            if connection.node == node && connection.instance == instance {
-                connection.up.clear();
-                connection.read.clear();
-            }
+        self.end_servers(|one| one.node == node && one.instance == instance);
+    }
+
+    fn end_servers(&mut self, which: impl Fn(&Connection) -> bool) {
+        self.cut_all(&which);
+        for connection in self.net.connections.iter_mut().filter(|one| which(one)) {
+            connection.up.bytes.clear();
+            connection.read.clear();
         }
     }
 
@@ -244,27 +240,27 @@ impl World {
     }
 
     fn end(&mut self, connection: usize, end: End) {
-        if !self.connections[connection].is_open() {
+        if !self.net.connections[connection].is_open() {
             return;
         }
         trace!(self, "connection {connection} is {end:?}");
         let (held, node) = {
-            let stream = &self.connections[connection];
-            (stream.up_held > self.t, stream.node)
+            let stream = &self.net.connections[connection];
+            (stream.up.held > self.t, stream.node)
         };
         let passed = !held || self.servers[node].is_paused(self.t).is_some();
-        let under_way = self.connections[connection].up.len();
+        let under_way = self.net.connections[connection].up.bytes.len();
         let arrived = if passed {
             self.random.pick(under_way + 1)
         } else {
             0
         };
         let later = self.t + self.random.below(400 * MS);
-        let stream = &mut self.connections[connection];
+        let stream = &mut self.net.connections[connection];
         stream.end = end;
-        stream.down.clear();
+        stream.down.bytes.clear();
         if end == End::Dead {
-            stream.up.truncate(arrived);
+            stream.up.bytes.truncate(arrived);
             self.at(later, Event::Leftover(connection));
         }
     }

@@ -1,6 +1,7 @@
 //! A virtual server: a store with a clock of its own, and moods.
 
 use super::failover::Instance;
+use super::network::Connection;
 use super::{Count, Event, MS, RESOLUTION, Random, World, trace};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
@@ -17,6 +18,24 @@ use crate::testing::store::{Mood, Store, Value, parse};
 const SKEW: u64 = 20 * MS;
 pub(super) const STEP: u64 = 10 * MS;
 
+/// What passes.
+#[derive(Clone, Copy)]
+pub(super) enum Trouble {
+    Paused,
+    Slow,
+    RefusesConnections,
+    /// Or it does not permit what takes memory.
+    OutOfMemory,
+    ForbidsQueues,
+    LacksReplicas,
+    /// What its name leads to is a replica.
+    Replica,
+}
+
+impl Trouble {
+    const ALL: usize = Trouble::Replica as usize + 1;
+}
+
 pub(super) struct Server {
     /// Those behind its name; the one that the name leads to; and the one that is being asked.
     pub(super) instances: Vec<Instance>,
@@ -24,18 +43,10 @@ pub(super) struct Server {
     pub(super) asked: usize,
     /// It has led to another one before.
     pub(super) has_moved: bool,
-    paused_until: u64,
-    refuses_connections_until: u64,
-    /// Or does not permit it, until then.
-    out_of_memory_until: u64,
-    forbids: bool,
-    lacks_replicas_until: u64,
-    forbids_queues_until: u64,
-    /// What its name leads to is a replica.
-    replica_until: u64,
+    /// Until when it has each trouble.
+    troubles: [u64; Trouble::ALL],
     /// What is being asked is the one that was its master before.
     pub(super) demoted: bool,
-    slow_until: u64,
     pub(super) runs_no_scripts: bool,
 }
 
@@ -69,15 +80,8 @@ impl Server {
             named: 0,
             asked: 0,
             has_moved: false,
-            paused_until: 0,
-            refuses_connections_until: 0,
-            out_of_memory_until: 0,
-            forbids: false,
-            lacks_replicas_until: 0,
-            forbids_queues_until: 0,
-            replica_until: 0,
+            troubles: [0; Trouble::ALL],
             demoted: false,
-            slow_until: 0,
             runs_no_scripts: random.chance(5),
         }
     }
@@ -120,45 +124,17 @@ impl Server {
         self.locks(t).any(|lock| lock.0 == resource)
     }
 
-    pub(super) fn pause(&mut self, until: u64) {
-        self.paused_until = until;
+    pub(super) fn begin(&mut self, trouble: Trouble, until: u64) {
+        self.troubles[trouble as usize] = until;
+    }
+
+    pub(super) fn has(&self, trouble: Trouble, t: u64) -> bool {
+        self.troubles[trouble as usize] > t
     }
 
     pub(super) fn is_paused(&self, t: u64) -> Option<u64> {
-        (self.paused_until > t).then_some(self.paused_until)
-    }
-
-    pub(super) fn refuse_connections(&mut self, until: u64) {
-        self.refuses_connections_until = until;
-    }
-
-    pub(super) fn refuses_connections(&self, t: u64) -> bool {
-        self.refuses_connections_until > t
-    }
-
-    pub(super) fn run_out_of_memory(&mut self, until: u64) {
-        self.out_of_memory_until = until;
-        self.forbids = until.is_multiple_of(2);
-    }
-
-    pub(super) fn lack_replicas(&mut self, until: u64) {
-        self.lacks_replicas_until = until;
-    }
-
-    pub(super) fn forbid_queues(&mut self, until: u64) {
-        self.forbids_queues_until = until;
-    }
-
-    pub(super) fn is_replica(&self, t: u64) -> bool {
-        self.replica_until > t
-    }
-
-    pub(super) fn slow_down(&mut self, until: u64) {
-        self.slow_until = until;
-    }
-
-    pub(super) fn is_slow(&self, t: u64) -> bool {
-        self.slow_until > t
+        let until = self.troubles[Trouble::Paused as usize];
+        (until > t).then_some(until)
     }
 
     /// How long it reports that it has been up: too long by less than the resolution.
@@ -181,25 +157,20 @@ impl Server {
     }
 
     fn mood(&self, t: u64) -> Mood {
-        let full = self.out_of_memory_until > t;
+        let full = self.has(Trouble::OutOfMemory, t);
+        let forbids = self.troubles[Trouble::OutOfMemory as usize].is_multiple_of(2);
         Mood {
             read_only: self.demoted || self.here().is_replica(),
-            too_few_replicas: self.lacks_replicas_until > t,
-            out_of_memory: full && !self.forbids,
-            no_set: full && self.forbids,
-            no_queue: self.forbids_queues_until > t,
+            too_few_replicas: self.has(Trouble::LacksReplicas, t),
+            out_of_memory: full && !forbids,
+            no_set: full && forbids,
+            no_queue: self.has(Trouble::ForbidsQueues, t),
         }
     }
 
     /// Well again, from now on.
     pub(super) fn calm(&mut self) {
-        self.paused_until = 0;
-        self.refuses_connections_until = 0;
-        self.out_of_memory_until = 0;
-        self.lacks_replicas_until = 0;
-        self.forbids_queues_until = 0;
-        self.replica_until = 0;
-        self.slow_until = 0;
+        self.troubles.fill(0);
     }
 }
 
@@ -277,11 +248,11 @@ impl World {
     /// The server reads bytes from a connection.
     pub(super) fn execute(&mut self, connection: usize, bytes: &[u8]) {
         let (node, instance) = (
-            self.connections[connection].node,
-            self.connections[connection].instance,
+            self.net.connections[connection].node,
+            self.net.connections[connection].instance,
         );
         let asked = std::mem::replace(&mut self.servers[node].asked, instance);
-        let mut read = std::mem::take(&mut self.connections[connection].read);
+        let mut read = std::mem::take(&mut self.net.connections[connection].read);
         read.extend_from_slice(bytes);
         let mut at = 0;
         let mut replies = Vec::new();
@@ -294,32 +265,35 @@ impl World {
         }
         if pinged && self.conditions.by_record {
             // However many pings are in one record.
-            self.read_leftovers(node, self.connections[connection].client);
+            self.read_leftovers(node, self.net.connections[connection].client);
         }
         self.servers[node].asked = asked;
         read.drain(..at);
-        self.connections[connection].read = read;
+        self.net.connections[connection].read = read;
         self.answer(connection, &replies);
     }
 
     /// Another server takes a node's place, with its data, and its name leads there later. The one before stays a
     /// replica, and closes nothing.
     pub(super) fn demote(&mut self, node: usize, until: u64) {
-        self.servers[node].replica_until = until;
-        let connections = self.connections.iter_mut();
+        self.servers[node].begin(Trouble::Replica, until);
+        let connections = self.net.connections.iter_mut();
         let its = connections.filter(|connection| connection.node == node);
         its.for_each(|connection| connection.demoted = true);
     }
 
     fn command(&mut self, node: usize, connection: usize, args: &[&[u8]]) -> Vec<u8> {
         let command = Command::of(args);
-        self.servers[node].demoted = self.connections[connection].demoted;
+        let Connection {
+            client, demoted, ..
+        } = self.net.connections[connection];
+        self.servers[node].demoted = demoted;
         let mood = self.servers[node].mood(self.t);
         if !self.servers[node].here().store.knows(args) || mood.refuses_keys(args) {
             self.counts[Count::Refused] += 1;
             if let Command::Set(token, _) = command {
                 // There is nothing to undo.
-                self.tokens[token].set_sent[node] = None;
+                self.checks.tokens[token].set_sent[node] = None;
             }
             return self.ask(node, args, None);
         }
@@ -328,32 +302,14 @@ impl World {
                 self.counts[Count::Pings] += 1;
                 // A turn of the event loop: what is in the sockets of dead connections is read, too.
                 if !self.conditions.by_record {
-                    self.read_leftovers(node, self.connections[connection].client);
+                    self.read_leftovers(node, client);
                 }
                 self.ask(node, args, None)
             }
             Command::Set(token, enqueues) => self.set(node, token, enqueues, args),
             Command::Release(token, notifies) => self.release_on(node, token, notifies, args),
-            Command::Extend(token) | Command::Fence(token) => {
-                let reply = self.ask(node, args, None);
-                // An extension that comes late may undo what has shortened the lock.
-                self.tokens[token].shortened &= args.last() == Some(&&b"1"[..]);
-                let own = self.beliefs.iter().find(|belief| belief.token == token);
-                let slot = own.and_then(|own| own.slot);
-                let extends = matches!(command, Command::Extend(_));
-                let expected = slot.filter(|_| extends);
-                let expected = expected.map(|slot| format!(":{}\r\n", slot + 1));
-                match &*reply {
-                    // A permit in another slot.
-                    [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
-                        self.tokens[token].not_held.add(node);
-                    }
-                    b":0\r\n" | b"$-1\r\n" => self.tokens[token].not_held.add(node),
-                    [b':', ..] | b"+OK\r\n" => self.tokens[token].extended.add(node),
-                    _ => {}
-                }
-                reply
-            }
+            Command::Extend(token) => self.extend_on(node, token, true, args),
+            Command::Fence(token) => self.extend_on(node, token, false, args),
             Command::Look if args[0] == b"INFO" => {
                 let said = self.servers[node].here().replication();
                 format!("${}\r\n{said}\r\n", said.len()).into_bytes()
@@ -393,8 +349,29 @@ impl World {
         reply
     }
 
+    /// An extension, or a number for a fencing token.
+    fn extend_on(&mut self, node: usize, token: usize, extends: bool, args: &[&[u8]]) -> Vec<u8> {
+        let reply = self.ask(node, args, None);
+        // An extension that comes late may undo what has shortened the lock.
+        self.checks.tokens[token].shortened &= args.last() == Some(&&b"1"[..]);
+        let belief = self.checks.tokens[token].belief.as_ref();
+        let slot = belief.and_then(|belief| belief.slot);
+        let expected = slot.filter(|_| extends);
+        let expected = expected.map(|slot| format!(":{}\r\n", slot + 1));
+        match &*reply {
+            // A permit in another slot.
+            [b':', ..] if expected.is_some_and(|own| own.as_bytes() != reply) => {
+                self.checks.tokens[token].on.not_held.add(node);
+            }
+            b":0\r\n" | b"$-1\r\n" => self.checks.tokens[token].on.not_held.add(node),
+            [b':', ..] | b"+OK\r\n" => self.checks.tokens[token].on.extended.add(node),
+            _ => {}
+        }
+        reply
+    }
+
     fn release_on(&mut self, node: usize, token: usize, notifies: bool, args: &[&[u8]]) -> Vec<u8> {
-        let history = &self.tokens[token];
+        let history = &self.checks.tokens[token];
         let own = (history.alone && notifies).then_some(history.client);
         let reply = self.ask(node, args, own);
         trace!(
@@ -408,16 +385,16 @@ impl World {
         match &*reply {
             [b':', ..] if stray => self.counts[Count::Strays] += 1,
             b":0\r\n" => {
-                self.tokens[token].rel.add(node);
-                self.tokens[token].not_held.add(node);
+                self.checks.tokens[token].on.rel.add(node);
+                self.checks.tokens[token].on.not_held.add(node);
             }
             b":1\r\n" | b":2\r\n" => {
-                self.tokens[token].rel.add(node);
+                self.checks.tokens[token].on.rel.add(node);
                 // What a killed process has undone may be free later than others ask.
-                let late = !notifies && self.clients[self.tokens[token].client].dead;
+                let late = !notifies && self.clients[self.checks.tokens[token].client].dead;
                 let resource = if args[0].starts_with(b"DEL") { 1 } else { 3 };
-                if let Some(excused) = self.excused.get_mut(usize::from(args[resource][0])) {
-                    *excused |= late;
+                if let Some(idle) = self.checks.idle.get_mut(usize::from(args[resource][0])) {
+                    idle.excused |= late;
                 }
             }
             _ => self.counts[Count::Refused] += 1,
@@ -427,7 +404,7 @@ impl World {
 
     /// A process enters the queue after its denial.
     pub(super) fn join_late(&mut self, at: usize) {
-        let (node, bytes) = &self.late[at];
+        let (node, bytes) = &self.net.late[at];
         let server = &mut self.servers[*node];
         let time = server.time(self.t);
         let (args, _) = parse(bytes).unwrap();
@@ -443,32 +420,32 @@ impl World {
             self,
             "    node {node}: set {resource} {token}, held by {holders:?}"
         );
-        let history = &self.tokens[token];
+        let history = &self.checks.tokens[token];
         // What another server behind the same name has carried out is another matter.
         let moves = self.servers[node].has_moved;
-        let again = history.set.has(node) && !history.refilled.has(node) && !moves;
-        let late = history.rel.has(node) && !moves;
-        self.tokens[token].set.add(node);
+        let again = history.on.set.has(node) && !history.on.refilled.has(node) && !moves;
+        let late = history.on.rel.has(node) && !moves;
+        self.checks.tokens[token].on.set.add(node);
         self.check(!again, || format!("{token} is set twice on node {node}"));
         self.check(!late, || {
             format!("{token} is set after its release on node {node}")
         });
         let reply = self.ask(node, args, None);
         match reply[0] {
-            b'+' => self.tokens[token].granted.add(node),
-            b':' if !reply.starts_with(b":0") => self.tokens[token].granted.add(node),
+            b'+' => self.checks.tokens[token].on.granted.add(node),
+            b':' if !reply.starts_with(b":0") => self.checks.tokens[token].on.granted.add(node),
             b'$' | b':' => self.denied(node, token, &holders, enqueues.then_some(args)),
-            _ if reply.starts_with(b"-NOPERM") => self.tokens[token].forbidden.add(node),
+            _ if reply.starts_with(b"-NOPERM") => self.checks.tokens[token].on.forbidden.add(node),
             _ => {}
         }
         reply
     }
 
     fn denied(&mut self, node: usize, token: usize, holders: &[usize], enqueue: Option<&[&[u8]]>) {
-        self.tokens[token].denied.add(node);
-        let mine = &self.tokens[token];
+        self.checks.tokens[token].on.denied.add(node);
+        let mine = &self.checks.tokens[token];
         let is_freed = |holder: &&usize| {
-            let other = &self.tokens[**holder];
+            let other = &self.checks.tokens[**holder];
             mine.client == other.client && other.freed.is_some_and(|at| at < mine.drawn)
         };
         let freed = holders.iter().find(is_freed);
@@ -490,26 +467,26 @@ impl World {
             let later = self.t + self.delay(node) + self.delay(node);
             let mut bytes = Vec::new();
             resp::pack(&mut bytes, &[args], None);
-            self.late.push((node, bytes));
-            self.at(later, Event::Late(self.late.len() - 1));
+            self.net.late.push((node, bytes));
+            self.at(later, Event::Late(self.net.late.len() - 1));
         }
     }
 
     pub(super) fn leftover(&mut self, connection: usize) {
-        let node = self.connections[connection].node;
+        let node = self.net.connections[connection].node;
         if let Some(later) = self.servers[node].is_paused(self.t) {
             return self.at(later, Event::Leftover(connection));
         }
-        while let Some(bytes) = self.connections[connection].next_up() {
+        while let Some(bytes) = self.net.connections[connection].next_up() {
             self.execute(connection, &bytes);
         }
     }
 
     fn read_leftovers(&mut self, node: usize, client: usize) {
-        for other in 0..self.connections.len() {
-            let dead = &self.connections[other];
+        for other in 0..self.net.connections.len() {
+            let dead = &self.net.connections[other];
             if dead.is_dead() && dead.node == node && dead.client == client {
-                while let Some(bytes) = self.connections[other].next_up() {
+                while let Some(bytes) = self.net.connections[other].next_up() {
                     self.execute(other, &bytes);
                     if self.conditions.by_record {
                         break;

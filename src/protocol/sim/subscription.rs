@@ -6,7 +6,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::client::NO_THREAD;
+use super::server::Trouble;
 use super::{CONNECT_TIMEOUT, Count, Event, MS, World, trace};
+use crate::protocol::subscriptions::{SubscriberEvent, SubscriberTask};
 
 /// After this time without a message, the thread checks whether the subscription is still needed.
 const QUIET: u64 = 1000 * MS;
@@ -41,7 +44,7 @@ pub(super) enum SubscriptionEvent {
     Breaks,
 }
 
-/// The thread that keeps up the subscription to a node.
+/// A subscriber.
 pub(super) struct Listener {
     node: usize,
     state: State,
@@ -49,20 +52,10 @@ pub(super) struct Listener {
 
 #[derive(Clone, Copy)]
 enum State {
-    Runs,
     Connecting(usize, u64),
     Subscribed(usize, u64),
-    /// Until then; for good, it has ended.
     Pauses(u64),
-}
-
-impl Listener {
-    pub(super) fn new(node: usize) -> Listener {
-        Listener {
-            node,
-            state: State::Runs,
-        }
-    }
+    Ended,
 }
 
 impl World {
@@ -73,8 +66,8 @@ impl World {
         let is = |subscription: &Subscription| {
             subscription.subscribed && subscription.client == channel && subscription.node == node
         };
-        let subscriptions: Vec<usize> = (0..self.subscriptions.len())
-            .filter(|at| is(&self.subscriptions[*at]))
+        let subscriptions: Vec<usize> = (0..self.net.subscriptions.len())
+            .filter(|at| is(&self.net.subscriptions[*at]))
             .collect();
         trace!(
             self,
@@ -83,7 +76,7 @@ impl World {
         );
         for at in subscriptions.iter().copied() {
             let later = self.t + self.delay(node);
-            let subscription = &mut self.subscriptions[at];
+            let subscription = &mut self.net.subscriptions[at];
             subscription.at = subscription.at.max(later).max(subscription.held);
             let later = subscription.at;
             self.at(
@@ -98,11 +91,11 @@ impl World {
     }
 
     pub(super) fn sound(&mut self, at: usize, sound: SubscriptionEvent) {
-        let node = self.subscriptions[at].node;
+        let node = self.net.subscriptions[at].node;
         let paused = self.servers[node].is_paused(self.t);
-        let held = Some(self.subscriptions[at].held).filter(|held| *held > self.t);
+        let held = Some(self.net.subscriptions[at].held).filter(|held| *held > self.t);
         let later = self.t + self.delay(node);
-        let subscription = &mut self.subscriptions[at];
+        let subscription = &mut self.net.subscriptions[at];
         match sound {
             SubscriptionEvent::Ends => subscription.subscribed = false,
             SubscriptionEvent::Breaks => (subscription.cut, subscription.broken) = (true, true),
@@ -110,7 +103,8 @@ impl World {
                 // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
                 // have passed the message on, and cannot.
                 let client = subscription.client;
-                self.excused[usize::from(resource)] |= !self.waits_for(client, resource);
+                self.checks.idle[usize::from(resource)].excused |=
+                    !self.waits_for(client, resource);
                 return;
             }
             _ if subscription.cut => return,
@@ -136,8 +130,8 @@ impl World {
 
     /// Something on the way ends subscriptions. `gone`: the server's side is gone at once.
     pub(super) fn cut_subscriptions(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
-        for at in 0..self.subscriptions.len() {
-            let subscription = &self.subscriptions[at];
+        for at in 0..self.net.subscriptions.len() {
+            let subscription = &self.net.subscriptions[at];
             if !subscription.cut && which(subscription.client, subscription.node) {
                 self.cut_subscription(at, gone);
             }
@@ -145,8 +139,8 @@ impl World {
     }
 
     pub(super) fn cut_some_subscription(&mut self) {
-        let open = |at: &usize| !self.subscriptions[*at].cut;
-        let open: Vec<usize> = (0..self.subscriptions.len()).filter(open).collect();
+        let open = |at: &usize| !self.net.subscriptions[*at].cut;
+        let open: Vec<usize> = (0..self.net.subscriptions.len()).filter(open).collect();
         if !open.is_empty() {
             let at = open[self.random.pick(open.len())];
             self.cut_subscription(at, false);
@@ -155,8 +149,8 @@ impl World {
 
     fn cut_subscription(&mut self, at: usize, gone: bool) {
         trace!(self, "subscription {at} is cut");
-        self.subscriptions[at].cut = true;
-        self.subscriptions[at].subscribed &= !gone;
+        self.net.subscriptions[at].cut = true;
+        self.net.subscriptions[at].subscribed &= !gone;
         for sound in [SubscriptionEvent::Ends, SubscriptionEvent::Breaks] {
             let later = if self.random.chance(50) {
                 self.random.below(400 * MS)
@@ -168,7 +162,7 @@ impl World {
     }
 
     pub(super) fn hold_subscriptions(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
-        for subscription in &mut self.subscriptions {
+        for subscription in &mut self.net.subscriptions {
             if which(subscription.client, subscription.node) {
                 subscription.held = subscription.held.max(until);
             }
@@ -177,13 +171,14 @@ impl World {
 
     // ---- the threads
 
-    /// Starts a thread for each node that needs a subscription.
+    /// Starts a subscriber for each node that needs a subscription.
     pub(super) fn listen(&mut self, c: usize) {
         let nodes = self.clients[c].queues.take_to_start();
         for node in nodes.iter() {
+            let state = State::Pauses(self.t);
             let listeners = &mut self.clients[c].listeners;
             let twice = listeners.iter().any(|one| one.node == node);
-            listeners.push(Listener::new(node));
+            listeners.push(Listener { node, state });
             self.check(!twice, || {
                 format!("client {c}: two threads subscribe to node {node}")
             });
@@ -192,87 +187,82 @@ impl World {
 
     pub(super) fn listen_all(&mut self, c: usize) -> bool {
         let mut busy = false;
-        let mut at = 0;
-        while at < self.clients[c].listeners.len() {
+        for at in 0..self.clients[c].listeners.len() {
             busy |= self.listen_on(c, at);
-            if let State::Pauses(u64::MAX) = self.clients[c].listeners[at].state {
-                self.clients[c].listeners.remove(at);
-            } else {
-                at += 1;
-            }
         }
+        let ended = |one: &Listener| matches!(one.state, State::Ended);
+        self.clients[c].listeners.retain(|one| !ended(one));
         busy
     }
 
     fn listen_on(&mut self, c: usize, at: usize) -> bool {
         let Listener { node, state } = self.clients[c].listeners[at];
-        let state = match state {
-            State::Pauses(until) if until > self.t => {
+        let event = match state {
+            State::Pauses(until) if until <= self.t => SubscriberEvent::Begins,
+            State::Connecting(at, _) if self.net.subscriptions[at].confirmed => {
+                SubscriberEvent::Opened
+            }
+            State::Connecting(at, until)
+                if self.net.subscriptions[at].broken || until <= self.t =>
+            {
+                SubscriberEvent::Failed
+            }
+            State::Subscribed(at, until) => match self.net.subscriptions[at].inbox.pop_front() {
+                Some(resource) => SubscriberEvent::Message(Arc::from(&[resource][..])),
+                None if self.net.subscriptions[at].broken => SubscriberEvent::Failed,
+                None if until <= self.t => SubscriberEvent::Nothing,
+                None => {
+                    self.wake(c, until);
+                    return false;
+                }
+            },
+            State::Pauses(until) | State::Connecting(_, until) => {
                 self.wake(c, until);
                 return false;
             }
-            State::Runs | State::Pauses(_) => match self.needs(c, node) {
-                true => self.open(c, node),
-                false => State::Pauses(u64::MAX),
-            },
-            State::Connecting(subscription, until) => {
-                if self.subscriptions[subscription].confirmed {
-                    trace!(self, "client {c} is subscribed to node {node}");
-                    let now = self.now(c);
-                    self.clients[c].queues.subscribed(node, now);
-                    self.wake_all(c);
-                    State::Subscribed(subscription, self.t)
-                } else if self.subscriptions[subscription].broken || until <= self.t {
-                    self.close_subscription(subscription);
-                    self.subscription_failed(c, node)
-                } else {
-                    self.wake(c, until);
-                    return false;
-                }
-            }
-            State::Subscribed(subscription, until) => {
-                let message = self.subscriptions[subscription].inbox.pop_front();
-                let broken = message.is_none() && self.subscriptions[subscription].broken;
-                if let Some(resource) = message {
-                    self.hear(c, node, resource);
-                } else if !broken && until > self.t {
-                    self.wake(c, until);
-                    return false;
-                }
-                if broken {
-                    self.close_subscription(subscription);
-                    self.subscription_failed(c, node)
-                } else if self.needs(c, node) {
-                    State::Subscribed(subscription, self.t + QUIET)
-                } else {
-                    self.close_subscription(subscription);
-                    State::Pauses(u64::MAX)
-                }
-            }
+            State::Ended => return false,
         };
+        let state = self.subscriber(c, node, state, event);
         self.clients[c].listeners[at].state = state;
         true
     }
 
-    fn needs(&mut self, c: usize, node: usize) -> bool {
+    fn subscriber(&mut self, c: usize, node: usize, state: State, event: SubscriberEvent) -> State {
+        trace!(self, "client {c} subscribes to node {node}: {event:?}");
         let now = self.now(c);
-        self.clients[c].queues.still_needed(node, now)
-    }
-
-    fn subscription_failed(&mut self, c: usize, node: usize) -> State {
-        self.clients[c].queues.subscription_failed(node);
+        let task = self.clients[c].queues.subscriber(node, event, now);
         self.wake_all(c);
-        if !self.needs(c, node) {
-            return State::Pauses(u64::MAX);
+        match (task, state) {
+            (SubscriberTask::Forward(op), _) => {
+                self.counts[Count::Forwards] += 1;
+                let forwarded = SubscriberEvent::Forwarded(op.key.resource.clone());
+                self.submit(c, NO_THREAD, op);
+                self.subscriber(c, node, state, forwarded)
+            }
+            (SubscriberTask::Receive, State::Connecting(at, _) | State::Subscribed(at, _)) => {
+                State::Subscribed(at, self.t + QUIET)
+            }
+            (SubscriberTask::Open(_), _) => self.open(c, node),
+            (task, state) => {
+                if let State::Connecting(at, _) | State::Subscribed(at, _) = state {
+                    self.close_subscription(at);
+                }
+                match task {
+                    SubscriberTask::Pause((min, max)) => {
+                        let pause = self.random.between(min, max).as_micros();
+                        State::Pauses(self.t + u64::try_from(pause).unwrap())
+                    }
+                    _ => State::Ended,
+                }
+            }
         }
-        State::Pauses(self.t + 100 * MS + self.random.below(600 * MS))
     }
 
     fn open(&mut self, c: usize, node: usize) -> State {
         let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
-        let well = luck && !self.servers[node].refuses_connections(self.t);
-        let subscription = self.subscriptions.len();
-        self.subscriptions.push(Subscription {
+        let well = luck && !self.servers[node].has(Trouble::RefusesConnections, self.t);
+        let subscription = self.net.subscriptions.len();
+        self.net.subscriptions.push(Subscription {
             client: c,
             node,
             subscribed: false,
@@ -294,35 +284,18 @@ impl World {
     }
 
     fn close_subscription(&mut self, subscription: usize) {
-        self.subscriptions[subscription].cut = true;
-        let later = self.t + self.delay(self.subscriptions[subscription].node);
+        self.net.subscriptions[subscription].cut = true;
+        let later = self.t + self.delay(self.net.subscriptions[subscription].node);
         self.at(
             later,
             Event::Subscription(subscription, SubscriptionEvent::Ends),
         );
     }
 
-    fn hear(&mut self, c: usize, node: usize, resource: u8) {
-        let (now, name) = (self.now(c), Arc::from(&[resource][..]));
-        let forward = self.clients[c].queues.forward(&name, node, now);
-        let forwards = forward.is_some();
-        trace!(
-            self,
-            "client {c} is notified of {resource} by {node}: {forwards}"
-        );
-        self.wake_all(c);
-        if let Some(op) = forward {
-            self.counts[Count::Forwards] += 1;
-            self.submit(c, super::client::NO_THREAD, op);
-            self.clients[c].queues.notify_front(&name, node);
-            self.wake_all(c);
-        }
-    }
-
     /// Whether a client has subscriptions to all nodes.
     pub(super) fn is_subscribed_to_all(&self, c: usize) -> bool {
         let hears = |one: &&Listener| match one.state {
-            State::Subscribed(subscription, _) => !self.subscriptions[subscription].cut,
+            State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
             _ => false,
         };
         self.clients[c].listeners.iter().filter(hears).count() == self.servers.len()
@@ -331,7 +304,7 @@ impl World {
     /// Whether all subscriptions that are needed work.
     pub(super) fn all_subscribed(&self) -> bool {
         let hears = |one: &Listener| match one.state {
-            State::Subscribed(subscription, _) => !self.subscriptions[subscription].cut,
+            State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
             _ => false,
         };
         let alive = self.clients.iter().filter(|client| !client.dead);

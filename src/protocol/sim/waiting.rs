@@ -8,6 +8,7 @@ use super::{Count, MS, NODE_TIMEOUT, SLACK, World, trace};
 use crate::error::Error;
 use crate::protocol::acquire::{Ended, Step};
 use crate::protocol::claims::Claiming;
+use crate::protocol::held_here::HeldHere;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::operation::{Answer, Op, Outcome};
@@ -125,8 +126,7 @@ impl Process for Local<'_> {
     }
 
     fn jitter(&mut self, min: Duration, max: Duration) -> Duration {
-        let part = u32::try_from(self.world.random.below(1025)).unwrap();
-        min + (max - min) / 1024 * part
+        self.world.random.between(min, max)
     }
 
     fn is_idle(&mut self) -> bool {
@@ -139,17 +139,8 @@ impl Process for Local<'_> {
         result
     }
 
-    fn is_held_here(&mut self, resource: &[u8]) -> bool {
-        let collides = self.world.conditions.collides && self.world.random.chance(20);
-        self.world.clients[self.c].here[usize::from(resource[0])] > 0 || collides
-    }
-
-    fn holds(&mut self, resource: &[u8]) {
-        self.world.clients[self.c].here[usize::from(resource[0])] += 1;
-    }
-
-    fn ends(&mut self, resource: &[u8]) {
-        self.world.clients[self.c].here[usize::from(resource[0])] -= 1;
+    fn held_here(&self) -> &HeldHere {
+        &self.world.clients[self.c].held_here
     }
 }
 
@@ -193,12 +184,14 @@ impl World {
     ) {
         self.begin(c, thread);
         let (Held { token, lease }, now) = (held, self.clients[c].clocks.point(self.t));
-        let resource = self.tokens[token].resource;
+        let resource = self.checks.tokens[token].resource;
         self.order += 1;
-        self.tokens[token].freed = Some(self.order);
-        let waits =
-            (0..RESOURCES).any(|name| self.tokens[token].covers(name) && self.waits_for(c, name));
-        self.tokens[token].alone = self.conditions.waits && !self.conditions.fair && !waits;
+        self.checks.tokens[token].freed = Some(self.order);
+        // What was granted too late is released by a thread that waits itself.
+        let waits = call.as_ref().is_some_and(|call| call.waits())
+            || (0..RESOURCES)
+                .any(|name| self.checks.tokens[token].covers(name) && self.waits_for(c, name));
+        self.checks.tokens[token].alone = self.conditions.waits && !self.conditions.fair && !waits;
         let release = Release {
             notified_elsewhere: lease.notified_elsewhere,
             key: lease.key,
@@ -422,7 +415,7 @@ impl World {
         let before = |history: &&mut super::TokenHistory| {
             history.client == c && history.resource == resource
         };
-        let before = self.tokens.iter_mut().filter(before);
+        let before = self.checks.tokens.iter_mut().filter(before);
         before.for_each(|history| history.alone = false);
     }
 
@@ -462,7 +455,7 @@ impl World {
             self.counts[Count::Claims] += 1;
         }
         call.attempts = call.acquire.attempts();
-        self.tokens[token_id(&op.key.token)].kind = op.key.kind.clone();
+        self.checks.tokens[token_id(&op.key.token)].kind = op.key.kind.clone();
         call.stage = Stage::Tries(token_id(&op.key.token));
         self.clients[c].threads[thread].doing = Doing::Acquires(call);
         self.submit(c, thread, op);
@@ -531,7 +524,7 @@ impl World {
             (true, false) => {
                 self.counts[Count::Denied] += 1;
                 // A contender that has a vote has met another one, and tries again for a time.
-                let voted = self.tokens[token].granted;
+                let voted = self.checks.tokens[token].on.granted;
                 self.check(!first || voted.is_empty(), || {
                     format!("client {c}: {token} is denied, but {voted:?} granted it")
                 });
@@ -568,7 +561,7 @@ impl World {
 
     fn gave_up(&mut self, c: usize, thread: usize, call: &Call, ended: &Ended) {
         // There are no other contenders.
-        self.probes_failed += u32::from(call.resource >= PROBED);
+        self.checks.probes_failed += u32::from(call.resource >= PROBED);
         // A thread behind others in the queue need not ask: they do.
         let asked = call.attempts > 0 || self.waits_for(c, call.resource);
         self.check(
@@ -641,7 +634,7 @@ impl World {
 
     /// Whether any thread of a client that is alive does something about a resource, but sleep.
     fn is_at_work(&self, resource: u8) -> bool {
-        let of = |token: usize| self.tokens[token].resource;
+        let of = |token: usize| self.checks.tokens[token].resource;
         let clients = self.clients.iter().filter(|client| !client.dead);
         let mut threads = clients.flat_map(|client| &client.threads);
         threads.any(|thread| match &thread.doing {
@@ -709,17 +702,17 @@ impl World {
             };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
-            let excused = self.excused[at] && !self.conditions.fair;
+            let excused = self.checks.idle[at].excused && !self.conditions.fair;
             let told = !self.conditions.prompt || self.all_subscribed() && !excused;
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
             });
             let Some(poll) = poll else {
-                self.idle[at] = None;
+                self.checks.idle[at].since = None;
                 continue;
             };
-            let since = *self.idle[at].get_or_insert(self.t);
+            let since = *self.checks.idle[at].since.get_or_insert(self.t);
             let most = match self.conditions.prompt {
                 true if self.conditions.sluggish => SLUGGISH,
                 true if !self.conditions.fair => PROMPT,
@@ -747,22 +740,20 @@ impl World {
             if client.queues.waiters() > 0 {
                 return Some(format!("client {c}: a waiter is left"));
             }
-            let holds = |of: u8| {
-                let is = |token: &usize| {
-                    let token = &self.tokens[*token];
-                    token.resource == of && token.kind.is_plain()
-                };
-                let tokens = client.threads.iter().filter_map(Thread::uses);
-                tokens.filter(is).count()
+            let collides = client.held_here.collides();
+            let is = |of: u8, token: usize| {
+                let token = &self.checks.tokens[token];
+                token.kind.is_plain() && (token.resource == of || collides)
             };
-            let miscounted =
-                (0..RESOURCES).find(|of| client.here[usize::from(*of)] as usize != holds(*of));
-            if let Some(of) = miscounted {
-                let count = client.here[usize::from(of)];
-                return Some(format!(
-                    "client {c}: {of} counts as held {count} times, not {}",
-                    holds(of)
-                ));
+            for of in 0..RESOURCES {
+                let tokens = client.threads.iter().filter_map(Thread::uses);
+                let holds = tokens.filter(|token| is(of, *token)).count();
+                let count = client.held_here.count(&[of]) as usize;
+                if count != holds {
+                    return Some(format!(
+                        "client {c}: {of} counts as held {count} times, not {holds}"
+                    ));
+                }
             }
             if !client.listeners.is_empty() {
                 return Some(format!("client {c}: a subscription is left"));
@@ -781,12 +772,11 @@ impl World {
         trace!(self, "client {c} is killed");
         self.counts[Count::Killed] += 1;
         self.clients[c].die();
-        self.beliefs.retain(|belief| belief.client != c);
-        let left = |history: &&mut super::TokenHistory| history.client == c;
-        self.tokens
-            .iter_mut()
-            .filter(left)
-            .for_each(|history| history.leaked = true);
+        for history in &mut self.checks.tokens {
+            if history.client == c {
+                (history.belief, history.leaked) = (None, true);
+            }
+        }
         self.cut_all(|connection| connection.client == c);
         let gone = self.conditions.prompt || self.random.chance(50);
         self.cut_subscriptions(gone, |client, _| client == c);
@@ -794,7 +784,7 @@ impl World {
         for resource in 0..RESOURCES {
             let locked = |server: &super::Server| server.has_key(self.t, resource);
             let free = !self.servers.iter().all(locked);
-            self.excused[usize::from(resource)] |= free;
+            self.checks.idle[usize::from(resource)].excused |= free;
         }
     }
 }

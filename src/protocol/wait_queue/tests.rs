@@ -77,9 +77,21 @@ impl World {
         self.queues.step(waiter, held_here, self.now)
     }
 
+    fn subscriber(&mut self, event: SubscriberEvent) -> SubscriberTask {
+        self.queues.subscriber(0, event, self.now.mono)
+    }
+
+    /// Whether its subscription is still needed.
+    fn receives(&mut self) -> bool {
+        matches!(
+            self.subscriber(SubscriberEvent::Nothing),
+            SubscriberTask::Receive
+        )
+    }
+
     fn must_forward(&mut self, resource: &[u8]) -> bool {
-        let forward = self.queues.forward(&Arc::from(resource), 0, self.now.mono);
-        forward.is_some()
+        let message = SubscriberEvent::Message(Arc::from(resource));
+        matches!(self.subscriber(message), SubscriberTask::Forward(_))
     }
 
     fn acquired(&mut self, waiter: u64) {
@@ -144,7 +156,7 @@ fn a_process_without_waiters_does_not_notify_itself() {
     world.queues.subscriptions.subscribed(0);
     world.acquired(waiter);
     assert!(world.queues.queues.is_empty() && !world.queues.is_idle());
-    assert!(!world.queues.still_needed(0, world.now.mono));
+    assert!(!world.receives());
     assert!(world.queues.is_idle());
 }
 
@@ -237,7 +249,10 @@ fn subscriptions_are_made_only_for_other_processes_and_end_a_second_later() {
     world.pass(until - world.now.mono);
     assert!(matches!(world.step(waiter, true), WaiterAction::Park(_)));
     assert_eq!(world.queues.take_to_start(), NodeSet::first(1));
-    world.queues.subscribed(0, world.now.mono);
+    let task = world.subscriber(SubscriberEvent::Begins);
+    assert!(matches!(task, SubscriberTask::Open(_)));
+    let task = world.subscriber(SubscriberEvent::Opened);
+    assert!(matches!(task, SubscriberTask::Receive));
     assert!(matches!(
         world.step(waiter, true),
         WaiterAction::Try(Some(_))
@@ -249,19 +264,16 @@ fn subscriptions_are_made_only_for_other_processes_and_end_a_second_later() {
         .queues
         .failed(waiter, failure, &rejection, world.now.mono);
     world.pass(5000 * MS);
-    assert!(
-        world.queues.still_needed(0, world.now.mono),
-        "it still waits"
-    );
+    assert!(world.receives(), "it still waits");
     world.acquired(waiter);
     assert!(
         world.queues.has_queue(NAME, world.now.mono),
         "it was contended recently"
     );
     world.pass(999 * MS);
-    assert!(world.queues.still_needed(0, world.now.mono));
+    assert!(world.receives());
     world.pass(MS);
-    assert!(!world.queues.still_needed(0, world.now.mono));
+    assert!(!world.receives());
     assert!(!world.queues.has_queue(NAME, world.now.mono));
     assert!(
         world.must_forward(NAME),
