@@ -11,7 +11,7 @@ use crate::error::Cause;
 /// The directory is asked when its last word is older.
 const ASK: Duration = Duration::from_secs(1);
 /// No longer than this its last word holds.
-const HOLDS: Duration = Duration::from_secs(2);
+pub(crate) const HOLDS: Duration = Duration::from_secs(2);
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
