@@ -37,6 +37,15 @@ pub(crate) struct Votes {
     pub(crate) all: Instant,
 }
 
+impl Votes {
+    pub(crate) fn sooner(self, other: &Votes) -> Votes {
+        Votes {
+            held: self.held.min(other.held),
+            all: self.all.min(other.all),
+        }
+    }
+}
+
 /// What a server reports, and when that was received.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerStart<'a> {

@@ -203,6 +203,7 @@ mod tests {
             identity: Identity::new(Some("r"), Some("h")).unwrap(),
             age: MS,
             calm: true,
+            lossless: true,
         }));
         proofs.far = false;
         proofs

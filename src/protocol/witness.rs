@@ -129,6 +129,7 @@ impl Look {
                     evidence: Evidence::Value(value.clone()),
                     age: *age,
                     calm: false,
+                    lossless: false,
                     identity: self.identity,
                 };
                 Judged::Fits(witness, self.uptime)
@@ -195,6 +196,7 @@ impl Look {
             evidence: Evidence::NoLosses,
             age: Duration::ZERO,
             calm: true,
+            lossless: true,
             identity: look.identity,
         };
         Ok((witness, look.uptime))
@@ -206,11 +208,12 @@ impl Look {
         let same = second.identity == self.identity;
         let found = second.own_witness().filter(|_| same);
         let (value, age) = found.ok_or_else(changed)?.clone();
+        let lossless = !flushed || mutant(Mutant::IgnoreFlush);
         Ok(Witness {
             evidence: Evidence::Value(value),
             age,
-            calm: !(second.promoted || flushed && !mutant(Mutant::IgnoreFlush))
-                || mutant(Mutant::AlwaysCalm),
+            calm: !second.promoted && lossless || mutant(Mutant::AlwaysCalm),
+            lossless,
             identity: second.identity,
         })
     }
@@ -310,6 +313,8 @@ pub(crate) struct Witness {
     pub(crate) age: Duration,
     /// The server was never promoted nor flushed: it has lost nothing since it was started.
     pub(crate) calm: bool,
+    /// It was not flushed, as far as that was looked at: it has lost nothing since it became this identity.
+    pub(crate) lossless: bool,
 }
 
 #[cfg(test)]
