@@ -16,7 +16,7 @@ const RESOLUTION: Duration = Duration::from_secs(1);
 /// For the longest ttl where none is given, and a server may take a master's place at any time.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// For how long the master before this one may go on granting locks.
-const MARGIN: Duration = Duration::from_secs(5);
+pub(crate) const MARGIN: Duration = Duration::from_secs(5);
 
 /// How long a server that was started gives no votes.
 #[derive(Clone, Copy, Debug)]
