@@ -10,7 +10,7 @@ use crate::lock::Shared;
 use crate::net::directory::Place;
 use crate::net::route::Route;
 use crate::owed::OwedRelease;
-use crate::protocol::address::HOLDS;
+use crate::protocol::address::NAMED;
 use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::LockInfo;
@@ -178,7 +178,7 @@ impl Lanes {
                 Next::Again(op)
             }
             // It is too old to be relied on.
-            Elsewhere::Asks(_) if alone && clock::instant() > answer.begun + HOLDS => {
+            Elsewhere::Asks(_) if alone && clock::instant() > answer.begun + NAMED => {
                 Next::Again(op)
             }
             Elsewhere::Asks(to) if alone => {

@@ -11,7 +11,10 @@ use crate::error::Cause;
 /// The directory is asked when its last word is older.
 const ASK: Duration = Duration::from_secs(1);
 /// No longer than this its last word holds.
-pub(crate) const HOLDS: Duration = Duration::from_secs(2);
+const HOLDS: Duration = Duration::from_secs(2);
+/// And no longer than this that of a master of a Redis Cluster that has named another server: both words together hold for less
+/// than the margin of the restart guard, with two seconds in which the others learn of a failover.
+pub(crate) const NAMED: Duration = Duration::from_secs(1);
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::prefix::Prefix;
-use crate::protocol::address::HOLDS;
+use crate::protocol::address::NAMED;
 use crate::protocol::guard::retry_after;
 use crate::protocol::kind::{Kind, Numbers, without_strays};
 use crate::protocol::means::Means;
@@ -436,7 +436,7 @@ impl<W> Operation<W> {
 
     /// Whether the server that has the slot has named the one that is asked lately, if it has to (rule R43).
     fn is_named(&self, now: Instant) -> bool {
-        let holds = |at: Instant| now <= at + HOLDS;
+        let holds = |at: Instant| now <= at + NAMED;
         self.op.named_at.is_none_or(holds)
     }
 

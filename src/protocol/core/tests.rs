@@ -353,8 +353,8 @@ fn a_release_waits_for_no_directory() {
 fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
     let release = || Action::Release(Notify::First);
     for (action, since, sends) in [
-        (Action::Acquire(ttl(1000 * MS)), 2000 * MS, true),
-        (Action::Acquire(ttl(1000 * MS)), 2001 * MS, false),
+        (Action::Acquire(ttl(1000 * MS)), 1000 * MS, true),
+        (Action::Acquire(ttl(1000 * MS)), 1001 * MS, false),
         (release(), 5000 * MS, true),
     ] {
         let mut world = World::new();
