@@ -13,7 +13,7 @@ use crate::net::route::Route;
 use crate::options::Options;
 use crate::owed::Owed;
 use crate::protocol::quorum::spare;
-use crate::protocol::slots::{self, Endpoint, Map};
+use crate::protocol::slots::{self, Endpoint};
 use crate::sync::lock;
 
 pub(crate) struct Lanes {
@@ -139,11 +139,11 @@ impl Lanes {
     /// Ends lanes that no lock and no call uses, where others lead to the same servers: their slots have moved. False: some
     /// are in use.
     fn tidy(&self) -> bool {
-        let maps: Vec<Arc<Map>> = self
-            .clusters()
-            .filter_map(|cluster| cluster.map())
-            .collect();
-        let slots = slots::combinations(&maps);
+        // With more nodes a lane may be for few slots.
+        if self.base.driver.nodes().places().len() > 1 {
+            return true;
+        }
+        let slots = self.slots();
         let mut lanes = lock(&self.lanes);
         let best = |slot: &u16| best(&lanes, *slot).cloned();
         let best: Vec<Arc<Shared>> = slots.iter().filter_map(best).collect();
@@ -158,15 +158,10 @@ impl Lanes {
         all_ended
     }
 
-    /// Ends those that no lock uses: one may outlive its client. What they still have to release has a node timeout, and then
-    /// two at other servers.
+    /// Ends all of them. What they still have to release has a node timeout, and then two at other servers.
     pub(crate) fn close(&self) {
-        let mut lanes = lock(&self.lanes);
-        let all = std::mem::take(&mut *lanes).into_iter();
-        let (used, ended): (Vec<_>, Vec<_>) = all.partition(|lane| Arc::strong_count(lane) > 1);
-        *lanes = used;
+        let lanes = std::mem::take(&mut *lock(&self.lanes));
         drop(lanes);
-        drop(ended);
         self.wait_owed(2 * self.node_timeout());
     }
 

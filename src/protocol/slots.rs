@@ -1,8 +1,7 @@
 //! Which server of a Redis Cluster has a key. A Cluster has 16384 slots, a key is in one of them, and a master has the
 //! keys of its slots.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use crate::protocol::companions::tag;
 use crate::protocol::resp::Reply;
@@ -140,26 +139,6 @@ impl Map {
         let keys = keys.filter(move |key| master.is_none() || self.master(slot(key)) == master);
         only.into_iter().chain(keys)
     }
-}
-
-/// For each combination of masters that have the same slot, one in each Cluster, one of their slots.
-pub(crate) fn combinations(maps: &[Arc<Map>]) -> Vec<u16> {
-    if let [map] = maps {
-        return map.shards().collect();
-    }
-    // Between two of these no master changes.
-    let bounds = maps.iter().flat_map(|map| {
-        let ranges = map.ranges.iter();
-        ranges.flat_map(|(last, (first, _))| [*first, last.saturating_add(1)])
-    });
-    let bounds: BTreeSet<u16> = bounds.filter(|slot| *slot < SLOTS).collect();
-    let mut known = BTreeSet::new();
-    let masters = |slot| {
-        let masters = maps.iter().map(|map| map.master(slot));
-        masters.collect::<Option<Vec<&Endpoint>>>()
-    };
-    let is_new = |slot: &u16| masters(*slot).is_some_and(|masters| known.insert(masters));
-    bounds.into_iter().filter(is_new).collect()
 }
 
 /// Whether this may be the key of a witness, whatever the prefix.
@@ -319,24 +298,6 @@ mod tests {
             .map(|(host, port)| format!("{host}:{port}"))
             .collect();
         assert_eq!(servers, ["a:1", "asked:2", "r:7", "asked:3"]);
-    }
-
-    #[test]
-    fn each_combination_of_masters_is_found_once() {
-        let of = |ranges: &[(i64, i64, &str)]| {
-            let ranges = ranges
-                .iter()
-                .map(|(first, last, host)| range(*first, *last, vec![server(bulk(host), 1)]));
-            Arc::new(Map::of(&Reply::Array(ranges.collect()), "h").unwrap())
-        };
-        let one = of(&[(0, 99, "a"), (100, 199, "b"), (200, 16383, "a")]);
-        let two = of(&[(0, 149, "x"), (150, 16383, "y")]);
-        assert_eq!(combinations(&[]), []);
-        assert_eq!(combinations(std::slice::from_ref(&one)), [0, 100]);
-        // a and x, b and x, b and y, a and y.
-        assert_eq!(combinations(&[one.clone(), two]), [0, 100, 150, 200]);
-        // What no master has is no combination.
-        assert_eq!(combinations(&[one, of(&[(50, 99, "x")])]), [50]);
     }
 
     #[test]

@@ -175,65 +175,6 @@ fn of_three_clusters_one_with_a_slot_on_its_way_needs_few_threads() {
     });
 }
 
-/// Each pair of masters that is in use has connections of its own.
-#[test]
-fn of_three_clusters_no_connections_are_left_to_a_master_without_slots() {
-    let name = "of_three_clusters_no_connections_are_left_to_a_master_without_slots";
-    in_own_process(name, || {
-        let clusters = [2, 1, 1].map(Cluster::masters);
-        let redlock = Redlock::new(clusters.iter().map(Cluster::url)).unwrap();
-        let options = options().node_timeout(5 * S).restart_guard(Duration::ZERO);
-        let redlock = redlock.with_options(options).unwrap();
-        let before = threads();
-        let names = [0, 1].map(|master| clusters[0].name(master));
-        let use_all = || {
-            for name in &names {
-                redlock.acquire(name, LONG).unwrap().release().unwrap();
-            }
-        };
-        let connections = || {
-            let of = |cluster: usize, node| clusters[cluster].connections(node).0;
-            [of(0, 0), of(0, 1), of(1, 0), of(2, 0)]
-        };
-        use_all();
-        eventually("each pair has one", || connections() == [1, 1, 2, 2]);
-        clusters[0].move_all_slots(0, 1);
-        use_all();
-        eventually("one pair is left", || connections() == [0, 1, 1, 1]);
-        eventually("no thread is left", || threads() == before);
-        use_all();
-        clusters.iter().for_each(Cluster::nothing_is_left);
-    });
-}
-
-#[test]
-fn a_lock_that_outlives_its_client_keeps_its_connection() {
-    let cluster = Cluster::masters(3);
-    let name = cluster.name(0);
-    let redlock = cluster.client();
-    let mut lock = redlock.acquire(&name, LONG).unwrap();
-    take(&redlock, &cluster.name(1)).release().unwrap();
-    let connections = || {
-        let list = cluster.nodes[0].command(&["CLIENT", "LIST", "TYPE", "normal"]);
-        let list: String = redis::from_redis_value(list).unwrap();
-        let others = list.lines().filter(|line| !line.contains("cmd=client"));
-        let id = |line: &str| line.split(' ').next().map(str::to_owned);
-        others.filter_map(id).collect::<Vec<String>>()
-    };
-    let before = connections();
-    assert_eq!(before.len(), 1);
-    drop(redlock);
-    // The others are not needed any more.
-    eventually("it has one connection", || {
-        (0..3).all(|node| cluster.connections(node).0 == usize::from(node == 0))
-    });
-    lock.extend(LONG).unwrap();
-    assert_eq!(connections(), before);
-    lock.release().unwrap();
-    eventually("none is left", || connections().is_empty());
-    cluster.nothing_is_left();
-}
-
 // ---- the guard
 
 fn guarded(cluster: &Cluster) -> Redlock {
