@@ -25,14 +25,9 @@ pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
 }
 
 fn cluster(parts: &Parts<'_>) -> Result<NodeAddress, String> {
-    let mut more = Vec::new();
-    for (key, value) in parts.parameters()? {
-        match key {
-            "node" => more.push(value),
-            // A password may stand there.
-            _ => return Err("it has a parameter that is not known: node=host:port is".into()),
-        }
-    }
+    // A password may stand there.
+    let unknown = "it has a parameter that is not known: node=host:port is";
+    let more = parts.parameters(|_, _| Err(unknown.into()))?;
     if !parts.fragment.is_empty() {
         return Err(url::ENCODED.into());
     }

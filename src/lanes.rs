@@ -93,9 +93,17 @@ impl Lanes {
         if let Some(lane) = best(&lanes, slot) {
             return lane.clone();
         }
+        let places = self.base.driver.nodes().places().iter();
+        self.add(
+            &mut lanes,
+            places.map(|place| place.of_slot(slot)).collect(),
+        )
+    }
+
+    fn add(&self, lanes: &mut Vec<Arc<Shared>>, places: Vec<Place>) -> Arc<Shared> {
         let nodes = self.base.driver.nodes();
         let route: Weak<dyn Route> = self.own.clone();
-        let lane = Arc::new(Shared::new(nodes.of_slot(slot, &self.options, route)));
+        let lane = Arc::new(Shared::new(nodes.to(places, &self.options, route)));
         lanes.push(lane.clone());
         lane
     }
@@ -169,13 +177,32 @@ impl Lanes {
         self.own.upgrade()
     }
 
-    /// What leads to this server of the node.
-    pub(crate) fn lane_to(&self, node: usize, server: &Endpoint) -> Option<Arc<Shared>> {
-        let place = self.base.driver.nodes().places().get(node)?;
+    /// What leads to this server of the node, to which this slot is on its way.
+    pub(crate) fn lane_to(
+        &self,
+        (node, server): (usize, &Endpoint),
+        slot: u16,
+    ) -> Option<Arc<Shared>> {
+        let places = self.base.driver.nodes().places();
+        let place = places.get(node)?;
         let map = place.cluster()?.map()?;
         let mut shards = map.shards();
-        let slot = shards.find(|slot| map.master(*slot) == Some(server))?;
-        Some(self.lane(slot))
+        if let Some(slot) = shards.find(|slot| map.master(*slot) == Some(server)) {
+            return Some(self.lane(slot));
+        }
+        // It has no slot yet, so the map does not have it.
+        let target = place.target(server)?;
+        let mut lanes = lock(&self.lanes);
+        let leads_there = |lane: &&Arc<Shared>| {
+            let place = lane.driver.nodes().places().get(node);
+            place.is_some_and(|place| place.is_target(server))
+        };
+        if let Some(lane) = lanes.iter().find(leads_there) {
+            return Some(lane.clone());
+        }
+        let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
+        *places.get_mut(node)? = target;
+        Some(self.add(&mut lanes, places))
     }
 
     /// What leads to the servers that have this resource.

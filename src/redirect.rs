@@ -10,6 +10,7 @@ use crate::lock::Shared;
 use crate::net::directory::Place;
 use crate::net::route::Route;
 use crate::owed::OwedRelease;
+use crate::protocol::address::NAMED;
 use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::LockInfo;
@@ -65,8 +66,8 @@ impl Route for Lanes {
             };
             let to;
             (to, op) = match next {
-                Next::Again(op) => (self.lane(slot), op.asking(false)),
-                Next::At(lane, op) => (lane, op.asking(true)),
+                Next::Again(op) => (self.lane(slot), op.named(None)),
+                Next::At(lane, op) => (lane, op.named(Some(answer.begun))),
                 Next::End => {
                     // No release is left out.
                     let owed = said.iter().map(|(node, _)| (*node, op.key.clone()));
@@ -176,10 +177,15 @@ impl Lanes {
                 }
                 Next::Again(op)
             }
-            Elsewhere::Asks(to) if alone => match self.lane_to(*node, to) {
-                Some(lane) => Next::At(lane, op),
-                None => Next::End,
-            },
+            // It is too old to be relied on.
+            Elsewhere::Asks(_) if alone && clock::instant() > answer.begun + NAMED => {
+                Next::Again(op)
+            }
+            Elsewhere::Asks(to) if alone => {
+                let slot = self.slot(&op.key.resource);
+                let lane = self.lane_to((*node, to), slot);
+                lane.map_or(Next::End, |lane| Next::At(lane, op))
+            }
             // One of the two has the lock's key. The one that has the slot says which: servers before Redis 7 send a command
             // on although they have some of its keys.
             Elsewhere::Torn => with_one_key(op).map_or(Next::End, Next::Again),
@@ -218,12 +224,12 @@ impl Lanes {
         let answer = lane.driver.run_here(op.clone());
         let said = self.said(lane.driver.nodes().places(), slot, &answer);
         let asks = said.iter().find_map(|(_, elsewhere)| match elsewhere {
-            Elsewhere::Asks(to) => self.lane_to(*node, to),
+            Elsewhere::Asks(to) => self.lane_to((*node, to), slot),
             _ => None,
         });
         match asks {
             Some(lane) => {
-                let answer = lane.driver.run_here(op.asking(true));
+                let answer = lane.driver.run_here(op.named(Some(answer.begun)));
                 answer.tally.voted().has(*node) && !answer.tally.failed.has(*node)
             }
             None => answer.tally.voted().has(*node) && !answer.tally.failed.has(*node),

@@ -61,15 +61,15 @@ struct Parameters {
 impl Parameters {
     fn of(parts: &Parts<'_>) -> Result<Parameters, String> {
         let mut found = Parameters::default();
-        for (key, value) in parts.parameters()? {
+        found.hosts = parts.parameters(|key, value| {
             match key {
                 _ if NAMES.contains(&key) => found.names(parts, value)?,
                 _ if USERS.contains(&key) => found.user = value,
                 _ if PASSWORDS.contains(&key) => found.password = value,
-                "node" => found.hosts.push(value),
                 _ => return Err(unknown(key)),
             }
-        }
+            Ok(())
+        })?;
         if !parts.fragment.is_empty() {
             // It may be the rest of a password.
             if !found.password.is_empty() {

@@ -122,17 +122,24 @@ impl<'a> Parts<'a> {
         format!("it has no host: write {}{meaning}", self.right_form())
     }
 
-    /// Key and value.
+    /// The hosts that the parameter `node` names. `other` takes the other ones, each with its value.
     ///
     /// # Errors
     ///
-    /// A value is not encoded.
-    pub(crate) fn parameters(&self) -> Result<Vec<(&'a str, String)>, String> {
-        let pairs = self.query.split('&').filter(|pair| !pair.is_empty());
-        let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        pairs
-            .map(|(key, value)| Ok((key, decoded(value)?)))
-            .collect()
+    /// A value is not encoded, or `other` does not take it.
+    pub(crate) fn parameters(
+        &self,
+        mut other: impl FnMut(&str, String) -> Result<(), String>,
+    ) -> Result<Vec<String>, String> {
+        let mut hosts = Vec::new();
+        for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match (key, decoded(value)?) {
+                ("node", host) => hosts.push(host),
+                (key, value) => other(key, value)?,
+            }
+        }
+        Ok(hosts)
     }
 
     /// The hosts, and those of the parameter `node`, with these settings. At least one.

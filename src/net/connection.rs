@@ -28,10 +28,10 @@ const BUFFER: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose<'a> {
     Locks,
-    /// With the restart guard: a witness with this key, of this age, needs no second look. `needed`: without the guard there
-    /// are no locks.
+    /// With the restart guard: a witness with this key, of this age, needs no second look. `None`: the server has no place for
+    /// one. `needed`: without the guard there are no locks.
     GuardedLocks {
-        witness: &'a [u8],
+        witness: Option<&'a [u8]>,
         seasoned: Duration,
         needed: bool,
     },
@@ -39,6 +39,22 @@ pub(crate) enum Purpose<'a> {
     Messages,
     /// For other questions, also to a replica.
     Questions,
+}
+
+impl Purpose<'_> {
+    /// The same at a server that has no place for a witness.
+    pub(crate) fn without_witness(self) -> Self {
+        match self {
+            Purpose::GuardedLocks {
+                seasoned, needed, ..
+            } => Purpose::GuardedLocks {
+                witness: None,
+                seasoned,
+                needed,
+            },
+            other => other,
+        }
+    }
 }
 
 pub(crate) enum Connection {
@@ -194,9 +210,31 @@ impl Connection {
         else {
             return Ok(handshake);
         };
-        let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
-        let found = judged.and_then(|judged| self.find_witness((witness, judged), reader, time));
+        let found = match witness {
+            Some(key) => {
+                let judged = Look::of(look, &handshake.secret).map(|look| look.judge(seasoned));
+                judged.and_then(|judged| self.find_witness((key, judged), reader, time))
+            }
+            None => self.find_calm(look, reader, time),
+        };
         with_witness(handshake, found, needed)
+    }
+
+    /// The same of a server that has no place for a witness.
+    fn find_calm(
+        &mut self,
+        look: Vec<Reply>,
+        reader: ReplyReader,
+        time: (Instant, Duration),
+    ) -> Result<(Witness, Duration), Cause> {
+        let mut bytes = Vec::new();
+        for command in &LOSSES {
+            resp::pack(&mut bytes, &[command], None);
+        }
+        let secret = reader.secret().clone();
+        let losses = self.ask_more(&bytes, LOSSES.len(), reader, time)?;
+        let (witness, uptime) = Look::calm(look, &losses, &secret)?;
+        Ok((witness, uptime.ok_or(Cause::NoInfo)?))
     }
 
     /// What a new connection's server shows of the locks that it has granted, and how long it has been up.
@@ -217,8 +255,8 @@ impl Connection {
     fn look_again(
         &mut self,
         (key, first): (&[u8], &Look),
-        mut reader: ReplyReader,
-        (until, timeout): (Instant, Duration),
+        reader: ReplyReader,
+        time: (Instant, Duration),
     ) -> Result<(Witness, Option<Duration>), Cause> {
         let random = getrandom::u64().map_err(|error| Cause::Connect(error.to_string()))?;
         let (mut bytes, set) = (Vec::new(), first.set_witness(key, random));
@@ -230,8 +268,21 @@ impl Connection {
         for command in look.iter().chain(&LOSSES) {
             resp::pack(&mut bytes, &[command], None);
         }
-        self.send(&bytes, until, clock::instant())?;
         let count = usize::from(set.is_some()) + look.len() + LOSSES.len();
+        let secret = reader.secret().clone();
+        let replies = self.ask_more(&bytes, count, reader, time)?;
+        first.again(replies, &secret)
+    }
+
+    /// The replies to this number of commands.
+    fn ask_more(
+        &mut self,
+        commands: &[u8],
+        count: usize,
+        mut reader: ReplyReader,
+        (until, timeout): (Instant, Duration),
+    ) -> Result<Vec<Reply>, Cause> {
+        self.send(commands, until, clock::instant())?;
         let (mut buffer, mut replies) = (Vec::new(), Vec::new());
         while replies.len() < count {
             if let Some(reply) = reader.next()? {
@@ -243,7 +294,7 @@ impl Connection {
                 bytes => reader.push(bytes),
             }
         }
-        first.again(replies, reader.secret())
+        Ok(replies)
     }
 }
 
@@ -352,8 +403,10 @@ impl SetUp {
 /// The commands that show what a server is.
 fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
     let (key, parts) = match purpose {
-        Purpose::GuardedLocks { witness, .. } => (witness, usize::MAX),
-        Purpose::Locks => (&b""[..], 2),
+        Purpose::GuardedLocks {
+            witness: Some(key), ..
+        } => (key, usize::MAX),
+        Purpose::GuardedLocks { witness: None, .. } | Purpose::Locks => (&b""[..], 2),
         Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
     let look = witness::look(key).into_iter().take(parts);

@@ -31,11 +31,13 @@ const CONFIRM: Duration = Duration::from_millis(700);
 /// How many keys are tried for the witness.
 const MAX_WITNESSES: usize = 3;
 
-/// A node: a server, the master of a set, or a Redis Cluster or one of its shards.
+/// A node: a server, the master of a set, or a Redis Cluster, one of its shards or one of its servers.
 #[derive(Clone)]
 pub(crate) enum Place {
     Server(Box<Peer>),
     Master(Arc<Directory>),
+    /// The master of a slot that is on its way names it with each operation, and it may have no slot itself.
+    Target(Arc<Target>),
     /// As a whole it has no master.
     Cluster(Arc<Cluster>),
 }
@@ -49,6 +51,13 @@ pub(crate) struct Directory {
     shown: Mutex<Arc<str>>,
     /// That nothing confirms the address was logged.
     warned: AtomicBool,
+}
+
+/// A server of a Redis Cluster that slots go to.
+pub(crate) struct Target {
+    cluster: Arc<Cluster>,
+    endpoint: Endpoint,
+    shown: Arc<str>,
 }
 
 enum Source {
@@ -112,6 +121,7 @@ impl Place {
         match self {
             Place::Server(peer) => NodeAddress::server((***peer).clone()),
             Place::Master(directory) => directory.given.clone(),
+            Place::Target(target) => target.cluster.given.clone(),
             Place::Cluster(cluster) => cluster.given.clone(),
         }
     }
@@ -124,7 +134,7 @@ impl Place {
     pub(crate) fn is_in_cluster(&self) -> bool {
         match self {
             Place::Master(directory) => matches!(directory.source, Source::Cluster(..)),
-            Place::Cluster(_) => true,
+            Place::Target(_) | Place::Cluster(_) => true,
             Place::Server(_) => false,
         }
     }
@@ -138,6 +148,7 @@ impl Place {
                 Ok(shown) => shown.clone(),
                 Err(_) => directory.given.to_string().into(),
             },
+            Place::Target(target) => target.shown.clone(),
             Place::Cluster(cluster) => cluster.given.to_string().into(),
         }
     }
@@ -151,6 +162,7 @@ impl Place {
         match self {
             Place::Server(peer) => Connection::open(peer, timeout, purpose),
             Place::Master(directory) => directory.open(timeout, purpose),
+            Place::Target(target) => target.open(timeout, purpose),
             Place::Cluster(cluster) => cluster.directory(0).open(timeout, purpose),
         }
     }
@@ -165,7 +177,7 @@ impl Place {
                 Source::Sentinels(sentinels) => Some(sentinels.describe(timeout)),
                 Source::Cluster(..) => None,
             },
-            Place::Server(_) | Place::Cluster(_) => None,
+            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => None,
         }
     }
 
@@ -173,7 +185,7 @@ impl Place {
     pub(crate) fn confirm(&self, found: &Found) -> Option<Result<(), Cause>> {
         match self {
             Place::Master(directory) => directory.confirm(&found.address),
-            Place::Server(_) | Place::Cluster(_) => Some(Ok(())),
+            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Some(Ok(())),
         }
     }
 
@@ -184,24 +196,54 @@ impl Place {
                 Source::Cluster(cluster, _) => cluster.has_at(slot, &self.shown()),
                 Source::Sentinels(_) => true,
             },
+            Place::Target(_) => false,
             Place::Server(_) | Place::Cluster(_) => true,
         }
     }
 
-    /// The server that has a key, as the master has said that does not.
-    pub(crate) fn asked_for(&self, slot: u16, error: &str) -> Option<Place> {
-        let Place::Master(directory) = self else {
-            return None;
-        };
-        let Source::Cluster(cluster, _) = &directory.source else {
-            return None;
-        };
+    /// The Cluster whose shard or server it is.
+    fn of_cluster(&self) -> Option<&Arc<Cluster>> {
+        match self {
+            Place::Master(directory) => match &directory.source {
+                Source::Cluster(cluster, _) => Some(cluster),
+                Source::Sentinels(_) => None,
+            },
+            Place::Target(target) => Some(&target.cluster),
+            Place::Server(_) | Place::Cluster(_) => None,
+        }
+    }
+
+    /// What the server has said that does not have a key in this slot.
+    fn said(&self, slot: u16, error: &str) -> Option<Elsewhere> {
         let shown = self.shown();
         let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
-        match Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))? {
+        Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))
+    }
+
+    /// The server that has a key, as the one has said that does not.
+    pub(crate) fn asked_for(&self, slot: u16, error: &str) -> Option<Place> {
+        let cluster = self.of_cluster()?;
+        match self.said(slot, error)? {
             Elsewhere::Moved(to) | Elsewhere::Asks(to) => cluster.server(&to),
             Elsewhere::Torn => None,
         }
+    }
+
+    /// A server of this Cluster that slots go to.
+    pub(crate) fn target(&self, endpoint: &Endpoint) -> Option<Place> {
+        let cluster = self.cluster()?;
+        let target = || Target {
+            cluster: cluster.clone(),
+            endpoint: endpoint.clone(),
+            shown: text::address(&cluster.addr(endpoint)).into(),
+        };
+        let named = url::is_host(&endpoint.0);
+        named.then(|| Place::Target(Arc::new(target())))
+    }
+
+    /// Whether it is that one.
+    pub(crate) fn is_target(&self, endpoint: &Endpoint) -> bool {
+        matches!(self, Place::Target(target) if target.endpoint == *endpoint)
     }
 
     /// Whether this leads to the server that has the slot.
@@ -213,26 +255,23 @@ impl Place {
                 }
                 Source::Sentinels(_) => true,
             },
+            Place::Target(_) => false,
             Place::Server(_) | Place::Cluster(_) => true,
         }
     }
 
-    /// What the master has said that does not have a key in this slot. From then on it is known where the slot is.
+    /// What the server has said that does not have a key in this slot. From then on it is known where the slot is.
     pub(crate) fn elsewhere(&self, slot: u16, error: &str) -> Option<Elsewhere> {
-        let Place::Master(directory) = self else {
-            return None;
-        };
-        let Source::Cluster(cluster, own) = &directory.source else {
-            return None;
-        };
-        let shown = lock(&directory.shown).clone();
-        let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
-        let elsewhere = Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))?;
+        let cluster = self.of_cluster()?;
+        let elsewhere = self.said(slot, error)?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, to.clone());
             // It stays with the other slots.
-            if own.load(Ordering::Relaxed) == slot {
-                cluster.stay(own, &shown, cluster.map().as_deref());
+            if let Place::Master(directory) = self
+                && let Source::Cluster(_, own) = &directory.source
+                && own.load(Ordering::Relaxed) == slot
+            {
+                cluster.stay(own, &self.shown(), cluster.map().as_deref());
             }
         }
         Some(elsewhere)
@@ -256,6 +295,20 @@ impl Cluster {
             shown: Mutex::new(self.given.to_string().into()),
             warned: AtomicBool::new(false),
         }
+    }
+}
+
+impl Target {
+    /// The guard's witness would be in one of its slots, and it may have none: it votes if it has lost nothing since it was
+    /// started.
+    fn open(
+        &self,
+        timeout: Duration,
+        purpose: Purpose<'_>,
+    ) -> Result<(Connection, Handshake), Cause> {
+        let peer = self.cluster.peer(self.cluster.addr(&self.endpoint));
+        let (connection, handshake) = Connection::open(&peer, timeout, purpose.without_witness())?;
+        Ok((connection, routed(handshake, None)))
     }
 }
 
@@ -324,7 +377,7 @@ impl Directory {
             return Connection::open(peer, timeout, purpose);
         };
         let Purpose::GuardedLocks {
-            witness: plain,
+            witness: Some(plain),
             seasoned,
             needed,
         } = purpose
@@ -340,7 +393,7 @@ impl Directory {
         let slot = slot.load(Ordering::Relaxed);
         for witness in map.witnesses(slot, plain).take(MAX_WITNESSES) {
             let purpose = Purpose::GuardedLocks {
-                witness: &witness,
+                witness: Some(&witness),
                 seasoned,
                 needed,
             };

@@ -96,11 +96,15 @@ impl Nodes {
         Nodes::at(places, trust.clone(), options, observer, None)
     }
 
-    /// What leads to the servers that have this slot.
-    pub(crate) fn of_slot(&self, slot: u16, options: &Options, route: Weak<dyn Route>) -> Nodes {
-        let places = self.places.iter().map(|place| place.of_slot(slot));
+    /// What leads to some of their servers.
+    pub(crate) fn to(
+        &self,
+        places: Vec<Place>,
+        options: &Options,
+        route: Weak<dyn Route>,
+    ) -> Nodes {
         let (trust, observer) = (self.trust.clone(), self.observer.clone());
-        Nodes::at(places.collect(), trust, options, observer, Some(route))
+        Nodes::at(places, trust, options, observer, Some(route))
     }
 
     fn at(
@@ -501,7 +505,7 @@ impl Nodes {
         let witness = self.prefix.key(WITNESS);
         let purpose = match self.guards.each.get(node) {
             Some(Some(guard)) => Purpose::GuardedLocks {
-                witness: &witness,
+                witness: Some(&witness),
                 seasoned: guard.seasoned(),
                 needed: self.guards.is_needed,
             },

@@ -8,8 +8,9 @@ use crate::clock::{self, Point};
 use crate::error::{Cause, Error};
 use crate::lockable::Lockable;
 use crate::net::directory::Place;
+use crate::ops::coverage;
 use crate::ops::findings::{
-    self, Facts, Finding, Needs, Probe, Rules, Said, Severity, judge, median,
+    self, Coverage, Facts, Finding, Needs, Probe, Rules, Said, Severity, judge, median,
 };
 use crate::ops::query::Query;
 use crate::ops::set::remarks;
@@ -72,7 +73,7 @@ impl Redlock {
     /// | `sentinel` | | one does not answer, or names another master; the quorum is more than there are | one is given |
     /// | `isolation` | | Sentinel without `min-replicas-to-write`, or `min-replicas-max-lag` is too long | |
     /// | `guard` | | the guard that is on by default for sets and Redis Clusters cannot work | |
-    /// | `cluster` | slots of a Redis Cluster have no server | | |
+    /// | `cluster` | slots of a Redis Cluster have no server | the same, but the others are served | `cluster-require-full-coverage` is `yes`; a failover takes longer than a kept lock lasts (`cluster-node-timeout`) |
     /// | `uptime` | the restart guard keeps it from voting, and too few are left | it does, and for how long; or [locks may be forgotten](Report::with_max_ttl) | less than an hour |
     /// | `clients` | | more than 80 % of `maxclients`, or some were turned away | |
     /// | `plain-text` | | a password goes unencrypted to a public address | |
@@ -118,7 +119,7 @@ impl Redlock {
                 .shards
                 .push(self.facts(&places, key.sent_to(NodeSet::ALL), ttl));
         }
-        self.unserved(&mut report);
+        self.clusters(&mut report);
         report.judge(None);
         Ok(report)
     }
@@ -167,7 +168,7 @@ impl Redlock {
         let witness = tagged.flatten().unwrap_or_else(|| WITNESS.to_vec());
         let answers = self.query(places, QUESTIONS, move |query| {
             let witness = guarded.then_some(&witness[..]);
-            ask(query, witness, (&key, &prefix), ttl)
+            ask(query, (witness, in_cluster), (&key, &prefix), ttl)
         });
         let nodes = places.iter().zip(answers).map(|(place, said)| {
             let mut facts = facts(place, said);
@@ -187,17 +188,19 @@ impl Redlock {
         nodes.collect()
     }
 
-    /// Slots of a Redis Cluster that no server has.
-    fn unserved(&self, report: &mut Report) {
-        let Some(shard) = report.shards.first_mut() else {
-            return;
-        };
-        for (place, facts) in self.places().iter().zip(shard) {
-            let map = place.cluster().and_then(|cluster| cluster.map());
-            let missing = map.map_or(0, |map| map.missing());
-            if missing > 0 {
-                let text = slots::unserved(missing);
-                facts.0.remarks.push((Severity::Fault, "cluster", text));
+    /// What is to be remarked of each Redis Cluster as a whole.
+    fn clusters(&self, report: &mut Report) {
+        for (node, place) in self.places().iter().enumerate() {
+            let Some(cluster) = place.cluster() else {
+                continue;
+            };
+            let missing = cluster.map().map_or(0, |map| map.missing());
+            let masters = report.shards.iter().filter_map(|nodes| nodes.get(node));
+            let said = masters.filter_map(NodeFacts::said);
+            let found = coverage::remarks(missing, said, self.options().max_ttl());
+            let first = report.shards.first_mut();
+            if let Some(facts) = first.and_then(|nodes| nodes.get_mut(node)) {
+                facts.0.remarks.extend(found);
             }
         }
     }
@@ -260,7 +263,7 @@ fn facts(node: &Place, said: Result<Said, Cause>) -> Facts {
 /// Asks a node for everything that the rules need.
 fn ask(
     query: &mut Query,
-    witness: Option<&[u8]>,
+    (witness, in_cluster): (Option<&[u8]>, bool),
     (key, prefix): (&Key, &Prefix),
     ttl: Ttl,
 ) -> Result<Said, Cause> {
@@ -271,6 +274,10 @@ fn ask(
         resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", name]], None);
     }
     let [info, config, replicas, lag] = query.ask(&bytes)?;
+    let coverage = match in_cluster {
+        true => coverage_of(query)?,
+        false => Coverage::default(),
+    };
     // Nothing else needs the witness.
     let witness = match witness {
         Some(witness) => try_witness(query, &prefix.key(witness))?,
@@ -300,6 +307,7 @@ fn ask(
             replicas: number(replicas),
             lag: number(lag).map(Duration::from_secs),
         },
+        coverage,
         witness,
         beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
         probe,
@@ -310,13 +318,32 @@ fn ask(
 
 /// What CONFIG GET says.
 fn number(setting: Reply) -> Option<u64> {
+    value(setting)?.parse().ok()
+}
+
+fn value(setting: Reply) -> Option<String> {
     match setting {
         Reply::Array(items) => match items.into_iter().next_back()? {
-            Reply::Bulk(value) => str::from_utf8(&value).ok()?.parse().ok(),
+            Reply::Bulk(value) => String::from_utf8(value).ok(),
             _ => None,
         },
         _ => None,
     }
+}
+
+fn coverage_of(query: &mut Query) -> Result<Coverage, Cause> {
+    let mut bytes = Vec::new();
+    for name in [
+        &b"cluster-require-full-coverage"[..],
+        b"cluster-node-timeout",
+    ] {
+        resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", name]], None);
+    }
+    let [is_full, node_timeout] = query.ask(&bytes)?;
+    Ok(Coverage {
+        is_full: value(is_full).map(|value| value != "no"),
+        node_timeout: number(node_timeout).map(Duration::from_millis),
+    })
 }
 
 /// Why the restart guard could not use its key.

@@ -102,6 +102,15 @@ pub(crate) struct Facts {
 /// A finding's severity, code and text.
 pub(crate) type Remark = (Severity, &'static str, String);
 
+/// What a server of a Redis Cluster is set to do where others fail. `None`: it does not say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Coverage {
+    /// Without all slots it takes no locks.
+    pub(crate) is_full: Option<bool>,
+    /// For so long a server is silent before it has failed.
+    pub(crate) node_timeout: Option<Duration>,
+}
+
 /// What a master needs to take writes, as far as it says so.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Needs {
@@ -119,6 +128,8 @@ pub(crate) struct Said {
     pub(crate) appendfsync: Result<String, Cause>,
     /// What it needs of its replicas.
     pub(crate) needs: Needs,
+    /// In a Redis Cluster.
+    pub(crate) coverage: Coverage,
     pub(crate) probe: Probe,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
@@ -794,6 +805,7 @@ mod tests {
                 info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
                 needs: Needs::default(),
+                coverage: Coverage::default(),
                 probe: Probe::Passed,
                 beside: None,
                 witness: None,

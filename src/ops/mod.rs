@@ -11,12 +11,13 @@
 //! - `scan`: the keys of a node
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
-//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels)
+//! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels; `coverage`: in a Redis Cluster)
 //! - `literal`, `seen`: what was found, in the words and the JSON of the command and of C
 
 pub(crate) mod abandoned;
 pub(crate) mod break_lock;
 pub(crate) mod check;
+pub(crate) mod coverage;
 pub(crate) mod findings;
 pub(crate) mod holder;
 pub(crate) mod inspect;

@@ -12,6 +12,9 @@ use crate::error::Cause;
 const ASK: Duration = Duration::from_secs(1);
 /// No longer than this its last word holds.
 const HOLDS: Duration = Duration::from_secs(2);
+/// And no longer than this that of a master of a Redis Cluster that has named another server: both words together hold no longer
+/// than the margin of the restart guard, with two seconds in which the others learn of a failover.
+pub(crate) const NAMED: Duration = Duration::from_secs(1);
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -485,10 +485,10 @@ impl<W> Core<W> {
             let Op {
                 action,
                 key,
-                asking,
+                named_at,
                 ..
             } = &operation.op;
-            if *asking {
+            if named_at.is_some() {
                 node.wire_mut().ask(out);
             }
             let loads = action.loads(key);

@@ -16,7 +16,7 @@ const RESOLUTION: Duration = Duration::from_secs(1);
 /// For the longest ttl where none is given, and a server may take a master's place at any time.
 pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// For how long the master before this one may go on granting locks.
-const MARGIN: Duration = Duration::from_secs(5);
+pub(crate) const MARGIN: Duration = Duration::from_secs(5);
 
 /// How long a server that was started gives no votes.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,15 @@ pub(crate) struct Votes {
     pub(crate) held: Instant,
     /// On everything.
     pub(crate) all: Instant,
+}
+
+impl Votes {
+    pub(crate) fn sooner(self, other: &Votes) -> Votes {
+        Votes {
+            held: self.held.min(other.held),
+            all: self.all.min(other.all),
+        }
+    }
 }
 
 /// What a server reports, and when that was received.

@@ -26,6 +26,7 @@ use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::wire::{Handshake, Output, Pending, Wire};
+use crate::protocol::witness::Identity;
 
 /// The pause between two tries to connect grows from the first to the last: a node that is well again
 /// votes within one second.
@@ -196,6 +197,8 @@ struct Server {
     guard: Option<Guard>,
     /// What was last known of it, or of the one before it.
     previous: Option<PreviousServer>,
+    /// With the restart guard: what it was then.
+    identity: Option<Identity>,
     /// Another one is there now than when the node was last connected.
     replaced: bool,
     /// That it is quarantined has been reported.
@@ -223,12 +226,31 @@ impl Server {
             };
             let guard = self.guard.filter(|_| !mutant(Mutant::VoteAfterRestart));
             let votes = guard.map(|guard| guard.votes(previous, &start));
+            let votes = votes.map(|votes| {
+                self.known(handshake)
+                    .map_or(votes, |known| votes.sooner(known))
+            });
             self.previous = Some(PreviousServer {
                 run_id: handshake.run_id.clone(),
                 heard: at,
                 votes: votes.unwrap_or(Votes { held: at, all: at }),
             });
+            self.identity = witness.map(|witness| witness.identity.clone());
         }
+    }
+
+    /// From when on it votes as was known before its witness's slot has moved to another server, so that it has a younger one.
+    ///
+    /// That still holds: it has the identity that it had then, so it was neither restarted nor promoted since; and when the new
+    /// witness was there, it had not been flushed and had evicted nothing since it was started. So it has all locks that it has
+    /// granted since its identity began; and those that it may have forgotten before are over when they were said to be.
+    fn known(&self, handshake: &Handshake) -> Option<&Votes> {
+        let witness = handshake.witness.as_ref().filter(|_| handshake.routed)?;
+        let same = self.identity.as_ref() == Some(&witness.identity) && witness.lossless;
+        self.previous
+            .as_ref()
+            .filter(|_| same)
+            .map(|one| &one.votes)
     }
 
     fn heard(&mut self, now: Instant) {
@@ -803,6 +825,41 @@ impl Node {
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::protocol::witness::{Evidence, Witness};
+
+    /// In a Redis Cluster a witness moves with its slot.
+    #[test]
+    fn a_promoted_server_that_has_lost_nothing_votes_on_when_its_witness_has_moved() {
+        let now = clock::instant();
+        let connected = |history: &str, age: u64, lossless: bool, routed: bool| Handshake {
+            uptime: Some((Duration::from_secs(1000), now)),
+            witness: Some(Witness {
+                evidence: Evidence::Value(Vec::new()),
+                identity: Identity::new(Some("r"), Some(history)).unwrap(),
+                age: Duration::from_secs(age),
+                calm: false,
+                lossless,
+            }),
+            routed,
+            ..Handshake::default()
+        };
+        for (history, lossless, routed, expected) in [
+            ("h", true, true, [0, 15]),
+            ("h", false, true, [5, 35]),
+            ("g", true, true, [5, 35]),
+            ("h", true, false, [5, 35]),
+        ] {
+            let guard = Some(Guard::new(Duration::from_secs(30), 1));
+            let mut server = Node::new("x".into(), guard).server;
+            // It may have forgotten locks until 15 seconds from now.
+            server.connected(&connected("h", 20, false, routed));
+            server.connected(&connected(history, 0, lossless, routed));
+            let left = server
+                .left(now)
+                .map(|left| left.unwrap_or_default().as_secs());
+            assert_eq!(left, expected, "{history}, {lossless}, {routed}");
+        }
+    }
 
     /// 0.1 s, 0.2 s, 0.4 s, and then always the last.
     #[test]

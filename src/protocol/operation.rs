@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeError, NodeErrors};
 use crate::prefix::Prefix;
+use crate::protocol::address::NAMED;
 use crate::protocol::guard::retry_after;
 use crate::protocol::kind::{Kind, Numbers, without_strays};
 use crate::protocol::means::Means;
@@ -30,8 +31,9 @@ pub(crate) struct Op {
     pub(crate) only_write: bool,
     /// The nodes that it is for.
     pub(crate) nodes: NodeSet,
-    /// The server does not have the slot yet, and carries it out all the same.
-    pub(crate) asking: bool,
+    /// The server does not have the slot yet, and carries it out all the same: the one that has the slot named it, when it was
+    /// asked at this time.
+    pub(crate) named_at: Option<Instant>,
 }
 
 impl Op {
@@ -43,7 +45,7 @@ impl Op {
             until: None,
             only_write: false,
             nodes: NodeSet::ALL,
-            asking: false,
+            named_at: None,
         }
     }
 
@@ -90,8 +92,9 @@ impl Op {
         matches!(self.action, Action::AcquireOrEnqueue(..))
     }
 
-    pub(crate) fn asking(self, asking: bool) -> Op {
-        Op { asking, ..self }
+    /// For a server that was named then.
+    pub(crate) fn named(self, named_at: Option<Instant>) -> Op {
+        Op { named_at, ..self }
     }
 }
 
@@ -427,7 +430,14 @@ impl<W> Operation<W> {
     /// Whether it is too late to send it. (A release is written all the same.)
     fn is_late(&self, now: Instant) -> bool {
         let until = self.own_end().into_iter().chain(self.op.until).min();
-        !self.is_release() && until.is_some_and(|until| until <= now)
+        let late = until.is_some_and(|until| until <= now);
+        !self.is_release() && late || self.needs_master() && !self.is_named(now)
+    }
+
+    /// Whether the server that has the slot has named the one that is asked lately, if it has to (rule R43).
+    fn is_named(&self, now: Instant) -> bool {
+        let holds = |at: Instant| now <= at + NAMED;
+        self.op.named_at.is_none_or(holds)
     }
 
     fn is_expired(&self) -> bool {

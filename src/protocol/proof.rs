@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::Reply;
-use crate::protocol::witness::{self, Witness, changed};
+use crate::protocol::witness::{self, Evidence, Witness, changed};
 
 /// No server becomes a replica, takes over another one's data and becomes a master again in this time.
 const FRESH: Duration = Duration::from_millis(10);
@@ -71,6 +71,12 @@ impl<P> Proofs<P> {
             needed: Proof::None,
             held: VecDeque::new(),
         }
+    }
+
+    /// Whether the server has no place for a witness.
+    pub(crate) fn lack_witness(&self) -> bool {
+        let witness = self.witness.as_ref();
+        witness.is_some_and(|witness| witness.evidence == Evidence::NoLosses)
     }
 
     // ---- sending
@@ -143,11 +149,7 @@ impl<P> Proofs<P> {
         let same = match proof {
             Proof::None => true,
             Proof::Look => witness.identity.is_still(value),
-            Proof::Witness if mutant(Mutant::AnyWitness) => {
-                let named = witness.value.len().saturating_sub(16);
-                value.get(..named) == witness.value.get(..named)
-            }
-            Proof::Witness => *value == witness.value,
+            Proof::Witness => witness.evidence.is_shown_by(value),
         };
         if !same {
             return Err(changed());
@@ -197,10 +199,11 @@ mod tests {
     /// Of a node that is near.
     fn proofs() -> Proofs<u8> {
         let mut proofs = Proofs::new(Some(Witness {
-            value: b"r h 1".to_vec(),
+            evidence: Evidence::Value(b"r h 1".to_vec()),
             identity: Identity::new(Some("r"), Some("h")).unwrap(),
             age: MS,
             calm: true,
+            lossless: true,
         }));
         proofs.far = false;
         proofs

@@ -271,6 +271,7 @@ impl Wire {
             let [_, replication, get, _] = witness::look(&key);
             let command = match shows {
                 Proof::Look => replication,
+                _ if self.proofs.lack_witness() => witness::ALL,
                 _ => get,
             };
             resp::pack(out.bytes, &[&command], None);

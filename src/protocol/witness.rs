@@ -39,6 +39,9 @@ pub(crate) fn look(key: &[u8]) -> [[&[u8]; 2]; PARTS] {
 /// What the second one asks besides.
 pub(crate) const LOSSES: [[&[u8]; 2]; 2] = [[b"INFO", b"commandstats"], [b"INFO", b"stats"]];
 
+/// The same in one reply, with more.
+pub(crate) const ALL: [&[u8]; 2] = [b"INFO", b"all"];
+
 /// A server's data, as they grow from one command to the next. It changes when the server is restarted or promoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(String);
@@ -123,9 +126,10 @@ impl Look {
         match self.own_witness() {
             Some((value, age)) if *age >= seasoned => {
                 let witness = Witness {
-                    value: value.clone(),
+                    evidence: Evidence::Value(value.clone()),
                     age: *age,
                     calm: false,
+                    lossless: false,
                     identity: self.identity,
                 };
                 Judged::Fits(witness, self.uptime)
@@ -173,17 +177,43 @@ impl Look {
         Ok((witness, uptime))
     }
 
+    /// What one look without a witness shows, by the replies to its first half and to [`LOSSES`]: a server that has no slot of
+    /// a Redis Cluster has no place for a witness. It votes if it has lost nothing since it was started, and what it grants
+    /// counts where that is shown behind it.
+    pub(crate) fn calm(
+        mut look: Vec<Reply>,
+        losses: &[Reply],
+        secret: &Secret,
+    ) -> Result<(Witness, Option<Duration>), Cause> {
+        look.extend([Reply::Nil, Reply::Nil]);
+        let look = Look::of(look, secret)?;
+        if look.promoted || lost_keys(losses, secret) {
+            return Err(Cause::Connect(
+                "it was promoted or flushed, or evicted keys, and has no slot for the restart guard's witness yet".into(),
+            ));
+        }
+        let witness = Witness {
+            evidence: Evidence::NoLosses,
+            age: Duration::ZERO,
+            calm: true,
+            lossless: true,
+            identity: look.identity,
+        };
+        Ok((witness, look.uptime))
+    }
+
     /// What both looks show together. `flushed`: as was found when the witness was there: what is lost from then on takes
     /// it along.
     pub(crate) fn and(&self, second: Look, flushed: bool) -> Result<Witness, Cause> {
         let same = second.identity == self.identity;
         let found = second.own_witness().filter(|_| same);
         let (value, age) = found.ok_or_else(changed)?.clone();
+        let lossless = !flushed || mutant(Mutant::IgnoreFlush);
         Ok(Witness {
-            value,
+            evidence: Evidence::Value(value),
             age,
-            calm: !(second.promoted || flushed && !mutant(Mutant::IgnoreFlush))
-                || mutant(Mutant::AlwaysCalm),
+            calm: !second.promoted && lossless || mutant(Mutant::AlwaysCalm),
+            lossless,
             identity: second.identity,
         })
     }
@@ -226,14 +256,18 @@ fn lost_keys(replies: &[Reply], secret: &Secret) -> bool {
     let [Reply::Bulk(commands), Reply::Bulk(stats)] = replies else {
         return true;
     };
-    let commands = ServerInfo::new(commands, secret);
+    let [commands, stats] = [commands, stats].map(|text| ServerInfo::new(text, secret));
+    has_lost(&commands, &stats)
+}
+
+fn has_lost(commands: &ServerInfo, stats: &ServerInfo) -> bool {
     // A server that says nothing of any command may not say it of these either.
     let counts = commands.get("cmdstat_info").is_some();
     let was_called = |name: &&str| {
         let calls = commands.get(&format!("cmdstat_{name}"));
         calls.is_some_and(|calls| !calls.starts_with("calls=0,"))
     };
-    let evicted = ServerInfo::new(stats, secret).number("evicted_keys");
+    let evicted = stats.number("evicted_keys");
     !counts || FLUSHES.iter().any(was_called) || evicted != Some(0)
 }
 
@@ -244,15 +278,43 @@ pub(crate) enum Judged {
     LookAgain(Look),
 }
 
-/// A witness that names the identity of its server.
+/// What shows that a server has lost nothing since its witness was set, or since it was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// The witness has this value.
+    Value(Vec<u8>),
+    /// There is no witness, and nothing was lost since the server was started.
+    NoLosses,
+}
+
+impl Evidence {
+    /// Whether this reply shows it: the witness, or the reply to [`ALL`].
+    pub(crate) fn is_shown_by(&self, reply: &[u8]) -> bool {
+        match self {
+            Evidence::Value(value) if mutant(Mutant::AnyWitness) => {
+                let named = value.len().saturating_sub(16);
+                reply.get(..named) == value.get(..named)
+            }
+            Evidence::Value(value) => *reply == **value,
+            Evidence::NoLosses => {
+                let info = ServerInfo::new(reply, &Secret::default());
+                !has_lost(&info, &info)
+            }
+        }
+    }
+}
+
+/// A witness that names the identity of its server, or what stands for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Witness {
-    pub(crate) value: Vec<u8>,
+    pub(crate) evidence: Evidence,
     pub(crate) identity: Identity,
     /// How old it was when the server said so, by the clock by which locks end there.
     pub(crate) age: Duration,
     /// The server was never promoted nor flushed: it has lost nothing since it was started.
     pub(crate) calm: bool,
+    /// It was not flushed, as far as that was looked at: it has lost nothing since it became this identity.
+    pub(crate) lossless: bool,
 }
 
 #[cfg(test)]
@@ -321,7 +383,8 @@ mod tests {
         let first = || look("h", ZEROS, Reply::Nil, Reply::Int(-2)).unwrap();
         let second = |history, value| look(history, ZEROS, bulk(value), left(S)).unwrap();
         let witness = first().and(second("h", "r h 1"), false).unwrap();
-        assert_eq!((&witness.value[..], witness.age), (&b"r h 1"[..], S));
+        let value = Evidence::Value(b"r h 1".to_vec());
+        assert_eq!((&witness.evidence, witness.age), (&value, S));
         assert!(witness.calm);
         assert!(!first().and(second("h", "r h 1"), true).unwrap().calm);
         let promoted = look("h", "00a", bulk("r h 1"), left(S)).unwrap();
@@ -399,5 +462,37 @@ mod tests {
             &[bulk("# Commandstats"), none()],
             &Secret::default()
         ));
+    }
+
+    #[test]
+    fn without_a_witness_a_server_votes_that_has_lost_nothing() {
+        let calm = |before: &str, role: &str, commands: &str| {
+            let replication =
+                format!("role:{role}\r\nmaster_replid:h\r\nmaster_replid2:{before}\r\n");
+            let look = [
+                bulk("run_id:r\r\nuptime_in_seconds:7\r\n"),
+                bulk(&replication),
+            ];
+            let losses = [bulk(commands), bulk("evicted_keys:0")];
+            Look::calm(look.into(), &losses, &Secret::default())
+        };
+        let seen = "cmdstat_info:calls=1,usec=1";
+        let (witness, uptime) = calm(ZEROS, "master", seen).unwrap();
+        assert!(witness.calm && witness.evidence == Evidence::NoLosses && uptime == Some(7 * S));
+        let flushed = format!("{seen}\ncmdstat_flushall:calls=1,usec=1");
+        for refused in [
+            calm("00a", "master", seen),
+            calm(ZEROS, "slave", seen),
+            calm(ZEROS, "master", &flushed),
+            calm(ZEROS, "master", ""),
+        ] {
+            assert!(refused.is_err());
+        }
+        let shows = |commands: &str, evicted: &str| {
+            let info = format!("evicted_keys:{evicted}\r\n{commands}\r\n");
+            witness.evidence.is_shown_by(info.as_bytes())
+        };
+        assert!(shows(seen, "0"));
+        assert!(!shows(&flushed, "0") && !shows(seen, "1") && !shows("", "0"));
     }
 }

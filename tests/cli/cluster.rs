@@ -6,7 +6,7 @@ use crate::support;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use support::clusters::Cluster;
+use support::clusters::{Cluster, Plan};
 use support::*;
 
 const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
@@ -87,6 +87,27 @@ fn doctor_examines_all_masters_of_a_cluster() {
     );
     let port = cluster.nodes[2].port().to_string();
     assert!(report.to_string().contains(&port), "{report}");
+}
+
+/// It grants no locks for a while, and a release grants none.
+#[test]
+fn a_lock_is_released_by_hand_at_a_master_that_was_just_promoted() {
+    let cluster = Cluster::with(Plan {
+        masters: 1,
+        replicas: true,
+        over_tls: over_tls(),
+        ..Plan::default()
+    });
+    let lock = take(&cluster.client(), "a");
+    cluster.is_replicated(0);
+    cluster.fail_over(1);
+    cluster.agree();
+    let release = ["release", "--force", "--yes", "a"];
+    let (code, out, err) = run(&mut command(&cluster.url(), &release));
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.ends_with("\na: released\n"), "{out}");
+    assert!(lock.release().is_err());
+    cluster.nothing_is_left();
 }
 
 #[test]

@@ -11,6 +11,9 @@
 //! restart, are promoted, made a replica, flushed, or begin another history without a loss. A demotion, a copy and a promotion
 //! take a tick at least, and a connection that had no sign of life for a tick is looked at. No two clients may hold the lock.
 //!
+//! In a Redis Cluster the witness's slot may move to another server, and the witness with it: then clients carry over what
+//! they knew.
+//!
 //! Not here: more nodes (one in quarantine is one that is away: D2 in `lease`), clocks that differ, late requests of a
 //! connection that was given up (R7, R8: D1 in `lease`).
 
@@ -29,6 +32,16 @@ enum Extend {
     Never,
     AfterMargin,
     AtOnce,
+}
+
+/// When a client carries over what it knew of a server whose witness is gone: in a Redis Cluster its slot may have moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carry {
+    Never,
+    /// If the server has the identity that it had, and was not flushed since it was started.
+    SameUnflushed,
+    Same,
+    Unflushed,
 }
 
 #[derive(Clone, Copy)]
@@ -81,6 +94,9 @@ struct Failover {
     backlog_ttl: u8,
     /// Servers report an uptime that is too large by this number of ticks.
     uptime_over: u8,
+    /// The witness's slot moves to a server that is not here, as often as this.
+    moves: u8,
+    carry: Carry,
 }
 
 const CRASH: Failover = Failover {
@@ -114,6 +130,8 @@ const CRASH: Failover = Failover {
     new_histories: 0,
     backlog_ttl: 9,
     uptime_over: 0,
+    moves: 0,
+    carry: Carry::Never,
 };
 const NO_GUARD: Failover = Failover {
     guard: false,
@@ -151,6 +169,21 @@ const VIEWED: Failover = Failover {
     limit: FOR_EVER,
     view: 1,
     ..OLD
+};
+
+/// A lock lasts for one tick only, since clients remember so much.
+const MOVED: Failover = Failover {
+    ttl: 1,
+    quarantine: 1,
+    moves: 1,
+    carry: Carry::SameUnflushed,
+    ..CRASH
+};
+const FLUSHED: Failover = Failover {
+    flushes: 1,
+    crashes: 0,
+    promotions: 0,
+    ..MOVED
 };
 
 #[rustfmt::skip] // A row on two lines.
@@ -222,6 +255,11 @@ pub(crate) fn rows() -> Vec<Row> {
             Failover { new_histories: 1, backlog_ttl: 3, ..CRASH }),
         row("F6.4", Holds(3_624_973), "before Q is over, but no witness always means quarantine",
             Failover { new_histories: 1, backlog_ttl: 1, lenient: false, ..CRASH }),
+        row("F7.1", Holds(4_847_358), "a crash and a promotion; the witness's slot moves, and what clients knew of a server is carried over", MOVED),
+        row("F7.2", Broken(14, 513_648), "the same, whatever server it is", Failover { carry: Carry::Unflushed, ..MOVED }),
+        row("F7.3", Holds(766_684), "as F7.1, with FLUSHALL in place of the crash", FLUSHED),
+        row("F7.4", Broken(14, 269_818), "the same, although it was flushed", Failover { carry: Carry::Same, ..FLUSHED }),
+        row("F7.5", Holds(432_095), "as F7.1, nothing is carried over", Failover { carry: Carry::Never, ..MOVED }),
     ]
 }
 
@@ -293,6 +331,9 @@ struct Client {
     /// Ticks since the last sign of life, and since the directory named this server.
     idle: u8,
     viewed: u8,
+    /// What it knew of the server of its last connection.
+    known: Identity,
+    known_age: u8,
 }
 
 const AWAY: Client = Client {
@@ -305,6 +346,8 @@ const AWAY: Client = Client {
     pending: 0,
     idle: 0,
     viewed: 0,
+    known: Identity { run: 0, history: 0 },
+    known_age: 0,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -317,6 +360,7 @@ struct State {
     promotions: u8,
     flushes: u8,
     new_histories: u8,
+    moves: u8,
 }
 
 impl State {
@@ -325,11 +369,8 @@ impl State {
             .servers
             .iter_mut()
             .flat_map(|server| [&mut server.identity.run, &mut server.data.identity.run]);
-        servers.chain(
-            self.clients
-                .iter_mut()
-                .map(|client| &mut client.identity.run),
-        )
+        let clients = self.clients.iter_mut();
+        servers.chain(clients.flat_map(|client| [&mut client.identity.run, &mut client.known.run]))
     }
 
     fn histories(&mut self) -> impl Iterator<Item = &mut u8> {
@@ -339,10 +380,9 @@ impl State {
                 &mut server.data.identity.history,
             ]
         });
+        let clients = self.clients.iter_mut();
         servers.chain(
-            self.clients
-                .iter_mut()
-                .map(|client| &mut client.identity.history),
+            clients.flat_map(|client| [&mut client.identity.history, &mut client.known.history]),
         )
     }
 
@@ -358,17 +398,33 @@ impl State {
         number(self.nonces());
     }
 
-    fn sever(&mut self, client: usize) {
+    /// `remembers`: what it knew outlives the connection.
+    fn sever(&mut self, client: usize, remembers: bool) {
+        let Client {
+            belief,
+            phase,
+            identity,
+            age,
+            known,
+            known_age,
+            ..
+        } = self.clients[client];
+        let (known, known_age) = match phase {
+            Phase::Ready | Phase::Acquiring if remembers => (identity, age),
+            _ => (known, known_age),
+        };
         self.clients[client] = Client {
-            belief: self.clients[client].belief,
+            belief,
+            known,
+            known_age,
             ..AWAY
         };
     }
 
-    fn sever_all(&mut self, server: usize) {
+    fn sever_all(&mut self, server: usize, remembers: bool) {
         for client in 0..CLIENTS {
             if usize::from(self.clients[client].server) == server {
-                self.sever(client);
+                self.sever(client, remembers);
             }
         }
     }
@@ -400,6 +456,10 @@ impl Failover {
     /// More ticks than that make no difference.
     fn most(&self) -> u8 {
         self.quarantine + self.margin + 1
+    }
+
+    fn remembers(&self) -> bool {
+        self.carry != Carry::Never
     }
 
     /// It cannot have lost anything since its process started.
@@ -445,6 +505,9 @@ impl Failover {
         }
         for client in &mut new.clients[..self.clients] {
             client.belief = client.belief.saturating_sub(1);
+            if client.known.run > 0 {
+                count_up(&mut client.known_age, most);
+            }
             if client.phase != Phase::Away {
                 count_up(&mut client.age, most);
                 count_up(&mut client.idle, 1);
@@ -467,7 +530,7 @@ impl Failover {
         }
         if connected {
             let mut new = *state;
-            new.sever(at);
+            new.sever(at, self.remembers());
             self.add(steps, new, || {
                 format!("{}'s connection closes", client_name(at))
             });
@@ -529,7 +592,7 @@ impl Failover {
         let of = usize::from(client.server);
         let mut new = *state;
         if self.is_replica(state, of) || self.is_closed(state, of) {
-            new.sever(at);
+            new.sever(at, self.remembers());
         } else {
             let nonce = fresh(new.nonces());
             new.servers[of].data = Data {
@@ -560,17 +623,32 @@ impl Failover {
         let client = &mut new.clients[at];
         let other = self.compares_again && server.identity.history != client.identity.history;
         if self.is_replica(state, of) || other {
-            new.sever(at);
+            new.sever(at, self.remembers());
         } else {
             (client.phase, client.idle) = (Phase::Ready, 0);
             if !self.reads_calm_early && self.is_calm(server) {
                 let uptime = (server.up - 1 + self.uptime_over).min(self.most());
                 client.age = client.age.max(uptime);
             }
+            if self.carries(client, server) {
+                client.age = client.age.max(client.known_age);
+            }
         }
         self.add(steps, new, || {
             format!("{} looks at {} once more", client_name(at), server_name(of))
         });
+    }
+
+    fn carries(&self, client: &Client, server: &Server) -> bool {
+        let known = client.known.run > 0;
+        let same = self.is_same(client.known, client.identity);
+        known
+            && match self.carry {
+                Carry::Never => false,
+                Carry::SameUnflushed => same && !server.flushed,
+                Carry::Same => same,
+                Carry::Unflushed => !server.flushed,
+            }
     }
 
     /// Rule R41.
@@ -585,7 +663,7 @@ impl Failover {
                 client.idle = 0;
             }
         } else {
-            new.sever(at);
+            new.sever(at, self.remembers());
         }
         self.add(steps, new, || {
             format!(
@@ -606,7 +684,7 @@ impl Failover {
         if state.named == client.server || self.partition {
             new.clients[at].viewed = 0;
         } else {
-            new.sever(at);
+            new.sever(at, self.remembers());
         }
         self.add(steps, new, || {
             format!("{} asks the directory", client_name(at))
@@ -627,7 +705,7 @@ impl Failover {
             return false;
         }
         let mut new = *state;
-        new.sever(at);
+        new.sever(at, self.remembers());
         self.add(steps, new, || {
             format!("{} leaves {}", client_name(at), server_name(of))
         });
@@ -721,7 +799,7 @@ impl Failover {
             let mut new = *state;
             new.crashes += 1;
             (new.servers[of].up, new.servers[of].replaced) = (0, 0);
-            new.sever_all(of);
+            new.sever_all(of, self.remembers());
             self.add(steps, new, || format!("{name} crashes"));
         }
         if state.flushes < self.flushes {
@@ -729,6 +807,16 @@ impl Failover {
             new.flushes += 1;
             (new.servers[of].data, new.servers[of].flushed) = (EMPTY, true);
             self.add(steps, new, || format!("FLUSHALL on {name}"));
+        }
+        if state.moves < self.moves && server.data.nonce > 0 {
+            let mut new = *state;
+            new.moves += 1;
+            new.servers[of].data = Data {
+                holder: server.data.holder,
+                left: server.data.left,
+                ..EMPTY
+            };
+            self.add(steps, new, || format!("the slot of {name}'s witness moves"));
         }
         let backlog_over = server.promoted == 0 || server.promoted >= self.backlog_ttl;
         if state.new_histories < self.new_histories && backlog_over {
@@ -750,7 +838,7 @@ impl Failover {
                 server.promoted,
             ) = (state.named, 0, 0, 0);
             if self.demotion_closes {
-                new.sever_all(of);
+                new.sever_all(of, self.remembers());
             }
             self.add(steps, new, || format!("{name} is made a replica"));
         }
@@ -847,6 +935,7 @@ impl World for Failover {
             promotions: 0,
             flushes: 0,
             new_histories: 0,
+            moves: 0,
         };
         state.rename();
         vec![state]

@@ -28,6 +28,7 @@ mod fence;
 mod holders;
 mod keys;
 mod lease;
+mod moves;
 mod order;
 mod queue;
 mod sharing;
@@ -50,6 +51,7 @@ fn all_rows() -> Vec<Row> {
         lease::rows(),
         fence::rows(),
         failover::rows(),
+        moves::rows(),
         keys::rows(),
         queue::rows(),
         holders::rows(),

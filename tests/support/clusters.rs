@@ -28,6 +28,8 @@ pub struct Plan {
     pub masters: usize,
     /// Each master has one.
     pub replicas: bool,
+    /// More masters, behind all others, that have no slots.
+    pub empty: usize,
     /// Of all nodes.
     pub password: Option<&'static str>,
     pub over_tls: bool,
@@ -120,8 +122,18 @@ impl Cluster {
         })
     }
 
+    /// Three masters, and behind them one without slots.
+    pub fn with_newcomer() -> Cluster {
+        Cluster::with(Plan {
+            masters: 3,
+            empty: 1,
+            over_tls: over_tls(),
+            ..Plan::default()
+        })
+    }
+
     pub fn with(plan: Plan) -> Cluster {
-        let count = plan.masters * if plan.replicas { 2 } else { 1 };
+        let count = plan.masters * if plan.replicas { 2 } else { 1 } + plan.empty;
         let nodes: Vec<Server> = (0..count).map(|_| started(&plan)).collect();
         let text = |value| redis::from_redis_value::<String>(value).unwrap();
         let id = |node: &Server| text(node.command(&["CLUSTER", "MYID"]));
@@ -160,7 +172,8 @@ impl Cluster {
             views.len() == self.nodes.len() && views.iter().all(knows_all)
         };
         eventually_within(PATIENCE, "all know each other", &mut || know_all());
-        for (at, replica) in self.nodes.iter().enumerate().skip(self.masters) {
+        let others = self.nodes.len() - self.plan.empty;
+        for (at, replica) in self.nodes[..others].iter().enumerate().skip(self.masters) {
             replica.command(&["CLUSTER", "REPLICATE", &self.ids[at - self.masters]]);
         }
         self.agree();

@@ -23,6 +23,7 @@
 pub mod certificates;
 pub mod clusters;
 pub mod fake;
+pub mod holders;
 pub mod processes;
 pub mod relay;
 pub mod sentinels;
@@ -30,7 +31,7 @@ pub mod sentinels;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use certificates::Certificate;

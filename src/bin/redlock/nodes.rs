@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use redlock_sync::command::printable;
 use redlock_sync::{IntoNode, NodeAddress, Options, Redlock, Tls};
 
-use crate::arguments::{Nodes, Votes, within};
+use crate::arguments::{Nodes, Time, Votes, within};
 use crate::label::label;
 
 const VARIABLE: &str = "REDLOCK_NODES";
@@ -48,9 +48,10 @@ pub(crate) fn look(given: &Nodes) -> Result<Redlock, String> {
     Ok(open(given, &ALL)?.0)
 }
 
-/// Every node that answers.
+/// Every node that answers, also of a set or a Redis Cluster: the guard keeps nodes from granting locks, and what only looks
+/// or releases grants none.
 pub(crate) const ALL: Votes = Votes {
-    restart_guard: None,
+    restart_guard: Some(Time(Duration::ZERO)),
 };
 
 fn client(

@@ -357,6 +357,31 @@ fn a_release_waits_for_no_directory() {
     assert!(matches!(next, Next::Send { .. }), "{next:?}");
 }
 
+/// Of a slot that is on its way.
+#[test]
+fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
+    let release = || Action::Release(Notify::First);
+    for (action, since, sends) in [
+        (Action::Acquire(ttl(1000 * MS)), 1000 * MS, true),
+        (Action::Acquire(ttl(1000 * MS)), 1001 * MS, false),
+        (release(), 5000 * MS, true),
+    ] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        let op = Op::new(action, key(b"a")).named(Some(world.now));
+        world.now += since;
+        world.core.submit(op, 0, world.now);
+        let next = next_but_reads(&mut world);
+        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        if sends {
+            let mut own = NodeSet::first(1);
+            world.core.output(&mut own, &mut world.sent, world.now);
+            assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
+        }
+    }
+}
+
 #[test]
 fn another_address_ends_the_connection() {
     let mut world = found_before(5000 * MS);

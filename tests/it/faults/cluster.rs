@@ -613,6 +613,41 @@ fn a_check_finds_slots_without_a_master() {
     }
     let report = redlock.check("probe").unwrap();
     assert!(!report.is_fit(), "{report}");
+    // Where the others are served, locks can be taken there.
+    for node in &cluster.nodes {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    eventually("the others are served", || {
+        redlock.try_acquire(cluster.name(0), TTL).is_ok()
+    });
+    let findings = found(&redlock, Severity::Warning);
+    let about = findings.iter().filter(|(code, _)| *code == "cluster");
+    assert_eq!(about.count(), 1, "{findings:?}");
+    assert!(redlock.check("probe").unwrap().is_fit(), "{findings:?}");
+}
+
+#[test]
+fn a_check_of_a_cluster_finds_settings_with_which_a_failover_costs_more() {
+    let cluster = Cluster::start();
+    let redlock = cluster.client();
+    let notes = || {
+        let report = redlock.check("probe").unwrap();
+        let about = report.findings().filter(|one| one.code() == "cluster");
+        let texts = about.map(|one| format!("{}: {one}", one.severity()));
+        texts.collect::<Vec<String>>()
+    };
+    let set = |name: &str, value: &str| {
+        for node in &cluster.nodes {
+            node.command(&["CONFIG", "SET", name, value]);
+        }
+    };
+    assert_eq!(notes().len(), 1, "{:?}", notes());
+    assert!(notes()[0].contains("cluster-require-full-coverage is yes"));
+    set("cluster-require-full-coverage", "no");
+    assert_eq!(notes(), [""; 0]);
+    set("cluster-node-timeout", "15000");
+    assert_eq!(notes().len(), 1, "{:?}", notes());
+    assert!(notes()[0].contains("cluster-node-timeout is 15 s"));
 }
 
 #[test]

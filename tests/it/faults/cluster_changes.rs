@@ -236,6 +236,33 @@ fn with_the_guard_no_slot_that_moves_holds_back_votes() {
     cluster.nothing_is_left();
 }
 
+/// It was promoted, so only its witness shows that it may vote.
+#[test]
+fn with_the_guard_a_promoted_master_votes_on_when_the_slot_of_its_witness_moves() {
+    let cluster = Cluster::start();
+    let redlock = guarded(&cluster);
+    all_vote_there(&cluster, &redlock);
+    cluster.fail_over(3);
+    cluster.agree();
+    let name = cluster.name(0);
+    redlock.acquire(&name, GUARD).unwrap().release().unwrap();
+    let proofs = witnesses(&cluster, 3);
+    assert!(!proofs.is_empty());
+    for proof in &proofs {
+        cluster.move_slot(proof, 1);
+        at_once(&redlock, &name);
+    }
+    // A client that comes now has to wait.
+    let errors = unavailable(guarded(&cluster).try_acquire(&name, GUARD));
+    assert!(errors.retry_after().is_some(), "{errors}");
+    // And so has the other one when locks may be lost.
+    let lock = redlock.acquire_within(&name, GUARD, GUARD).unwrap();
+    cluster.nodes[3].command(&["FLUSHALL"]);
+    let errors = unavailable(redlock.try_acquire(&name, GUARD));
+    assert!(errors.retry_after().is_some(), "{errors}");
+    drop(lock);
+}
+
 /// As a cluster shrinks.
 #[test]
 fn with_the_guard_a_master_that_gives_all_its_slots_away_holds_back_no_votes() {

@@ -2,13 +2,13 @@
 
 use crate::support;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Options, Redlock};
 use support::clusters::Cluster;
+use support::holders::{Clients, LONGEST, rounds};
 use support::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -476,93 +476,25 @@ fn a_kept_lock_of_a_shard_lives_on_when_its_master_dies() {
 
 // ---- many times
 
-/// No lock is kept for longer.
-const LONGEST: Duration = Duration::from_secs(1);
 const FAILOVERS: &str = "CLUSTER_FAILOVERS";
-
-/// From the return of the call that took it until it was given up, or was no longer valid.
-type Held = (Instant, Instant);
-
-struct Clients {
-    url: String,
-    name: String,
-    guard: Duration,
-    held: Mutex<Vec<Held>>,
-    taken: AtomicUsize,
-    over: AtomicBool,
-}
-
-impl Clients {
-    /// Takes locks until it is over. Each client is a new one after some locks, if `fresh`.
-    fn take(&self, fresh: bool, seed: u64) {
-        let mut random = Random(seed);
-        let new = || {
-            let redlock = Redlock::new(&*self.url).unwrap();
-            let options = options().connect_timeout(2 * S).restart_guard(self.guard);
-            redlock.with_options(options).unwrap()
-        };
-        let mut redlock = new();
-        while !self.over.load(Ordering::Relaxed) {
-            if fresh && random.below(4) == 0 {
-                redlock = new();
-            }
-            let Ok(Some(lock)) = redlock.try_acquire(&self.name, LONGEST) else {
-                std::thread::sleep(ms(1 + random.below(5)));
-                continue;
-            };
-            let began = Instant::now();
-            let valid = began + lock.remaining();
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            let hold = match random.below(4) {
-                0 => random.below(1200),
-                _ => random.below(30),
-            };
-            std::thread::sleep(ms(hold));
-            let ended = Instant::now().min(valid);
-            self.held.lock().unwrap().push((began, ended));
-            drop(lock);
-        }
-    }
-
-    fn go_on(&self) {
-        let before = self.taken.load(Ordering::Relaxed);
-        eventually_within(PATIENCE, "locks are taken again", &mut || {
-            self.taken.load(Ordering::Relaxed) > before + 5
-        });
-    }
-
-    fn overlaps(&self) -> usize {
-        let mut held = self.held.lock().unwrap();
-        held.sort();
-        held.windows(2).filter(|two| two[1].0 < two[0].1).count()
-    }
-}
 
 /// Between failovers the slot goes to another shard and back.
 #[test]
 #[ignore = "takes minutes: CLUSTER_FAILOVERS says how many"]
 fn no_failover_of_a_shard_makes_two_holders() {
     let mut cluster = Cluster::start();
-    let clients = Clients {
-        url: cluster.url(),
-        name: cluster.name(0),
-        guard: LONGEST,
-        held: Mutex::default(),
-        taken: AtomicUsize::new(0),
-        over: AtomicBool::new(false),
-    };
-    let given = std::env::var(FAILOVERS).ok();
-    let failovers: usize = given.map_or(8, |given| given.parse().unwrap());
+    let (url, name) = (cluster.url(), cluster.name(0));
+    let clients = Clients::of(&name, move || {
+        let redlock = Redlock::new(&*url).unwrap();
+        let options = options().connect_timeout(2 * S).restart_guard(LONGEST);
+        redlock.with_options(options).unwrap()
+    });
     let kinds = [Kind::Kill, Kind::ByHand, Kind::Freeze, Kind::TakeOver];
-    scope(|scope| {
-        let _ends = OnDrop(&clients.over);
-        for seed in 1..=4 {
-            let clients = &clients;
-            scope.spawn(move || clients.take(seed % 2 == 0, seed));
-        }
-        for (round, kind) in kinds.iter().cycle().take(failovers).enumerate() {
+    clients.during(|| {
+        let kinds = kinds.iter().cycle().take(rounds(FAILOVERS, 8));
+        for (round, kind) in kinds.enumerate() {
             clients.go_on();
-            let master = cluster.master_of(&clients.name);
+            let master = cluster.master_of(&name);
             let replica = cluster.replicas_of(master)[0];
             fail_over(&mut cluster, *kind, master, replica);
             clients.go_on();
@@ -575,10 +507,9 @@ fn no_failover_of_a_shard_makes_two_holders() {
             if round % 3 == 2 {
                 let masters = (0..6).filter(|node| cluster.is_master(*node));
                 let other = masters.into_iter().find(|node| *node != replica);
-                cluster.move_slot(&clients.name, other.unwrap());
+                cluster.move_slot(&name, other.unwrap());
             }
-            let (overlaps, taken) = (clients.overlaps(), clients.taken.load(Ordering::Relaxed));
-            println!("{round} {kind:?}: {overlaps} overlaps of {taken} locks");
+            clients.report(round, kind);
         }
     });
     assert_eq!(clients.overlaps(), 0);

@@ -1,0 +1,98 @@
+//! Clients that take one lock again and again, and whether two of them ever had it at a time.
+
+use std::fmt::Debug;
+
+use redlock_sync::Redlock;
+
+use super::*;
+
+/// No lock is kept for longer.
+pub const LONGEST: Duration = Duration::from_secs(1);
+/// A failover takes seconds, and more if a vote is repeated, or if it follows another one.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// From the return of the call that took it until it was given up, or was no longer valid.
+type Held = (Instant, Instant);
+
+pub struct Clients {
+    name: String,
+    new: Box<dyn Fn() -> Redlock + Send + Sync>,
+    held: Mutex<Vec<Held>>,
+    taken: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Clients {
+    pub fn of(name: &str, new: impl Fn() -> Redlock + Send + Sync + 'static) -> Clients {
+        Clients {
+            name: name.to_owned(),
+            new: Box::new(new),
+            held: Mutex::default(),
+            taken: AtomicUsize::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Four of them take locks while this is done.
+    pub fn during(&self, work: impl FnOnce()) {
+        std::thread::scope(|scope| {
+            let _ends = OnDrop(&self.over);
+            for seed in 1..=4 {
+                scope.spawn(move || self.take(seed % 2 == 0, seed));
+            }
+            work();
+        });
+    }
+
+    /// Each client is a new one after some locks, if `fresh`.
+    fn take(&self, fresh: bool, seed: u64) {
+        let mut random = Random(seed);
+        let mut redlock = (self.new)();
+        while !self.over.load(Ordering::Relaxed) {
+            if fresh && random.below(4) == 0 {
+                redlock = (self.new)();
+            }
+            let Ok(Some(lock)) = redlock.try_acquire(&self.name, LONGEST) else {
+                std::thread::sleep(ms(1 + random.below(5)));
+                continue;
+            };
+            let began = Instant::now();
+            let valid = began + lock.remaining();
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            let hold = match random.below(4) {
+                0 => random.below(1200),
+                _ => random.below(30),
+            };
+            std::thread::sleep(ms(hold));
+            let ended = Instant::now().min(valid);
+            self.held.lock().unwrap().push((began, ended));
+            drop(lock);
+        }
+    }
+
+    /// Waits until some have been taken.
+    pub fn go_on(&self) {
+        let before = self.taken.load(Ordering::Relaxed);
+        eventually_within(PATIENCE, "locks are taken again", &mut || {
+            self.taken.load(Ordering::Relaxed) > before + 5
+        });
+    }
+
+    /// How often two held it at a time.
+    pub fn overlaps(&self) -> usize {
+        let mut held = self.held.lock().unwrap();
+        held.sort();
+        held.windows(2).filter(|two| two[1].0 < two[0].1).count()
+    }
+
+    pub fn report(&self, round: usize, what: impl Debug) {
+        let (overlaps, taken) = (self.overlaps(), self.taken.load(Ordering::Relaxed));
+        println!("{round} {what:?}: {overlaps} overlaps of {taken} locks");
+    }
+}
+
+/// As this variable says.
+pub fn rounds(variable: &str, default: usize) -> usize {
+    let given = std::env::var(variable).ok();
+    given.map_or(default, |given| given.parse().unwrap())
+}
