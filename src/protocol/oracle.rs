@@ -14,7 +14,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[path = "../../tests/model/bits.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, clippy::cast_possible_truncation)]
 mod bits;
 #[path = "../../tests/model/explorer.rs"]
 #[allow(dead_code)]
