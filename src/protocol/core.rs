@@ -718,7 +718,13 @@ impl<W> Core<W> {
             None => pending.release.as_ref(),
         };
         if pending.named && refuses_companions(error) {
-            self.confirmation.companions_refused();
+            if !mutant(Mutant::UnreadRefusal) {
+                self.confirmation.companions_refused();
+            }
+            // The server refuses a call before it looks at its script: that was not loaded.
+            if pending.loads && !mutant(Mutant::RefusedIsLoaded) {
+                self.nodes[at].wire_mut().forget_loaded();
+            }
         }
         let Some(key) = key else {
             return false;

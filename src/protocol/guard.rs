@@ -117,6 +117,10 @@ impl Guard {
         let all = grants.votes_from(known, start, |votes| votes.all);
         let at_once = Guard {
             wait: Duration::ZERO,
+            margin: match mutant(Mutant::ExtendInMargin) {
+                true => Duration::ZERO,
+                false => self.margin,
+            },
             ..self
         };
         let held = match self.only {

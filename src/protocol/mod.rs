@@ -36,6 +36,7 @@
 //! - `acquire`, `release`: one call each, from its beginning to its end
 //! - `claims`: a call for several names, which claims one by one
 //! - `mutants`: how each rule can be broken, for tests
+//! - `oracle`: whether the code does what the model of the rules does, on its schedules
 //! - `sim`: all of that among virtual servers, connections and clocks
 
 pub(crate) mod acquire;
@@ -61,6 +62,8 @@ pub(crate) mod notice;
 pub(crate) mod notified;
 pub(crate) mod operation;
 pub(crate) mod operations;
+#[cfg(test)]
+mod oracle;
 pub(crate) mod order;
 pub(crate) mod outbox;
 pub(crate) mod poller;

@@ -114,8 +114,12 @@ impl Look {
 
     /// The witness, if it names this identity.
     fn own_witness(&self) -> Option<&(Vec<u8>, Duration)> {
+        self.witness_of(&self.identity)
+    }
+
+    fn witness_of(&self, identity: &Identity) -> Option<&(Vec<u8>, Duration)> {
         let is_own = |value: &[u8]| {
-            let rest = value.strip_prefix(self.identity.0.as_bytes());
+            let rest = value.strip_prefix(identity.0.as_bytes());
             rest.is_some_and(|rest| rest.starts_with(b" "))
         };
         self.witness.as_ref().filter(|(value, _)| is_own(value))
@@ -206,7 +210,10 @@ impl Look {
     /// it along.
     pub(crate) fn and(&self, second: Look, flushed: bool) -> Result<Witness, Cause> {
         let same = second.identity == self.identity;
-        let found = second.own_witness().filter(|_| same);
+        let found = match mutant(Mutant::SecondLookTrustsFirst) {
+            true => second.witness_of(&self.identity),
+            false => second.own_witness().filter(|_| same),
+        };
         let (value, age) = found.ok_or_else(changed)?.clone();
         let lossless = !flushed || mutant(Mutant::IgnoreFlush);
         Ok(Witness {

@@ -45,6 +45,11 @@ impl<S> Steps<S> {
         self.to.push((state, step));
     }
 
+    #[allow(dead_code, reason = "for src/protocol/oracle.rs")]
+    pub(crate) fn into_vec(self) -> Vec<(S, String)> {
+        self.to
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.to.is_empty()
     }

@@ -1,6 +1,6 @@
 //! Tables of worlds: each row has a name, what its search must come to, and with how many states.
 
-use crate::explorer::{Found, Search, World, explore};
+use super::explorer::{Found, Search, World, explore};
 
 /// What a search must come to. The states are counted, too: a number that changes says that the world has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::faults::Fault;
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::label::Label;
 use crate::prefix::Prefix;
@@ -12,8 +13,11 @@ use crate::protocol::queue::{Channel, QueueEntry, Turn};
 use crate::protocol::quorum::Ttl;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::scripts::INSPECT;
-use crate::testing::store::{Value, members};
+use crate::testing::store::{Value, members, parse};
 use crate::token::Token;
+
+/// How often a command is drawn until it calls the script that is aimed at.
+const DRAWS: u32 = 20;
 
 impl Pair {
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
@@ -47,7 +51,23 @@ impl Pair {
         Turn::new(Duration::from_millis(self.one_of(&[50, 100, 500])))
     }
 
-    pub(super) fn command(&mut self) -> Vec<u8> {
+    /// One of the crate's commands. The search may aim at a script.
+    pub(super) fn next_command(&mut self) -> Vec<u8> {
+        let mut bytes = self.command();
+        if self.aims_at().is_none() || self.random.chance(40) {
+            return bytes;
+        }
+        for _ in 0..DRAWS {
+            let (args, _) = parse(&bytes).unwrap();
+            if self.aims_at().is_some_and(|fault| fault.is_called(&args)) {
+                break;
+            }
+            bytes = self.command();
+        }
+        bytes
+    }
+
+    fn command(&mut self) -> Vec<u8> {
         let resource = self.one_of(&[&b"a"[..], b"a", b"a", b"b}"]);
         let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
         let key = Key::new(Arc::from(resource), self.token_of(resource), label);
@@ -99,7 +119,9 @@ impl Pair {
         let waited = self.one_of(&[0, 0, 700, 5000]);
         let writer = self.random.below(2);
         let life = self.one_of(&[0, 4, 60_000]);
-        let kind = match self.random.below(100) {
+        let kinds = self.aims_at().and_then(Fault::kinds);
+        let kinds = kinds.filter(|_| self.random.chance(80)).unwrap_or(0..100);
+        let kind = match kinds.start + self.random.below(kinds.end - kinds.start) {
             0..45 => Kind::Permit { permits, slot },
             45..65 => Kind::Read { waited },
             65..85 => Kind::Write(Mark {
@@ -205,7 +227,12 @@ impl Pair {
         ];
         let value = self.one_of(&values);
         let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
-        match self.random.below(12) {
+        match self.random.below(13) {
+            // The lock is reserved for this process or another one, or what says so is other data.
+            12 => {
+                let reserved = self.one_of(&[&channel[..], value]);
+                packed(&[b"SET", b"{a}:wt", reserved, b"PX", b"60000"])
+            }
             // A writer that waits elsewhere, or has died; and what is no holder.
             10 => packed(&[b"SET", b"{a}:ww", &mark, b"PX", b"60000"]),
             11 => packed(&[b"SET", self.one_of(&[&b"a"[..], b"b}"]), b""]),

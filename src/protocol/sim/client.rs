@@ -86,6 +86,8 @@ struct Forsaken {
     again: bool,
     /// How often new connections are closed.
     unlucky: u32,
+    /// Servers refuse the keys beside its lock, and its release waits for their answers.
+    narrow: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -702,7 +704,8 @@ impl World {
         // It may read the rest in another turn.
         if sets && self.random.chance(20) {
             let long = self.conditions.is_fragile() && self.random.chance(50);
-            let long = if long { 100 * MS } else { 0 };
+            // Long enough for the witness to be old, and for another server to be the master meanwhile.
+            let long = if long { 400 * MS } else { 0 };
             let later = self.t + self.delay(node) + self.random.below(long + 1);
             return self.at(later, Event::LookAgain(at));
         }
@@ -950,6 +953,17 @@ impl World {
         Ttl::new(Duration::from_millis(ms)).unwrap()
     }
 
+    /// What a client holds it uses within this time: it extends most of them.
+    pub(super) fn hurry(&mut self, c: usize, within: u64) {
+        let soon = self.t + self.random.below(within + 1);
+        for thread in &mut self.clients[c].threads {
+            if let Doing::Holds(_, until) = &mut thread.doing {
+                *until = soon.min(*until);
+            }
+        }
+        self.wake(c, soon);
+    }
+
     fn use_lock(&mut self, c: usize, thread: usize, held: Held) {
         self.begin(c, thread);
         let now = self.clients[c].clocks.point(self.t);
@@ -1043,7 +1057,9 @@ impl World {
             self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
             self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
         }
-        let only_write = self.random.chance(40) || !valid || self.conditions.is_forsaken();
+        let narrow = self.clients[c].forsaken.narrow && valid;
+        let only_write =
+            self.random.chance(40) || !valid || self.conditions.is_forsaken() && !narrow;
         self.give_back(c, thread, held, only_write, None);
     }
 
@@ -1333,6 +1349,9 @@ impl World {
         if !self.conditions.is_forsaken() {
             return;
         }
+        if self.random.chance(30) && !self.servers.iter().any(|one| one.runs_no_scripts) {
+            return self.narrow(c);
+        }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
         self.at(at.max(self.t), Event::Forsake(c));
         // And again when what was not carried out is sent again, over the same connection or a new one.
@@ -1341,6 +1360,21 @@ impl World {
             self.at(again, Event::Forsake(c));
         }
         self.clients[c].forsaken.unlucky = u32::try_from(self.random.below(3)).unwrap();
+    }
+
+    /// A client loses the right to the keys beside its lock, on at least one node of each majority: so at least one refusal is
+    /// read before its release is over. (Where that is the only one, and the last reply, no one reads it: the key stays until
+    /// the next operation.)
+    fn narrow(&mut self, c: usize) {
+        self.clients[c].forsaken.narrow = true;
+        let until = self.t + 20_000 * MS;
+        let spared = self.random.pick(self.quorum());
+        let first = self.random.pick(self.servers.len());
+        let count = self.servers.len() - spared;
+        for at in first..first + count {
+            let node = at % self.servers.len();
+            self.servers[node].begin(Trouble::ForbidsQueues, until);
+        }
     }
 
     /// A lock that was released is on no node, though nothing followed.

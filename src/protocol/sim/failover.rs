@@ -220,7 +220,13 @@ impl World {
 
     /// A replica takes the place of its master, perhaps without the last of its data.
     fn fail_over(&mut self, node: usize, replica: usize, before: Before) {
-        if self.random.chance(40) {
+        let goes_on = before == Before::GoesOn;
+        let copies = if goes_on && self.conditions.is_fragile() {
+            80
+        } else {
+            40
+        };
+        if self.random.chance(copies) {
             self.servers[node].copy_to(replica);
         }
         let history = self.history();
@@ -239,7 +245,7 @@ impl World {
         );
         self.counts[Count::Failovers] += 1;
         self.cut_subscriptions(true, |_, of| of == node);
-        if before == Before::GoesOn {
+        if goes_on {
             // As far as the clocks allow; some of its clients have to connect anew, and find the new one.
             let longest = MARGIN * 4 / 5;
             let until = match self.random.chance(50) {
@@ -248,6 +254,9 @@ impl World {
             };
             let client = self.random.pick(self.clients.len());
             self.cut_all(|one| one.node == node && one.client == client);
+            if self.conditions.is_fragile() {
+                self.hurry(client, until / 2);
+            }
             return self.at(self.t + until, Event::Demoted(node, old));
         }
         if before == Before::Follows && self.conditions.is_fragile() && self.random.chance(50) {
@@ -265,12 +274,22 @@ impl World {
         }
     }
 
-    /// The master before takes its place again, with the data of the one that took it over.
+    /// The master before takes its place again, with the data of the one that took it over; or it gets them now, and takes its
+    /// place later, without what comes in between.
     pub(super) fn back(&mut self, node: usize, instance: usize) {
-        if self.servers[node].instances[instance].is_replica() && !self.quiet {
-            self.servers[node].copy_to(instance);
-            self.fail_over(node, instance, Before::Follows);
+        let here = &self.servers[node].instances[instance];
+        if !here.is_replica() || self.quiet {
+            return;
         }
+        if here.synced && self.conditions.is_fragile() {
+            return self.fail_over(node, instance, Before::Follows);
+        }
+        self.servers[node].copy_to(instance);
+        if self.conditions.is_fragile() && self.random.chance(40) {
+            let at = self.t + self.random.below(250 * MS);
+            return self.at(at, Event::Back(node, instance));
+        }
+        self.fail_over(node, instance, Before::Follows);
     }
 
     pub(super) fn demoted(&mut self, node: usize, instance: usize) {

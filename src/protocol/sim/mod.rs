@@ -114,7 +114,7 @@ enum Event {
     LookAgain(usize),
     /// One of the servers behind a node's name becomes a replica.
     Demoted(usize, usize),
-    /// The one before takes its place again.
+    /// The one before has followed, and takes its place again.
     Back(usize, usize),
     /// Something happens to the servers behind a name.
     Change(usize),

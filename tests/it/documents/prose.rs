@@ -490,6 +490,68 @@ fn the_guide_counts_the_mutants() {
     assert!(read("src/guide/how_we_know.md").contains(&said), "{said}");
 }
 
+/// How often this stands in the Rust files of a folder.
+fn occurrences(folder: &Path, what: &str) -> usize {
+    let entries = fs::read_dir(folder).unwrap();
+    let count = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        match path.extension() {
+            _ if path.is_dir() => occurrences(&path, what),
+            Some(ending) if ending == "rs" => {
+                fs::read_to_string(path).unwrap().matches(what).count()
+            }
+            _ => 0,
+        }
+    };
+    entries.map(count).sum()
+}
+
+#[test]
+fn the_guide_counts_the_tests() {
+    let tests = |folder: &str| occurrences(&root().join(folder), "#[test]\n");
+    let command = tests("src/bin");
+    let counted = [
+        tests("tests/it"),
+        tests("tests/cli") + command,
+        tests("src") - command,
+    ];
+    let guide = read("src/guide/how_we_know.md");
+    let line = guide.lines();
+    let mut line = line.filter(|line| line.contains("tests of the library and the C interface"));
+    let line = line.next().unwrap();
+    let said = line.split([' ', ',']).filter_map(|word| word.parse().ok());
+    let said: Vec<usize> = said.collect();
+    assert_eq!(said.len(), 3, "{line}");
+    for (said, counted) in said.iter().zip(counted) {
+        // It need not change with each test.
+        assert!(
+            *said <= counted && counted < said + 100,
+            "{said}: {counted}"
+        );
+    }
+}
+
+#[test]
+fn the_guide_counts_the_worlds_of_the_model_and_the_mutated_scripts() {
+    let guide = read("src/guide/how_we_know.md");
+    let worlds = occurrences(&root().join("tests/model"), "row(\"");
+    let number = |before: &str| -> usize {
+        let text = guide.split(before).next().unwrap();
+        text.split_whitespace()
+            .next_back()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let said = number(" worlds, ") + number(" more would break");
+    assert_eq!(said, worlds);
+    let faults = read("src/net/differential/faults.rs");
+    let table = faults.split("const CHANGES").nth(1).unwrap();
+    let table = table.split("\n];").next().unwrap();
+    let said = format!("{} changes, each", table.matches("\n    (").count());
+    assert!(guide.contains(&said), "{said}");
+}
+
 /// The names of the files and folders here, without their endings.
 fn entries(folder: &str) -> Vec<String> {
     let entries = fs::read_dir(root().join(folder)).unwrap();

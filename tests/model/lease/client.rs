@@ -1,11 +1,9 @@
 //! What clients do: they ask, decide, extend and release.
 
 use super::{
-    Client, EXTENDED, GONE, GRANTED, Lease, Node, OVER, Phase, Refill, SILENT, State, UNDER_WAY,
-    Wrong,
+    Client, EXTENDED, GONE, GRANTED, Lease, Node, OVER, Phase, Refill, SILENT, State, Steps,
+    UNDER_WAY, Wrong, letter,
 };
-use crate::bits::letter;
-use crate::explorer::Steps;
 
 impl Lease {
     pub(super) fn client_steps(&self, state: &State, at: usize, steps: &mut Steps<State>) {

@@ -1,11 +1,9 @@
 //! What nodes do: they carry out requests, and restart.
 
 use super::{
-    EXTENDED, Extension, GONE, GRANTED, Lease, Node, OVER, Phase, Refill, Restart, SILENT, Skip,
-    State, UNDER_WAY, Wrong,
+    Bits, EXTENDED, Extension, GONE, GRANTED, Lease, Node, OVER, Pairs, Phase, Refill, Restart,
+    SILENT, Skip, State, Steps, UNDER_WAY, Wrong,
 };
-use crate::bits::{Bits, Pairs};
-use crate::explorer::Steps;
 
 impl Lease {
     /// What can happen to the messages of one attempt to one node.

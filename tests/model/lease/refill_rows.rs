@@ -1,10 +1,10 @@
 //! Refill (R11b), and what else a lost key could be replaced with.
 
+use super::super::table::{Broken, Holds, HoldsSoFar, Row, row};
 use super::Extension::{HeldOnly, SetCounts, SetHeals};
 use super::Refill::{AfterQuorum, AtOnce};
 use super::Restart::{AllHoldOne, Anytime, Calm, OthersCalm, OthersHoldOne};
 use super::{Lease, PLAIN, Refill, Skip};
-use crate::table::{Broken, Holds, HoldsSoFar, Row, row};
 
 const REFILLS: Lease = Lease {
     attempts: 1,

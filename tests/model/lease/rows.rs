@@ -1,8 +1,8 @@
 //! Acquire, extend, restart: the rows that the rules R1–R19 come from.
 
+use super::super::table::{Broken, Holds, HoldsSoFar, Row, row};
 use super::Extension::{HeldOnly, SetCounts, SetHeals};
 use super::{Lease, PLAIN};
-use crate::table::{Broken, Holds, HoldsSoFar, Row, row};
 
 const EXTENDS: Lease = Lease {
     attempts: 1,
