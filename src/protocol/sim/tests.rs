@@ -7,8 +7,12 @@ use super::{Counts, World};
 use crate::clock;
 use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
 
-/// Those that need several failovers in the right order: five times as many schedules are tried.
-const RARE: [Mutant; 2] = [Mutant::SecondLookTrustsFirst, Mutant::ExtendInMargin];
+/// Those that few schedules show: five times as many are tried.
+const RARE: [Mutant; 3] = [
+    Mutant::SecondLookTrustsFirst,
+    Mutant::ExtendInMargin,
+    Mutant::KeepMessage,
+];
 
 /// What a search has found: the first seed that fails, and how.
 struct Found {
