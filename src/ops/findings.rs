@@ -220,7 +220,6 @@ impl Facts {
             return true;
         }
         let info = said.info.as_ref().ok();
-        let role = info.and_then(ServerInfo::role);
         let kept = match info.and_then(ServerInfo::uptime) {
             Some(uptime) => !rules.votes_in(uptime, self.default_guard).is_zero(),
             None => rules.guard.is_some(),
@@ -231,8 +230,14 @@ impl Facts {
             Probe::Gone(_) => true,
             Probe::Passed | Probe::Held => false,
         };
-        let in_its_place = |role| role == "master" || self.in_cluster && role == "cluster";
-        kept || refuses || slow || role.is_some_and(|role| !in_its_place(role))
+        kept || refuses || slow || self.role_elsewhere().is_some()
+    }
+
+    /// What it is, if locks are not to be taken from it.
+    fn role_elsewhere(&self) -> Option<&str> {
+        let info = self.said.as_ref().ok()?.info.as_ref().ok()?;
+        let fits = |role: &&str| *role == "master" || self.in_cluster && *role == "cluster";
+        info.role().filter(|role| !fits(role))
     }
 }
 
@@ -354,12 +359,11 @@ impl<'a> Findings<'a> {
 
     /// Where another finding says why, the probe has nothing to add.
     fn is_explained(&self, node: usize) -> bool {
-        let role = self.infos().find(|(at, _)| *at == node);
-        let role = role.and_then(|(_, info)| info.role());
+        let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
         let twin = |finding: &Finding| {
             finding.code == "same-server" && self.run_id(finding.node) == self.run_id(Some(node))
         };
-        role.is_some_and(|role| role != "master") || self.all.iter().any(twin)
+        elsewhere.is_some() || self.all.iter().any(twin)
     }
 
     fn run_id(&self, node: Option<usize>) -> Option<&'a str> {
@@ -601,9 +605,8 @@ impl<'a> Findings<'a> {
 
     /// What a node says of itself.
     fn info(&mut self, node: usize, info: &ServerInfo, said: &Said) {
-        let in_cluster = self.nodes.get(node).is_some_and(|facts| facts.in_cluster);
-        let other = |role: &&str| !(in_cluster && *role == "cluster");
-        if let Some(role @ ("replica" | "cluster" | "sentinel")) = info.role().filter(other) {
+        let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
+        if let Some(role @ ("replica" | "cluster" | "sentinel")) = elsewhere {
             let what = match role {
                 "replica" => "a replica, which takes no locks: name its master",
                 "cluster" => "a node of a Redis Cluster: write redis+cluster://host:port",
@@ -943,6 +946,16 @@ mod tests {
             let expected = [(severity, Some(3), code)];
             assert_eq!(found(&nodes, RULES), expected, "row {i}");
         }
+    }
+
+    #[test]
+    fn a_master_of_a_cluster_that_takes_no_lock_is_found() {
+        let mut nodes = good(1);
+        nodes[0].in_cluster = true;
+        set(&mut nodes[0], "redis_mode", "cluster");
+        assert!(!found(&nodes, RULES).contains(&(Fault, Some(0), "role")));
+        said(&mut nodes[0]).probe = Probe::Refused("SET", Cause::refused("CLUSTERDOWN"));
+        assert!(found(&nodes, RULES).contains(&(Fault, Some(0), "probe")));
     }
 
     #[test]
