@@ -213,17 +213,10 @@ impl Place {
         }
     }
 
-    /// What the server has said that does not have a key in this slot.
-    fn said(&self, slot: u16, error: &str) -> Option<Elsewhere> {
-        let shown = self.shown();
-        let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
-        Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))
-    }
-
     /// The server that has a key, as the one has said that does not.
     pub(crate) fn asked_for(&self, slot: u16, error: &str) -> Option<Place> {
         let cluster = self.of_cluster()?;
-        match self.said(slot, error)? {
+        match said(slot, error, &self.shown())? {
             Elsewhere::Moved(to) | Elsewhere::Asks(to) => cluster.server(&to),
             Elsewhere::Torn => None,
         }
@@ -263,7 +256,12 @@ impl Place {
     /// What the server has said that does not have a key in this slot. From then on it is known where the slot is.
     pub(crate) fn elsewhere(&self, slot: u16, error: &str) -> Option<Elsewhere> {
         let cluster = self.of_cluster()?;
-        let elsewhere = self.said(slot, error)?;
+        let shown = match self {
+            // (`shown` gives another text while another thread reads it.)
+            Place::Master(directory) => lock(&directory.shown).clone(),
+            other => other.shown(),
+        };
+        let elsewhere = said(slot, error, &shown)?;
         if let Elsewhere::Moved(to) = &elsewhere {
             cluster.moved(slot, to.clone());
             // It stays with the other slots.
@@ -271,11 +269,17 @@ impl Place {
                 && let Source::Cluster(_, own) = &directory.source
                 && own.load(Ordering::Relaxed) == slot
             {
-                cluster.stay(own, &self.shown(), cluster.map().as_deref());
+                cluster.stay(own, &shown, cluster.map().as_deref());
             }
         }
         Some(elsewhere)
     }
+}
+
+/// What the server that is `shown` like this has said that does not have a key in this slot.
+fn said(slot: u16, error: &str, shown: &str) -> Option<Elsewhere> {
+    let asked = shown.rsplit_once(':').map_or("", |(host, _)| host);
+    Elsewhere::of(error, slot, asked.trim_matches(['[', ']']))
 }
 
 impl Cluster {
@@ -308,7 +312,11 @@ impl Target {
     ) -> Result<(Connection, Handshake), Cause> {
         let peer = self.cluster.peer(self.cluster.addr(&self.endpoint));
         let (connection, handshake) = Connection::open(&peer, timeout, purpose.without_witness())?;
-        Ok((connection, routed(handshake, None)))
+        let handshake = Handshake {
+            is_target: true,
+            ..routed(handshake, None)
+        };
+        Ok((connection, handshake))
     }
 }
 

@@ -480,6 +480,9 @@ impl Node {
     ) {
         let (key, action) = (release.clone(), Action::Release(Notify::None));
         let loads = action.loads(&key);
+        if self.wire.handshake.is_target {
+            self.wire.ask(out);
+        }
         let pending = Pending {
             operation: None,
             release: Some(release),

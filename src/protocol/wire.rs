@@ -49,6 +49,8 @@ pub(crate) struct Handshake {
     pub(crate) cannot_publish: bool,
     /// Another server may have a key, and is asked then.
     pub(crate) routed: bool,
+    /// Slots may be on their way to it: it carries out releases there all the same.
+    pub(crate) is_target: bool,
     /// The server reads one record of the connection in a turn, however short (TLS).
     pub(crate) by_record: bool,
     pub(crate) means: Means,

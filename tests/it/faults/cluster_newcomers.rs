@@ -105,6 +105,24 @@ fn a_dropped_lock_is_released_at_a_master_that_has_no_slot_yet() {
     moving.end();
 }
 
+/// What was sent there is carried out when its client has ended: the acquire, and the release behind it.
+#[test]
+fn a_lock_that_came_too_late_is_released_at_a_master_that_has_no_slot_yet() {
+    let cluster = Cluster::with_newcomer();
+    let (name, moving) = first_move(&cluster);
+    let redlock = cluster.client_with(options().node_timeout(S));
+    take(&redlock, &name).release().unwrap();
+    cluster.nodes[NEW].stop();
+    redlock.try_acquire(&name, LONG).unwrap_err();
+    drop(redlock);
+    cluster.nodes[NEW].resume();
+    eventually("it has carried out all", || {
+        cluster.nodes[NEW].info("clients", "connected_clients") == "1"
+    });
+    assert_eq!(cluster.nodes_with(&name), [0; 0]);
+    moving.end();
+}
+
 #[test]
 fn a_waiter_gets_a_lock_at_a_master_that_has_no_slot_yet() {
     let cluster = Cluster::with_newcomer();
