@@ -387,7 +387,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
         Reply::Error(text) => Some(text),
         _ => None,
     });
-    let means = Means::found(false, &trials).unwrap_or_default();
+    let mut means = Means::found(false, &trials).unwrap_or_default();
     let steps = [
         (
             if key.kind.is_plain() {
@@ -404,7 +404,15 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
     for (_, action) in &steps {
         action.pack(key, prefix, means, &mut bytes);
     }
-    let replies = query.ask::<3>(&bytes)?;
+    let mut replies = query.ask::<3>(&bytes)?;
+    // As a lock does it: a user may not be permitted to delete natively.
+    if let Reply::Error(error) = &replies[2]
+        && means.learn_delete(error)
+    {
+        bytes.clear();
+        steps[2].1.pack(key, prefix, means, &mut bytes);
+        [replies[2]] = query.ask::<1>(&bytes)?;
+    }
     // What is refused whatever the name is says more than that the name is refused.
     let mut name = None;
     for ((what, action), reply) in steps.iter().zip(replies) {

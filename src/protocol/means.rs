@@ -174,6 +174,15 @@ impl Means {
         }
     }
 
+    /// Whether the server refused the native deletion, and a script takes its place from now on.
+    pub(crate) fn learn_delete(&mut self, error: &str) -> bool {
+        let learns = self.scripts != Scripts::None && refuses_delete(error);
+        if learns {
+            self.delete = None;
+        }
+        learns
+    }
+
     /// Whether the server refused not what a command does, but how it was sent: nothing was done, and it is sent again
     /// in another way. `named`: it named keys beside the lock on these names.
     pub(crate) fn learn(
@@ -188,8 +197,7 @@ impl Means {
             self.scripts = Scripts::ByText;
             return true;
         }
-        if self.scripts != Scripts::None && refuses_delete(error) {
-            self.delete = None;
+        if self.learn_delete(error) {
             return true;
         }
         if !named || !refuses_companions(error) {
