@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::clocks::Clocks;
 use super::kept::Keeping;
 use super::network::Connection;
-use super::server::{Trouble, commands};
+use super::server::commands;
 use super::subscription::Listener;
+use super::trouble::Trouble;
 use super::waiting::{Call, Releasing};
 use super::{
     Belief, CONNECT_TIMEOUT, Conditions, Count, Event, LONGEST, MARGIN, MS, NODE_TIMEOUT,

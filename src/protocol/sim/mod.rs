@@ -23,12 +23,14 @@
 mod client;
 mod clocks;
 mod failover;
+mod instance;
 mod kept;
 mod leave;
 mod network;
 mod server;
 mod subscription;
 mod tests;
+mod trouble;
 mod waiting;
 
 use std::cmp::Reverse;
@@ -39,8 +41,9 @@ use std::time::Duration;
 
 use client::{Client, LooksAgain, RESOURCES};
 use network::Connection;
-use server::{Server, Trouble};
+use server::Server;
 use subscription::{Subscription, SubscriptionEvent};
+use trouble::Trouble;
 
 use crate::protocol::kind::{Kind, Mark};
 use crate::protocol::quorum::{NodeSet, majority};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::server::Trouble;
+use super::trouble::Trouble;
 use super::{Event, MS, World, trace};
 use crate::error::Cause;
 

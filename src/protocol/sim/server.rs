@@ -1,7 +1,8 @@
 //! A virtual server: a store with a clock of its own, and moods.
 
-use super::failover::Instance;
+use super::instance::{Instance, STEP};
 use super::network::Connection;
+use super::trouble::Trouble;
 use super::{Count, Event, MS, RESOLUTION, Random, World, trace};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp;
@@ -14,27 +15,8 @@ use crate::protocol::scripts::{
 use crate::testing::store::members;
 use crate::testing::store::{Mood, Store, Value, parse};
 
-/// How far clocks differ, and the steps in which fencing tokens see them: as much smaller as everything here.
+/// How far clocks differ: as much less as everything here.
 const SKEW: u64 = 20 * MS;
-pub(super) const STEP: u64 = 10 * MS;
-
-/// What passes.
-#[derive(Clone, Copy)]
-pub(super) enum Trouble {
-    Paused,
-    Slow,
-    RefusesConnections,
-    /// Or it does not permit what takes memory.
-    OutOfMemory,
-    ForbidsQueues,
-    LacksReplicas,
-    /// What its name leads to is a replica.
-    Replica,
-}
-
-impl Trouble {
-    const ALL: usize = Trouble::Replica as usize + 1;
-}
 
 pub(super) struct Server {
     /// Those behind its name; the one that the name leads to; and the one that is being asked.

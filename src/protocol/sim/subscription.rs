@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::client::NO_THREAD;
-use super::server::Trouble;
+use super::trouble::Trouble;
 use super::{CONNECT_TIMEOUT, Count, Event, MS, World, trace};
 use crate::protocol::subscriptions::{SubscriberEvent, SubscriberTask};
 

@@ -1,0 +1,85 @@
+//! One process of a server: its data, its clock, and where its data come from.
+
+use super::{MARGIN, MS, Random, TODAY};
+use crate::testing::store::Store;
+
+/// The steps in which fencing tokens see clocks: as much smaller as everything here.
+pub(super) const STEP: u64 = 10 * MS;
+
+/// One process, behind a name or beside it.
+pub(super) struct Instance {
+    pub(super) store: Store,
+    /// How far its time of day is ahead of the slowest one's.
+    pub(super) ahead: u64,
+    /// The rate of its clock, in parts of ten thousand.
+    pub(super) rate: u64,
+    /// When it was started, and how often.
+    pub(super) started: u64,
+    pub(super) run: u64,
+    /// Its data, as they grow.
+    pub(super) history: u64,
+    /// It has been promoted, or was started with the data of another one; and when.
+    pub(super) promoted: bool,
+    pub(super) promoted_at: u64,
+    pub(super) flushed: bool,
+    /// Since when it is a replica, and whether it has had its master's data since.
+    pub(super) replica: Option<u64>,
+    pub(super) synced: bool,
+}
+
+impl Instance {
+    pub(super) fn new(skew: u64, is_replica: bool, random: &mut Random) -> Instance {
+        Instance {
+            store: Store::new(STEP),
+            ahead: random.below(skew),
+            rate: 9_950 + random.below(101),
+            started: 0,
+            run: 0,
+            history: 0,
+            promoted: false,
+            promoted_at: 0,
+            flushed: false,
+            replica: is_replica.then_some(0),
+            synced: is_replica,
+        }
+    }
+
+    /// Its time of day.
+    pub(super) fn time(&self, t: u64) -> u64 {
+        TODAY + self.ahead + t * self.rate / 10_000
+    }
+
+    /// How long it has been up by its clock: the first ones for long.
+    pub(super) fn age(&self, t: u64) -> u64 {
+        let age = if self.run == 0 { 1000 * MS } else { 0 };
+        age + (t - self.started) * self.rate / 10_000
+    }
+
+    pub(super) fn is_replica(&self) -> bool {
+        self.replica.is_some()
+    }
+
+    pub(super) fn was_promoted_lately(&self, t: u64) -> bool {
+        self.promoted && self.promoted_at + MARGIN > t
+    }
+
+    /// It was restarted. `own_data`: it knows whose data it has.
+    pub(super) fn start(&mut self, t: u64, history: u64, own_data: bool) {
+        self.started = t;
+        self.run += 1;
+        self.history = history;
+        (self.promoted, self.flushed) = (own_data, false);
+        self.store.flush_scripts();
+    }
+
+    /// What INFO replication says.
+    pub(super) fn replication(&self) -> String {
+        let role = if self.is_replica() { "slave" } else { "master" };
+        format!("role:{role}\r\nmaster_replid:{}\r\n", self.history)
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.store.clear();
+        self.flushed = true;
+    }
+}
