@@ -376,18 +376,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
     // So that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
-    // Not by a script's hash: none was loaded.
-    let mut trials = Vec::new();
-    for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
-        resp::pack(&mut trials, &[&[call.as_bytes(), text, b"0"]], None);
-    }
-    resp::pack(&mut trials, &[&[b"DELIFEQ"]], None);
-    resp::pack(&mut trials, &[&[b"DELEX"]], None);
-    let trials = query.ask::<4>(&trials)?.map(|reply| match reply {
-        Reply::Error(text) => Some(text),
-        _ => None,
-    });
-    let mut means = Means::found(false, &trials).unwrap_or_default();
+    let mut means = find_means(query)?;
     let steps = [
         (
             if key.kind.is_plain() {
@@ -432,6 +421,22 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
         }
     }
     Ok(name.unwrap_or(Probe::Passed))
+}
+
+/// The commands a lock would use on this server.
+fn find_means(query: &mut Query) -> Result<Means, Cause> {
+    // Not by a script's hash: none was loaded.
+    let mut trials = Vec::new();
+    for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
+        resp::pack(&mut trials, &[&[call.as_bytes(), text, b"0"]], None);
+    }
+    resp::pack(&mut trials, &[&[b"DELIFEQ"]], None);
+    resp::pack(&mut trials, &[&[b"DELEX"]], None);
+    let trials = query.ask::<4>(&trials)?.map(|reply| match reply {
+        Reply::Error(text) => Some(text),
+        _ => None,
+    });
+    Ok(Means::found(false, &trials).unwrap_or_default())
 }
 
 /// Why scripts may not use the keys beside the lock. The one that is tried uses none of them.
