@@ -247,8 +247,7 @@ impl<W> Core<W> {
                 if node.needs_worker_soon() {
                     silent = Some(at);
                 }
-                let wants_look = node.is_connected() && node.wire().wants_look();
-                if node.has_releases() && node.takes_releases() || wants_look {
+                if node.has_releases() && node.takes_releases() {
                     releases.add(at);
                 }
             }

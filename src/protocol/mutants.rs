@@ -50,7 +50,6 @@ mutants! {
     AnyWitness = "a witness is not compared whole",
     SecondLookTrustsFirst = "a witness of the server at the first look counts at the second one",
     NoLooks = "a server that is connected is not looked at again",
-    LooksCountWhenSent = "a look counts for what is sent soon behind it, whenever that is answered",
     CalmReadFirst = "that a server is calm is read before the witness is there",
     IgnoreFlush = "a flush before the first look is not seen",
     AlwaysCalm = "a server that was promoted or flushed votes at once",

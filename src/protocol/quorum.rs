@@ -60,7 +60,7 @@
 //!   flushed, and has evicted nothing, as read when the witness was there.
 //! - R41 A vote on an acquire counts when the witness, read behind it on the same connection, is as it was, whole.
 //! - R42 A vote on an acquire, an extension or a fencing token counts when a look (INFO replication) shows the same identity
-//!   and a master: one behind it on the same connection, or one that was sent no more than 10 ms before the vote is received.
+//!   and a master, behind it on the same connection.
 //! - R44 The only node votes on extensions and fencing tokens from 5 s on after the witness was set (by R15: from 1 s of
 //!   uptime on), and until R40 gives it all its votes an acquire fails there unasked.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the

@@ -255,14 +255,9 @@ impl Wire {
         resp::pack(out.bytes, &[&[b"ASKING"]], None);
     }
 
-    /// Whether a look is to be sent, for answers that have come.
-    pub(crate) fn wants_look(&self) -> bool {
-        self.proofs.is_overdue()
-    }
-
     /// Appends what shows that the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
-        for shows in self.proofs.behind(out.now).into_iter().flatten() {
+        for shows in self.proofs.behind().into_iter().flatten() {
             let pending = Pending {
                 shows,
                 ..Pending::default()
@@ -331,10 +326,7 @@ impl Wire {
                 });
             }
             let needs = pending.needs;
-            if !self.proofs.concern(needs) {
-                return Ok(Some((reply, pending, sent)));
-            }
-            let answered = self.proofs.received((reply, pending, sent), needs, now);
+            let answered = self.proofs.received((reply, pending, sent), needs);
             if answered.is_some() {
                 return Ok(answered);
             }
@@ -351,7 +343,7 @@ impl Wire {
         let Some((value, length)) = resp::bulk(self.reader.rest()) else {
             return Ok(false);
         };
-        self.proofs.shown(one.pending.shows, value, one.at)?;
+        self.proofs.shown(one.pending.shows, value)?;
         self.reader.skip(length);
         self.expected.pop_front();
         self.active = Some(now);

@@ -710,7 +710,7 @@ impl World {
             let later = self.t + self.delay(node) + self.random.below(long + 1);
             return self.at(later, Event::LookAgain(at));
         }
-        if self.servers[node].instances[instance].is_replica() {
+        if self.servers[node].instances[instance].is_replica {
             return self.has_connected(c, node, Some(connection), Err(Cause::Replica(None)));
         }
         let (second, flushed) = self.servers[node].look_at(instance, self.t);

@@ -6,9 +6,6 @@ use crate::protocol::resp::Reply;
 use crate::protocol::witness::{self, Look, WITNESS};
 use crate::secret::Secret;
 
-/// A demotion, a copy and a promotion take more.
-const CHANGE: u64 = 11 * MS;
-
 impl Server {
     pub(super) fn run_id(&self, node: usize, instance: usize) -> String {
         format!("{node}-{instance}-{}", self.instances[instance].run)
@@ -41,7 +38,7 @@ impl Server {
 
     /// Whether a connection can be made there: to the one that its name leads to, or that it led to before.
     pub(super) fn resolve(&self, random: &mut Random) -> usize {
-        let masters = (0..self.instances.len()).filter(|at| !self.instances[*at].is_replica());
+        let masters = (0..self.instances.len()).filter(|at| !self.instances[*at].is_replica);
         let masters: Vec<usize> = masters.collect();
         match random.chance(70) {
             true => self.named,
@@ -51,7 +48,7 @@ impl Server {
 
     fn replicas(&self) -> Vec<usize> {
         let all = 0..self.instances.len();
-        all.filter(|at| self.instances[*at].is_replica()).collect()
+        all.filter(|at| self.instances[*at].is_replica).collect()
     }
 
     /// A replica gets the data of the master.
@@ -65,17 +62,17 @@ impl Server {
     }
 
     /// There is one master.
-    pub(super) fn settle(&mut self, t: u64) {
+    pub(super) fn settle(&mut self) {
         for other in 0..self.instances.len() {
-            if other != self.named && !self.instances[other].is_replica() {
-                self.demote_instance(other, t);
+            if other != self.named && !self.instances[other].is_replica {
+                self.demote_instance(other);
             }
         }
     }
 
-    pub(super) fn demote_instance(&mut self, instance: usize, t: u64) {
+    pub(super) fn demote_instance(&mut self, instance: usize) {
         let instance = &mut self.instances[instance];
-        (instance.replica, instance.synced) = (Some(t), false);
+        (instance.is_replica, instance.synced) = (true, false);
     }
 }
 
@@ -113,7 +110,7 @@ impl World {
             (13..17, Some(replica)) => {
                 let back = self.servers[node].named;
                 self.fail_over(node, replica, Before::Follows);
-                let at = self.t + CHANGE + self.random.below(10 * MS);
+                let at = self.t + self.random.below(20 * MS);
                 self.at(at, Event::Back(node, back));
             }
             (17 | 18, _) => {
@@ -152,10 +149,10 @@ impl World {
         let history = self.history();
         let server = &mut self.servers[node];
         let new = &mut server.instances[replica];
-        if !new.synced || new.replica.is_none_or(|since| since + CHANGE > self.t) {
+        if !new.synced || !new.is_replica {
             return;
         }
-        (new.replica, new.promoted, new.promoted_at) = (None, true, self.t);
+        (new.is_replica, new.promoted, new.promoted_at) = (false, true, self.t);
         new.history = history;
         let old = std::mem::replace(&mut server.named, replica);
         (server.asked, server.has_moved) = (replica, true);
@@ -181,14 +178,14 @@ impl World {
         }
         if before == Before::Follows && self.conditions.is_fragile() && self.random.chance(50) {
             // What is under way meanwhile arrives when it is a master again.
-            let until = self.t + CHANGE + 10 * MS;
+            let until = self.t + 20 * MS;
             for connection in &mut self.net.connections {
                 if connection.node == node && connection.instance == old {
                     connection.hold(until, true, false);
                 }
             }
         }
-        self.servers[node].demote_instance(old, self.t);
+        self.servers[node].demote_instance(old);
         if before == Before::Ends {
             self.end_instance(node, old);
         }
@@ -198,7 +195,7 @@ impl World {
     /// place later, without what comes in between.
     pub(super) fn back(&mut self, node: usize, instance: usize) {
         let here = &self.servers[node].instances[instance];
-        if !here.is_replica() || self.quiet {
+        if !here.is_replica || self.quiet {
             return;
         }
         if here.synced && self.conditions.is_fragile() {
@@ -214,7 +211,7 @@ impl World {
 
     pub(super) fn demoted(&mut self, node: usize, instance: usize) {
         trace!(self, "node {node}: {instance} is a replica");
-        self.servers[node].demote_instance(instance, self.t);
+        self.servers[node].demote_instance(instance);
         if self.random.chance(30) {
             self.cut_all(|one| one.node == node && one.instance == instance);
         }

@@ -22,8 +22,8 @@ pub(super) struct Instance {
     pub(super) promoted: bool,
     pub(super) promoted_at: u64,
     pub(super) flushed: bool,
-    /// Since when it is a replica, and whether it has had its master's data since.
-    pub(super) replica: Option<u64>,
+    /// Whether it is a replica, and has had its master's data since.
+    pub(super) is_replica: bool,
     pub(super) synced: bool,
 }
 
@@ -39,7 +39,7 @@ impl Instance {
             promoted: false,
             promoted_at: 0,
             flushed: false,
-            replica: is_replica.then_some(0),
+            is_replica,
             synced: is_replica,
         }
     }
@@ -53,10 +53,6 @@ impl Instance {
     pub(super) fn age(&self, t: u64) -> u64 {
         let age = if self.run == 0 { 1000 * MS } else { 0 };
         age + (t - self.started) * self.rate / 10_000
-    }
-
-    pub(super) fn is_replica(&self) -> bool {
-        self.replica.is_some()
     }
 
     pub(super) fn was_promoted_lately(&self, t: u64) -> bool {
@@ -74,7 +70,7 @@ impl Instance {
 
     /// What INFO replication says.
     pub(super) fn replication(&self) -> String {
-        let role = if self.is_replica() { "slave" } else { "master" };
+        let role = if self.is_replica { "slave" } else { "master" };
         format!("role:{role}\r\nmaster_replid:{}\r\n", self.history)
     }
 

@@ -602,7 +602,7 @@ impl World {
         }
         for server in &mut self.servers {
             server.calm();
-            server.settle(self.t);
+            server.settle();
         }
         // Workers pause for up to 0.7 s; what was deferred is tried again with later operations.
         let mut left = None;

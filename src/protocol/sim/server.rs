@@ -142,7 +142,7 @@ impl Server {
         let full = self.has(Trouble::OutOfMemory, t);
         let forbids = self.troubles[Trouble::OutOfMemory as usize].is_multiple_of(2);
         Mood {
-            read_only: self.demoted || self.here().is_replica(),
+            read_only: self.demoted || self.here().is_replica,
             too_few_replicas: self.has(Trouble::LacksReplicas, t),
             out_of_memory: full && !forbids,
             no_set: full && forbids,
