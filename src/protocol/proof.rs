@@ -195,11 +195,12 @@ mod tests {
     /// It may have become a replica and a master again since the last one.
     #[test]
     fn an_extension_counts_when_a_look_behind_it_shows_the_same_master() {
-        let (mut proofs, now) = (proofs(), crate::clock::instant());
+        let now = crate::clock::instant();
         for other in [
             "role:master\r\nmaster_replid:g\r\n",
             "role:slave\r\nmaster_replid:h\r\n",
         ] {
+            let mut proofs = proofs();
             assert_eq!(written(&mut proofs, Proof::Look), [Proof::Look]);
             let extended = || (Reply::Int(1), 1, now);
             assert!(proofs.received(extended(), Proof::Look).is_none());
