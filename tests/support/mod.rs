@@ -532,12 +532,7 @@ pub fn full_name(name: &str) -> String {
 pub fn another_process(name: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([
-            &*full_name(name),
-            "--exact",
-            "--nocapture",
-            "--include-ignored",
-        ])
+        .args([&*full_name(name), "--exact", "--nocapture"])
         .env("ROLE", role)
         .stdout(Stdio::null());
     command
