@@ -3,7 +3,7 @@
 //! Behind the last acquire of a write goes a GET of the [witness](crate::protocol::witness): a server that has lost it may
 //! have lost locks, too. And behind the last command whose answer counts goes a *look*, INFO replication: it shows that the
 //! server was not promoted since it was connected. A small data set is synchronized in two milliseconds, so a look that was
-//! sent before, however short, shows nothing. One costs the server about a microsecond, and a write needs only one.
+//! sent before shows nothing, however recent it is. One costs the server about a microsecond, and a write needs only one.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -77,14 +77,10 @@ impl<P> Proofs<P> {
 
     // ---- receiving
 
-    /// Whether a reply that needs this may have to wait.
-    pub(crate) fn concern(&self, needs: Proof) -> bool {
-        self.witness.is_some() && needs != Proof::None
-    }
-
     /// A reply has come that needs this. It is given back if it counts as it is.
     pub(crate) fn received(&mut self, answered: Answered<P>, needs: Proof) -> Option<Answered<P>> {
-        if !self.concern(needs) || matches!(answered.0, Reply::Error(_)) {
+        let counts = self.witness.is_none() || needs == Proof::None;
+        if counts || matches!(answered.0, Reply::Error(_)) {
             return Some(answered);
         }
         let lacks = [
