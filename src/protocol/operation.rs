@@ -693,6 +693,12 @@ impl<W> Operation<W> {
     /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not connected; "too few
     /// answers" does, while there is time.
     fn certain_verdict(&self, view: &View) -> Option<Verdict> {
+        // Those that it is not sent to give no votes: it is over with the others' answers.
+        let all = NodeSet::first(view.nodes);
+        let asked = all.and(self.op.nodes);
+        if asked != all && asked.without(self.votes.tally.voted()).is_empty() {
+            return Some(Verdict::Unavailable);
+        }
         let question = self.op.action.question();
         let mut tally = self.tally();
         for node in self.absent(view).iter() {

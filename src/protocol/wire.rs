@@ -177,11 +177,13 @@ impl Wire {
 
     /// When the oldest release was written that may not have been carried out, and that no operation waits for.
     /// `refused`: keys beside locks were refused lately. Then one that names such keys is among them: its operation ends
-    /// with a majority, and its reply may not be read.
+    /// with a majority, and its reply may not be read. So is each one to a server of a Redis Cluster, which may not have the
+    /// key any more.
     pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
         let release = |one: &&Expected| {
             let Pending { alone, named, .. } = one.pending;
-            one.pending.release.is_some() && (alone || named && refused)
+            let unread = self.handshake.routed || named && refused;
+            one.pending.release.is_some() && (alone || unread)
         };
         Some(self.expected.iter().find(release)?.at)
     }

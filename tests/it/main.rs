@@ -47,6 +47,7 @@ mod connections {
 mod faults {
     mod cluster;
     mod cluster_changes;
+    mod cluster_ends;
     mod cluster_failovers;
     mod cluster_moves;
     mod cluster_newcomers;

@@ -1,0 +1,90 @@
+//! Releases of keys that move to another server of a Redis Cluster while clients end.
+
+use crate::support;
+
+use std::time::Duration;
+
+use redlock_sync::{Lock, Redlock};
+use support::clusters::{Cluster, Plan};
+use support::*;
+
+const S: Duration = Duration::from_secs(1);
+/// Much longer than all that is waited for: a release that is lost is found out.
+const LONG: Duration = Duration::from_secs(600);
+/// The master without slots.
+const NEW: usize = 3;
+
+/// Each has one node's vote.
+fn client_of(clusters: &[Cluster]) -> Redlock {
+    let redlock = Redlock::new(clusters.iter().map(Cluster::url)).unwrap();
+    let options = options().node_timeout(5 * S).restart_guard(Duration::ZERO);
+    redlock.with_options(options).unwrap()
+}
+
+/// Three masters, and one that has no slots at first, and none again when its only one has gone.
+fn with_newcomer() -> Cluster {
+    Cluster::with(Plan {
+        masters: 3,
+        empty: 1,
+        over_tls: over_tls(),
+        args: &["--cluster-allow-replica-migration", "no"],
+        ..Plan::default()
+    })
+}
+
+/// Names in one slot, which moves while their locks are dropped and released, some with the client and some behind it.
+fn releases_are_carried_out(clusters: &[Cluster], rounds: usize) {
+    let (cluster, to_all) = (&clusters[0], [1, NEW, 2, 0]);
+    let name = cluster.name(0);
+    let names = (0..12).map(|number| format!("{{{name}}}:{number}"));
+    let names: Vec<String> = names.collect();
+    for to in to_all.into_iter().cycle().take(rounds) {
+        let redlock = client_of(clusters);
+        assert!(redlock.connect().unwrap().is_none());
+        let lock = |name| redlock.acquire(name, LONG).unwrap();
+        let mut locks: Vec<Lock> = names.iter().map(lock).collect();
+        let moving = cluster.begin_to_move(&name, to);
+        names[..6].iter().for_each(|name| moving.key(name));
+        let behind = locks.split_off(10);
+        let with = locks.split_off(7);
+        std::thread::scope(|scope| {
+            scope.spawn(|| moving.end());
+            scope.spawn(|| locks.into_iter().for_each(drop));
+            scope.spawn(|| with.into_iter().for_each(|lock| drop(lock.release())));
+        });
+        drop(redlock);
+        behind.into_iter().for_each(drop);
+        clusters.iter().for_each(Cluster::nothing_is_left);
+    }
+}
+
+#[test]
+fn no_release_is_lost_while_a_slot_moves_and_clients_end() {
+    releases_are_carried_out(&[with_newcomer()], 8);
+}
+
+#[test]
+fn of_three_clusters_no_release_is_lost_while_a_slot_moves_and_clients_end() {
+    let clusters = [with_newcomer(), Cluster::masters(1), Cluster::masters(1)];
+    releases_are_carried_out(&clusters, 8);
+}
+
+/// The majority has carried it out before the server answers that has given the key away, and the program does nothing more.
+#[test]
+fn of_three_clusters_a_release_follows_its_key_without_another_call() {
+    let clusters = [with_newcomer(), Cluster::masters(1), Cluster::masters(1)];
+    let redlock = client_of(&clusters);
+    assert!(redlock.connect().unwrap().is_none());
+    let name = clusters[0].name(0);
+    let lock = redlock.acquire(&name, LONG).unwrap();
+    let moving = clusters[0].begin_to_move(&name, NEW);
+    moving.key(&name);
+    clusters[0].nodes[0].stop();
+    lock.release().unwrap();
+    clusters[0].nodes[0].resume();
+    eventually_within(30 * S, "it is released", &mut || {
+        clusters[0].nodes_with(&name).is_empty()
+    });
+    moving.end();
+    drop(redlock);
+}
