@@ -693,12 +693,6 @@ impl<W> Operation<W> {
     /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not connected; "too few
     /// answers" does, while there is time.
     fn certain_verdict(&self, view: &View) -> Option<Verdict> {
-        // Those that it is not sent to give no votes: it is over with the others' answers.
-        let all = NodeSet::first(view.nodes);
-        let asked = all.and(self.op.nodes);
-        if asked != all && asked.without(self.votes.tally.voted()).is_empty() {
-            return Some(Verdict::Unavailable);
-        }
         let question = self.op.action.question();
         let mut tally = self.tally();
         for node in self.absent(view).iter() {
@@ -707,13 +701,17 @@ impl<W> Operation<W> {
             }
             tally.fail(node);
         }
-        match tally.verdict(question, view.nodes) {
+        let verdict = match tally.verdict(question, view.nodes) {
             Some(Verdict::Unavailable) if !self.is_expired() => self
                 .tally()
                 .verdict(question, view.nodes)
                 .filter(|verdict| *verdict == Verdict::Unavailable),
             verdict => verdict,
-        }
+        };
+        // The nodes that it is not for give no votes.
+        let owing = self.op.nodes.without(self.votes.tally.voted());
+        let all = owing.and(NodeSet::first(view.nodes)).is_empty();
+        verdict.or(all.then_some(Verdict::Unavailable))
     }
 
     /// The verdict, if it is certain and no more votes are waited for.
@@ -810,6 +808,69 @@ impl<W> Operation<W> {
             notified_elsewhere,
             causes: votes.causes,
             begun: self.schedule.begun.unwrap_or(now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::protocol::fixtures::{MS, key};
+    use crate::protocol::script::Notify;
+
+    /// The verdict on a release for these of three nodes that were answered like this: granted, refused, or sent elsewhere.
+    fn verdict(nodes: &[usize], answers: &[(usize, char)], connected: NodeSet) -> Option<Verdict> {
+        let now = clock::instant();
+        let nodes: NodeSet = nodes.iter().copied().collect();
+        let op = Op::new(Action::Release(Notify::None), key(b"a")).to(nodes);
+        let mut operation = Operation::new(1, op, (), &Prefix::default(), Vec::new(), now);
+        operation.begin(now, now + 50 * MS);
+        operation.sent_to = nodes;
+        for (node, answer) in answers {
+            let vote = match answer {
+                '+' => Vote::Granted(1),
+                '-' => Vote::Refused(None),
+                _ => {
+                    let elsewhere = Cause::Elsewhere("MOVED 1 h:1".into());
+                    operation.fail(*node, &Arc::new(elsewhere));
+                    continue;
+                }
+            };
+            operation.vote(*node, vote);
+        }
+        let view = View {
+            nodes: 3,
+            connected,
+            unconfirmed: NodeSet::EMPTY,
+            slow: NodeSet::EMPTY,
+            same_server: false,
+            replies_flowing: true,
+        };
+        operation.verdict(&view, now + MS)
+    }
+
+    #[test]
+    fn an_operation_for_some_nodes_ends_when_they_have_answered() {
+        let unavailable = Some(Verdict::Unavailable);
+        for connected in [NodeSet::first(3), NodeSet::first(2)] {
+            for (nodes, answers, expected) in [
+                (&[1][..], &[][..], None),
+                (&[1], &[(1, '+')], unavailable),
+                (&[1], &[(1, '-')], unavailable),
+                (&[1], &[(1, '!')], unavailable),
+                (&[0, 1], &[(1, '+')], None),
+                (&[0, 1], &[(1, '!')], None),
+                (&[0, 1], &[(0, '+'), (1, '!')], unavailable),
+                // A majority has answered, though not all were asked.
+                (&[0, 1], &[(0, '+'), (1, '+')], Some(Verdict::Yes)),
+                (&[0, 1], &[(0, '-'), (1, '-')], Some(Verdict::No)),
+                (&[0, 1, 2], &[(1, '+')], None),
+                (&[0, 1, 2], &[(0, '+'), (1, '!')], None),
+            ] {
+                let found = verdict(nodes, answers, connected);
+                assert_eq!(found, expected, "{nodes:?}: {answers:?}");
+            }
         }
     }
 }

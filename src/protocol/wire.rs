@@ -177,8 +177,8 @@ impl Wire {
 
     /// When the oldest release was written that may not have been carried out, and that no operation waits for.
     /// `refused`: keys beside locks were refused lately. Then one that names such keys is among them: its operation ends
-    /// with a majority, and its reply may not be read. So is each one to a server of a Redis Cluster, which may not have the
-    /// key any more.
+    /// with a majority, and its reply may not be read. So is each one to a server of a Redis Cluster: another one may have the
+    /// key by now.
     pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
         let release = |one: &&Expected| {
             let Pending { alone, named, .. } = one.pending;
@@ -432,6 +432,7 @@ impl Wire {
 mod tests {
     use super::*;
     use crate::clock;
+    use crate::protocol::fixtures::key;
 
     #[test]
     fn more_replies_than_commands_are_an_error() {
@@ -452,5 +453,38 @@ mod tests {
         assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
         assert!(surplus(1, b"+OK\r\n+"));
         assert!(!surplus(2, b"+OK\r\n+"));
+    }
+    /// Its reply may not be read once others have decided, and it may say that another server has the key.
+    #[test]
+    fn a_release_that_was_waited_for_is_to_be_confirmed_where_another_server_may_have_its_key() {
+        for (routed, named, refused, expected) in [
+            (false, false, false, false),
+            (false, true, false, false),
+            (false, true, true, true),
+            (true, false, false, true),
+        ] {
+            let now = clock::instant();
+            let mut wire = Wire::new(Handshake {
+                routed,
+                ..Handshake::default()
+            });
+            let out = Output {
+                bytes: &mut Vec::new(),
+                start: 0,
+                now,
+            };
+            let pending = |release| Pending {
+                release,
+                named,
+                ..Pending::default()
+            };
+            wire.expect(pending(None), &out);
+            assert_eq!(wire.unconfirmed(refused), None);
+            wire.expect(pending(Some(key(b"a"))), &out);
+            assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
+            wire.receive(b"+OK\r\n:1\r\n");
+            while wire.next_reply(now).unwrap().is_some() {}
+            assert_eq!(wire.unconfirmed(refused), None);
+        }
     }
 }
