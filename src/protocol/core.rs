@@ -141,6 +141,11 @@ impl<W> Core<W> {
         all.filter(|at| is(&self.nodes[*at])).collect()
     }
 
+    /// Another server may have a key by now: releases that were waited for are to be confirmed, too.
+    fn is_routed(&self) -> bool {
+        self.nodes.iter().any(|node| node.wire().handshake.routed)
+    }
+
     /// Nodes that operations are sent to.
     pub(crate) fn connected_nodes(&self) -> NodeSet {
         self.which(Node::is_connected)
@@ -165,7 +170,7 @@ impl<W> Core<W> {
         if op.action.ends() {
             self.cancel_behind(&op, now);
         }
-        if op.action.is_release() && op.only_write {
+        if op.action.is_release() && (op.only_write || self.is_routed()) {
             self.confirmation.released(now);
         }
         let slot = self.operations.submit(op, caller, now);

@@ -393,3 +393,25 @@ fn another_address_ends_the_connection() {
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     assert!(world.sent.is_empty());
 }
+
+/// Or one would be started with each of them.
+#[test]
+fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
+    for (routed, stays) in [(true, true), (false, false)] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        let handshake = Handshake {
+            means: crate::protocol::means::Means::ALL,
+            routed,
+            ..Handshake::default()
+        };
+        assert!(world.core.connected(0, Ok(handshake), world.now));
+        let tasks = [(); 2].map(|()| world.core.task(0, world.now));
+        assert!(matches!(tasks, [NodeTask::Adopt, NodeTask::Reconnected]));
+        let op = Op::new(Action::Release(Notify::None), key(b"a"));
+        world.core.submit(op, 0, world.now);
+        world.answers(b":1\r\n");
+        let next = world.core.confirm(world.now);
+        assert_eq!(matches!(next, Confirm::Wait { .. }), stays, "{next:?}");
+    }
+}
