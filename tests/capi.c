@@ -3,6 +3,9 @@
  * it servers, and runs it.
  *
  *     capi URL1 URL2 URL3  TCP_URL TCP_PID  UNIX_URL UNIX_PID  PAIRS GROWTH_KIB
+ *     capi URL RESOURCE
+ *
+ * The second one holds a lock. It prints "held", and goes on when a line of input comes: the lock may be elsewhere by then.
  *
  * The servers with a process id will be frozen and killed. GROWTH_KIB is how much memory so many pairs
  * of acquire and release may cost; 0: do not look (sanitizers keep what is freed).
@@ -1589,6 +1592,33 @@ static void other_kinds(redlock_t *redlock)
     OK(redlock_lock_release(other));
 }
 
+static int holds(const char *url, const char *resource)
+{
+    redlock_t *redlock = client(&url, 1);
+    redlock_lock_t *lock;
+    uint64_t fencing_token;
+    char answer[1000];
+    int fit;
+
+    /* It would wait for servers that were just started. */
+    OK(redlock_set(redlock, REDLOCK_OPTION_RESTART_GUARD_MS, 0));
+    OK(redlock_connect(redlock));
+    OK(redlock_check(redlock, resource, strlen(resource), answer, sizeof answer, &fit));
+    lock = take(redlock, resource, TTL);
+    OK(redlock_lock_extend(lock, TTL));
+    OK(redlock_lock_fencing_token(lock, &fencing_token));
+    puts("held");
+    fflush(stdout);
+    CHECK(getchar() == '\n');
+    /* While its servers change too few may answer. */
+    EVENTUALLY(redlock_lock_extend(lock, TTL) == REDLOCK_OK);
+    CHECK(redlock_lock_is_valid(lock));
+    OK(redlock_lock_release(lock));
+    redlock_free(redlock);
+    puts("ok");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *urls[3];
@@ -1604,6 +1634,8 @@ int main(int argc, char **argv)
     redlock = NULL;
     return 0;
 #endif
+    if (argc == 3)
+        return holds(argv[1], argv[2]);
     if (argc != 10)
         return 2;
     for (i = 0; i < 3; i++)

@@ -11,14 +11,17 @@ use crate::support;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 use redlock_sync::Redlock;
+use support::clusters::Cluster;
+use support::sentinels::Set;
 use support::*;
 
 const HEADER: &str = include_str!("../../src/redlock.h");
@@ -221,6 +224,59 @@ fn valgrind_finds_nothing_and_would() {
     let text = said(&output);
     assert_eq!(output.status.code(), Some(9), "{text}");
     assert!(text.contains("redlock_new"), "{text}");
+}
+
+/// A program in C holds a lock at this address while something happens to its servers, and extends and releases it then.
+fn a_c_program_holds(url: &str, name: &str, meanwhile: impl FnOnce()) {
+    let dir = TempDir::new();
+    let program = dir.path().join("capi");
+    compile("tests/capi.c", Language::C99, false, &[], &program);
+    let mut child = Command::new(program)
+        .args([url, name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut says = |line: &str| assert_eq!(lines.next().unwrap().unwrap(), line);
+    says("held");
+    meanwhile();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    says("ok");
+    assert!(child.wait().unwrap().success());
+}
+
+/// Of the servers that have the key, and its fencing token stays for a day.
+fn is_released(keys: &[String], name: &str) {
+    let expected = [beside(name, "fence")];
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn a_c_program_holds_a_lock_behind_sentinels_while_they_fail_over() {
+    let (set, name) = (Set::start(3), "job");
+    // What is written last.
+    let last = beside(name, "fence");
+    a_c_program_holds(&set.url(), name, || {
+        eventually("all is replicated", || {
+            set.servers.iter().all(|server| server.exists(&last))
+        });
+        set.fail_over(1);
+        set.has_failed_over();
+    });
+    is_released(&set.servers[1].keys(), name);
+}
+
+#[test]
+fn a_c_program_holds_a_lock_in_a_cluster_while_its_slot_moves() {
+    let cluster = Cluster::masters(3);
+    let name = cluster.name(0);
+    a_c_program_holds(&cluster.url(), &name, || {
+        assert_eq!(cluster.nodes_with(&name), [0]);
+        cluster.move_slot(&name, 1);
+        assert_eq!(cluster.nodes_with(&name), [1]);
+    });
+    is_released(&cluster.keys(), &name);
 }
 
 // ---- header and libraries ---------------------------------------------------------------------
