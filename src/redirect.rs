@@ -219,7 +219,9 @@ impl Lanes {
         let OwedRelease { node, key, .. } = release;
         let slot = self.slot(&key.resource);
         let only: NodeSet = std::iter::once(*node).collect();
-        let op = Op::new(Action::Release(alone(key)), key.clone()).to(only);
+        // (It would be written behind it to all nodes that may have the lock.)
+        let key = key.clone().sent_to(only);
+        let op = Op::new(Action::Release(alone(&key)), key).to(only);
         let lane = self.lane(slot);
         let answer = lane.driver.run_here(op.clone());
         let said = self.said(lane.driver.nodes().places(), slot, &answer);

@@ -5,7 +5,7 @@ use crate::support;
 use std::time::Duration;
 
 use redlock_sync::{Lock, Redlock};
-use support::clusters::{Cluster, Plan};
+use support::clusters::{Cluster, Move, Plan};
 use support::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -87,4 +87,34 @@ fn of_three_clusters_a_release_follows_its_key_without_another_call() {
     });
     moving.end();
     drop(redlock);
+}
+
+/// Both ask for keys at the other server, and a release that is owed to one of them is nothing to the other.
+#[test]
+fn releases_of_two_clusters_with_a_slot_on_its_way_do_not_follow_each_other() {
+    let clusters = [with_newcomer(), with_newcomer(), Cluster::masters(1)];
+    let redlock = client_of(&clusters);
+    assert!(redlock.connect().unwrap().is_none());
+    let name = clusters[0].name(0);
+    let lock = redlock.acquire(&name, LONG).unwrap();
+    let moves: Vec<Move<'_>> = clusters[..2]
+        .iter()
+        .map(|cluster| cluster.begin_to_move(&name, NEW))
+        .collect();
+    moves.iter().for_each(|moving| moving.key(&name));
+    drop(lock);
+    let newcomers = clusters[..2].iter().map(|cluster| &cluster.nodes[NEW]);
+    eventually("it is released", || {
+        newcomers.clone().all(|server| !server.exists(&name))
+    });
+    std::thread::sleep(S);
+    let calls = || -> u64 {
+        let scripts = ["evalsha", "eval", "fcall"].into_iter();
+        let at = |server: &Server| scripts.clone().map(|one| server.calls(one)).sum::<u64>();
+        newcomers.clone().map(at).sum()
+    };
+    let before = calls();
+    std::thread::sleep(S);
+    assert_eq!(calls(), before);
+    moves.into_iter().for_each(Move::end);
 }
