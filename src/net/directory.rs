@@ -492,3 +492,32 @@ impl Directory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::into_node::IntoNode;
+    use crate::tls::Tls;
+
+    /// Each call that looks for its connections reads it.
+    #[test]
+    fn a_redirect_is_read_with_the_address_that_gave_it_though_others_read_that_too() {
+        let given = "redis+cluster://seed".into_node().unwrap();
+        let trust = Trust::new(&Tls::default(), [given.info()].into_iter());
+        let place = Place::new(given, &trust, None).of_slot(17);
+        let Place::Master(directory) = &place else {
+            panic!("it is one of its shards");
+        };
+        let mut shown = lock(&directory.shown);
+        *shown = "10.0.0.1:7000".into();
+        let said = std::thread::scope(|scope| {
+            // The host is that of the server that says it.
+            let said = scope.spawn(|| place.elsewhere(17, "MOVED 17 :7001"));
+            std::thread::sleep(Duration::from_millis(500));
+            drop(shown);
+            said.join().unwrap()
+        });
+        let to = ("10.0.0.1".to_owned(), 7001);
+        assert_eq!(said, Some(Elsewhere::Moved(to)));
+    }
+}

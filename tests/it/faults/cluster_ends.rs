@@ -109,7 +109,7 @@ fn releases_of_two_clusters_with_a_slot_on_its_way_do_not_follow_each_other() {
     });
     std::thread::sleep(S);
     let calls = || -> u64 {
-        let scripts = ["evalsha", "eval", "fcall"].into_iter();
+        let scripts = ["evalsha", "eval", "fcall", "delifeq", "delex"].into_iter();
         let at = |server: &Server| scripts.clone().map(|one| server.calls(one)).sum::<u64>();
         newcomers.clone().map(at).sum()
     };
