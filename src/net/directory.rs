@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn a_redirect_is_read_with_the_address_that_gave_it_though_others_read_that_too() {
         let given = "redis+cluster://seed".into_node().unwrap();
-        let trust = Trust::new(&Tls::default(), [given.info()].into_iter());
+        let trust = Trust::new(&Tls::default(), [given.info()]);
         let place = Place::new(given, &trust, None).of_slot(17);
         let Place::Master(directory) = &place else {
             panic!("it is one of its shards");
