@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Redlock, redis};
 use support::clusters::Cluster;
 use support::sentinels::Set;
 use support::*;
@@ -263,6 +263,12 @@ fn a_c_program_holds_a_lock_behind_sentinels_while_they_fail_over() {
         });
         set.fail_over(1);
         set.has_failed_over();
+        // Until then it goes on as a master.
+        eventually("the old one replicates", || {
+            let info = set.servers[0].try_command(&["INFO", "replication"]);
+            let text = info.and_then(|text| Ok(redis::from_redis_value::<String>(text)?));
+            text.is_ok_and(|text| text.contains("master_link_status:up"))
+        });
     });
     is_released(&set.servers[1].keys(), name);
 }
