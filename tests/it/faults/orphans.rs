@@ -378,8 +378,10 @@ fn a_lock_dropped_while_its_silent_node_is_connected_anew_leaves_no_key() {
     if role().is_some() {
         return dropping_late();
     }
+    // Over TLS, as above, an answer that the program has not read from one of several nodes may end what is read from it.
+    let sizes: &[usize] = if over_tls() { &[1, 1] } else { &[1, 1, 3, 3] };
     std::thread::scope(|scope| {
-        for nodes in [1, 1, 3, 3] {
+        for &nodes in sizes {
             scope.spawn(move || {
                 let servers = Server::several(nodes);
                 for round in 0..3 {
