@@ -454,6 +454,7 @@ mod tests {
         assert!(surplus(1, b"+OK\r\n+"));
         assert!(!surplus(2, b"+OK\r\n+"));
     }
+
     /// Its reply may not be read once others have decided, and it may say that another server has the key.
     #[test]
     fn a_release_that_was_waited_for_is_to_be_confirmed_where_another_server_may_have_its_key() {
