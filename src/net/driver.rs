@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::NodeErrors;
-use crate::net::leader::{Leader, Submitter, Waiter};
+use crate::net::leader::{Connections, Leader, Submitter, Waiter};
 use crate::net::nodes::{Nodes, State};
 use crate::net::route::Route;
-use crate::protocol::confirm::Confirm;
+use crate::protocol::next::{Next, Role};
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::quorum::NodeSet;
 use crate::shown::Shown;
@@ -345,15 +345,19 @@ impl Confirmer {
         let mut state = nodes.state();
         loop {
             let now = clock::instant();
-            state = match state.core.confirm(now) {
-                Confirm::Wait { until } => nodes.wait(state, until),
-                Confirm::Probe => Confirmer::probe(&nodes, state, now),
-                Confirm::End => {
-                    self.ended = true;
-                    return;
-                }
+            state = match state.core.next(Role::Confirmer, now) {
+                Next::Lead => Confirmer::probe(&nodes, state, now),
+                Next::Finished => break,
+                next => nodes.carry_out(
+                    Role::Confirmer,
+                    &mut Connections::default(),
+                    state,
+                    next,
+                    now,
+                ),
             }
         }
+        self.ended = true;
     }
 
     fn probe<'a>(
@@ -380,7 +384,8 @@ impl Drop for Confirmer {
     /// If it could not be started, or has panicked, which only a bug can be, another one may be.
     fn drop(&mut self) {
         if !self.ended {
-            self.nodes.state().core.confirmer_ended();
+            let mut state = self.nodes.state();
+            state.core.deserted(Role::Confirmer, clock::instant());
         }
     }
 }
@@ -392,15 +397,53 @@ struct Lead<'a> {
 }
 
 impl<'a> Lead<'a> {
+    /// Does what the core returns. `done` gets the answers, and returns whether the leader's own is among them: then this
+    /// returns as soon as it would have to wait, or to send for others. It also returns when there is nothing to do.
     fn run(
         &mut self,
-        state: MutexGuard<'a, State>,
-        now: Instant,
-        done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
+        mut state: MutexGuard<'a, State>,
+        mut now: Instant,
+        mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
     ) -> MutexGuard<'a, State> {
-        match &mut self.leader {
-            Some(leader) => self.nodes.lead(leader, state, now, done),
-            None => state,
+        let (nodes, Some(leader)) = (self.nodes, &mut self.leader) else {
+            return state;
+        };
+        let mut ended = done(&mut leader.answers);
+        loop {
+            let next = state.core.next(Role::Leader, now);
+            if !state.core.answers.is_empty() {
+                leader.answers.append(&mut state.core.answers);
+                ended |= done(&mut leader.answers);
+            }
+            nodes.announce(&mut state);
+            let can_end = match next {
+                Next::Finished => return state,
+                Next::Send { .. } => state.core.longest_waiting().is_some(),
+                Next::Recv { until, .. } | Next::Wait { until } => until > now,
+                _ => false,
+            };
+            if ended && can_end {
+                return state;
+            }
+            if !leader.answers.is_empty() {
+                drop(state);
+                leader.deliver();
+                state = nodes.state();
+                if let Next::Wait { .. } = next {
+                    // Something may have been submitted meanwhile.
+                    now = clock::instant();
+                    continue;
+                }
+            }
+            state = match next {
+                Next::StartConfirmer => {
+                    drop(state);
+                    start_confirmer(nodes);
+                    nodes.state()
+                }
+                next => nodes.carry_out(Role::Leader, &mut leader.connections, state, next, now),
+            };
+            now = clock::instant();
         }
     }
 
@@ -422,7 +465,6 @@ impl<'a> Lead<'a> {
             }
         };
         let logs = !state.core.events.is_empty();
-        let confirms = state.idle.is_some() && state.core.wants_confirmer();
         let elsewhere = state.core.take_elsewhere();
         drop(state);
         self.nodes.follow_releases(elsewhere);
@@ -431,9 +473,6 @@ impl<'a> Lead<'a> {
         }
         for (submitter, answer) in answers {
             submitter.deliver(answer);
-        }
-        if confirms {
-            start_confirmer(self.nodes);
         }
         if logs {
             self.nodes.log_behind();
@@ -446,7 +485,9 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         if let Some(leader) = &mut self.leader {
             let mut state = self.nodes.state();
-            self.nodes.recover(leader, &mut state);
+            drop(state.disconnect(leader));
+            state.core.deserted(Role::Leader, clock::instant());
+            leader.answers.append(&mut state.core.answers);
             self.end(state);
         }
     }

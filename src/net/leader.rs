@@ -1,4 +1,4 @@
-//! What the leading thread has, and the threads that wait for it.
+//! The connections that a thread has, what the leading thread has, and the threads that wait for it.
 
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
@@ -7,34 +7,54 @@ use crate::net::connection::Connection;
 use crate::protocol::operation::Answer;
 use crate::sync::lock;
 
-/// What the leader has.
+/// What a thread has that carries out what the core returns.
 #[derive(Default)]
-pub(crate) struct Leader {
-    /// The connections of the nodes that are connected.
-    pub(super) connections: Vec<Option<Connection>>,
+pub(crate) struct Connections {
+    /// By node. The leader: of those that are connected.
+    pub(super) each: Vec<Option<Connection>>,
     pub(super) out: Vec<u8>,
     /// Which node gets `out` up to where.
     pub(super) parts: Vec<(usize, usize)>,
     pub(super) buffer: Vec<u8>,
+}
+
+impl Connections {
+    pub(super) fn new(nodes: usize) -> Connections {
+        Connections {
+            each: (0..nodes).map(|_| None).collect(),
+            ..Connections::default()
+        }
+    }
+
+    /// Takes the connection of a node, if another thread has handed it over.
+    pub(super) fn take_over(&mut self, node: usize, handed_over: &mut [Option<Connection>]) {
+        if let (Some(connection), Some(handed_over)) =
+            (self.each.get_mut(node), handed_over.get_mut(node))
+            && connection.is_none()
+        {
+            *connection = handed_over.take();
+        }
+    }
+
+    /// The one before.
+    pub(super) fn replace(&mut self, node: usize, new: Option<Connection>) -> Option<Connection> {
+        let connection = self.each.get_mut(node)?;
+        std::mem::replace(connection, new)
+    }
+}
+
+/// What the leader has.
+pub(crate) struct Leader {
+    pub(super) connections: Connections,
     /// To be delivered.
     pub(super) answers: Vec<(Submitter, Answer)>,
 }
 
 impl Leader {
-    pub(super) fn new(connections: Vec<Option<Connection>>) -> Leader {
+    pub(super) fn new(nodes: usize) -> Leader {
         Leader {
-            connections,
-            ..Leader::default()
-        }
-    }
-
-    /// Takes the connection of a node that is connected again, if its worker has handed it over.
-    pub(super) fn take_over(&mut self, node: usize, handed_over: &mut [Option<Connection>]) {
-        if let (Some(connection), Some(handed_over)) =
-            (self.connections.get_mut(node), handed_over.get_mut(node))
-            && connection.is_none()
-        {
-            *connection = handed_over.take();
+            connections: Connections::new(nodes),
+            answers: Vec::new(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The leader's loop and the workers: they do what the core returns, with sockets and threads.
+//! What the core returns is carried out here, with sockets and threads; and the workers.
 //!
 //! The core stands under one mutex, which is never held while anything is sent, received, connected,
 //! waited for or logged.
@@ -14,7 +14,7 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
-use crate::net::leader::{Leader, Submitter};
+use crate::net::leader::{Connections, Leader, Submitter};
 use crate::net::report;
 use crate::net::route::{self, Route};
 use crate::net::trust::Trust;
@@ -24,12 +24,12 @@ use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::prefix::Prefix;
 use crate::protocol::address::Found;
-use crate::protocol::core::{Core, Input, Next};
+use crate::protocol::core::{Core, Input};
 use crate::protocol::event::Event;
 use crate::protocol::guard::{self, Guard};
 use crate::protocol::means::Lack;
-use crate::protocol::node::{NodeTask, Timeouts};
-use crate::protocol::operation::Answer;
+use crate::protocol::next::{Next, Role};
+use crate::protocol::node::Timeouts;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::slots::Endpoint;
@@ -124,7 +124,7 @@ impl Nodes {
         };
         let (prefix, rng) = (options.prefix.clone(), getrandom::u64().unwrap_or(1));
         let none = || places.iter().map(|_| None).collect();
-        let leader = Leader::new(none());
+        let leader = Leader::new(places.len());
         let addresses = places.iter().map(Place::shown).zip(guards.iter().copied());
         let core = Core::new(addresses, timeouts, prefix, rng, clock::instant());
         let state = State {
@@ -206,7 +206,7 @@ impl Nodes {
         }
     }
 
-    fn announce(&self, state: &mut State) {
+    pub(super) fn announce(&self, state: &mut State) {
         if std::mem::take(&mut state.core.news) {
             self.changed.notify_all();
         }
@@ -289,59 +289,37 @@ impl Nodes {
         }
     }
 
-    // ---- the leader
+    // ---- what the core returns
 
-    /// Does what [`Core::next`] returns. `done` gets the answers, and returns whether the leader's own is among them: then
-    /// this returns as soon as it would have to wait, or to send for others. It also returns when there is nothing to do.
-    pub(crate) fn lead<'a>(
+    /// Does what the core has returned to a thread, unless that is to end or to lead.
+    pub(crate) fn carry_out<'a>(
         self: &'a Arc<Nodes>,
-        leader: &mut Leader,
+        role: Role,
+        connections: &mut Connections,
         mut state: MutexGuard<'a, State>,
-        mut now: Instant,
-        mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
+        next: Next,
+        now: Instant,
     ) -> MutexGuard<'a, State> {
-        let mut ended = done(&mut leader.answers);
-        loop {
-            let next = state.core.next(now);
-            if !state.core.answers.is_empty() {
-                leader.answers.append(&mut state.core.answers);
-                ended |= done(&mut leader.answers);
+        match next {
+            Next::StartWorker { node } => self.start_worker(connections, state, node, false),
+            Next::HandOver { node } => self.start_worker(connections, state, node, true),
+            Next::Ask { node, found } => self.ask(state, node, found),
+            Next::Connect { node } => self.connect(connections, state, node),
+            Next::Adopt { node } => {
+                let old = connections.replace(node, state.take_not_adopted(node));
+                old.into_iter().for_each(Connection::reset);
+                state
             }
-            self.announce(&mut state);
-            let can_end = match next {
-                Next::Finished => return state,
-                Next::StartWorker { .. } | Next::HandOver { .. } | Next::Ask { .. } => false,
-                Next::Send { .. } => state.core.longest_waiting().is_some(),
-                Next::Recv { until, .. } | Next::Wait { until } => until > now,
-            };
-            if ended && can_end {
-                return state;
+            Next::Send { nodes, until } => self.send((role, connections), state, nodes, until, now),
+            Next::Recv { node, until } => self.recv(connections, state, node, until, now),
+            Next::Wait { until } => {
+                let leads = role == Role::Leader;
+                state.leader_waits |= leads;
+                state = self.wait(state, until);
+                state.leader_waits &= !leads;
+                state
             }
-            if !leader.answers.is_empty() {
-                drop(state);
-                leader.deliver();
-                state = self.state();
-                if let Next::Wait { .. } = next {
-                    // Something may have been submitted meanwhile.
-                    now = clock::instant();
-                    continue;
-                }
-            }
-            state = match next {
-                Next::StartWorker { node } => self.start_worker(leader, state, node, false),
-                Next::HandOver { node } => self.start_worker(leader, state, node, true),
-                Next::Ask { node, found } => self.ask(state, node, found),
-                Next::Wait { until } => {
-                    state.leader_waits = true;
-                    state = self.wait(state, until);
-                    state.leader_waits = false;
-                    state
-                }
-                Next::Send { nodes, until } => self.send(leader, state, nodes, until, now),
-                Next::Recv { node, until } => self.recv(leader, state, node, until, now),
-                Next::Finished => state,
-            };
-            now = clock::instant();
+            Next::StartConfirmer | Next::Lead | Next::Reconnected | Next::Finished => state,
         }
     }
 
@@ -368,65 +346,54 @@ impl Nodes {
     /// Writes to these nodes, the nearest first: it answers while the others are written to.
     fn send<'a>(
         &'a self,
-        leader: &mut Leader,
+        (role, connections): (Role, &mut Connections),
         mut state: MutexGuard<'a, State>,
         mut nodes: NodeSet,
         until: Instant,
         now: Instant,
     ) -> MutexGuard<'a, State> {
-        leader.out.clear();
-        leader.parts.clear();
-        while let Some(node) = state.core.output(&mut nodes, &mut leader.out, now) {
-            leader.parts.push((node, leader.out.len()));
-            leader.take_over(node, &mut state.handed_over);
+        connections.out.clear();
+        connections.parts.clear();
+        while let Some(node) = state.core.output(&mut nodes, &mut connections.out, now) {
+            connections.parts.push((node, connections.out.len()));
+            connections.take_over(node, &mut state.handed_over);
         }
         drop(state);
         let mut start = 0;
-        let mut failed = None;
-        for (node, end) in leader.parts.drain(..) {
-            let bytes = leader.out.get(start..end).unwrap_or_default();
-            let connection = leader.connections.get_mut(node).and_then(Option::as_mut);
+        let mut ended = None;
+        for (node, end) in connections.parts.drain(..) {
+            let bytes = connections.out.get(start..end).unwrap_or_default();
+            let connection = connections.each.get_mut(node).and_then(Option::as_mut);
             let sent = connection.map_or_else(
                 || Err(missing_connection()),
                 |one| one.send(bytes, until, now),
             );
-            if let Err(cause) = sent {
-                failed.get_or_insert_with(Vec::new).push((node, cause));
+            // The core does not wait for what the leader writes.
+            if sent.is_err() || role != Role::Leader {
+                ended.get_or_insert_with(Vec::new).push((node, sent));
             }
             start = end;
         }
         state = self.state();
-        for (node, cause) in failed.into_iter().flatten() {
-            state.core.input(node, Input::Sent(Err(cause)), now);
+        for (node, sent) in ended.into_iter().flatten() {
+            state.core.input(node, Input::Sent(sent), clock::instant());
         }
         state
     }
 
+    /// Reads from a node's connection, without the state.
     fn recv<'a>(
         &'a self,
-        leader: &mut Leader,
+        connections: &mut Connections,
         mut state: MutexGuard<'a, State>,
         node: usize,
         until: Instant,
         now: Instant,
     ) -> MutexGuard<'a, State> {
-        leader.take_over(node, &mut state.handed_over);
-        let connection = leader.connections.get_mut(node).and_then(Option::as_mut);
-        self.read(state, (node, connection), &mut leader.buffer, until, now)
-    }
-
-    /// Reads from a node's connection, without the state.
-    fn read<'a>(
-        &'a self,
-        state: MutexGuard<'a, State>,
-        (node, connection): (usize, Option<&mut Connection>),
-        buffer: &mut Vec<u8>,
-        until: Instant,
-        now: Instant,
-    ) -> MutexGuard<'a, State> {
+        connections.take_over(node, &mut state.handed_over);
         drop(state);
-        let received = match connection {
-            Some(connection) => connection.recv(buffer, until, now),
+        let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
+            Some(connection) => connection.recv(&mut connections.buffer, until, now),
             None => Err(missing_connection()),
         };
         let now = clock::instant();
@@ -438,12 +405,12 @@ impl Nodes {
     /// Starts a node's worker, which gets the connection if it is still of use.
     fn start_worker<'a>(
         self: &'a Arc<Nodes>,
-        leader: &mut Leader,
+        connections: &mut Connections,
         mut state: MutexGuard<'a, State>,
         node: usize,
         keeps_connection: bool,
     ) -> MutexGuard<'a, State> {
-        let connection = leader.connections.get_mut(node).and_then(Option::take);
+        let connection = connections.replace(node, None);
         if !keeps_connection {
             connection.into_iter().for_each(Connection::reset);
         } else if let Some(handed_over) = state.handed_over.get_mut(node) {
@@ -457,14 +424,6 @@ impl Nodes {
         let input = Input::Started(started);
         state.core.input(node, input, clock::instant());
         state
-    }
-
-    /// After a panic of the leader, which only a bug can be.
-    pub(crate) fn recover(&self, leader: &mut Leader, state: &mut State) {
-        let held = leader.connections.iter_mut().enumerate();
-        let held = held.filter_map(|(node, connection)| connection.take().map(|_| node));
-        state.core.recover(held.collect(), clock::instant());
-        leader.answers.append(&mut state.core.answers);
     }
 
     /// Makes the workers of nodes that are away connect them at once. How many tries have ended so far.
@@ -492,13 +451,21 @@ impl Nodes {
 
     // ---- for the workers
 
-    /// Connects to a node. `elsewhere`: another thread does, while the worker reads from an unresponsive connection.
-    fn connect(self: &Arc<Nodes>, node: usize, elsewhere: bool) {
+    /// Connects to a node: in another thread, if the worker has a connection that it reads from meanwhile.
+    fn connect<'a>(
+        self: &'a Arc<Nodes>,
+        connections: &Connections,
+        state: MutexGuard<'a, State>,
+        node: usize,
+    ) -> MutexGuard<'a, State> {
+        drop(state);
+        let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
         let nodes = self.clone();
         let thread = std::thread::Builder::new().name(format!("redlock-connect-{node}"));
         if !elsewhere || thread.spawn(move || nodes.open(node)).is_err() {
             self.open(node);
         }
+        self.state()
     }
 
     fn open(&self, node: usize) {
@@ -541,10 +508,11 @@ impl Nodes {
 impl State {
     /// Takes the connections of all nodes that are connected.
     pub(super) fn disconnect(&mut self, leader: &mut Leader) -> Vec<Connection> {
+        let connections = &mut leader.connections;
         for node in self.core.connected_nodes().iter() {
-            leader.take_over(node, &mut self.handed_over);
+            connections.take_over(node, &mut self.handed_over);
         }
-        let all = leader.connections.iter_mut();
+        let all = connections.each.iter_mut();
         all.filter_map(Option::take).collect()
     }
 
@@ -558,9 +526,7 @@ impl State {
 struct Worker<'a> {
     nodes: &'a Arc<Nodes>,
     node: usize,
-    connection: Option<Connection>,
-    out: Vec<u8>,
-    buffer: Vec<u8>,
+    connections: Connections,
     has_ended: bool,
 }
 
@@ -569,9 +535,7 @@ impl<'a> Worker<'a> {
         Worker {
             nodes,
             node,
-            connection: None,
-            out: Vec::new(),
-            buffer: Vec::new(),
+            connections: Connections::new(nodes.places.len()),
             has_ended: false,
         }
     }
@@ -579,12 +543,12 @@ impl<'a> Worker<'a> {
     fn run(mut self) {
         let (nodes, node) = (self.nodes, self.node);
         let mut state = nodes.state();
-        self.connection = state.handed_over.get_mut(node).and_then(Option::take);
+        self.connections.take_over(node, &mut state.handed_over);
         let connected;
         (state, connected) = self.serve(state);
         self.has_ended = true;
         if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
-            *handed_over = self.connection.take();
+            *handed_over = self.connections.replace(node, None);
         }
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
@@ -595,57 +559,21 @@ impl<'a> Worker<'a> {
         nodes.log();
     }
 
-    /// Does what [`Core::task`] returns. At the end: whether the node is connected.
+    /// Does what [`Core::next`] returns. At the end: whether the node is connected.
     fn serve(&mut self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let (nodes, node) = (self.nodes, self.node);
+        let (nodes, role) = (self.nodes, Role::Worker(self.node));
         loop {
             let now = clock::instant();
-            let task = state.core.task(node, now);
+            let next = state.core.next(role, now);
             nodes.announce(&mut state);
-            state = match task {
-                NodeTask::Connect => {
-                    nodes.log_elsewhere(&state);
-                    drop(state);
-                    nodes.connect(node, self.connection.is_some());
-                    nodes.state()
-                }
-                NodeTask::Adopt => {
-                    let new = state.take_not_adopted(node);
-                    let old = std::mem::replace(&mut self.connection, new);
-                    old.into_iter().for_each(Connection::reset);
-                    state
-                }
-                NodeTask::Send { until } => self.send(state, until, now),
-                NodeTask::Recv { until } => {
-                    let connection = self.connection.as_mut();
-                    nodes.read(state, (node, connection), &mut self.buffer, until, now)
-                }
-                NodeTask::Pause { until } => {
-                    nodes.log_elsewhere(&state);
-                    nodes.wait(state, until)
-                }
-                NodeTask::Reconnected => return (state, true),
-                NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => return (state, false),
-            };
+            match next {
+                Next::Reconnected => return (state, true),
+                Next::Finished => return (state, false),
+                Next::Connect { .. } | Next::Wait { .. } => nodes.log_elsewhere(&state),
+                _ => {}
+            }
+            state = nodes.carry_out(role, &mut self.connections, state, next, now);
         }
-    }
-
-    fn send(
-        &mut self,
-        mut state: MutexGuard<'a, State>,
-        until: Instant,
-        now: Instant,
-    ) -> MutexGuard<'a, State> {
-        self.out.clear();
-        let mut own = std::iter::once(self.node).collect();
-        state.core.output(&mut own, &mut self.out, now);
-        drop(state);
-        let connection = self.connection.as_mut().ok_or_else(missing_connection);
-        let sent = connection.and_then(|connection| connection.send(&self.out, until, now));
-        state = self.nodes.state();
-        let input = Input::Sent(sent);
-        state.core.input(self.node, input, clock::instant());
-        state
     }
 }
 
@@ -653,8 +581,8 @@ impl Drop for Worker<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             let mut state = self.nodes.state();
-            let now = clock::instant();
-            state.core.input(self.node, Input::Deserted, now);
+            let role = Role::Worker(self.node);
+            state.core.deserted(role, clock::instant());
             self.nodes.announce(&mut state);
         }
     }

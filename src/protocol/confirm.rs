@@ -6,21 +6,11 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::next::Next;
 
 /// How long the thread stays after the last release: where locks are dropped again and again, one thread serves them
 /// all.
 const LINGER: Duration = Duration::from_millis(500);
-
-/// What the thread should do.
-#[derive(Debug)]
-pub(crate) enum Confirm {
-    /// Lead, unless another thread does: that finds what has come.
-    Probe,
-    /// Until then, or until the nodes are closed.
-    Wait { until: Instant },
-    /// Nothing is left to be confirmed: end.
-    End,
-}
 
 #[derive(Default)]
 pub(crate) struct Confirmation {
@@ -65,17 +55,17 @@ impl Confirmation {
         node_timeout: Duration,
         closed: bool,
         now: Instant,
-    ) -> Confirm {
+    ) -> Next {
         let again = |at: &Instant| Some(*at) > self.released;
         let oldest = oldest.filter(|at| !mutant(Mutant::ConfirmOnce) || !again(at));
         let probe_at = oldest.map(|at| at + node_timeout);
         let until = probe_at.or(self.released.map(|at| at + LINGER));
         match until.filter(|_| !closed) {
-            Some(until) if now < until => Confirm::Wait { until },
-            Some(_) if oldest.is_some() => Confirm::Probe,
+            Some(until) if now < until => Next::Wait { until },
+            Some(_) if oldest.is_some() => Next::Lead,
             _ => {
                 (self.is_running, self.refused) = (false, false);
-                Confirm::End
+                Next::Finished
             }
         }
     }

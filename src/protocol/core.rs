@@ -1,8 +1,8 @@
 //! All nodes and all operations under way.
 //!
-//! One thread at a time leads: it does what [`Core::next`] returns, with the connections of the nodes
-//! that are connected. Each other node has a worker, which does what [`Core::task`] returns. A connection is used by
-//! the worker of its node, if there is one, and otherwise by the leader.
+//! Each thread has a [`Role`], and does what [`Core::next`] returns. One thread at a time leads, with the connections of
+//! the nodes that are connected. Each other node has a worker. A connection is used by the worker of its node, if there
+//! is one, and otherwise by the leader.
 //!
 //! Operations may be submitted at any time. Each has a time of its own, and is answered as soon as its
 //! verdict is certain.
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeErrors};
 use crate::prefix::Prefix;
-use crate::protocol::address::Found;
-use crate::protocol::confirm::{Confirm, Confirmation};
+use crate::protocol::confirm::Confirmation;
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::next::{Next, Role};
 use crate::protocol::node::{Link, Node, NodeTask, Timeouts};
 use crate::protocol::notified::NotifiedElsewhere;
 use crate::protocol::operation::{Answer, Op, Operation, Phase, View, Voted};
@@ -32,39 +32,6 @@ use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::server_error::{Meaning, is_not_loaded, refuses_companions};
 use crate::protocol::vote::{NOTIFIED, Vote};
 use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
-
-/// What the leader should do.
-#[derive(Debug)]
-pub(crate) enum Next {
-    /// A node needs a worker. Its connection is of no use any more, if it has one.
-    StartWorker {
-        node: usize,
-    },
-    /// A node needs a worker, which goes on with its connection.
-    HandOver {
-        node: usize,
-    },
-    Send {
-        nodes: NodeSet,
-        until: Instant,
-    },
-    /// If `until` is now: take what is here, or find that the connection was closed.
-    Recv {
-        node: usize,
-        until: Instant,
-    },
-    /// Whether the node's address is still that of its master: another thread asks the directory.
-    Ask {
-        node: usize,
-        found: Found,
-    },
-    /// For news of the workers.
-    Wait {
-        until: Instant,
-    },
-    /// No caller waits for an answer.
-    Finished,
-}
 
 /// What has happened to a node's connection, or to the thread that has it.
 pub(crate) enum Input<'a> {
@@ -81,8 +48,6 @@ pub(crate) enum Input<'a> {
     },
     /// Its server has said that the one at this address has its keys now.
     Moved(String),
-    /// Its worker cannot go on, which only a bug can be.
-    Deserted,
 }
 
 /// `W`: the caller that waits for an answer.
@@ -234,9 +199,32 @@ impl<W> Core<W> {
         None
     }
 
+    // ---- the threads
+
+    /// What a thread should do next.
+    pub(crate) fn next(&mut self, role: Role, now: Instant) -> Next {
+        match role {
+            Role::Leader => self.lead(now),
+            Role::Worker(node) => self.serve(node, now),
+            Role::Confirmer => self.confirm(now),
+        }
+    }
+
+    /// A thread has panicked, which only a bug can be, or the confirmer could not be started. Another one may be.
+    pub(crate) fn deserted(&mut self, role: Role, now: Instant) {
+        match role {
+            Role::Leader => self.recover(now),
+            Role::Worker(at) => {
+                self.nodes[at].deserted();
+                self.sever(at, panicked(), now);
+            }
+            Role::Confirmer => self.confirmation.ended(),
+        }
+    }
+
     // ---- the leader
 
-    pub(crate) fn next(&mut self, now: Instant) -> Next {
+    fn lead(&mut self, now: Instant) -> Next {
         let overdue = now.checked_sub(self.timeouts.node);
         self.look_at_masters(now);
         loop {
@@ -399,7 +387,11 @@ impl<W> Core<W> {
     fn settle(&mut self, now: Instant) -> Next {
         let until = self.closed_at.map(|at| at + self.timeouts.node);
         let Some(until) = until.filter(|until| now < *until) else {
-            return Next::Finished;
+            let unconfirmed = self.closed_at.is_none() && self.unconfirmed().is_some();
+            return match self.confirmation.starts(unconfirmed) {
+                true => Next::StartConfirmer,
+                false => Next::Finished,
+            };
         };
         let pending = self.which(|node| node.is_connected() && node.wire().pending() > 0);
         let unfinished = self.which(Node::has_unfinished);
@@ -412,12 +404,6 @@ impl<W> Core<W> {
 
     // ---- releases that no operation waits for
 
-    /// The leader has ended. Whether a thread is to confirm such releases.
-    pub(crate) fn wants_confirmer(&mut self) -> bool {
-        let unconfirmed = self.closed_at.is_none() && self.unconfirmed().is_some();
-        self.confirmation.starts(unconfirmed)
-    }
-
     /// Since when it is not known whether all of them were carried out.
     fn unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
@@ -427,16 +413,10 @@ impl<W> Core<W> {
             .min()
     }
 
-    /// What the thread should do that confirms them.
-    pub(crate) fn confirm(&mut self, now: Instant) -> Confirm {
+    fn confirm(&mut self, now: Instant) -> Next {
         let (oldest, closed) = (self.unconfirmed(), self.closed_at.is_some());
         self.confirmation
             .next(oldest, self.timeouts.node, closed, now)
-    }
-
-    /// There is no such thread: it could not be started, or a bug has ended it.
-    pub(crate) fn confirmer_ended(&mut self) {
-        self.confirmation.ended();
     }
 
     // ---- sending
@@ -550,10 +530,6 @@ impl<W> Core<W> {
                 if self.nodes[at].is_connected() && *self.nodes[at].address != *to {
                     self.sever(at, Cause::Moved(to), now);
                 }
-            }
-            Input::Deserted => {
-                self.nodes[at].deserted();
-                self.sever(at, panicked(), now);
             }
         }
     }
@@ -957,9 +933,9 @@ impl<W> Core<W> {
         self.answers.extend(caller.map(|caller| (caller, answer)));
     }
 
-    /// After a panic of the leader, which only a bug can be: what was written is not known any more.
-    pub(crate) fn recover(&mut self, held: NodeSet, now: Instant) {
-        for at in held.iter() {
+    /// After a panic of the leader: what was written is not known any more.
+    fn recover(&mut self, now: Instant) {
+        for at in self.which(Node::takes_releases).iter() {
             self.sever(at, panicked(), now);
         }
         for slot in self.operations.slots() {
@@ -974,27 +950,36 @@ impl<W> Core<W> {
 
     // ---- the workers
 
-    /// What a node's worker should do.
-    pub(crate) fn task(&mut self, at: usize, now: Instant) -> NodeTask {
+    fn serve(&mut self, at: usize, now: Instant) -> Next {
         loop {
-            let task = self.nodes[at].task(now, self.closed_at, self.timeouts);
-            match task {
+            return match self.nodes[at].task(now, self.closed_at, self.timeouts) {
+                NodeTask::Connect => Next::Connect { node: at },
+                NodeTask::Adopt => Next::Adopt { node: at },
+                NodeTask::Send { until } => {
+                    let nodes = std::iter::once(at).collect();
+                    Next::Send { nodes, until }
+                }
+                NodeTask::Recv { until } => Next::Recv { node: at, until },
+                NodeTask::Pause { until } => Next::Wait { until },
                 NodeTask::GiveUp => {
                     let cause = Cause::NoAnswer(self.timeouts.connect, Limit::Connect);
                     self.sever(at, cause, now);
+                    continue;
                 }
-                NodeTask::Quarantine => self.quarantine(at, now),
+                NodeTask::Quarantine => {
+                    self.quarantine(at, now);
+                    continue;
+                }
                 NodeTask::Reconnected => {
                     self.reconnected(at, now);
-                    return task;
+                    Next::Reconnected
                 }
                 NodeTask::Stop => {
                     self.nodes[at].worker_stopped();
                     self.news = true;
-                    return task;
+                    Next::Finished
                 }
-                task => return task,
-            }
+            };
         }
     }
 

@@ -22,6 +22,7 @@
 //! - `order`: which node is read first
 //! - `operation`: one operation on all nodes (`operations`: those under way)
 //! - `notice`: what is logged once (`event`: what is logged)
+//! - `next`: what a thread is to do that carries out what the core decides
 //! - `confirm`: the releases that no operation waits for (`notified`: those that notified another process)
 //! - `core`: all nodes and all operations under way
 //! - `fence`: numbers that grow with every holder
@@ -57,6 +58,7 @@ pub(crate) mod kind;
 pub(crate) mod lease;
 pub(crate) mod means;
 pub(crate) mod mutants;
+pub(crate) mod next;
 pub(crate) mod node;
 pub(crate) mod notice;
 pub(crate) mod notified;

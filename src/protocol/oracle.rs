@@ -38,11 +38,12 @@ use crate::clock::Point;
 use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::attempt::{Attempt, Tried};
-use crate::protocol::core::{Core, Input, Next};
+use crate::protocol::core::{Core, Input};
 use crate::protocol::fixtures::{MS, later};
 use crate::protocol::guard::Guard;
 use crate::protocol::mutants::{Mutant, set_mutant};
-use crate::protocol::node::{NodeTask, Timeouts};
+use crate::protocol::next::{Next, Role};
+use crate::protocol::node::Timeouts;
 use crate::protocol::operation::Op;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key, Notify};
@@ -187,7 +188,7 @@ impl Real {
         }
         let now = self.now().mono;
         let core = &mut self.clients[c].core;
-        panic!("client {c} spins: {:?}", core.next(now));
+        panic!("client {c} spins: {:?}", core.next(Role::Leader, now));
     }
 
     /// The core's answers to what was submitted.
@@ -262,7 +263,7 @@ impl Real {
             return false;
         }
         let now = self.now().mono;
-        match self.clients[c].core.next(now) {
+        match self.clients[c].core.next(Role::Leader, now) {
             Next::StartWorker { node } => {
                 let client = &mut self.clients[c];
                 client.connections[node] = Connection::default();
@@ -272,9 +273,10 @@ impl Real {
             Next::Send { nodes, .. } => nodes.iter().for_each(|node| self.write(c, node)),
             Next::Recv { node, until } => return self.receive_any(c, node, until),
             Next::Wait { .. } => return false,
-            Next::HandOver { .. } => unreachable!("a node is never silent for long"),
-            Next::Ask { .. } => unreachable!("no server is named by a directory"),
+            Next::StartConfirmer => return self.lead(c),
             Next::Finished => self.clients[c].leads = false,
+            // No node is silent for long, and no server is named by a directory.
+            other => unreachable!("{other:?}"),
         }
         true
     }
@@ -284,8 +286,8 @@ impl Real {
             return false;
         }
         let now = self.now().mono;
-        match self.clients[c].core.task(node, now) {
-            NodeTask::Connect => {
+        match self.clients[c].core.next(Role::Worker(node), now) {
+            Next::Connect { .. } => {
                 let server = &self.servers[node];
                 let handshake = Handshake {
                     run_id: Some(format!("{node}-{}", server.run)),
@@ -297,27 +299,28 @@ impl Real {
                     client.fresh[node] = Some(Connection::default());
                 }
             }
-            NodeTask::Adopt => {
+            Next::Adopt { .. } => {
                 let client = &mut self.clients[c];
                 client.connections[node] = client.fresh[node].take().unwrap();
             }
-            NodeTask::Send { .. } => {
+            Next::Send { .. } => {
                 self.write(c, node);
                 let core = &mut self.clients[c].core;
                 core.input(node, Input::Sent(Ok(())), now);
             }
-            NodeTask::Recv { until } => return self.receive(c, node, until),
-            NodeTask::Pause { until } => {
+            Next::Recv { until, .. } => return self.receive(c, node, until),
+            Next::Wait { until } => {
                 // A pause between two tries to connect is much shorter than a tick.
                 let left = until.saturating_duration_since(now);
                 let short = left < Duration::from_secs(1);
                 self.t += if short { left } else { Duration::ZERO };
                 return short;
             }
-            NodeTask::Reconnected | NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => {
+            Next::Reconnected | Next::Finished => {
                 self.clients[c].workers[node] = false;
                 self.clients[c].leads = true;
             }
+            other => unreachable!("{other:?}"),
         }
         true
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::clock;
 use crate::prefix::Prefix;
+use crate::protocol::address::Found;
 use crate::protocol::event::Event;
 use crate::protocol::fixtures::{MS, key, ttl};
 use crate::protocol::operation::Outcome;
@@ -43,10 +44,10 @@ impl World {
 
     /// What the leader should do, once the node has a worker.
     fn next(&mut self) -> Next {
-        match self.core.next(self.now) {
+        match self.core.next(Role::Leader, self.now) {
             Next::StartWorker { .. } | Next::HandOver { .. } => {
                 self.input(Input::Started(Ok(())));
-                self.core.next(self.now)
+                self.core.next(Role::Leader, self.now)
             }
             next => next,
         }
@@ -63,8 +64,8 @@ impl World {
 
     fn begin_to_connect(&mut self) {
         self.next();
-        let task = self.core.task(0, self.now);
-        assert!(matches!(task, NodeTask::Connect), "{task:?}");
+        let task = self.core.next(Role::Worker(0), self.now);
+        assert!(matches!(task, Next::Connect { .. }), "{task:?}");
     }
 
     fn connected(&mut self, result: Result<(), Cause>) {
@@ -74,8 +75,8 @@ impl World {
             ..Handshake::default()
         });
         if self.core.connected(0, handshake, self.now) {
-            let tasks = [(); 2].map(|()| self.core.task(0, self.now));
-            assert!(matches!(tasks, [NodeTask::Adopt, NodeTask::Reconnected]));
+            let tasks = [(); 2].map(|()| self.core.next(Role::Worker(0), self.now));
+            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
         }
     }
 
@@ -137,8 +138,8 @@ fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shor
     for _ in 0..10 {
         world.acquire();
         world.next();
-        let task = world.core.task(0, world.now);
-        assert!(matches!(task, NodeTask::Pause { .. }), "{task:?}");
+        let task = world.core.next(Role::Worker(0), world.now);
+        assert!(matches!(task, Next::Wait { .. }), "{task:?}");
     }
     world.now += 1000 * MS;
     world.begin_to_connect();
@@ -298,8 +299,8 @@ fn found_before(since: Duration) -> World {
         ..Handshake::default()
     };
     assert!(world.core.connected(0, Ok(handshake), world.now));
-    let tasks = [(); 2].map(|()| world.core.task(0, world.now));
-    assert!(matches!(tasks, [NodeTask::Adopt, NodeTask::Reconnected]));
+    let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
     world.now += since;
     world
 }
@@ -389,7 +390,7 @@ fn another_address_ends_the_connection() {
     assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
     let (asked, answer) = (world.now, Some(Err(Cause::Moved("h:2".into()))));
     world.input(Input::Confirmed { asked, answer });
-    let next = world.core.next(world.now);
+    let next = world.core.next(Role::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     assert!(world.sent.is_empty());
 }
@@ -406,12 +407,47 @@ fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
             ..Handshake::default()
         };
         assert!(world.core.connected(0, Ok(handshake), world.now));
-        let tasks = [(); 2].map(|()| world.core.task(0, world.now));
-        assert!(matches!(tasks, [NodeTask::Adopt, NodeTask::Reconnected]));
+        let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+        assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
         let op = Op::new(Action::Release(Notify::None), key(b"a"));
         world.core.submit(op, 0, world.now);
         world.answers(b":1\r\n");
-        let next = world.core.confirm(world.now);
-        assert_eq!(matches!(next, Confirm::Wait { .. }), stays, "{next:?}");
+        let next = world.core.next(Role::Confirmer, world.now);
+        assert_eq!(matches!(next, Next::Wait { .. }), stays, "{next:?}");
+    }
+}
+
+/// Each panic is a bug. Nothing waits for the thread, and another one takes its place.
+#[test]
+fn a_thread_that_has_panicked_is_replaced() {
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.core.deserted(Role::Worker(0), world.now);
+    let next = world.core.next(Role::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    // What was written is not known any more.
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.acquire();
+    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    world.output();
+    world.core.deserted(Role::Leader, world.now);
+    let (_, answer) = world.core.answers.pop().unwrap();
+    assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
+    let next = world.core.next(Role::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    // Its releases are still to be confirmed.
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    let op = Op::new(Action::Release(Notify::None), key(b"a"));
+    world.core.submit(op.only_write(true), 0, world.now);
+    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    world.output();
+    for _ in 0..2 {
+        let leader = [(); 2].map(|()| next_but_reads(&mut world));
+        assert!(matches!(leader, [Next::StartConfirmer, Next::Finished]));
+        world.core.deserted(Role::Confirmer, world.now);
     }
 }

@@ -17,8 +17,7 @@ use super::{
 };
 use crate::error::Cause;
 use crate::prefix::Prefix;
-use crate::protocol::confirm::Confirm;
-use crate::protocol::core::{Core, Input, Next};
+use crate::protocol::core::{Core, Input};
 use crate::protocol::event::Event as CoreEvent;
 use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::guard::Guard;
@@ -27,7 +26,8 @@ use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Extension, Lease};
 use crate::protocol::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::{NodeTask, Timeouts};
+use crate::protocol::next::{Next, Role};
+use crate::protocol::node::Timeouts;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
 use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
@@ -72,10 +72,25 @@ struct Driver {
     /// The connections of the leader or the worker, by node, and those that were just made.
     connections: Vec<Option<usize>>,
     fresh: Vec<Option<usize>>,
-    workers: Vec<Worker>,
-    leader: Leader,
-    /// The thread that confirms releases, and until when it waits.
-    confirmer: Option<Instant>,
+    leader: Task,
+    /// By node.
+    workers: Vec<Task>,
+    confirmer: Task,
+}
+
+impl Driver {
+    fn task(&mut self, role: Role) -> &mut Task {
+        match role {
+            Role::Leader => &mut self.leader,
+            Role::Worker(node) => &mut self.workers[node],
+            Role::Confirmer => &mut self.confirmer,
+        }
+    }
+
+    fn tasks(&mut self) -> impl Iterator<Item = &mut Task> {
+        let others = [&mut self.leader, &mut self.confirmer];
+        others.into_iter().chain(&mut self.workers)
+    }
 }
 
 /// Where nothing follows a release.
@@ -91,18 +106,13 @@ struct Forsaken {
     narrow: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Worker {
+/// What one of its threads does.
+#[derive(Clone, PartialEq, Eq)]
+enum Task {
+    /// There is no such thread.
     None,
     Runs,
     Connects,
-    Recv(Instant),
-    Pauses(Instant),
-}
-
-enum Leader {
-    None,
-    Runs,
     /// Everything was taken out of the core at once, and is written bit by bit.
     Writes(VecDeque<(usize, Vec<u8>)>, u64),
     Recv(usize, Instant),
@@ -212,9 +222,9 @@ impl Client {
             driver: Driver {
                 connections: vec![None; nodes],
                 fresh: vec![None; nodes],
-                workers: vec![Worker::None; nodes],
-                leader: Leader::None,
-                confirmer: None,
+                leader: Task::None,
+                workers: vec![Task::None; nodes],
+                confirmer: Task::None,
             },
             forsaken: Forsaken::default(),
             threads: (0..threads)
@@ -232,9 +242,7 @@ impl Client {
     /// It is killed.
     pub(super) fn die(&mut self) {
         self.dead = true;
-        self.driver.workers.fill(Worker::None);
-        self.driver.leader = Leader::None;
-        self.driver.confirmer = None;
+        self.driver.tasks().for_each(|task| *task = Task::None);
         self.listeners.clear();
         for thread in &mut self.threads {
             thread.doing = Doing::Stopped;
@@ -251,13 +259,12 @@ impl Client {
 
     /// A thread of the driver that has not ended.
     pub(super) fn running(&self) -> Option<String> {
-        let has_worker = self.driver.workers.iter().any(|one| *one != Worker::None);
-        let leads = !matches!(self.driver.leader, Leader::None | Leader::Runs);
+        let driver = &self.driver;
+        let has_worker = driver.workers.iter().any(|one| *one != Task::None);
+        let leads = !matches!(driver.leader, Task::None | Task::Runs);
+        let confirms = driver.confirmer != Task::None;
         let has_worker = has_worker.then(|| "a worker is left".to_owned());
-        let confirms = self
-            .driver
-            .confirmer
-            .map(|_| "a thread still confirms".to_owned());
+        let confirms = confirms.then(|| "a thread still confirms".to_owned());
         let leads = leads.then(|| "a thread still leads".to_owned());
         has_worker.or(leads).or(confirms)
     }
@@ -277,11 +284,11 @@ impl World {
             if stands > self.t {
                 return self.wake(c, stands);
             }
-            let mut busy = self.lead(c);
+            let mut busy = self.drive(c, Role::Leader);
             for node in 0..self.servers.len() {
-                busy |= self.work(c, node);
+                busy |= self.drive(c, Role::Worker(node));
             }
-            busy |= self.confirm(c);
+            busy |= self.drive(c, Role::Confirmer);
             busy |= self.listen_all(c);
             for thread in 0..self.clients[c].threads.len() {
                 busy |= self.act(c, thread);
@@ -315,19 +322,13 @@ impl World {
         false
     }
 
-    /// Wakes the workers that pause when there is news, and counts what happened.
+    /// Wakes the threads that wait for news when there is any, and counts what happened.
     fn announce(&mut self, c: usize) {
         let client = &mut self.clients[c];
         if std::mem::take(&mut client.core.news) {
-            for worker in &mut client.driver.workers {
-                if let Worker::Pauses(_) = worker {
-                    *worker = Worker::Runs;
-                }
-            }
-            if let Leader::Waits(_) = client.driver.leader {
-                client.driver.leader = Leader::Runs;
-            }
-            client.driver.confirmer = client.driver.confirmer.map(|_| client.clocks.start());
+            let waits = |task: &&mut Task| matches!(task, Task::Waits(_));
+            let waiting = client.driver.tasks().filter(waits);
+            waiting.for_each(|task| *task = Task::Runs);
         }
         for event in client.core.events.take() {
             match event {
@@ -341,17 +342,18 @@ impl World {
         }
     }
 
-    // ---- the leader
+    // ---- the driver
 
-    fn lead(&mut self, c: usize) -> bool {
-        match self.clients[c].driver.leader {
-            Leader::None => return false,
-            Leader::Runs => {}
-            Leader::Writes(_, at) if at > self.t => {
+    /// What a thread of the driver does.
+    fn drive(&mut self, c: usize, role: Role) -> bool {
+        match *self.clients[c].driver.task(role) {
+            Task::None | Task::Connects => return false,
+            Task::Runs => {}
+            Task::Writes(_, at) if at > self.t => {
                 self.wake(c, at);
                 return false;
             }
-            Leader::Writes(ref mut parts, ref mut at) => {
+            Task::Writes(ref mut parts, ref mut at) => {
                 if let Some((node, bytes)) = parts.pop_front() {
                     if !self.conditions.faultless && self.random.chance(10) {
                         *at = self.t + self.random.below(3 * MS);
@@ -365,48 +367,54 @@ impl World {
                     return true;
                 }
             }
-            Leader::Waits(until) => {
+            Task::Waits(until) => {
                 if !self.has_come(c, until) {
                     return false;
                 }
             }
-            Leader::Recv(node, until) => {
+            Task::Recv(node, until) => {
                 let connection = self.clients[c].driver.connections[node];
                 if !self.can_read(connection) {
                     if !self.has_come(c, until) {
                         return false;
                     }
-                    if !self.conditions.faultless && !self.quiet && self.random.chance(1) {
+                    let may_stand = role == Role::Leader && !self.conditions.faultless;
+                    if may_stand && !self.quiet && self.random.chance(1) {
                         // Between the read and what follows.
                         let until = self.t + self.random.below(80 * MS);
                         self.clients[c].clocks.freeze(until);
-                        self.clients[c].driver.leader = Leader::ReadNothing(node);
+                        *self.clients[c].driver.task(role) = Task::ReadNothing(node);
                         return true;
                     }
                 }
                 self.recv(c, node);
             }
-            Leader::ReadNothing(node) => {
+            Task::ReadNothing(node) => {
                 let now = self.now(c);
                 let nothing = Input::Received(Ok(&[]));
                 self.clients[c].core.input(node, nothing, now);
                 self.announce(c);
             }
         }
-        let now = self.now(c);
-        let next = self.clients[c].core.next(now);
-        trace!(self, "client {c} leads: {next:?}");
-        self.clients[c].driver.leader = Leader::Runs;
-        self.follow(c, next, now);
-        self.announce(c);
+        self.go(c, role);
         true
     }
 
-    /// What the core has decided.
-    fn follow(&mut self, c: usize, next: Next, now: Instant) {
+    fn go(&mut self, c: usize, role: Role) {
+        let now = self.now(c);
+        let next = self.clients[c].core.next(role, now);
+        trace!(self, "client {c}, {role:?}: {next:?}");
+        *self.clients[c].driver.task(role) = Task::Runs;
+        self.carry_out(c, role, next, now);
+        self.announce(c);
+    }
+
+    /// What the core has returned.
+    fn carry_out(&mut self, c: usize, role: Role, next: Next, now: Instant) {
+        let driver = &mut self.clients[c].driver;
         match next {
             Next::StartWorker { node } => {
-                if let Some(old) = self.clients[c].driver.connections[node].take() {
+                if let Some(old) = driver.connections[node].take() {
                     self.give_up(old, true);
                 }
                 self.start_worker(c, node, now);
@@ -415,23 +423,33 @@ impl World {
                 self.counts[Count::Unresponsive] += 1;
                 self.start_worker(c, node, now);
             }
-            Next::Send { mut nodes, .. } => {
-                let (mut parts, mut bytes) = (VecDeque::new(), Vec::new());
-                let core = &mut self.clients[c].core;
-                while let Some(node) = core.output(&mut nodes, &mut bytes, now) {
-                    parts.push_back((node, std::mem::take(&mut bytes)));
-                }
-                // Which one is nearest is not simulated.
-                parts.make_contiguous().sort_unstable();
-                self.clients[c].driver.leader = Leader::Writes(parts, self.t);
+            Next::StartConfirmer => {
+                driver.confirmer = Task::Runs;
+                self.go(c, role);
             }
-            Next::Recv { node, until } => self.clients[c].driver.leader = Leader::Recv(node, until),
-            Next::Wait { until } => self.clients[c].driver.leader = Leader::Waits(until),
+            Next::Connect { node } => self.connect(c, node),
+            Next::Adopt { node } => {
+                let fresh = driver.fresh[node].take();
+                if let Some(old) = std::mem::replace(&mut driver.connections[node], fresh) {
+                    self.counts[Count::Replaced] += 1;
+                    self.give_up(old, !mutant(Mutant::CloseWithoutReset));
+                }
+            }
+            Next::Send { nodes, .. } => self.send_to(c, role, nodes, now),
+            Next::Recv { node, until } => *driver.task(role) = Task::Recv(node, until),
+            Next::Wait { until } => *driver.task(role) = Task::Waits(until),
+            Next::Lead if driver.leader == Task::None => {
+                driver.leader = Task::Runs;
+                self.counts[Count::ConfirmProbes] += 1;
+            }
+            Next::Lead => driver.confirmer = Task::Waits(now + Duration::from_millis(1)),
             Next::Ask { .. } => unreachable!("no server here is named by a directory"),
-            Next::Finished => {
-                self.clients[c].driver.leader = Leader::None;
-                if self.clients[c].core.wants_confirmer() {
-                    self.clients[c].driver.confirmer = Some(now);
+            Next::Reconnected | Next::Finished => {
+                *driver.task(role) = Task::None;
+                if let Role::Worker(node) = role
+                    && let Some(fresh) = driver.fresh[node].take()
+                {
+                    self.give_up(fresh, false);
                 }
             }
         }
@@ -439,33 +457,37 @@ impl World {
 
     fn start_worker(&mut self, c: usize, node: usize, now: Instant) {
         let client = &mut self.clients[c];
-        client.driver.workers[node] = Worker::Runs;
+        client.driver.workers[node] = Task::Runs;
         client.core.input(node, Input::Started(Ok(())), now);
     }
 
-    /// What the thread does that confirms releases.
-    fn confirm(&mut self, c: usize) -> bool {
-        let Some(until) = self.clients[c].driver.confirmer else {
-            return false;
-        };
-        if !self.has_come(c, until) {
-            return false;
+    fn send_to(&mut self, c: usize, role: Role, mut nodes: NodeSet, now: Instant) {
+        let (mut parts, mut bytes) = (VecDeque::new(), Vec::new());
+        let core = &mut self.clients[c].core;
+        while let Some(node) = core.output(&mut nodes, &mut bytes, now) {
+            parts.push_back((node, std::mem::take(&mut bytes)));
         }
-        let now = self.now(c);
-        let confirm = self.clients[c].core.confirm(now);
-        trace!(self, "client {c} confirms: {confirm:?}");
-        let client = &mut self.clients[c];
-        client.driver.confirmer = match (confirm, &client.driver.leader) {
-            (Confirm::End, _) => None,
-            (Confirm::Wait { until }, _) => Some(until),
-            (Confirm::Probe, Leader::None) => {
-                client.driver.leader = Leader::Runs;
-                self.counts[Count::ConfirmProbes] += 1;
-                Some(now)
-            }
-            (Confirm::Probe, _) => Some(now + Duration::from_millis(1)),
-        };
-        true
+        // Which one is nearest is not simulated.
+        parts.make_contiguous().sort_unstable();
+        if role == Role::Leader {
+            self.clients[c].driver.leader = Task::Writes(parts, self.t);
+            return;
+        }
+        for (node, bytes) in parts {
+            let sent = Input::Sent(self.write(c, node, &bytes));
+            self.clients[c].core.input(node, sent, now);
+        }
+    }
+
+    fn connect(&mut self, c: usize, node: usize) {
+        if self.clients[c].driver.connections[node].is_none() {
+            self.clients[c].driver.workers[node] = Task::Connects;
+        }
+        let refused = self.servers[node].has(Trouble::RefusesConnections, self.t);
+        let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
+        let at = self.t + self.delay(node) + self.delay(node);
+        let (client, well) = (c, !refused && luck);
+        self.at(at, Event::Connected { client, node, well });
     }
 
     fn can_read(&self, connection: Option<usize>) -> bool {
@@ -515,82 +537,6 @@ impl World {
             sent[node] = Some(connection);
         });
         self.send(connection, bytes)
-    }
-
-    // ---- workers
-
-    fn work(&mut self, c: usize, node: usize) -> bool {
-        match self.clients[c].driver.workers[node] {
-            Worker::None | Worker::Connects => return false,
-            Worker::Runs => {}
-            Worker::Pauses(until) => {
-                if !self.has_come(c, until) {
-                    return false;
-                }
-            }
-            Worker::Recv(until) => {
-                let connection = self.clients[c].driver.connections[node];
-                if !self.can_read(connection) && !self.has_come(c, until) {
-                    return false;
-                }
-                self.recv(c, node);
-            }
-        }
-        let now = self.now(c);
-        self.clients[c].driver.workers[node] = Worker::Runs;
-        let task = self.clients[c].core.task(node, now);
-        trace!(self, "client {c} serves {node}: {task:?}");
-        self.carry_out(c, node, task, now);
-        self.announce(c);
-        true
-    }
-
-    fn carry_out(&mut self, c: usize, node: usize, task: NodeTask, now: Instant) {
-        match task {
-            NodeTask::Connect => {
-                if self.clients[c].driver.connections[node].is_none() {
-                    self.clients[c].driver.workers[node] = Worker::Connects;
-                }
-                let refused = self.servers[node].has(Trouble::RefusesConnections, self.t);
-                let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
-                let at = self.t + self.delay(node) + self.delay(node);
-                let well = !refused && luck;
-                self.at(
-                    at,
-                    Event::Connected {
-                        client: c,
-                        node,
-                        well,
-                    },
-                );
-            }
-            NodeTask::Adopt => {
-                let fresh = self.clients[c].driver.fresh[node].take();
-                if let Some(old) =
-                    std::mem::replace(&mut self.clients[c].driver.connections[node], fresh)
-                {
-                    self.counts[Count::Replaced] += 1;
-                    self.give_up(old, !mutant(Mutant::CloseWithoutReset));
-                }
-            }
-            NodeTask::Send { .. } => {
-                let mut bytes = Vec::new();
-                let mut own = std::iter::once(node).collect();
-                self.clients[c].core.output(&mut own, &mut bytes, now);
-                let sent = Input::Sent(self.write(c, node, &bytes));
-                self.clients[c].core.input(node, sent, now);
-            }
-            NodeTask::Recv { until } => self.clients[c].driver.workers[node] = Worker::Recv(until),
-            NodeTask::Pause { until } => {
-                self.clients[c].driver.workers[node] = Worker::Pauses(until)
-            }
-            NodeTask::Reconnected | NodeTask::GiveUp | NodeTask::Quarantine | NodeTask::Stop => {
-                self.clients[c].driver.workers[node] = Worker::None;
-                if let Some(fresh) = self.clients[c].driver.fresh[node].take() {
-                    self.give_up(fresh, false);
-                }
-            }
-        }
     }
 
     /// How a server takes commands: some run no scripts, and some delete without.
@@ -775,8 +721,9 @@ impl World {
         } else if let Some(fresh) = fresh {
             self.give_up(fresh, false);
         }
-        if let Worker::Connects = self.clients[c].driver.workers[node] {
-            self.clients[c].driver.workers[node] = Worker::Runs;
+        let worker = &mut self.clients[c].driver.workers[node];
+        if *worker == Task::Connects {
+            *worker = Task::Runs;
         }
         self.announce(c);
         self.pump(c);
@@ -834,8 +781,8 @@ impl World {
         self.add(c, thread, op);
         let client = &mut self.clients[c];
         // It does not let what is submitted wait.
-        if let Leader::None | Leader::Waits(_) = client.driver.leader {
-            client.driver.leader = Leader::Runs;
+        if let Task::None | Task::Waits(_) = client.driver.leader {
+            client.driver.leader = Task::Runs;
         }
         self.announce(c);
     }
@@ -1447,7 +1394,7 @@ impl World {
         }
         let now = self.now(c);
         self.clients[c].core.close(now);
-        self.clients[c].driver.leader = Leader::Runs;
+        self.clients[c].driver.leader = Task::Runs;
         self.announce(c);
         self.pump(c);
     }
