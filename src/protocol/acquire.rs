@@ -419,7 +419,9 @@ impl<W: Clone> Acquire<W> {
         self.asks = true;
         if let Some(id) = self.waiter_id() {
             let failed = (failure.clone(), self.pause(&failure, process));
-            process.queues(|queues| queues.failed(id, failed, rejection, now.mono));
+            if !matches!(failure, Failure::TooSlow) || !mutant(Mutant::TooSlowIsTrying) {
+                process.queues(|queues| queues.failed(id, failed, rejection, now.mono));
+            }
             self.state = State::Waits;
         } else if self.is_over(now) || failure.is_hopeless() {
             self.asks = false;

@@ -196,6 +196,12 @@ impl Attempt {
             .map_or(Duration::ZERO, |started| started.elapsed_at(now))
     }
 
+    /// No node granted it: there is a holder. Otherwise other contenders may have met the same split. An attempt that
+    /// enqueues knows which it is, and the process may be notified meanwhile.
+    fn contends(&self, rejection: &Rejection) -> bool {
+        rejection.granted > 0 && self.queue_entry.is_none() && !mutant(Mutant::SplitIsDenial)
+    }
+
     pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
         let begun = *self.begun.get_or_insert(answer.begun);
         let (Some(token), Some(started)) = (self.token, self.started) else {
@@ -221,16 +227,12 @@ impl Attempt {
                     started
                 };
                 let deadline = Deadline::new(from, self.ttl.validity());
-                if deadline.remaining(now).is_zero() {
+                if deadline.remaining(now).is_zero() && !mutant(Mutant::GrantAfterDeadline) {
                     return Tried::TooSlow(key, deadline);
                 }
                 Tried::Granted(key, deadline)
             }
-            // No node granted it: there is a holder. Otherwise other contenders may have met the same split. An attempt that
-            // enqueues knows which it is, and the process may be notified meanwhile.
-            Outcome::No if rejection.granted == 0 || self.queue_entry.is_some() => {
-                Tried::Denied(rejection)
-            }
+            Outcome::No if !self.contends(&rejection) => Tried::Denied(rejection),
             Outcome::No => {
                 let took = now.mono.saturating_duration_since(answer.begun);
                 let left = (begun + self.node_timeout).saturating_duration_since(now.mono);

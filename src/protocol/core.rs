@@ -639,15 +639,12 @@ impl<W> Core<W> {
             self.nodes[at].set_useful();
         }
         self.events.notice(at, key, action, &vote, now);
-        if matches!(vote, Vote::Failed { later: true, .. })
-            && let Some(release) = &pending.release
-        {
-            self.nodes[at].defer(release.clone());
-        }
+        self.defer(at, &vote, &pending);
         match (slot, vote) {
             (Some(slot), vote) => self.vote(slot, at, vote, now),
             (None, Vote::Sever(cause)) => {
-                self.add_release(at, pending.release);
+                let release = pending.release;
+                self.add_release(at, release.filter(|_| !mutant(Mutant::DropWithReply)));
                 self.sever(at, cause, now);
                 false
             }
@@ -656,6 +653,16 @@ impl<W> Core<W> {
                 true
             }
             (None, _) => true,
+        }
+    }
+
+    /// What a server could not carry out now, and would later.
+    fn defer(&mut self, at: usize, vote: &Vote, pending: &Pending) {
+        if matches!(vote, Vote::Failed { later: true, .. })
+            && let Some(release) = &pending.release
+            && !(pending.retries && mutant(Mutant::DeferOnce))
+        {
+            self.nodes[at].defer(release.clone());
         }
     }
 
@@ -711,7 +718,9 @@ impl<W> Core<W> {
         };
         let wire = self.nodes[at].wire_mut();
         if pending.loads && is_not_loaded(error) {
-            wire.forget_loaded();
+            if !mutant(Mutant::ForgottenIsLoaded) {
+                wire.forget_loaded();
+            }
             return true;
         }
         let prefix = &self.operations.prefix;
@@ -769,7 +778,9 @@ impl<W> Core<W> {
                 ),
             }
         }
-        self.undo_written(at);
+        if !mutant(Mutant::WaitForGone) {
+            self.undo_written(at);
+        }
         if let Cause::Closed(_) = *cause {
             // Where one connection was closed others may be too.
             let nodes = self.nodes.iter_mut();
@@ -914,7 +925,10 @@ impl<W> Core<W> {
             let Operation { op, sent_to, .. } = &self.operations[slot];
             let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
             let (release, rest) = (op.key.clone(), nodes.without(*sent_to));
-            for at in rest.iter() {
+            for at in rest
+                .iter()
+                .filter(|_| !mutant(Mutant::ReleaseWhereConnected))
+            {
                 self.add_release(at, Some(release.clone()));
             }
         }

@@ -63,7 +63,9 @@ impl Fencing {
             _ if over && !mutant(Mutant::FenceAfterDeadline) => Fenced::Lost,
             (Outcome::Unavailable { errors, .. }, _) => Fenced::Unavailable(errors),
             (Outcome::Yes(_), Some((least, most)))
-                if least == most || mutant(Mutant::LargestFence) =>
+                if least == most
+                    || mutant(Mutant::LargestFence)
+                    || self.at_least > 0 && mutant(Mutant::SecondRoundCounts) =>
             {
                 Fenced::Token(most)
             }

@@ -219,7 +219,11 @@ impl Lease {
             Outcome::No => Extended::Lost(self.taken(now)),
             _ if over => Extended::Lost(self.taken(now)),
             Outcome::Yes(_) => {
-                let new = Deadline::new(started, ttl.validity());
+                let from = match mutant(Mutant::ExtensionFromAnswer) {
+                    true => now,
+                    false => started,
+                };
+                let new = Deadline::new(from, ttl.validity());
                 // An extension never shortens (rule R12).
                 if new.is_later(self.deadline, now) {
                     self.deadline = new;

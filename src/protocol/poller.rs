@@ -328,6 +328,9 @@ impl Poller {
         if wakeup.notified.len() >= majority(subscriptions.nodes()) {
             return Some(not_before);
         }
+        if mutant(Mutant::WaitForQuorum) {
+            return None;
+        }
         let settled = wakeup.settle_until;
         let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
         wakeup.settle_until = Some(settled);

@@ -127,8 +127,10 @@ impl Release {
         process.held_here().remove(resource);
         let notified = answer.has_notified();
         if handed_off {
-            process.queues(|queues| queues.wake_front(resource));
-        } else if notified || !process.is_idle() {
+            if !mutant(Mutant::SleepAfterHandOff) {
+                process.queues(|queues| queues.wake_front(resource));
+            }
+        } else if notified || !process.is_idle() && !mutant(Mutant::NoWakeOnRelease) {
             let now = now().mono;
             process.queues(|queues| queues.released(resource, notified, now));
         }

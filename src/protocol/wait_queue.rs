@@ -495,7 +495,9 @@ impl<W: Clone> WaitQueues<W> {
         if acquired {
             queue.hand_offs = None;
         }
-        self.promote(&waiter.resource, now);
+        if !mutant(Mutant::NoPromotion) {
+            self.promote(&waiter.resource, now);
+        }
         if let Some(next) = self.poller(&waiter.resource)
             && !acquired
             && poller.must_notify()
@@ -503,7 +505,9 @@ impl<W: Clone> WaitQueues<W> {
             // The notifications of the waiter that leaves count for the next one.
             next.retry_now();
         }
-        self.wake_front(&waiter.resource);
+        if !mutant(Mutant::LeaveInSilence) {
+            self.wake_front(&waiter.resource);
+        }
         self.remove_if_unused(&waiter.resource, now);
     }
 
@@ -584,7 +588,7 @@ impl<W: Clone> WaitQueues<W> {
         let may_give_up = waiter.takes_no_hand_off || waiter.is_over(now);
         if may_give_up
             || waiter.request.turn.is_some()
-            || trying
+            || trying && !mutant(Mutant::HandOffBesideTry)
             || queue.notified_elsewhere.is_some()
             || count >= most
             || now >= since + longest
