@@ -137,8 +137,8 @@ impl Lease {
     /// What is left of the validity; zero once the lock is lost.
     pub(crate) fn left(&self, now: Point) -> Duration {
         match self.lost {
-            Some(_) => Duration::ZERO,
-            None => self.deadline.remaining(now),
+            Some(_) if !mutant(Mutant::ForgetLoss) => Duration::ZERO,
+            _ => self.deadline.remaining(now),
         }
     }
 
@@ -225,7 +225,7 @@ impl Lease {
                 };
                 let new = Deadline::new(from, ttl.validity());
                 // An extension never shortens (rule R12).
-                if new.is_later(self.deadline, now) {
+                if new.is_later(self.deadline, now) || mutant(Mutant::ExtensionShortens) {
                     self.deadline = new;
                     self.granted = ttl;
                 }

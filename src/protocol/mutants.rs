@@ -119,6 +119,8 @@ mutants! {
     ReleaseWhereConnected = "a lock is not released on nodes that are away",
     WaitForGone = "an acquire waits until its undo is written to a node whose connection has ended",
     DropWithReply = "a release is dropped where its reply ends the connection",
+    ForgetLoss = "a lock that was lost is valid until its deadline",
+    ExtensionShortens = "an extension by less shortens the validity",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",
 }

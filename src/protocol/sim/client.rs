@@ -933,7 +933,6 @@ impl World {
         if choice >= 10 && valid {
             self.order += 1;
             let since = self.order;
-            self.begin(c, thread);
             let mut fencing = Fencing::with_lead(Duration::from_micros(LONGEST / 2));
             let fenced = fencing.next(&held.lease, now);
             return self.fence(c, thread, (held, fencing, since), fenced);
@@ -1242,7 +1241,12 @@ impl World {
                     }
                 }
             }
-            Extended::Lost(_) => self.is_lost(c, held.token, valid),
+            Extended::Lost(_) => {
+                self.is_lost(c, held.token, valid);
+                self.check(held.lease.left(now).is_zero(), || {
+                    format!("client {c}: {} is lost, and still valid", held.token)
+                });
+            }
             Extended::Unavailable(_) => {}
         }
         let until = self.t + self.hold();
@@ -1262,7 +1266,12 @@ impl World {
         });
         self.alone(c, token);
         if let Some(belief) = &mut self.checks.tokens[token].belief {
-            belief.deadline = held.lease.deadline;
+            let before = std::mem::replace(&mut belief.deadline, held.lease.deadline);
+            let now = self.clients[c].clocks.point(self.t);
+            let shortens = before.is_later(held.lease.deadline, now);
+            self.check(!shortens, || {
+                format!("client {c}: {token} is valid for less after its extension")
+            });
         }
     }
 
