@@ -617,7 +617,9 @@ impl<W: Clone> WaitQueues<W> {
 
     /// That try could not be made, so the waiter makes it itself.
     pub(crate) fn hand_off_failed(&mut self, id: u64, now: Instant) {
-        self.return_to_queue(id, now);
+        if !mutant(Mutant::LoseWithoutToken) {
+            self.return_to_queue(id, now);
+        }
         if let Some(waiter) = self.waiters.get(&id) {
             self.woken.push(waiter.thread.clone());
         }
