@@ -64,7 +64,7 @@ impl Confirmation {
             Some(until) if now < until => Next::Wait { until },
             Some(_) if oldest.is_some() => Next::Lead,
             _ => {
-                (self.is_running, self.refused) = (false, false);
+                (self.is_running, self.refused) = (mutant(Mutant::ConfirmOneTime), false);
                 Next::Finished
             }
         }

@@ -122,6 +122,7 @@ mutants! {
     ForgetLoss = "a lock that was lost is valid until its deadline",
     ExtensionShortens = "an extension by less shortens the validity",
     LoseWithoutToken = "a waiter is not returned to its queue where no token could be drawn for its hand-off",
+    ConfirmOneTime = "the thread that confirms releases is started once, and not again after its end",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",
 }

@@ -1306,8 +1306,12 @@ impl World {
         if !self.conditions.is_forsaken() {
             return;
         }
-        if self.random.chance(30) && !self.servers.iter().any(|one| one.runs_no_scripts) {
-            return self.narrow(c);
+        // Only the first lock: a server that has refused such keys before is not asked for them again.
+        self.clients[c].forsaken.narrow = self.t < 10 * MS
+            && self.random.chance(30)
+            && !self.servers.iter().any(|one| one.runs_no_scripts);
+        if self.clients[c].forsaken.narrow {
+            return self.narrow();
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
         self.at(at.max(self.t), Event::Forsake(c));
@@ -1322,8 +1326,7 @@ impl World {
     /// A client loses the right to the keys beside its lock, on at least one node of each majority: so at least one refusal is
     /// read before its release is over. (Where that is the only one, and the last reply, no one reads it: the key stays until
     /// the next operation.)
-    fn narrow(&mut self, c: usize) {
-        self.clients[c].forsaken.narrow = true;
+    fn narrow(&mut self) {
         let until = self.t + 20_000 * MS;
         let spared = self.random.pick(self.quorum());
         let first = self.random.pick(self.servers.len());

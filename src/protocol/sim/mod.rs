@@ -636,7 +636,9 @@ impl World {
     fn run_forsaken(&mut self) -> Result<(), String> {
         self.quiet = true;
         self.probe(0);
-        self.until(100 * MS);
+        // Long after the thread has ended that confirms the release: another one confirms the next.
+        self.until(6000 * MS);
+        self.probe(0);
         self.until(self.t + 9000 * MS);
         match self.checks.wrong.take().or(self.left()) {
             Some(wrong) => Err(wrong),
