@@ -47,14 +47,24 @@ pub(crate) enum HandOff<W> {
     },
 }
 
+/// Hand-offs in a row.
+#[derive(Clone, Copy, Debug)]
+struct HandOffs {
+    count: u32,
+    /// When the first one was.
+    since: Instant,
+    /// For how long they count as a row, though no thread waits: a thread that has handed the lock off may want it again
+    /// before the next one releases it.
+    until: Instant,
+}
+
 #[derive(Debug, Default)]
 struct WaitQueue {
     /// Of the last waiter that joined.
     kind: Kind,
     /// Some of them may have left.
     waiters: VecDeque<u64>,
-    /// The number of hand-offs in a row, and when the first one was.
-    hand_offs: Option<(u32, Instant)>,
+    hand_offs: Option<HandOffs>,
     /// When another process was notified that the lock is free. It gets a head start.
     notified_elsewhere: Option<Instant>,
     /// When a thread of this process last waited for another process.
@@ -67,10 +77,16 @@ impl WaitQueue {
         self.contended.is_some_and(|at| now < at + KEPT_IDLE)
     }
 
-    fn is_kept(&self, now: Instant) -> bool {
+    /// Whether those that want the lock join it before they ask the nodes.
+    fn is_open(&self, now: Instant) -> bool {
         let notified = self.notified_elsewhere;
         let notified = notified.is_some_and(|at| now < at + KEPT_IDLE);
         !self.waiters.is_empty() || notified || self.is_recently_contended(now)
+    }
+
+    fn is_kept(&self, now: Instant) -> bool {
+        let hands_off = self.hand_offs.is_some_and(|row| now < row.until);
+        self.is_open(now) || hands_off
     }
 }
 
@@ -130,7 +146,7 @@ impl<W: Clone> WaitQueues<W> {
     pub(crate) fn has_queue(&mut self, resource: &[u8], now: Instant) -> bool {
         self.sweep(now);
         let queue = self.queues.get(resource);
-        queue.is_some_and(|queue| queue.is_kept(now))
+        queue.is_some_and(|queue| queue.is_open(now))
     }
 
     /// Joins the end of the queue for a lock.
@@ -511,7 +527,7 @@ impl<W: Clone> WaitQueues<W> {
         self.remove_if_unused(&waiter.resource, now);
     }
 
-    fn remove_if_unused(&mut self, resource: &Arc<[u8]>, now: Instant) {
+    fn remove_if_unused(&mut self, resource: &[u8], now: Instant) {
         let queue = self.queues.get(resource);
         if queue.is_some_and(|queue| !queue.is_kept(now)) {
             self.queues.remove(resource);
@@ -570,6 +586,7 @@ impl<W: Clone> WaitQueues<W> {
             if let Some(queue) = self.queues.get_mut(resource) {
                 queue.hand_offs = None;
             }
+            self.remove_if_unused(resource, now);
             let channel = self
                 .subscriptions
                 .channel()
@@ -582,7 +599,9 @@ impl<W: Clone> WaitQueues<W> {
             return HandOff::Notify(Notify::First);
         };
         let (most, longest) = MAX_HAND_OFFS;
-        let (count, since) = *queue.hand_offs.get_or_insert((0, now));
+        let (count, since) = queue
+            .hand_offs
+            .map_or((0, now), |row| (row.count, row.since));
         let trying = matches!(&waiter.state, State::Front(poller) if poller.is_trying());
         // A waiter that may give up without trying must not swallow the only notification.
         let may_give_up = waiter.takes_no_hand_off || waiter.is_over(now);
@@ -596,8 +615,12 @@ impl<W: Clone> WaitQueues<W> {
             queue.hand_offs = None;
             return HandOff::Notify(Notify::First);
         }
-        queue.hand_offs = Some((count + 1, since));
         let (thread, request) = (waiter.thread.clone(), &waiter.request);
+        queue.hand_offs = Some(HandOffs {
+            count: count + 1,
+            since,
+            until: now + request.ttl.duration().max(KEPT_IDLE),
+        });
         let (ttl, label) = (request.ttl, request.label.clone());
         waiter.state = State::HandedOff(None);
         queue.waiters.pop_front();

@@ -539,3 +539,17 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
         assert_eq!(end, free.map(|free| now + free), "{infos:?}");
     }
 }
+
+#[test]
+fn two_threads_that_take_turns_notify_another_process_too() {
+    let mut world = world();
+    world.join(0, None);
+    let turns = std::iter::from_fn(|| {
+        let (waiter, thread) = world.release()?;
+        world.acquired(waiter);
+        // The one that has released it wants it again at once.
+        world.join(1 - thread, None);
+        Some(())
+    });
+    assert_eq!(turns.take(100).count(), 16);
+}

@@ -53,6 +53,38 @@ fn threads_get_the_lock_in_the_order_in_which_they_came() {
     }
 }
 
+/// Where two threads take turns, the queue of their process is empty after each hand-off.
+#[test]
+fn two_threads_that_take_turns_leave_another_process_its_share() {
+    for nodes in [1, 3] {
+        let servers = Server::several(nodes);
+        let (redlock, another) = (patient(&servers), patient(&servers));
+        let ended = AtomicBool::new(false);
+        let turns = AtomicU64::new(0);
+        let waited = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        let lock = redlock.acquire("a", TTL).unwrap();
+                        turns.fetch_add(1, Ordering::Relaxed);
+                        std::thread::sleep(ms(5));
+                        lock.release().unwrap();
+                    }
+                });
+            }
+            eventually("they take turns", || turns.load(Ordering::Relaxed) > 20);
+            let began = Instant::now();
+            let lock = another.acquire_within("a", TTL, 2 * PROMPT);
+            ended.store(true, Ordering::Relaxed);
+            lock.map(|_| began.elapsed())
+        });
+        assert!(
+            waited.as_ref().is_ok_and(|waited| *waited < PROMPT),
+            "{nodes} nodes: {waited:?}"
+        );
+    }
+}
+
 fn nothing_is_left(servers: &[Server]) {
     eventually("nothing is left", || {
         servers.iter().all(|server| server.keys().is_empty())
