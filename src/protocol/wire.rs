@@ -374,7 +374,9 @@ impl Wire {
 
     /// Why the server has not carried out a command, if another one may have the key and is asked next.
     pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
-        let elsewhere = self.handshake.routed && Meaning::of(error).is_elsewhere();
+        // Most replies are no errors.
+        let refused = self.handshake.routed && !error.is_empty();
+        let elsewhere = refused && Meaning::of(error).is_elsewhere();
         elsewhere.then(|| Cause::Elsewhere(error.to_owned()))
     }
 
