@@ -17,11 +17,11 @@ pub(crate) type Endpoint = (String, u16);
 /// The slot of a key, by its tag if it has one.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let hashed = tag(key).unwrap_or(key);
-    // CRC-16/XMODEM.
+    // CRC-16/XMODEM, eight bits at a time.
     let crc = hashed.iter().fold(0, |crc: u16, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
-        })
+        let bits = crc >> 8 ^ u16::from(*byte);
+        let bits = bits ^ bits >> 4;
+        crc << 8 ^ bits << 12 ^ bits << 5 ^ bits
     });
     crc % SLOTS
 }
