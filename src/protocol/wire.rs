@@ -188,6 +188,12 @@ impl Wire {
         Some(self.expected.iter().find(release)?.at)
     }
 
+    /// The releases to which replies are to come.
+    pub(crate) fn releases(&self) -> impl Iterator<Item = Key> {
+        let expected = self.expected.iter();
+        expected.filter_map(|one| one.pending.release.clone())
+    }
+
     // ---- sending
 
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
