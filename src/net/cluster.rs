@@ -85,9 +85,9 @@ impl Cluster {
         lock(&self.known).changes
     }
 
-    /// Whether a server is known to have both slots. As long as nothing is known, one server may have all of them.
+    /// Whether the same server is known to have both slots, or none. As long as nothing is known, one may have all of them.
     pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
-        let both = |map: Arc<Map>| map.master(one).is_some() && map.master(one) == map.master(two);
+        let both = |map: Arc<Map>| map.master(one) == map.master(two);
         one == two || self.map().is_none_or(both)
     }
 

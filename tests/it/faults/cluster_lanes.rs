@@ -169,3 +169,26 @@ fn of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client() {
         clusters[2].nodes[0].resume();
     });
 }
+
+/// Each name had connections of its own.
+#[test]
+fn of_three_clusters_slots_that_one_does_not_serve_need_few_connections() {
+    let clusters = [2, 1, 1].map(Cluster::masters);
+    for node in &clusters[0].nodes {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        node.command(&["CLUSTER", "DELSLOTSRANGE", "0", "8191"]);
+    }
+    let redlock = client_of(&clusters, options().connect_timeout(S));
+    // What is asked first for a slot that has a server is known of the others.
+    for name in clusters[0]
+        .names(1)
+        .take(1)
+        .chain(clusters[0].names(0).take(30))
+    {
+        redlock.acquire(&name, LONG).unwrap().release().unwrap();
+    }
+    let connections = connections(&clusters);
+    assert!(connections[1][0] <= 2, "{connections:?}");
+    assert!(connections[2][0] <= 2, "{connections:?}");
+    clusters[1..].iter().for_each(Cluster::nothing_is_left);
+}
