@@ -1,5 +1,6 @@
 //! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -32,7 +33,9 @@ pub(crate) struct Lanes {
 struct Known {
     /// Each leads to the masters of one shard of each Cluster.
     lanes: Vec<Arc<Shared>>,
-    /// How often the maps had changed when lanes of no use were last looked for.
+    /// Those of the slots that were asked for since the maps last changed.
+    by_slot: BTreeMap<u16, Arc<Shared>>,
+    /// How often the maps had changed then.
     changes: u64,
 }
 
@@ -50,6 +53,7 @@ impl Known {
 
     /// Takes out the lanes of no use: none of these slots is theirs, or others lead to the same servers.
     fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Shared>> {
+        self.by_slot.clear();
         let best: Vec<_> = slots.iter().filter_map(|slot| self.best(*slot)).collect();
         let is_best = |lane: &Arc<Shared>| best.iter().any(|best| Arc::ptr_eq(best, lane));
         let used: Vec<bool> = self.lanes.iter().map(is_best).collect();
@@ -101,6 +105,14 @@ impl Lanes {
 
     /// What leads to the servers that have this slot.
     pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
+        // Each call asks for it, from many threads.
+        let changes = self.changes();
+        let known = lock(&self.known);
+        let lane = known.by_slot.get(&slot);
+        if let Some(lane) = lane.filter(|_| known.changes == changes) {
+            return lane.clone();
+        }
+        drop(known);
         let until = clock::instant() + self.base.driver.nodes().connect_timeout;
         for cluster in self.clusters() {
             cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
@@ -110,11 +122,13 @@ impl Lanes {
             self.tidy(changes);
         }
         let mut known = lock(&self.known);
-        known.best(slot).cloned().unwrap_or_else(|| {
+        let lane = known.best(slot).cloned().unwrap_or_else(|| {
             let places = self.base.driver.nodes().places().iter();
             let places = places.map(|place| place.of_slot(slot)).collect();
             self.add(&mut known.lanes, places)
-        })
+        });
+        known.by_slot.insert(slot, lane.clone());
+        lane
     }
 
     fn add(&self, lanes: &mut Vec<Arc<Shared>>, places: Vec<Place>) -> Arc<Shared> {

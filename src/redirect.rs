@@ -49,6 +49,9 @@ impl Route for Lanes {
     }
 
     fn follow(&self, from: &[Place], mut op: Op, mut answer: Answer) -> Answer {
+        if !is_elsewhere(&answer) {
+            return answer;
+        }
         let slot = self.slot(&op.key.resource);
         let until = clock::instant() + 2 * self.node_timeout();
         let (enqueues, release) = (op.enqueues(), op.action.is_release());
