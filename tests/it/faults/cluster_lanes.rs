@@ -4,7 +4,7 @@ use crate::support;
 
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Lock, Options, Redlock};
+use redlock_sync::{Error, Lock, Options, Redlock};
 use support::clusters::{Cluster, Plan};
 use support::*;
 
@@ -46,7 +46,15 @@ fn connections(clusters: &[Cluster]) -> Vec<Vec<usize>> {
 fn use_all(clusters: &[Cluster], redlock: &Redlock) {
     for master in 0..3 {
         let name = clusters[0].names(master).nth(1).unwrap();
-        redlock.acquire(name, LONG).unwrap().release().unwrap();
+        released_at_last(redlock.acquire(name, LONG).unwrap());
+    }
+}
+
+/// The connection may be given up just then, since the server is no master any more: it is sent elsewhere.
+fn released_at_last(lock: Lock) {
+    match lock.release() {
+        Ok(()) | Err(Error::Unavailable(_)) => {}
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -64,7 +72,7 @@ fn lanes_without_slots_are_closed(clusters: &[Cluster]) {
     }
     use_all(clusters, &redlock);
     std::thread::sleep(2 * S);
-    held.release().unwrap();
+    released_at_last(held);
     let left = vec![vec![0, 1, 1]; clusters.len()];
     eventually_within(2 * S, "the other two have one each", &mut || {
         connections(clusters) == left
