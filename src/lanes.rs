@@ -1,6 +1,7 @@
 //! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -13,45 +14,65 @@ use crate::net::route::Route;
 use crate::options::Options;
 use crate::owed::Owed;
 use crate::protocol::quorum::spare;
-use crate::protocol::slots::{self, Endpoint};
+use crate::protocol::slots::{self, Endpoint, Map};
 use crate::sync::lock;
 
 pub(crate) struct Lanes {
     /// With the nodes as they were given. It connects to none of them.
     base: Arc<Shared>,
     options: Options,
-    /// Each leads to the masters of one shard of each Cluster.
-    lanes: Mutex<Vec<Arc<Shared>>>,
+    known: Mutex<Known>,
     own: Weak<Lanes>,
-    /// How often the maps had changed when lanes of no use were last looked for.
-    changes: AtomicU64,
     /// A thread asks for the maps; and a slot has moved since it did.
     is_refreshing: AtomicBool,
     has_moved: AtomicBool,
     pub(crate) owed: Mutex<Owed>,
 }
 
-/// How often a thread looks for lanes of no use, and its pauses: a second in all.
-const TIDIES: u32 = 20;
-const BETWEEN_TIDIES: Duration = Duration::from_millis(50);
-
-/// The lane for a slot: the one that is connected to its servers, or else one that is to be.
-fn best(lanes: &[Arc<Shared>], slot: u16) -> Option<&Arc<Shared>> {
-    let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
-        let mut places = lane.driver.nodes().places().iter();
-        places.all(|place| is(place, slot))
-    };
-    let mut connected = lanes.iter();
-    let connected = connected.find(|lane| all(lane, Place::leads_to));
-    connected.or_else(|| lanes.iter().find(|lane| all(lane, Place::has)))
+#[derive(Default)]
+struct Known {
+    /// Each leads to the masters of one shard of each Cluster.
+    lanes: Vec<Arc<Shared>>,
+    /// Those of the slots that were asked for since the maps last changed.
+    by_slot: BTreeMap<u16, Arc<Shared>>,
+    /// How often the maps had changed then.
+    changes: u64,
 }
 
-/// Closing takes a node timeout.
-fn drop_elsewhere(lanes: Vec<Arc<Shared>>) {
-    if !lanes.is_empty() {
-        let thread = std::thread::Builder::new().name("redlock-close".into());
-        // Without a thread they are dropped here.
-        let _ = thread.spawn(move || drop(lanes));
+impl Known {
+    /// The lane for a slot: the one that is connected to its servers, or else one that is to be.
+    fn best(&self, slot: u16) -> Option<&Arc<Shared>> {
+        let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
+            let mut places = lane.driver.nodes().places().iter();
+            places.all(|place| is(place, slot))
+        };
+        let mut connected = self.lanes.iter();
+        let connected = connected.find(|lane| all(lane, Place::leads_to));
+        connected.or_else(|| self.lanes.iter().find(|lane| all(lane, Place::has)))
+    }
+
+    /// Takes out the lanes of no use: none of these slots is theirs, or others lead to the same servers.
+    fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Shared>> {
+        self.by_slot.clear();
+        let best: Vec<_> = slots.iter().filter_map(|slot| self.best(*slot)).collect();
+        let is_best = |lane: &Arc<Shared>| best.iter().any(|best| Arc::ptr_eq(best, lane));
+        let used: Vec<bool> = self.lanes.iter().map(is_best).collect();
+        let mut used = used.into_iter();
+        let unused = self.lanes.extract_if(.., |_| used.next() == Some(false));
+        unused.collect()
+    }
+}
+
+/// Lanes that are being closed. Until that is done there is what sends on what they still have to release.
+struct Ending {
+    lanes: Arc<Lanes>,
+    ended: Vec<Arc<Shared>>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.ended.clear();
+        lock(&self.lanes.owed).ending -= 1;
     }
 }
 
@@ -63,9 +84,8 @@ impl Lanes {
             Arc::new_cyclic(|own| Lanes {
                 base: base.clone(),
                 options: options.clone(),
-                lanes: Mutex::default(),
+                known: Mutex::default(),
                 own: own.clone(),
-                changes: AtomicU64::new(0),
                 is_refreshing: AtomicBool::new(false),
                 has_moved: AtomicBool::new(false),
                 owed: Mutex::default(),
@@ -78,26 +98,37 @@ impl Lanes {
         places.iter().filter_map(Place::cluster)
     }
 
+    /// How often the maps have changed.
+    fn changes(&self) -> u64 {
+        self.clusters().map(|cluster| cluster.changes()).sum()
+    }
+
     /// What leads to the servers that have this slot.
     pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
-        let until = clock::instant() + self.base.driver.nodes().connect_timeout;
-        let mut changes = 0;
-        for cluster in self.clusters() {
-            cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
-            changes += cluster.changes();
-        }
-        if self.changes.swap(changes, Ordering::Relaxed) != changes {
-            let _ = self.tidy();
-        }
-        let mut lanes = lock(&self.lanes);
-        if let Some(lane) = best(&lanes, slot) {
+        // Each call asks for it, from many threads.
+        let changes = self.changes();
+        let known = lock(&self.known);
+        let lane = known.by_slot.get(&slot);
+        if let Some(lane) = lane.filter(|_| known.changes == changes) {
             return lane.clone();
         }
-        let places = self.base.driver.nodes().places().iter();
-        self.add(
-            &mut lanes,
-            places.map(|place| place.of_slot(slot)).collect(),
-        )
+        drop(known);
+        let until = clock::instant() + self.base.driver.nodes().connect_timeout;
+        for cluster in self.clusters() {
+            cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
+        }
+        let changes = self.changes();
+        if lock(&self.known).changes != changes {
+            self.tidy(changes);
+        }
+        let mut known = lock(&self.known);
+        let lane = known.best(slot).cloned().unwrap_or_else(|| {
+            let places = self.base.driver.nodes().places().iter();
+            let places = places.map(|place| place.of_slot(slot)).collect();
+            self.add(&mut known.lanes, places)
+        });
+        known.by_slot.insert(slot, lane.clone());
+        lane
     }
 
     fn add(&self, lanes: &mut Vec<Arc<Shared>>, places: Vec<Place>) -> Arc<Shared> {
@@ -118,15 +149,9 @@ impl Lanes {
             return;
         }
         let refresh = move || {
-            for _ in 0..TIDIES {
-                if lanes.has_moved.swap(false, Ordering::Relaxed) {
-                    lanes.clusters().for_each(|cluster| cluster.refresh(slot));
-                }
-                // Those that are in use may soon not be.
-                if lanes.tidy() {
-                    break;
-                }
-                std::thread::sleep(BETWEEN_TIDIES);
+            while lanes.has_moved.swap(false, Ordering::Relaxed) {
+                lanes.clusters().for_each(|cluster| cluster.refresh(slot));
+                lanes.tidy(lanes.changes());
             }
             lanes.is_refreshing.store(false, Ordering::Relaxed);
         };
@@ -136,32 +161,34 @@ impl Lanes {
         }
     }
 
-    /// Ends lanes that no lock and no call uses, where others lead to the same servers: their slots have moved. False: some
-    /// are in use.
-    fn tidy(&self) -> bool {
-        // With more nodes a lane may be for few slots.
-        if self.base.driver.nodes().places().len() > 1 {
-            return true;
+    /// Ends the lanes of no use. One that is in use is closed when the last lock or call that uses it ends. `changes`: how
+    /// often the maps had changed before.
+    fn tidy(&self, changes: u64) {
+        let maps = self.clusters().filter_map(|cluster| cluster.map());
+        let slots = slots::combinations(&maps.collect::<Vec<Arc<Map>>>());
+        let mut known = lock(&self.known);
+        known.changes = changes;
+        let ended = known.take_unused(&slots);
+        drop(known);
+        self.end(ended);
+    }
+
+    /// In another thread, since closing takes a node timeout.
+    fn end(&self, ended: Vec<Arc<Shared>>) {
+        if let Some(lanes) = self.this().filter(|_| !ended.is_empty()) {
+            lock(&self.owed).ending += 1;
+            let ending = Ending { lanes, ended };
+            let thread = std::thread::Builder::new().name("redlock-close".into());
+            // Without a thread they are closed here.
+            let _ = thread.spawn(move || drop(ending));
         }
-        let slots = self.slots();
-        let mut lanes = lock(&self.lanes);
-        let best = |slot: &u16| best(&lanes, *slot).cloned();
-        let best: Vec<Arc<Shared>> = slots.iter().filter_map(best).collect();
-        let is_best = |lane: &Arc<Shared>| best.iter().any(|best| Arc::ptr_eq(best, lane));
-        let all = std::mem::take(&mut *lanes).into_iter();
-        let (used, ended): (Vec<_>, Vec<_>) =
-            all.partition(|lane| is_best(lane) || Arc::strong_count(lane) > 1);
-        let all_ended = used.len() <= best.len();
-        *lanes = used;
-        drop(lanes);
-        drop_elsewhere(ended);
-        all_ended
     }
 
     /// Ends all of them. What they still have to release has a node timeout, and then two at other servers.
     pub(crate) fn close(&self) {
-        let lanes = std::mem::take(&mut *lock(&self.lanes));
-        drop(lanes);
+        lock(&self.owed).closed_at = Some(clock::instant());
+        let known = std::mem::take(&mut *lock(&self.known));
+        drop(known);
         self.wait_owed(2 * self.node_timeout());
     }
 
@@ -192,17 +219,17 @@ impl Lanes {
         }
         // It has no slot yet, so the map does not have it.
         let target = place.target(server)?;
-        let mut lanes = lock(&self.lanes);
+        let mut known = lock(&self.known);
         let leads_there = |lane: &&Arc<Shared>| {
             let place = lane.driver.nodes().places().get(node);
             place.is_some_and(|place| place.is_target(server))
         };
-        if let Some(lane) = lanes.iter().find(leads_there) {
+        if let Some(lane) = known.lanes.iter().find(leads_there) {
             return Some(lane.clone());
         }
         let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
         *places.get_mut(node)? = target;
-        Some(self.add(&mut lanes, places))
+        Some(self.add(&mut known.lanes, places))
     }
 
     /// What leads to the servers that have this resource.

@@ -1,6 +1,7 @@
 //! Releases that are to be sent on to other servers of a Redis Cluster, and that no call waits for.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use crate::protocol::script::Key;
 
@@ -9,6 +10,10 @@ pub(crate) struct Owed {
     pub(crate) queue: VecDeque<OwedRelease>,
     /// A thread sends them.
     pub(crate) is_running: bool,
+    /// How many threads are closing lanes, which may find more.
+    pub(crate) ending: usize,
+    /// When the program had no more use for them, but for locks that it still has.
+    pub(crate) closed_at: Option<Instant>,
 }
 
 pub(crate) struct OwedRelease {

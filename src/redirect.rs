@@ -26,6 +26,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How often a release is sent on, and the longest pause: ten seconds in all.
 const MAX_TRIES: u32 = 25;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long they are tried at a server that does not answer once the program has no more use for the lanes.
+const AFTER_CLOSE: Duration = Duration::from_millis(500);
 /// How many releases may wait for that. Beyond that the oldest is dropped, and its key ends with its ttl.
 const MAX_OWED: usize = 65_536;
 
@@ -47,6 +49,9 @@ impl Route for Lanes {
     }
 
     fn follow(&self, from: &[Place], mut op: Op, mut answer: Answer) -> Answer {
+        if !is_elsewhere(&answer) {
+            return answer;
+        }
         let slot = self.slot(&op.key.resource);
         let until = clock::instant() + 2 * self.node_timeout();
         let (enqueues, release) = (op.enqueues(), op.action.is_release());
@@ -137,6 +142,18 @@ impl Route for Lanes {
             owed.is_running = thread.spawn(move || lanes.send_owed()).is_ok();
         }
     }
+
+    fn is_open(&self) -> bool {
+        lock(&self.owed).closed_at.is_none()
+    }
+
+    fn take_over(&self, releases: Vec<(usize, Key)>) {
+        for (node, key) in releases {
+            let lane = self.of(&key.resource);
+            // What cannot be written now is owed by that lane.
+            lane.driver.run_here(release_at(node, key).only_write(true));
+        }
+    }
 }
 
 impl Lanes {
@@ -201,8 +218,12 @@ impl Lanes {
                 owed.is_running = false;
                 return;
             };
+            let ends_at = owed.closed_at.map(|at| at + AFTER_CLOSE);
             drop(owed);
-            if self.is_delivered(&release) {
+            let answer = self.deliver(&release);
+            let voted = answer.tally.voted().without(answer.tally.failed);
+            let is_over = || ends_at.is_some_and(|at| clock::instant() >= at);
+            if voted.has(release.node) || !is_elsewhere(&answer) && is_over() {
                 continue;
             }
             release.tries += 1;
@@ -214,14 +235,11 @@ impl Lanes {
         }
     }
 
-    /// Whether the server that has the key has carried it out.
-    fn is_delivered(&self, release: &OwedRelease) -> bool {
+    /// What the server says that has the key.
+    fn deliver(&self, release: &OwedRelease) -> Answer {
         let OwedRelease { node, key, .. } = release;
         let slot = self.slot(&key.resource);
-        let only: NodeSet = std::iter::once(*node).collect();
-        // (It would be written behind it to all nodes that may have the lock.)
-        let key = key.clone().sent_to(only);
-        let op = Op::new(Action::Release(alone(&key)), key).to(only);
+        let op = release_at(*node, key.clone());
         let lane = self.lane(slot);
         let answer = lane.driver.run_here(op.clone());
         let said = self.said(lane.driver.nodes().places(), slot, &answer);
@@ -230,21 +248,36 @@ impl Lanes {
             _ => None,
         });
         match asks {
-            Some(lane) => {
-                let answer = lane.driver.run_here(op.named(Some(answer.begun)));
-                answer.tally.voted().has(*node) && !answer.tally.failed.has(*node)
-            }
-            None => answer.tally.voted().has(*node) && !answer.tally.failed.has(*node),
+            Some(lane) => lane.driver.run_here(op.named(Some(answer.begun))),
+            None => answer,
         }
     }
 
     /// Waits until no releases are owed, but for no longer than this.
     pub(crate) fn wait_owed(&self, time: Duration) {
         let until = clock::instant() + time;
-        while lock(&self.owed).is_running && clock::instant() < until {
+        let is_busy = || {
+            let owed = lock(&self.owed);
+            owed.is_running || owed.ending > 0
+        };
+        while is_busy() && clock::instant() < until {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// Whether a server has said that another one has the key.
+fn is_elsewhere(answer: &Answer) -> bool {
+    let mut causes = answer.causes.iter();
+    causes.any(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)))
+}
+
+/// The release of what one node may have.
+fn release_at(node: usize, key: Key) -> Op {
+    let only: NodeSet = std::iter::once(node).collect();
+    // (It would be written behind it to all nodes that may have the lock.)
+    let key = key.sent_to(only);
+    Op::new(Action::Release(alone(&key)), key).to(only)
 }
 
 /// The same with the lock's key alone.

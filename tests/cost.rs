@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::process::Command;
 use std::time::Duration;
 
+use support::clusters::Cluster;
 use support::{Server, urls};
 
 /// Set for the process that works while it is traced.
@@ -145,6 +146,22 @@ fn a_pair_allocates_once() {
             );
         }
     }
+}
+
+/// Which server has a key is known without asking, and found without making anything.
+#[test]
+fn a_pair_in_a_cluster_allocates_as_often_as_elsewhere() {
+    let cluster = Cluster::masters(2);
+    let redlock = warm(&[cluster.url()], false, FULL_BUFFERS);
+    let round = |_| {
+        let before = ALLOCATIONS.get();
+        assert_eq!(pairs(&redlock, "released", 1000), 1000);
+        ALLOCATIONS.get() - before
+    };
+    let each = (0..5).map(round).min().unwrap() as f64 / 1000.0;
+    println!("in a cluster: {each:.2} allocations per pair");
+    let limit = if support::over_tls() { 5.0 } else { 1.0 };
+    assert!(each <= limit + NOW_AND_THEN, "{each:.3} allocations");
 }
 
 #[test]

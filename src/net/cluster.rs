@@ -1,7 +1,7 @@
 //! A Redis Cluster: which of its servers has which slots, as they say.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub(crate) struct Cluster {
     pub(crate) trust: Trust,
     pub(crate) credentials: Option<Ask>,
     known: Mutex<Known>,
+    /// How often that has changed. (Each call reads it.)
+    changes: AtomicU64,
     /// The map was asked for.
     looked_up: Mutex<bool>,
     /// The threads that ask a server.
@@ -50,8 +52,6 @@ struct Known {
     asked: Option<Instant>,
     /// What servers have said since of single slots, and when.
     moved: BTreeMap<u16, (Endpoint, Instant)>,
-    /// How often it has changed.
-    changes: u64,
     /// When a server last gave reason to ask for it again.
     refreshed: Option<Instant>,
     /// The server that is asked first the next time.
@@ -71,6 +71,7 @@ impl Cluster {
             trust: trust.clone(),
             credentials,
             known: Mutex::default(),
+            changes: AtomicU64::new(0),
             looked_up: Mutex::default(),
             asking: AtomicUsize::new(0),
         }
@@ -82,12 +83,12 @@ impl Cluster {
 
     /// How often the map has changed.
     pub(crate) fn changes(&self) -> u64 {
-        lock(&self.known).changes
+        self.changes.load(Ordering::Acquire)
     }
 
-    /// Whether a server is known to have both slots. As long as nothing is known, one server may have all of them.
+    /// Whether the same server is known to have both slots, or none. As long as nothing is known, one may have all of them.
     pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
-        let both = |map: Arc<Map>| map.master(one).is_some() && map.master(one) == map.master(two);
+        let both = |map: Arc<Map>| map.master(one) == map.master(two);
         one == two || self.map().is_none_or(both)
     }
 
@@ -123,8 +124,8 @@ impl Cluster {
         let mut known = lock(&self.known);
         if let Some(map) = &mut known.map {
             Arc::make_mut(map).moved(slot, to.clone());
-            known.changes += 1;
             known.moved.insert(slot, (to, clock::instant()));
+            self.changes.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -231,8 +232,10 @@ impl Cluster {
         for (slot, (to, _)) in &known.moved {
             map.moved(*slot, to.clone());
         }
-        known.changes += u64::from(known.map.as_deref() != Some(&map));
+        let has_changed = known.map.as_deref() != Some(&map);
         (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
+        self.changes
+            .fetch_add(u64::from(has_changed), Ordering::Release);
     }
 
     /// The first time the map is asked for. From then on those ask that connect.

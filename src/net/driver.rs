@@ -285,6 +285,11 @@ impl Driver {
     /// It is no longer needed, and the program may end right after this. What was sent, and releases
     /// that are still to be sent, have one node timeout.
     pub(crate) fn close(&self) {
+        self.settle();
+        self.nodes.hand_over();
+    }
+
+    fn settle(&self) {
         let until = clock::instant() + self.nodes.node_timeout;
         self.nodes.close();
         let mut state = self.nodes.state();
@@ -465,7 +470,7 @@ impl<'a> Lead<'a> {
             }
         };
         let logs = !state.core.events.is_empty();
-        let elsewhere = state.core.take_elsewhere();
+        let elsewhere = state.core.take_elsewhere(false);
         drop(state);
         self.nodes.follow_releases(elsewhere);
         if let Some((next, leader)) = next {

@@ -172,6 +172,14 @@ impl Nodes {
         }
     }
 
+    /// What the servers of a lane that is closed are still to be sent is written where the keys are now (rule R45).
+    pub(crate) fn hand_over(&self) {
+        if let Some(route) = self.route().filter(|route| route.is_open()) {
+            let owed = self.state().core.take_elsewhere(true);
+            route.take_over(owed);
+        }
+    }
+
     /// The same nodes, with nothing shared that changes: for other options, and for a forked child.
     pub(crate) fn afresh(&self, options: &Options) -> Nodes {
         let nodes: Vec<NodeAddress> = self.places.iter().map(Place::given).collect();
@@ -552,7 +560,7 @@ impl<'a> Worker<'a> {
         }
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
-        let elsewhere = state.core.take_elsewhere();
+        let elsewhere = state.core.take_elsewhere(false);
         drop(state);
         drop(not_adopted);
         nodes.follow_releases(elsewhere);

@@ -20,6 +20,12 @@ pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
 
     /// Sends releases on, each of a node, in another thread.
     fn release(&self, releases: Vec<(usize, Key)>);
+
+    /// Whether the program may still use the nodes, and not only locks that it has.
+    fn is_open(&self) -> bool;
+
+    /// Writes releases, each of a node, to the servers that have the keys now: the one that they were for is no longer used.
+    fn take_over(&self, releases: Vec<(usize, Key)>);
 }
 
 /// `None` where each node is one server, and where nothing uses the nodes any more.

@@ -96,9 +96,15 @@ impl<W> Core<W> {
         }
     }
 
-    /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45).
-    pub(crate) fn take_elsewhere(&mut self) -> Vec<(usize, Key)> {
-        std::mem::take(&mut self.operations.elsewhere)
+    /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45). `all`: and those
+    /// that a node is still to be sent, or has not confirmed.
+    pub(crate) fn take_elsewhere(&mut self, all: bool) -> Vec<(usize, Key)> {
+        let mut releases = std::mem::take(&mut self.operations.elsewhere);
+        for (at, node) in self.nodes.iter_mut().enumerate().filter(|_| all) {
+            let owed = node.take_owed().into_iter();
+            releases.extend(owed.map(|release| (at, release)));
+        }
+        releases
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {

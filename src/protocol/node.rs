@@ -413,6 +413,13 @@ impl Node {
         self.outbox.defer(release);
     }
 
+    /// The releases that it is still to be sent, and those that it has not confirmed.
+    pub(crate) fn take_owed(&mut self) -> Vec<Key> {
+        self.outbox.retry_deferred();
+        let to_send = std::iter::from_fn(|| self.outbox.pop());
+        self.wire.releases().chain(to_send).collect()
+    }
+
     /// The server carries out releases again.
     pub(crate) fn retry_deferred(&mut self) {
         self.outbox.retry_deferred();

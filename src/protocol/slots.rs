@@ -1,7 +1,8 @@
 //! Which server of a Redis Cluster has a key. A Cluster has 16384 slots, a key is in one of them, and a master has the
 //! keys of its slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::protocol::companions::tag;
 use crate::protocol::resp::Reply;
@@ -17,11 +18,11 @@ pub(crate) type Endpoint = (String, u16);
 /// The slot of a key, by its tag if it has one.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let hashed = tag(key).unwrap_or(key);
-    // CRC-16/XMODEM.
+    // CRC-16/XMODEM, eight bits at a time.
     let crc = hashed.iter().fold(0, |crc: u16, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
-        })
+        let bits = crc >> 8 ^ u16::from(*byte);
+        let bits = bits ^ bits >> 4;
+        crc << 8 ^ bits << 12 ^ bits << 5 ^ bits
     });
     crc % SLOTS
 }
@@ -139,6 +140,22 @@ impl Map {
         let keys = keys.filter(move |key| master.is_none() || self.master(slot(key)) == master);
         only.into_iter().chain(keys)
     }
+}
+
+/// For each combination of masters that have the same slots, one of each Cluster, one of these slots. Where a Cluster has no
+/// server for some slots, these are as those of one more master.
+pub(crate) fn combinations(maps: &[Arc<Map>]) -> Vec<u16> {
+    // Between two of these no master changes.
+    let bounds = maps.iter().flat_map(|map| {
+        let ranges = map.ranges.iter();
+        ranges.flat_map(|(last, (first, _))| [*first, last.saturating_add(1)])
+    });
+    let bounds = bounds.filter(|slot| *slot < SLOTS).chain([0]);
+    let bounds: BTreeSet<u16> = bounds.collect();
+    let mut known = BTreeSet::new();
+    let masters = |slot| maps.iter().map(move |map| map.master(slot));
+    let is_new = |slot: &u16| known.insert(masters(*slot).collect::<Vec<_>>());
+    bounds.into_iter().filter(is_new).collect()
 }
 
 /// Whether this may be the key of a witness, whatever the prefix.
@@ -298,6 +315,27 @@ mod tests {
             .map(|(host, port)| format!("{host}:{port}"))
             .collect();
         assert_eq!(servers, ["a:1", "asked:2", "r:7", "asked:3"]);
+    }
+
+    #[test]
+    fn each_combination_of_masters_is_found_once() {
+        let of = |ranges: &[(i64, i64, &str)]| {
+            let range = |(first, last, host): &(i64, i64, &str)| {
+                range(*first, *last, vec![server(bulk(host), 1)])
+            };
+            let ranges = ranges.iter().map(range).collect();
+            Arc::new(Map::of(&Reply::Array(ranges), "h").unwrap())
+        };
+        let one = of(&[(0, 99, "a"), (100, 199, "b"), (200, 16383, "a")]);
+        let two = of(&[(0, 149, "x"), (150, 16383, "y")]);
+        assert_eq!(combinations(&[]), [0]);
+        assert_eq!(combinations(std::slice::from_ref(&one)), [0, 100]);
+        // a and x, b and x, b and y, a and y.
+        assert_eq!(combinations(&[one.clone(), two]), [0, 100, 150, 200]);
+        // The other has no server for most of them.
+        let some = of(&[(50, 149, "x")]);
+        assert_eq!(combinations(std::slice::from_ref(&some)), [0, 50]);
+        assert_eq!(combinations(&[one, some]), [0, 50, 100, 150]);
     }
 
     #[test]

@@ -188,6 +188,12 @@ impl Wire {
         Some(self.expected.iter().find(release)?.at)
     }
 
+    /// The releases to which replies are to come.
+    pub(crate) fn releases(&self) -> impl Iterator<Item = Key> {
+        let expected = self.expected.iter();
+        expected.filter_map(|one| one.pending.release.clone())
+    }
+
     // ---- sending
 
     /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
@@ -374,7 +380,9 @@ impl Wire {
 
     /// Why the server has not carried out a command, if another one may have the key and is asked next.
     pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
-        let elsewhere = self.handshake.routed && Meaning::of(error).is_elsewhere();
+        // Most replies are no errors.
+        let refused = self.handshake.routed && !error.is_empty();
+        let elsewhere = refused && Meaning::of(error).is_elsewhere();
         elsewhere.then(|| Cause::Elsewhere(error.to_owned()))
     }
 

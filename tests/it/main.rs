@@ -49,6 +49,7 @@ mod faults {
     mod cluster_changes;
     mod cluster_ends;
     mod cluster_failovers;
+    mod cluster_lanes;
     mod cluster_moves;
     mod cluster_newcomers;
     mod cluster_servers;

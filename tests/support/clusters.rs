@@ -401,13 +401,15 @@ impl Cluster {
         nodes.map(|(at, _)| at).collect()
     }
 
-    /// Connections to a node, but for this one: those that subscribe are given apart.
+    /// Connections to a node, but for this one and those over which keys come: those that subscribe are given apart.
     pub fn connections(&self, node: usize) -> (usize, usize) {
         let list = |kind: &str| {
             let list = self.nodes[node].command(&["CLIENT", "LIST", "TYPE", kind]);
             let list: String = redis::from_redis_value(list).unwrap();
-            let ours = |line: &&str| !line.is_empty() && !line.contains("cmd=client");
-            list.lines().filter(ours).count()
+            let others = ["cmd=client", "cmd=restore"];
+            let is_other = |line: &&str| others.iter().any(|cmd| line.contains(cmd));
+            let all = list.lines().filter(|line| !line.is_empty());
+            all.filter(|line| !is_other(line)).count()
         };
         (list("normal"), list("pubsub"))
     }

@@ -451,3 +451,38 @@ fn a_thread_that_has_panicked_is_replaced() {
         world.core.deserted(Role::Confirmer, world.now);
     }
 }
+
+/// When its servers are not used any more, others are sent these.
+#[test]
+fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
+    let mut world = World::new();
+    let release = |world: &mut World, name: &[u8]| {
+        let key = key(name).sent_to(NodeSet::first(1));
+        let op = Op::new(Action::Release(Notify::None), key).only_write(true);
+        world.core.submit(op, 0, world.now);
+    };
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    release(&mut world, b"done");
+    world.answers(b":1\r\n");
+    release(&mut world, b"refused");
+    world.answers(b"-NOREPLICAS Not enough good replicas to write.\r\n");
+    release(&mut world, b"not answered");
+    world.next();
+    world.output();
+    let owed = |world: &mut World| {
+        assert_eq!(world.core.take_elsewhere(false).len(), 0);
+        let owed = world.core.take_elsewhere(true);
+        let names = owed.iter().map(|(at, key)| (*at, key.resource.to_vec()));
+        names.collect::<Vec<_>>()
+    };
+    // What was refused was sent once more.
+    let [refused, unanswered, unsent] =
+        ["refused", "not answered", "not sent"].map(|name| (0, name.as_bytes().to_vec()));
+    assert_eq!(owed(&mut world), [unanswered.clone(), refused.clone()]);
+    world.input(Input::Received(Err(Cause::Closed("it ended".into()))));
+    release(&mut world, b"not sent");
+    world.next();
+    assert_eq!(owed(&mut world), [unanswered, refused, unsent]);
+    assert_eq!(owed(&mut world), []);
+}

@@ -1,0 +1,202 @@
+//! How long connections to the servers of Redis Clusters are kept when slots move, and what becomes of releases that are owed.
+
+use crate::support;
+
+use std::time::{Duration, Instant};
+
+use redlock_sync::{Error, Lock, Options, Redlock};
+use support::clusters::{Cluster, Plan};
+use support::*;
+
+const S: Duration = Duration::from_secs(1);
+/// Much longer than all that is waited for: a release that is lost is found out.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A master that has given all its slots away does not become a replica.
+fn cluster(masters: usize) -> Cluster {
+    Cluster::with(Plan {
+        masters,
+        over_tls: over_tls(),
+        args: &["--cluster-allow-replica-migration", "no"],
+        ..Plan::default()
+    })
+}
+
+fn three() -> [Cluster; 3] {
+    [3; 3].map(cluster)
+}
+
+/// Each has one node's vote.
+fn client_of(clusters: &[Cluster], options: Options) -> Redlock {
+    let redlock = Redlock::new(clusters.iter().map(Cluster::url)).unwrap();
+    let options = options.restart_guard(Duration::ZERO);
+    redlock.with_options(options).unwrap()
+}
+
+/// To each master of each Cluster that runs.
+fn connections(clusters: &[Cluster]) -> Vec<Vec<usize>> {
+    let of = |cluster: &Cluster| {
+        let nodes = 0..cluster.nodes.len();
+        nodes.map(|node| cluster.connections(node).0).collect()
+    };
+    clusters.iter().map(of).collect()
+}
+
+/// In each shard, where the first name may be locked.
+fn use_all(clusters: &[Cluster], redlock: &Redlock) {
+    for master in 0..3 {
+        let name = clusters[0].names(master).nth(1).unwrap();
+        released_at_last(redlock.acquire(name, LONG).unwrap());
+    }
+}
+
+/// The connection may be given up just then, since the server is no master any more: it is sent elsewhere.
+fn released_at_last(lock: Lock) {
+    match lock.release() {
+        Ok(()) | Err(Error::Unavailable(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Two masters in each Cluster have all slots at last. A lock is held meanwhile, for longer than servers need to say so.
+fn lanes_without_slots_are_closed(clusters: &[Cluster]) {
+    let redlock = client_of(clusters, options().node_timeout(5 * S));
+    let before = threads();
+    use_all(clusters, &redlock);
+    eventually("each master has one connection", || {
+        connections(clusters) == vec![vec![1; 3]; clusters.len()]
+    });
+    let held = redlock.acquire(clusters[0].name(0), LONG).unwrap();
+    for cluster in clusters {
+        cluster.move_all_slots(0, 1);
+    }
+    use_all(clusters, &redlock);
+    std::thread::sleep(2 * S);
+    released_at_last(held);
+    let left = vec![vec![0, 1, 1]; clusters.len()];
+    eventually_within(2 * S, "the other two have one each", &mut || {
+        connections(clusters) == left
+    });
+    eventually("no thread is left", || threads() == before);
+    use_all(clusters, &redlock);
+    assert_eq!(connections(clusters), left);
+    clusters.iter().for_each(Cluster::nothing_is_left);
+}
+
+#[test]
+fn a_master_has_one_connection_when_a_lock_was_held_while_another_gave_it_all_slots() {
+    let name = "a_master_has_one_connection_when_a_lock_was_held_while_another_gave_it_all_slots";
+    in_own_process(name, || {
+        lanes_without_slots_are_closed(&[cluster(3)]);
+    });
+}
+
+#[test]
+fn of_three_clusters_no_connections_are_left_to_masters_without_slots() {
+    let name = "of_three_clusters_no_connections_are_left_to_masters_without_slots";
+    in_own_process(name, || lanes_without_slots_are_closed(&three()));
+}
+
+/// The server refuses a release. Before it is sent again, the server has given its slots away and is dead, and the one that
+/// has them does not answer for longer than a connection is waited for.
+fn a_release_outlives_its_lane(clusters: &mut [Cluster]) {
+    let redlock = client_of(clusters, options().connect_timeout(S));
+    assert!(redlock.connect().unwrap().is_none());
+    let name = clusters[0].name(0);
+    let other = clusters[0].name(2);
+    use_all(clusters, &redlock);
+    let lock = redlock.acquire(&name, LONG).unwrap();
+    let refuses = &clusters[0].nodes[0];
+    refuses.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    drop(lock);
+    // The refusal is read after one node timeout.
+    std::thread::sleep(2 * NODE_TIMEOUT);
+    assert!(refuses.exists(&name));
+    refuses.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    for cluster in clusters.iter() {
+        cluster.move_all_slots(0, 1);
+    }
+    assert_eq!(clusters[0].nodes_with(&name), [1]);
+    clusters[0].nodes[1].stop();
+    clusters[0].nodes[0].kill();
+    // Meanwhile the client learns of it from the other two, at another shard.
+    let end = Instant::now() + 8 * S;
+    while Instant::now() < end {
+        drop(redlock.try_acquire(&other, S));
+        std::thread::sleep(S / 20);
+    }
+    clusters[0].nodes[1].resume();
+    eventually_within(20 * S, "it is released", &mut || {
+        clusters[0].nodes_with(&name).is_empty()
+    });
+    redlock.acquire(&name, LONG).unwrap().release().unwrap();
+    clusters.iter().for_each(Cluster::nothing_is_left);
+}
+
+#[test]
+fn a_release_that_is_owed_outlives_the_connection_of_its_shard() {
+    a_release_outlives_its_lane(&mut [cluster(4)]);
+}
+
+#[test]
+fn of_three_clusters_a_release_that_is_owed_outlives_the_connections_of_its_shard() {
+    a_release_outlives_its_lane(&mut [4; 3].map(cluster));
+}
+
+/// With the timeouts that are usual.
+#[test]
+fn of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client() {
+    let name = "of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client";
+    in_own_process(name, || {
+        let mut clusters = three();
+        let before = (open_files(), threads());
+        let redlock = client_of(&clusters, Options::new());
+        let connected = || redlock.connect().is_ok_and(|missing| missing.is_none());
+        eventually("all are connected", connected);
+        let names: Vec<String> = (0..3).map(|master| clusters[0].name(master)).collect();
+        let lock = |name: &String| redlock.acquire(name, LONG).unwrap();
+        let held: Vec<Lock> = names.iter().map(lock).collect();
+        let behind = redlock.acquire(format!("{{{}}}:behind", names[2]), LONG);
+        clusters[0].nodes[0].kill();
+        clusters[1].nodes[1].stop();
+        // The server that has it now does not answer either.
+        clusters[2].move_slot(&names[2], 0);
+        clusters[2].nodes[0].stop();
+        for name in &names {
+            drop(redlock.try_acquire(format!("{{{name}}}:other"), LONG));
+        }
+        drop(held);
+        let began = Instant::now();
+        drop(redlock);
+        // A node timeout, and two for what is elsewhere.
+        assert!(began.elapsed() < S, "{:?}", began.elapsed());
+        drop(behind);
+        std::thread::sleep(2 * S);
+        assert_eq!((open_files(), threads()), before);
+        clusters[1].nodes[1].resume();
+        clusters[2].nodes[0].resume();
+    });
+}
+
+/// Each name had connections of its own.
+#[test]
+fn of_three_clusters_slots_that_one_does_not_serve_need_few_connections() {
+    let clusters = [2, 1, 1].map(Cluster::masters);
+    for node in &clusters[0].nodes {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        node.command(&["CLUSTER", "DELSLOTSRANGE", "0", "8191"]);
+    }
+    let redlock = client_of(&clusters, options().connect_timeout(S));
+    // What is asked first for a slot that has a server is known of the others.
+    for name in clusters[0]
+        .names(1)
+        .take(1)
+        .chain(clusters[0].names(0).take(30))
+    {
+        redlock.acquire(&name, LONG).unwrap().release().unwrap();
+    }
+    let connections = connections(&clusters);
+    assert!(connections[1][0] <= 2, "{connections:?}");
+    assert!(connections[2][0] <= 2, "{connections:?}");
+    clusters[1..].iter().for_each(Cluster::nothing_is_left);
+}
