@@ -14,6 +14,7 @@ use crate::net::route::Route;
 use crate::options::Options;
 use crate::owed::Owed;
 use crate::protocol::quorum::spare;
+use crate::protocol::script::Key;
 use crate::protocol::slots::{self, Endpoint, Map};
 use crate::sync::lock;
 
@@ -63,15 +64,19 @@ impl Known {
     }
 }
 
-/// Lanes that are being closed. Until that is done there is what sends on what they still have to release.
+/// Lanes that are being closed, and what others had still to release. Until that is done there is what sends it on.
 struct Ending {
     lanes: Arc<Lanes>,
     ended: Vec<Arc<Shared>>,
+    releases: Vec<(usize, Key)>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
         self.ended.clear();
+        for (node, key) in self.releases.drain(..) {
+            self.lanes.write_release(node, key);
+        }
         lock(&self.lanes.owed).ending -= 1;
     }
 }
@@ -170,16 +175,21 @@ impl Lanes {
         known.changes = changes;
         let ended = known.take_unused(&slots);
         drop(known);
-        self.end(ended);
+        self.end(ended, Vec::new());
     }
 
-    /// In another thread, since closing takes a node timeout.
-    fn end(&self, ended: Vec<Arc<Shared>>) {
-        if let Some(lanes) = self.this().filter(|_| !ended.is_empty()) {
+    /// In another thread: closing takes a node timeout, and to write the releases may take a connection.
+    pub(crate) fn end(&self, ended: Vec<Arc<Shared>>, releases: Vec<(usize, Key)>) {
+        let is_nothing = ended.is_empty() && releases.is_empty();
+        if let Some(lanes) = self.this().filter(|_| !is_nothing) {
             lock(&self.owed).ending += 1;
-            let ending = Ending { lanes, ended };
+            let ending = Ending {
+                lanes,
+                ended,
+                releases,
+            };
             let thread = std::thread::Builder::new().name("redlock-close".into());
-            // Without a thread they are closed here.
+            // Without a thread it is done here.
             let _ = thread.spawn(move || drop(ending));
         }
     }

@@ -148,11 +148,7 @@ impl Route for Lanes {
     }
 
     fn take_over(&self, releases: Vec<(usize, Key)>) {
-        for (node, key) in releases {
-            let lane = self.of(&key.resource);
-            // What cannot be written now is owed by that lane.
-            lane.driver.run_here(release_at(node, key).only_write(true));
-        }
+        self.end(Vec::new(), releases);
     }
 }
 
@@ -233,6 +229,12 @@ impl Lanes {
                 std::thread::sleep(pause.min(LONGEST_PAUSE));
             }
         }
+    }
+
+    /// Writes a release to the server that has the key now. If it cannot be, what leads there owes it.
+    pub(crate) fn write_release(&self, node: usize, key: Key) {
+        let lane = self.of(&key.resource);
+        lane.driver.run_here(release_at(node, key).only_write(true));
     }
 
     /// What the server says that has the key.
