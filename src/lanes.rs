@@ -22,7 +22,7 @@ pub(crate) struct Lanes {
     /// With the nodes as they were given. It connects to none of them.
     base: Arc<Shared>,
     options: Options,
-    known: Mutex<Known>,
+    known: Mutex<KnownLanes>,
     own: Weak<Lanes>,
     /// A thread asks for the maps; and a slot has moved since it did.
     is_refreshing: AtomicBool,
@@ -31,7 +31,7 @@ pub(crate) struct Lanes {
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownLanes {
     /// Each leads to the masters of one shard of each Cluster.
     lanes: Vec<Arc<Shared>>,
     /// Those of the slots that were asked for since the maps last changed.
@@ -40,7 +40,7 @@ struct Known {
     changes: u64,
 }
 
-impl Known {
+impl KnownLanes {
     /// The lane for a slot: the one that is connected to its servers, or else one that is to be.
     fn best(&self, slot: u16) -> Option<&Arc<Shared>> {
         let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
