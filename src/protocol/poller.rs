@@ -443,6 +443,12 @@ impl Poller {
         self.phase = Phase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
     }
 
+    /// Before then it follows no notification, since those before were wrong.
+    #[cfg(test)]
+    pub(crate) fn cautious_until(&self) -> Instant {
+        self.eagerness.not_before
+    }
+
     /// A node has sent a message that the lock may be free.
     pub(crate) fn notified(&mut self, node: usize) {
         self.wakeup.notified.add(node);

@@ -548,6 +548,21 @@ impl<W: Clone> WaitQueues<W> {
         None
     }
 
+    /// Until when waiters for this resource follow no notifications, since those before were wrong.
+    #[cfg(test)]
+    pub(crate) fn cautious_until(&self, resource: &[u8]) -> Option<Instant> {
+        let concerns = |waiter: &&Waiter<W>| {
+            let names = waiter.request.kind.names().unwrap_or_default();
+            *waiter.resource == *resource || names.iter().any(|name| **name == *resource)
+        };
+        let waiters = self.waiters.values().filter(concerns);
+        let until = waiters.filter_map(|waiter| match &waiter.state {
+            State::Front(poller) => Some(poller.cautious_until()),
+            _ => None,
+        });
+        until.max()
+    }
+
     fn poller(&mut self, resource: &[u8]) -> Option<&mut Poller> {
         let front = self.front(resource)?;
         match &mut self.waiters.get_mut(&front)?.state {

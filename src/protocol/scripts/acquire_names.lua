@@ -10,7 +10,8 @@
 -- -3 permits, -4 other data.
 
 local count = me == '' and #KEYS or #KEYS / 2
--- It waits for one name. A message about another one goes on to the next waiter there.
+-- It waits for one name. A message about another one goes on to the next waiter there, which may be another thread of this
+-- process.
 local function denied(at, hash)
   for i = count + 1, #KEYS do
     if i ~= count + at and try('EXISTS', KEYS[i - count]) == 0 then

@@ -14,4 +14,4 @@ if not member or not queue and me and member ~= ARGV[2] then
 end
 redis.call('ZREM', name, member)
 set_end()
-return (found == 's' or #members() == 0) and tell(queue, name) or 1
+return (found == 's' or #members() == 0) and tell(queue, name, me) or 1

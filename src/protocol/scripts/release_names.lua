@@ -17,7 +17,7 @@ for i = 1, count do
   if holds(KEYS[i]) then
     redis.call('DEL', KEYS[i])
     deleted = deleted + 1
-    result = math.max(result, tell(KEYS[count + i], KEYS[i]))
+    result = math.max(result, tell(KEYS[count + i], KEYS[i], me))
   end
 end
 return deleted == count and result or 0

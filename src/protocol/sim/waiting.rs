@@ -16,13 +16,14 @@ use crate::protocol::process::Process;
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::Ttl;
 use crate::protocol::release::{Release, Submit};
-use crate::protocol::script::Action;
+use crate::protocol::script::{Action, Key};
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::waiter::{AcquireRequest, Failure};
 use crate::token::Token;
 
 /// A free lock with waiters is tried for within this time, if all subscriptions work: the longest settle delay (3 ms),
-/// the longest head start (2 ms), and some messages of up to 2 ms each.
+/// the longest head start (2 ms), and some messages of up to 2 ms each. After wrong notifications, the time begins when
+/// the waiters follow notifications again.
 const PROMPT: u64 = 12 * MS;
 /// The same time in slow worlds, where the pauses after split votes are longer.
 const SLUGGISH: u64 = 2000 * MS;
@@ -371,13 +372,8 @@ impl World {
     /// What the thread of a call does next.
     pub(super) fn go_on(&mut self, c: usize, thread: usize, mut call: Box<Call>) {
         let now = self.clients[c].clocks.point(self.t);
-        let waited = call.waits().then(|| call.acquire.line().clone());
         let step = call.acquire.next(&mut self.local(c, thread), now);
         trace!(self, "client {c} thread {thread}: {}", shown(&step));
-        if call.waits() && waited.as_ref() != Some(call.acquire.line()) {
-            let resource = call.acquire.resource()[0];
-            self.joined(c, resource);
-        }
         let at = |world: &World, until| world.clients[c].clocks.time(until).max(world.t + 1);
         match step {
             Step::Ask => {
@@ -387,7 +383,12 @@ impl World {
                 }
                 return self.go_on(c, thread, call);
             }
-            Step::Try(op) => return self.tries(c, thread, call, op),
+            Step::Try(op) => {
+                if matches!(op.action, Action::AcquireOrEnqueue(..)) {
+                    self.enqueues(c, &op.key);
+                }
+                return self.tries(c, thread, call, op);
+            }
             Step::TakeOver(_) => return self.take_over(c, thread, call),
             Step::Run(op) => {
                 self.begin(c, thread);
@@ -415,12 +416,13 @@ impl World {
     }
 
     /// An earlier release may be written after a waiter of its process has enqueued.
-    fn joined(&mut self, c: usize, resource: u8) {
-        let before = |history: &&mut super::TokenHistory| {
-            history.client == c && history.resource == resource
-        };
-        let before = self.checks.tokens.iter_mut().filter(before);
-        before.for_each(|history| history.alone = false);
+    fn enqueues(&mut self, c: usize, key: &Key) {
+        for name in key.all_names() {
+            let before =
+                |history: &&mut super::TokenHistory| history.client == c && history.covers(name[0]);
+            let before = self.checks.tokens.iter_mut().filter(before);
+            before.for_each(|history| history.alone = false);
+        }
     }
 
     /// Until when a thread sleeps.
@@ -669,8 +671,12 @@ impl World {
         let clients = self.clients.iter().filter(well);
         let threads = clients.flat_map(|client| &client.threads);
         let waits = threads.filter_map(Thread::call);
-        let locked = |name: &Arc<[u8]>| self.servers.iter().any(|one| one.has_key(self.t, name[0]));
-        // What waits for several names can use none of them while another one is taken.
+        let locked = |name: &Arc<[u8]>| {
+            let excused = replies_flowing && self.is_excused(usize::from(name[0]));
+            excused || self.servers.iter().any(|one| one.has_key(self.t, name[0]))
+        };
+        // What waits for several names can use none of them while another one is taken, or no process may know that it is
+        // free.
         let could = |call: &&Call| {
             !call
                 .request
@@ -691,6 +697,21 @@ impl World {
         waits.map(poll).max()
     }
 
+    /// Whether the process that was notified may be dead, and no other one will be.
+    fn is_excused(&self, resource: usize) -> bool {
+        self.checks.idle[resource].excused && !self.conditions.fair
+    }
+
+    /// Before then some waiter follows no notification, since those before were wrong.
+    fn cautious_until(&self, resource: u8) -> u64 {
+        let clients = self.clients.iter().filter(|client| !client.dead);
+        let until = clients.flat_map(|client| {
+            let until = client.queues.cautious_until(&[resource]);
+            until.map(|until| client.clocks.time(until))
+        });
+        until.max().unwrap_or(0)
+    }
+
     /// A lock with waiters is not free for long.
     pub(super) fn watch(&mut self) {
         if !self.conditions.waits || !self.conditions.prompt && !self.quiet {
@@ -706,8 +727,7 @@ impl World {
             };
             let stands = self.clients.iter().any(stands);
             let locked = |server: &super::Server| server.has_key(self.t, resource);
-            let excused = self.checks.idle[at].excused && !self.conditions.fair;
-            let told = !self.conditions.prompt || self.all_subscribed() && !excused;
+            let told = !self.conditions.prompt || self.all_subscribed() && !self.is_excused(at);
             let poll = self.longest_poll(resource);
             let poll = poll.filter(|_| {
                 told && !stands && !self.servers.iter().any(locked) && !self.is_at_work(resource)
@@ -717,12 +737,13 @@ impl World {
                 continue;
             };
             let since = *self.checks.idle[at].since.get_or_insert(self.t);
+            let since = since.max(self.cautious_until(resource));
             let most = match self.conditions.prompt {
                 true if self.conditions.sluggish => SLUGGISH,
                 true if !self.conditions.fair => PROMPT,
                 _ => poll,
             };
-            let time = self.t - since;
+            let time = self.t.saturating_sub(since);
             if self.conditions.prompt && !self.conditions.sluggish {
                 self.counts[Count::Slept] = self.counts[Count::Slept].max(time);
             }

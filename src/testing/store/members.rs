@@ -255,7 +255,7 @@ impl Run<'_> {
         self.may_write(true)?;
         self.put(lock, &[&b"redlock:r000"[..], value].concat(), needed(ttl)?)?;
         self.remove_waiter(queue, me);
-        self.tell_next(queue, lock, me);
+        self.tell_next(queue, lock, b"");
         Ok(Answer::Int(1))
     }
 

@@ -76,7 +76,8 @@ impl Run<'_> {
             }
             for (other, name) in names.iter().enumerate().filter(|one| one.0 != at) {
                 if self.value(name).is_none() && !mutant(Mutant::KeepMessage) {
-                    self.tell_next(given.beside(count, other).0, name, me);
+                    // Another thread of this process may wait for this name alone.
+                    self.tell_next(given.beside(count, other).0, name, b"");
                 }
             }
             let left = self.pttl(name);

@@ -34,13 +34,13 @@ impl Run<'_> {
         Ok(if queued { "w" } else { "-" })
     }
 
-    /// 2: a waiter for this name was notified, which is not this one.
-    pub(super) fn tell_next(&mut self, queue: Option<&[u8]>, name: &[u8], me: &[u8]) -> i64 {
+    /// 2: a waiter for this name was notified; but not this one.
+    pub(super) fn tell_next(&mut self, queue: Option<&[u8]>, name: &[u8], but: &[u8]) -> i64 {
         for _ in 0..queue.map_or(0, |_| 99) {
             let Some(waiter) = queue.and_then(|queue| self.zpopmin(queue)) else {
                 break;
             };
-            if waiter != me && self.publish(&waiter, name) != 0 {
+            if waiter != but && self.publish(&waiter, name) != 0 {
                 return 2;
             }
         }

@@ -151,3 +151,32 @@ fn a_name_that_a_waiter_for_several_cannot_use_goes_to_one_that_can() {
         assert!(released.elapsed() < POLL / 2, "{:?}", released.elapsed());
     });
 }
+
+/// Both threads are one entry in the queue of the name that is free.
+#[test]
+fn a_waiter_for_several_names_tells_a_thread_of_its_own_process_too() {
+    let servers = Server::several(1);
+    let holder = process(&servers);
+    // For a second, twice this timeout, it waits for both names together. Then it would claim one, and wake the other thread.
+    let node_timeout = Duration::from_millis(500);
+    let options = options().retry_delay(POLL, POLL).node_timeout(node_timeout);
+    let waiter = Redlock::new(urls(&servers)).unwrap();
+    let waiter = waiter.with_options(options).unwrap();
+    let pair = waiter.several(["a", "b"]).unwrap();
+    let (first, _second) = (take(&holder, "a"), take(&holder, "b"));
+    std::thread::scope(|scope| {
+        let alone = scope.spawn(|| waiter.acquire("b", TTL).unwrap());
+        queued(&servers, "b", 1);
+        // Free, and nobody is told, as after a release by a process that has ended.
+        for server in &servers {
+            server.command(&["DEL", "b"]);
+        }
+        let freed = Instant::now();
+        let both = scope.spawn(|| pair.acquire(TTL).unwrap());
+        alone.join().unwrap().release().unwrap();
+        assert!(freed.elapsed() < 2 * node_timeout, "{:?}", freed.elapsed());
+        first.release().unwrap();
+        both.join().unwrap().release().unwrap();
+        assert!(freed.elapsed() < POLL / 2, "{:?}", freed.elapsed());
+    });
+}
