@@ -195,6 +195,15 @@ fn all_vote_there(cluster: &Cluster) -> Redlock {
         let lock = redlock.acquire(cluster.name(master), GUARD).unwrap();
         lock.release().unwrap();
     }
+    // It may have been started later than they.
+    let uptime = |node: usize| -> u64 {
+        let uptime = cluster.nodes[node].info("server", "uptime_in_seconds");
+        uptime.parse().unwrap()
+    };
+    let longest = (0..3).map(uptime).max().unwrap();
+    eventually("the other one has been up for as long", || {
+        uptime(NEW) >= longest
+    });
     redlock
 }
 
