@@ -90,10 +90,7 @@ struct Run<'a> {
     command: Child,
     /// COMMAND's.
     group: Pid,
-    guard: Option<Child>,
-    to_guard: UnixStream,
-    /// The guard reads it.
-    until: Until,
+    guard: Guard,
     terminal: Terminal,
     signals: &'a Receiver<i32>,
     /// An interrupt or quit came by way of us, not from the keyboard straight to COMMAND.
@@ -106,6 +103,40 @@ struct Run<'a> {
     senders: Vec<Child>,
 }
 
+/// The process that kills COMMAND when the lock ends, whatever becomes of us.
+struct Guard {
+    /// Until it is gone.
+    process: Option<Child>,
+    socket: UnixStream,
+    /// It reads this.
+    until: Until,
+}
+
+impl Guard {
+    /// The byte wakes it; if there is no room for one, there are others.
+    fn tell(&mut self, until: Duration) {
+        self.until.set(until);
+        let _ = self.socket.write_all(&[1]);
+    }
+
+    /// Waits until it says that it is armed.
+    fn is_armed(&mut self) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(GUARD_START))?;
+        self.socket.read_exact(&mut [0])?;
+        self.socket.set_nonblocking(true)
+    }
+
+    /// Without it we go on.
+    fn look(&mut self) {
+        if let Some(process) = &mut self.process
+            && !matches!(process.try_wait(), Ok(None))
+        {
+            self.process = None;
+            info!("the guard is gone");
+        }
+    }
+}
+
 impl<'a> Run<'a> {
     /// Starts the two, on the main thread: COMMAND dies with the thread that started it.
     fn start(
@@ -114,7 +145,7 @@ impl<'a> Run<'a> {
         fence: Option<u64>,
         signals: &'a Receiver<i32>,
     ) -> io::Result<Run<'a>> {
-        let (to_guard, from_us) = UnixStream::pair()?;
+        let (socket, from_us) = UnixStream::pair()?;
         let shared = memfd_create(c"redlock-until", MFdFlags::MFD_CLOEXEC)?;
         let until = Until::new(shared.try_clone()?);
         let (wait_here, gate) = pipe()?;
@@ -138,9 +169,11 @@ impl<'a> Run<'a> {
             kept,
             command,
             group,
-            guard: Some(guard),
-            to_guard,
-            until,
+            guard: Guard {
+                process: Some(guard),
+                socket,
+                until,
+            },
             terminal,
             signals,
             handed_on_key: false,
@@ -176,13 +209,8 @@ impl<'a> Run<'a> {
     /// Lets COMMAND begin, once the guard has said that it is armed.
     fn begin(&mut self, mut gate: PipeWriter) {
         let until = self.plan.arm(self.lease());
-        self.tell_guard(until);
-        let armed = self
-            .to_guard
-            .set_read_timeout(Some(GUARD_START))
-            .and_then(|()| self.to_guard.read_exact(&mut [0]))
-            .and_then(|()| self.to_guard.set_nonblocking(true));
-        match armed {
+        self.guard.tell(until);
+        match self.guard.is_armed() {
             Ok(()) => {
                 self.terminal.offer();
                 // If the group is empty, that is seen where its end is.
@@ -217,12 +245,13 @@ impl<'a> Run<'a> {
             if self.plan.gives_up(self.lease()) {
                 break None;
             }
-            self.guard();
+            self.guard.look();
             self.adopted();
         };
         let gone = self.leftovers();
         // From here on they could kill another group that gets this number: they end before that is free.
-        for mut process in self.guard.take().into_iter().chain(self.senders.drain(..)) {
+        let guard = self.guard.process.take();
+        for mut process in guard.into_iter().chain(self.senders.drain(..)) {
             let _ = process.kill().and_then(|()| process.wait());
         }
         if !gone {
@@ -268,7 +297,7 @@ impl<'a> Run<'a> {
         let act = self.plan.look(lease);
         self.act(act);
         if let Some(until) = self.plan.guard_until(lease) {
-            self.tell_guard(until);
+            self.guard.tell(until);
         }
     }
 
@@ -318,12 +347,6 @@ impl<'a> Run<'a> {
             ));
         }
         false
-    }
-
-    /// The byte wakes it; if there is no room for one, there are others.
-    fn tell_guard(&mut self, until: Duration) {
-        self.until.set(until);
-        let _ = self.to_guard.write_all(&[1]);
     }
 
     /// Hands a signal on.
@@ -426,23 +449,10 @@ impl<'a> Run<'a> {
                 self.look();
                 self.signal(signal);
             }
-            self.guard();
+            self.guard.look();
             self.adopted();
         }
         true
-    }
-
-    /// Without a guard we go on.
-    fn guard(&mut self) {
-        let gone = match &mut self.guard {
-            Some(guard) => !matches!(guard.try_wait(), Ok(None)),
-            None => return,
-        };
-        if !gone {
-            return;
-        }
-        self.guard = None;
-        info!("the guard is gone");
     }
 
     /// Process 1 waits for the children of all processes.
@@ -456,7 +466,7 @@ impl<'a> Run<'a> {
         while let Ok(status) = waitid(Id::All, peek)
             && let Some(process) = status.pid()
         {
-            let guard = self.guard.as_ref().map(Child::id);
+            let guard = self.guard.process.as_ref().map(Child::id);
             let ours = [Some(self.command.id()), guard];
             if ours.contains(&u32::try_from(process.as_raw()).ok()) {
                 return;
