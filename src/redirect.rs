@@ -26,8 +26,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How often a release is sent on, and the longest pause: ten seconds in all.
 const MAX_TRIES: u32 = 25;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// How long they are tried at a server that does not answer once the program has no more use for the lanes, and how long at
-/// one that does, all of them together. Then their keys end with their ttls.
+/// How long all of them together are tried once the program has no more use for the lanes: at a server that does not answer,
+/// and at all. Then their keys end with their ttls.
 const AFTER_CLOSE: Duration = Duration::from_millis(500);
 const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
 /// How many releases may wait for that. Beyond that the oldest is dropped, and its key ends with its ttl.
@@ -222,7 +222,8 @@ impl Lanes {
         }
     }
 
-    /// Sends releases on until none is left, or each was tried often enough.
+    /// Sends releases on until none is left, or each was tried often enough. Once the program has no more use for the lanes
+    /// they have a time in sum.
     fn send_owed(&self) {
         loop {
             let mut owed = lock(&self.owed);
@@ -241,7 +242,7 @@ impl Lanes {
             }
             let mut owed = lock(&self.owed);
             if !is_elsewhere(&answer) && owed.closed_for(clock::instant()) >= Some(AFTER_CLOSE) {
-                // Nor are others tried there.
+                // Nor are others tried there: each would take a node timeout.
                 let place = lane.driver.nodes().places().get(release.node);
                 let is_there = |other: &OwedRelease| {
                     let slot = self.slot(&other.key.resource);

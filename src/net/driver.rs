@@ -282,8 +282,8 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// It is no longer needed, and the program may end right after this, unless it can use other servers of the nodes. What
-    /// was sent, and releases that are still to be sent, have one node timeout.
+    /// It is no longer needed. What was sent, and releases that are still to be sent, have one node timeout. That is waited
+    /// for here, since the program may end right after this; but in another thread where it can use other servers of the nodes.
     pub(crate) fn close(&self) {
         let nodes = self.nodes.clone();
         let closing = move || {
