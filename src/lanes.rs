@@ -14,7 +14,6 @@ use crate::net::route::Route;
 use crate::options::Options;
 use crate::owed::Owed;
 use crate::protocol::quorum::spare;
-use crate::protocol::script::Key;
 use crate::protocol::slots::{self, Endpoint, Map};
 use crate::sync::lock;
 
@@ -64,20 +63,18 @@ impl KnownLanes {
     }
 }
 
-/// Lanes that are being closed, and what others had still to release. Until that is done there is what sends it on.
-struct Ending {
+/// The closing of a lane. Until it is done there is what sends on the releases that the lane owes.
+struct Closing {
     lanes: Arc<Lanes>,
-    ended: Vec<Arc<Shared>>,
-    releases: Vec<(usize, Key)>,
+    close: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Drop for Ending {
+impl Drop for Closing {
     fn drop(&mut self) {
-        self.ended.clear();
-        for (node, key) in self.releases.drain(..) {
-            self.lanes.write_release(node, key);
+        if let Some(close) = self.close.take() {
+            close();
         }
-        lock(&self.lanes.owed).ending -= 1;
+        lock(&self.lanes.owed).closing -= 1;
     }
 }
 
@@ -166,39 +163,58 @@ impl Lanes {
         }
     }
 
+    /// A slot of each group of servers that has slots, as far as the maps are known.
+    pub(crate) fn shards(&self) -> Vec<u16> {
+        let maps = self.clusters().filter_map(|cluster| cluster.map());
+        slots::combinations(&maps.collect::<Vec<Arc<Map>>>())
+    }
+
     /// Ends the lanes of no use. One that is in use is closed when the last lock or call that uses it ends. `changes`: how
     /// often the maps had changed before.
     fn tidy(&self, changes: u64) {
-        let maps = self.clusters().filter_map(|cluster| cluster.map());
-        let slots = slots::combinations(&maps.collect::<Vec<Arc<Map>>>());
+        let slots = self.shards();
         let mut known = lock(&self.known);
         known.changes = changes;
         let ended = known.take_unused(&slots);
         drop(known);
-        self.end(ended, Vec::new());
+        drop(ended);
     }
 
-    /// In another thread: closing takes a node timeout, and to write the releases may take a connection.
-    pub(crate) fn end(&self, ended: Vec<Arc<Shared>>, releases: Vec<(usize, Key)>) {
-        let is_nothing = ended.is_empty() && releases.is_empty();
-        if let Some(lanes) = self.this().filter(|_| !is_nothing) {
-            lock(&self.owed).ending += 1;
-            let ending = Ending {
-                lanes,
-                ended,
-                releases,
-            };
-            let thread = std::thread::Builder::new().name("redlock-close".into());
-            // Without a thread it is done here.
-            let _ = thread.spawn(move || drop(ending));
-        }
+    /// Closes a lane: in another thread, as long as the program may use others.
+    pub(crate) fn close_one(&self, close: Box<dyn FnOnce() + Send>) {
+        let mut owed = lock(&self.owed);
+        let Some(lanes) = self.this().filter(|_| owed.closed_at.is_none()) else {
+            drop(owed);
+            return close();
+        };
+        owed.closing += 1;
+        drop(owed);
+        let closing = Closing {
+            lanes,
+            close: Some(close),
+        };
+        let thread = std::thread::Builder::new().name("redlock-close".into());
+        // Without a thread it is done here.
+        let _ = thread.spawn(move || drop(closing));
     }
 
-    /// Ends all of them. What they still have to release has a node timeout, and then two at other servers.
+    /// Ends all of them, side by side. What they still have to release has a node timeout, and then two at other servers.
     pub(crate) fn close(&self) {
         lock(&self.owed).closed_at = Some(clock::instant());
-        let known = std::mem::take(&mut *lock(&self.known));
-        drop(known);
+        let KnownLanes { lanes, by_slot, .. } = std::mem::take(&mut *lock(&self.known));
+        drop(by_slot);
+        std::thread::scope(|scope| {
+            let close = |lane: Arc<Shared>| {
+                let thread = std::thread::Builder::new().name("redlock-close".into());
+                // Without a thread it is closed here.
+                thread.spawn_scoped(scope, move || drop(lane))
+            };
+            let threads: Vec<_> = lanes.into_iter().map(close).collect();
+            threads
+                .into_iter()
+                .flatten()
+                .for_each(|thread| drop(thread.join()));
+        });
         self.wait_owed(2 * self.node_timeout());
     }
 

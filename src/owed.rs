@@ -1,7 +1,7 @@
 //! Releases that are to be sent on to other servers of a Redis Cluster, and that no call waits for.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::protocol::script::Key;
 
@@ -11,9 +11,20 @@ pub(crate) struct Owed {
     /// A thread sends them.
     pub(crate) is_running: bool,
     /// How many threads are closing lanes, which may find more.
-    pub(crate) ending: usize,
+    pub(crate) closing: usize,
     /// When the program had no more use for them, but for locks that it still has.
     pub(crate) closed_at: Option<Instant>,
+    /// When the last of them was added.
+    pub(crate) added_at: Option<Instant>,
+}
+
+impl Owed {
+    /// For how long nothing was added, and the program has had no more use for the lanes.
+    pub(crate) fn closed_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.closed_at.max(self.added_at);
+        let since = since.filter(|_| self.closed_at.is_some());
+        since.map(|since| now.saturating_duration_since(since))
+    }
 }
 
 pub(crate) struct OwedRelease {

@@ -26,8 +26,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How often a release is sent on, and the longest pause: ten seconds in all.
 const MAX_TRIES: u32 = 25;
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// How long they are tried at a server that does not answer once the program has no more use for the lanes.
+/// How long all of them together are tried once the program has no more use for the lanes: at a server that does not answer,
+/// and at all. Then their keys end with their ttls.
 const AFTER_CLOSE: Duration = Duration::from_millis(500);
+const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
 /// How many releases may wait for that. Beyond that the oldest is dropped, and its key ends with its ttl.
 const MAX_OWED: usize = 65_536;
 
@@ -125,6 +127,9 @@ impl Route for Lanes {
 
     fn release(&self, releases: Vec<(usize, Key)>) {
         let mut owed = lock(&self.owed);
+        if !releases.is_empty() {
+            owed.added_at = Some(clock::instant());
+        }
         let new = releases.into_iter().map(|(node, key)| OwedRelease {
             node,
             key,
@@ -143,12 +148,23 @@ impl Route for Lanes {
         }
     }
 
-    fn is_open(&self) -> bool {
-        lock(&self.owed).closed_at.is_none()
+    fn close_lane(&self, closing: Box<dyn FnOnce() + Send>) {
+        self.close_one(closing);
+    }
+
+    fn hands_over(&self, places: &[Place]) -> bool {
+        let is_open = lock(&self.owed).closed_at.is_none();
+        let leads_to = |slot: &u16| places.iter().all(|place| place.leads_to(*slot));
+        is_open || !self.shards().iter().any(leads_to)
     }
 
     fn take_over(&self, releases: Vec<(usize, Key)>) {
-        self.end(Vec::new(), releases);
+        if lock(&self.owed).closed_at.is_some() {
+            return self.release(releases);
+        }
+        for (node, key) in releases {
+            self.write_release(node, key);
+        }
     }
 }
 
@@ -206,22 +222,36 @@ impl Lanes {
         }
     }
 
-    /// Sends releases on until none is left, or each was tried often enough.
+    /// Sends releases on until none is left, or each was tried often enough. Once the program has no more use for the lanes
+    /// they have a time in sum.
     fn send_owed(&self) {
         loop {
             let mut owed = lock(&self.owed);
+            if owed.closed_for(clock::instant()) >= Some(LONGEST_AFTER_CLOSE) {
+                owed.queue.clear();
+            }
             let Some(mut release) = owed.queue.pop_front() else {
                 owed.is_running = false;
                 return;
             };
-            let ends_at = owed.closed_at.map(|at| at + AFTER_CLOSE);
             drop(owed);
-            let answer = self.deliver(&release);
+            let (lane, answer) = self.deliver(&release);
             let voted = answer.tally.voted().without(answer.tally.failed);
-            let is_over = || ends_at.is_some_and(|at| clock::instant() >= at);
-            if voted.has(release.node) || !is_elsewhere(&answer) && is_over() {
+            if voted.has(release.node) {
                 continue;
             }
+            let mut owed = lock(&self.owed);
+            if !is_elsewhere(&answer) && owed.closed_for(clock::instant()) >= Some(AFTER_CLOSE) {
+                // Nor are others tried there: each would take a node timeout.
+                let place = lane.driver.nodes().places().get(release.node);
+                let is_there = |other: &OwedRelease| {
+                    let slot = self.slot(&other.key.resource);
+                    other.node == release.node && place.is_some_and(|place| place.has(slot))
+                };
+                owed.queue.retain(|other| !is_there(other));
+                continue;
+            }
+            drop(owed);
             release.tries += 1;
             if release.tries < MAX_TRIES {
                 let pause = PAUSE.saturating_mul(1 << release.tries.min(10));
@@ -237,8 +267,8 @@ impl Lanes {
         lane.driver.run_here(release_at(node, key).only_write(true));
     }
 
-    /// What the server says that has the key.
-    fn deliver(&self, release: &OwedRelease) -> Answer {
+    /// What the server says that has the key, and what leads there.
+    fn deliver(&self, release: &OwedRelease) -> (Arc<Shared>, Answer) {
         let OwedRelease { node, key, .. } = release;
         let slot = self.slot(&key.resource);
         let op = release_at(*node, key.clone());
@@ -250,8 +280,11 @@ impl Lanes {
             _ => None,
         });
         match asks {
-            Some(lane) => lane.driver.run_here(op.named(Some(answer.begun))),
-            None => answer,
+            Some(lane) => {
+                let answer = lane.driver.run_here(op.named(Some(answer.begun)));
+                (lane, answer)
+            }
+            None => (lane, answer),
         }
     }
 
@@ -260,7 +293,7 @@ impl Lanes {
         let until = clock::instant() + time;
         let is_busy = || {
             let owed = lock(&self.owed);
-            owed.is_running || owed.ending > 0
+            owed.is_running || owed.closing > 0
         };
         while is_busy() && clock::instant() < until {
             std::thread::sleep(PAUSE);

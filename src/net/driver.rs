@@ -282,35 +282,42 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// It is no longer needed, and the program may end right after this. What was sent, and releases
-    /// that are still to be sent, have one node timeout.
+    /// It is no longer needed. What was sent, and releases that are still to be sent, have one node timeout. That is waited
+    /// for here, since the program may end right after this; but in another thread where it can use other servers of the nodes.
     pub(crate) fn close(&self) {
-        self.settle();
-        self.nodes.hand_over();
-    }
-
-    fn settle(&self) {
-        let until = clock::instant() + self.nodes.node_timeout;
-        self.nodes.close();
-        let mut state = self.nodes.state();
-        loop {
-            if let Some(leader) = state.idle.take() {
-                let mut lead = Lead {
-                    nodes: &self.nodes,
-                    leader: Some(leader),
-                };
-                state = lead.run(state, clock::instant(), |_| false);
-                let leader = lead.leader.as_mut();
-                let connections = leader.map(|leader| state.disconnect(leader));
-                lead.end(state);
-                return drop(connections);
-            }
-            // A renewal that is no longer needed is under way.
-            if clock::instant() > until {
-                return;
-            }
-            state = self.nodes.wait(state, clock::instant() + SOON);
+        let nodes = self.nodes.clone();
+        let closing = move || {
+            settle(&nodes);
+            nodes.hand_over();
+        };
+        match self.nodes.route() {
+            Some(route) => route.close_lane(Box::new(closing)),
+            None => closing(),
         }
+    }
+}
+
+fn settle(nodes: &Arc<Nodes>) {
+    let until = clock::instant() + nodes.node_timeout;
+    nodes.close();
+    let mut state = nodes.state();
+    loop {
+        if let Some(leader) = state.idle.take() {
+            let mut lead = Lead {
+                nodes,
+                leader: Some(leader),
+            };
+            state = lead.run(state, clock::instant(), |_| false);
+            let leader = lead.leader.as_mut();
+            let connections = leader.map(|leader| state.disconnect(leader));
+            lead.end(state);
+            return drop(connections);
+        }
+        // A renewal that is no longer needed is under way.
+        if clock::instant() > until {
+            return;
+        }
+        state = nodes.wait(state, clock::instant() + SOON);
     }
 }
 

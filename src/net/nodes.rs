@@ -172,9 +172,9 @@ impl Nodes {
         }
     }
 
-    /// What the servers of a lane that is closed are still to be sent is written where the keys are now (rule R45).
+    /// What the servers of a lane that is closed are still to be sent goes where the keys are now (rule R45).
     pub(crate) fn hand_over(&self) {
-        if let Some(route) = self.route().filter(|route| route.is_open()) {
+        if let Some(route) = self.route().filter(|route| route.hands_over(&self.places)) {
             let owed = self.state().core.take_elsewhere(true);
             route.take_over(owed);
         }

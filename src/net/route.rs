@@ -21,10 +21,15 @@ pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Sends releases on, each of a node, in another thread.
     fn release(&self, releases: Vec<(usize, Key)>);
 
-    /// Whether the program may still use the nodes, and not only locks that it has.
-    fn is_open(&self) -> bool;
+    /// Closes what leads to some servers. In another thread, since a call may be what has used them last; but here if the
+    /// program has no more use for the nodes than for locks that it has: it may end right after this.
+    fn close_lane(&self, closing: Box<dyn FnOnce() + Send>);
 
-    /// Writes releases, each of a node, to the servers that have the keys now: the one that they were for is no longer used.
+    /// Whether what these places are still to be sent when they are closed is sent to others. (A thread may be about to
+    /// reach them yet.)
+    fn hands_over(&self, places: &[Place]) -> bool;
+
+    /// Sends these releases, each of a node, to the servers that have the keys now.
     fn take_over(&self, releases: Vec<(usize, Key)>);
 }
 

@@ -122,3 +122,26 @@ fn releases_of_two_clusters_with_a_slot_on_its_way_do_not_follow_each_other() {
     assert_eq!(calls(), before);
     moves.into_iter().for_each(Move::end);
 }
+
+/// Two servers name each other for a slot, so none of its locks is released.
+#[test]
+fn releases_that_no_server_takes_are_given_up_together_soon_after_their_client() {
+    let name = "releases_that_no_server_takes_are_given_up_together_soon_after_their_client";
+    in_own_process(name, || {
+        let cluster = Cluster::masters(3);
+        let before = (open_files(), threads());
+        let redlock = cluster.client();
+        let name = cluster.name(0);
+        let lock = |number| redlock.acquire(format!("{{{name}}}:{number}"), LONG);
+        let locks: Result<Vec<Lock>, _> = (0..30).map(lock).collect();
+        // It must not have keys there.
+        cluster.nodes[0].command(&["FLUSHALL"]);
+        cluster.gives_away(&name, 0, 1);
+        drop(locks.unwrap());
+        drop(redlock);
+        // Each has ten seconds while there is a client.
+        eventually_within(20 * S, "nothing is left of it", &mut || {
+            (open_files(), threads()) == before
+        });
+    });
+}

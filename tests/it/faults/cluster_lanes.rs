@@ -143,6 +143,96 @@ fn of_three_clusters_a_release_that_is_owed_outlives_the_connections_of_its_shar
     a_release_outlives_its_lane(&mut [4; 3].map(cluster));
 }
 
+/// A lock whose connections are of no other use: its server has given all slots away, and answers nothing now.
+fn held_at_a_server_without_slots(clusters: &[Cluster]) -> (Redlock, Lock) {
+    let redlock = client_of(clusters, options().node_timeout(2 * S));
+    use_all(clusters, &redlock);
+    let (name, other) = (clusters[0].name(0), clusters[0].name(2));
+    let held = redlock.acquire(&name, LONG).unwrap();
+    for cluster in clusters {
+        cluster.move_all_slots(0, 1);
+    }
+    // The client learns of it at another shard, or its connection would follow the slots.
+    let end = Instant::now() + 4 * S;
+    while Instant::now() < end {
+        drop(redlock.try_acquire(&other, S));
+        std::thread::sleep(S / 20);
+    }
+    assert_eq!(connections(clusters), vec![vec![1; 3]; clusters.len()]);
+    assert_eq!(clusters[0].nodes_with(&name), [1]);
+    clusters[0].nodes[0].stop();
+    (redlock, held)
+}
+
+fn released_at_the_other(clusters: &[Cluster], name: &str) {
+    eventually_within(10 * S, "it is released", &mut || {
+        clusters[0].nodes_with(name).is_empty()
+    });
+    clusters[0].nodes[0].resume();
+}
+
+fn a_drop_does_not_wait(clusters: &[Cluster]) {
+    let name = clusters[0].name(0);
+    let (redlock, held) = held_at_a_server_without_slots(clusters);
+    let began = Instant::now();
+    drop(held);
+    assert!(began.elapsed() < S, "{:?}", began.elapsed());
+    released_at_the_other(clusters, &name);
+    drop(redlock);
+}
+
+#[test]
+fn a_lock_that_is_dropped_does_not_wait_until_its_connection_is_closed() {
+    a_drop_does_not_wait(&[cluster(3)]);
+}
+
+#[test]
+fn of_three_clusters_a_lock_that_is_dropped_does_not_wait_until_its_connections_are_closed() {
+    a_drop_does_not_wait(&three());
+}
+
+fn a_release_outlives_its_client(clusters: &[Cluster]) {
+    let name = clusters[0].name(0);
+    let (redlock, held) = held_at_a_server_without_slots(clusters);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(held));
+        std::thread::sleep(S / 2);
+        drop(redlock);
+    });
+    released_at_the_other(clusters, &name);
+}
+
+#[test]
+fn a_release_that_is_owed_outlives_a_client_that_ends_while_its_connection_is_closed() {
+    a_release_outlives_its_client(&[cluster(3)]);
+}
+
+#[test]
+fn of_three_clusters_a_release_that_is_owed_outlives_a_client_that_ends_meanwhile() {
+    a_release_outlives_its_client(&three());
+}
+
+#[test]
+fn connections_to_masters_that_do_not_answer_are_closed_side_by_side() {
+    let cluster = cluster(3);
+    let timeouts = options().node_timeout(2 * S).connect_timeout(20 * S);
+    let redlock = client_of(std::slice::from_ref(&cluster), timeouts);
+    let lock = |master| redlock.acquire(cluster.name(master), LONG).unwrap();
+    let held: Vec<Lock> = (0..3).map(lock).collect();
+    for node in &cluster.nodes {
+        node.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        node.stop();
+    }
+    drop(held);
+    let began = Instant::now();
+    drop(redlock);
+    let took = began.elapsed();
+    cluster.nodes.iter().for_each(Server::resume);
+    // One after the other they have a node timeout each.
+    assert!(took < 4 * S, "{took:?}");
+    cluster.nothing_is_left();
+}
+
 /// With the timeouts that are usual.
 #[test]
 fn of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client() {
@@ -157,6 +247,9 @@ fn of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client() {
         let lock = |name: &String| redlock.acquire(name, LONG).unwrap();
         let held: Vec<Lock> = names.iter().map(lock).collect();
         let behind = redlock.acquire(format!("{{{}}}:behind", names[2]), LONG);
+        // No server answers for their keys: they are given up together.
+        let more = (0..100).map(|number| lock(&format!("{{{}}}:{number}", names[2])));
+        let more: Vec<Lock> = more.collect();
         clusters[0].nodes[0].kill();
         clusters[1].nodes[1].stop();
         // The server that has it now does not answer either.
@@ -165,7 +258,7 @@ fn of_three_clusters_with_dead_servers_nothing_is_left_behind_their_client() {
         for name in &names {
             drop(redlock.try_acquire(format!("{{{name}}}:other"), LONG));
         }
-        drop(held);
+        drop((held, more));
         let began = Instant::now();
         drop(redlock);
         // A node timeout, and two for what is elsewhere.
