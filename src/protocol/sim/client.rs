@@ -30,8 +30,7 @@ use crate::protocol::next::{Next, Role};
 use crate::protocol::node::Timeouts;
 use crate::protocol::operation::{Answer, Op, Outcome};
 use crate::protocol::queue::Channel;
-use crate::protocol::quorum::{Deadline, NodeSet, Ttl};
-use crate::protocol::script::Key;
+use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::wait_queue::WaitQueues;
 use crate::protocol::wire::Handshake;
 use crate::protocol::witness::{Judged, Look, WITNESS, refused};
@@ -567,19 +566,9 @@ impl World {
         if well && later > self.t {
             // A connection that takes too long has failed.
             let late = later > self.t + CONNECT_TIMEOUT;
-            let at = if late {
-                self.t + CONNECT_TIMEOUT
-            } else {
-                later
-            };
-            return self.at(
-                at,
-                Event::Connected {
-                    client: c,
-                    node,
-                    well: !late,
-                },
-            );
+            let at = later.min(self.t + CONNECT_TIMEOUT);
+            let (client, well) = (c, !late);
+            return self.at(at, Event::Connected { client, node, well });
         }
         let (fresh, result) = self.shake_hands(c, node, well);
         let (Some(connection), Ok(mut handshake), true) =
@@ -675,10 +664,7 @@ impl World {
     }
 
     fn set_witness(&mut self, connection: usize, set: &[Vec<u8>]) -> Result<(), Cause> {
-        let (node, instance) = (
-            self.net.connections[connection].node,
-            self.net.connections[connection].instance,
-        );
+        let Connection { node, instance, .. } = self.net.connections[connection];
         let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
         let asked = std::mem::replace(&mut self.servers[node].asked, instance);
         self.servers[node].demoted = self.net.connections[connection].demoted;
@@ -1078,10 +1064,8 @@ impl World {
     /// A release returns what the nodes have answered.
     pub(super) fn released(&mut self, c: usize, token: usize, only_write: bool, outcome: &Outcome) {
         let (quorum, all) = (self.quorum(), self.servers.len());
-        let (told, gone) = (
-            self.checks.tokens[token].on.rel,
-            self.checks.tokens[token].on.not_held,
-        );
+        let on = &self.checks.tokens[token].on;
+        let (told, gone) = (on.rel, on.not_held);
         let right = match outcome {
             _ if only_write => true,
             Outcome::Yes(_) => told.len() >= quorum,
@@ -1142,14 +1126,7 @@ impl World {
         }
     }
 
-    pub(super) fn granted(
-        &mut self,
-        c: usize,
-        thread: usize,
-        token: usize,
-        key: &Key,
-        deadline: Deadline,
-    ) {
+    pub(super) fn granted(&mut self, c: usize, thread: usize, token: usize, lease: &Lease) {
         self.counts[Count::Granted] += 1;
         let resource = self.checks.tokens[token].resource;
         if let Some(idle) = self.checks.idle.get_mut(usize::from(resource)) {
@@ -1161,8 +1138,8 @@ impl World {
         self.check(granted >= quorum, || {
             format!("client {c}: yes by {granted} nodes")
         });
-        let now = self.clients[c].clocks.point(self.t);
-        self.check(!deadline.remaining(now).is_zero(), || {
+        let (now, key) = (self.clients[c].clocks.point(self.t), &lease.key);
+        self.check(!lease.deadline.remaining(now).is_zero(), || {
             format!("client {c}: granted after its validity")
         });
         // The first lock of a program lies on all nodes that are well, unless a quorum has granted it before
@@ -1187,6 +1164,7 @@ impl World {
             slot.is_some() == self.conditions.permits().is_some(),
             || format!("client {c}: {token} has the slot {slot:?}"),
         );
+        let deadline = lease.deadline;
         self.checks.tokens[token].belief = Some(Belief { deadline, slot });
         self.alone(c, token);
     }
@@ -1231,10 +1209,8 @@ impl World {
                 if let Some(op) = repair {
                     self.repairs(c, held.token, op);
                     if self.random.chance(30) {
-                        return match !self.quiet
-                            && !self.conditions.prompt
-                            && self.random.chance(30)
-                        {
+                        let may_leave = !self.quiet && !self.conditions.prompt;
+                        return match may_leave && self.random.chance(30) {
                             true => self.leave(c, thread, held),
                             false => self.release(c, thread, held),
                         };
@@ -1289,10 +1265,8 @@ impl World {
     /// Its holder has learned that. `valid`: before the deadline.
     pub(super) fn is_lost(&mut self, c: usize, token: usize, valid: bool) {
         self.counts[Count::Lost] += 1;
-        let (no, spare) = (
-            self.checks.tokens[token].on.not_held,
-            self.servers.len() - self.quorum(),
-        );
+        let no = self.checks.tokens[token].on.not_held;
+        let spare = self.servers.len() - self.quorum();
         self.check(!valid || no.len() > spare, || {
             format!("client {c}: lost, but only {no:?} no longer hold it")
         });

@@ -797,9 +797,8 @@ impl World {
         }
         let longest = if self.random.chance(20) { 300 } else { 80 };
         let long = self.random.below(longest) * MS;
-        let what = self
-            .random
-            .below(if self.conditions.waits { 16 } else { 13 });
+        let kinds = if self.conditions.waits { 16 } else { 13 };
+        let what = self.random.below(kinds);
         trace!(
             self,
             "fault {what}: node {node}, client {client}, {long} us"
@@ -815,12 +814,8 @@ impl World {
                 }
             }
             2 => self.servers[node].begin(Trouble::Paused, until),
-            3 => {
-                self.restart_server(node, until);
-            }
-            4 | 5 => {
-                self.hold_some(until, node, (what == 5).then_some(client));
-            }
+            3 => self.restart_server(node, until),
+            4 | 5 => self.hold_some(until, node, (what == 5).then_some(client)),
             6 => self.servers[node].begin(Trouble::OutOfMemory, until),
             7 if until.is_multiple_of(2) => self.servers[node].begin(Trouble::LacksReplicas, until),
             7 => self.demote(node, until),

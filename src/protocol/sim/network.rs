@@ -244,10 +244,8 @@ impl World {
             return;
         }
         trace!(self, "connection {connection} is {end:?}");
-        let (held, node) = {
-            let stream = &self.net.connections[connection];
-            (stream.up.held > self.t, stream.node)
-        };
+        let stream = &self.net.connections[connection];
+        let (held, node) = (stream.up.held > self.t, stream.node);
         let passed = !held || self.servers[node].is_paused(self.t).is_some();
         let under_way = self.net.connections[connection].up.bytes.len();
         let arrived = if passed {

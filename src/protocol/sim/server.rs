@@ -181,10 +181,7 @@ impl Command {
         };
         let arg = |number: usize| args[2 + keys(args) + number];
         // The first argument behind the keys.
-        let first = || {
-            let keys: usize = str::from_utf8(args[2]).unwrap().parse().unwrap();
-            token(args[3 + keys])
-        };
+        let first = || token(arg(1));
         match args[0] {
             b"PING" => Command::Ping,
             b"INFO" | b"GET" => Command::Look,
@@ -229,10 +226,7 @@ pub(super) fn commands(mut bytes: &[u8], mut each: impl FnMut(bool, usize)) {
 impl World {
     /// The server reads bytes from a connection.
     pub(super) fn execute(&mut self, connection: usize, bytes: &[u8]) {
-        let (node, instance) = (
-            self.net.connections[connection].node,
-            self.net.connections[connection].instance,
-        );
+        let Connection { node, instance, .. } = self.net.connections[connection];
         let asked = std::mem::replace(&mut self.servers[node].asked, instance);
         let mut read = std::mem::take(&mut self.net.connections[connection].read);
         read.extend_from_slice(bytes);

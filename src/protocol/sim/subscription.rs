@@ -294,20 +294,21 @@ impl World {
 
     /// Whether a client has subscriptions to all nodes.
     pub(super) fn is_subscribed_to_all(&self, c: usize) -> bool {
-        let hears = |one: &&Listener| match one.state {
-            State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
-            _ => false,
-        };
-        self.clients[c].listeners.iter().filter(hears).count() == self.servers.len()
+        let listeners = self.clients[c].listeners.iter();
+        listeners.filter(|one| self.hears(one)).count() == self.servers.len()
     }
 
     /// Whether all subscriptions that are needed work.
     pub(super) fn all_subscribed(&self) -> bool {
-        let hears = |one: &Listener| match one.state {
+        let alive = self.clients.iter().filter(|client| !client.dead);
+        let mut listeners = alive.flat_map(|client| &client.listeners);
+        listeners.all(|one| self.hears(one))
+    }
+
+    fn hears(&self, one: &Listener) -> bool {
+        match one.state {
             State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
             _ => false,
-        };
-        let alive = self.clients.iter().filter(|client| !client.dead);
-        alive.flat_map(|client| &client.listeners).all(hears)
+        }
     }
 }

@@ -341,10 +341,8 @@ impl World {
         request: AcquireRequest,
         gives_up: u64,
     ) {
-        let (name, now) = (
-            Arc::from(&[resource][..]),
-            self.clients[c].clocks.point(self.t),
-        );
+        let name = Arc::from(&[resource][..]);
+        let now = self.clients[c].clocks.point(self.t);
         let node_timeout = Duration::from_micros(NODE_TIMEOUT);
         // Several names are soon claimed one by one.
         let turn = match request.kind.names() {
@@ -557,7 +555,7 @@ impl World {
 
     fn acquired(&mut self, c: usize, thread: usize, call: &Call, lease: Lease) {
         let token = token_id(&lease.key.token);
-        self.granted(c, thread, token, &lease.key, lease.deadline);
+        self.granted(c, thread, token, &lease);
         self.in_order(c, call);
         self.counts[Count::Waited] += u64::from(call.attempts > 1 || call.vain);
         let until = self.t + self.hold();
@@ -678,13 +676,8 @@ impl World {
         // What waits for several names can use none of them while another one is taken, or no process may know that it is
         // free.
         let could = |call: &&Call| {
-            !call
-                .request
-                .kind
-                .names()
-                .unwrap_or_default()
-                .iter()
-                .any(locked)
+            let names = call.request.kind.names().unwrap_or_default();
+            !names.iter().any(locked)
         };
         let waits = waits.filter(|call| call.concerns(resource) && call.waits());
         let waits = waits.filter(could);
