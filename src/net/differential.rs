@@ -30,7 +30,7 @@ use crate::clock;
 use crate::protocol::queue::Channel;
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::{INSPECT, LATER, SCRIPTS};
-use crate::protocol::sim::Random;
+use crate::protocol::sim::basics::Random;
 use crate::testing::server::{self as model, Replies};
 use crate::testing::store::{Mood, Value, parse};
 

@@ -47,7 +47,7 @@ use crate::protocol::node::Timeouts;
 use crate::protocol::operation::Op;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::sim::Random;
+use crate::protocol::sim::basics::Random;
 use crate::protocol::wire::Handshake;
 use crate::testing::store::{Store, Value, parse};
 use crate::token::Token;

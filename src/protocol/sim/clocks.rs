@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{MS, Random, TODAY};
+use super::basics::{MS, Random, TODAY};
 use crate::clock::{self, Point};
 
 /// Their rate is in parts of ten thousand; one of them stands still while the process is suspended.

@@ -1,80 +1,8 @@
 //! The servers behind one name: their data are copied at any moment, one of them is promoted, and the one before goes on for
 //! a while. They are flushed, and begin a new history without a loss.
 
-use super::{Count, Event, MARGIN, MS, Random, Server, World, trace};
-use crate::protocol::resp::Reply;
-use crate::protocol::witness::{self, Look, WITNESS};
-use crate::secret::Secret;
-
-impl Server {
-    pub(super) fn run_id(&self, node: usize, instance: usize) -> String {
-        format!("{node}-{instance}-{}", self.instances[instance].run)
-    }
-
-    /// What a look finds at one of them; and whether it was flushed.
-    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (Look, bool) {
-        let run_id = self.run_id(0, instance);
-        let here = &mut self.instances[instance];
-        let time = here.time(t);
-        let mut ask = |command: &[&[u8]]| {
-            let reply = here.store.execute(time, command, &mut |_, _| 0);
-            let parsed = crate::protocol::resp::parse(&reply, &Secret::default());
-            parsed.unwrap().unwrap().0
-        };
-        let [.., value, left] = witness::look(WITNESS);
-        let (value, left) = (ask(&value), ask(&left));
-        let before = u8::from(here.promoted);
-        let replication = format!("{}master_replid2:{before}\r\n", here.replication());
-        let info = |text: String| Reply::Bulk(text.into_bytes());
-        let replies = vec![
-            info(format!("run_id:{run_id}\r\n")),
-            info(replication),
-            value,
-            left,
-        ];
-        let look = Look::of(replies, &Secret::default());
-        (look.unwrap(), here.flushed)
-    }
-
-    /// Whether a connection can be made there: to the one that its name leads to, or that it led to before.
-    pub(super) fn resolve(&self, random: &mut Random) -> usize {
-        let masters = (0..self.instances.len()).filter(|at| !self.instances[*at].is_replica);
-        let masters: Vec<usize> = masters.collect();
-        match random.chance(70) {
-            true => self.named,
-            false => masters[random.pick(masters.len())],
-        }
-    }
-
-    fn replicas(&self) -> Vec<usize> {
-        let all = 0..self.instances.len();
-        all.filter(|at| self.instances[*at].is_replica).collect()
-    }
-
-    /// A replica gets the data of the master.
-    fn copy_to(&mut self, replica: usize) {
-        let master = &self.instances[self.named];
-        let (data, history) = (master.store.clone(), master.history);
-        let replica = &mut self.instances[replica];
-        replica.store.take_data_of(data);
-        replica.history = history;
-        (replica.synced, replica.promoted) = (true, false);
-    }
-
-    /// There is one master.
-    pub(super) fn settle(&mut self) {
-        for other in 0..self.instances.len() {
-            if other != self.named && !self.instances[other].is_replica {
-                self.demote_instance(other);
-            }
-        }
-    }
-
-    pub(super) fn demote_instance(&mut self, instance: usize) {
-        let instance = &mut self.instances[instance];
-        (instance.is_replica, instance.synced) = (true, false);
-    }
-}
+use super::basics::{MARGIN, MS};
+use super::world::{Count, Event, World, trace};
 
 /// What becomes of a master whose place another one takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

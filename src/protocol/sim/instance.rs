@@ -1,6 +1,6 @@
 //! One process of a server: its data, its clock, and where its data come from.
 
-use super::{MARGIN, MS, Random, TODAY};
+use super::basics::{MARGIN, MS, Random, TODAY};
 use crate::testing::store::Store;
 
 /// The steps in which fencing tokens see clocks: as much smaller as everything here.
@@ -10,11 +10,11 @@ pub(super) const STEP: u64 = 10 * MS;
 pub(super) struct Instance {
     pub(super) store: Store,
     /// How far its time of day is ahead of the slowest one's.
-    pub(super) ahead: u64,
+    ahead: u64,
     /// The rate of its clock, in parts of ten thousand.
-    pub(super) rate: u64,
+    rate: u64,
     /// When it was started, and how often.
-    pub(super) started: u64,
+    started: u64,
     pub(super) run: u64,
     /// Its data, as they grow.
     pub(super) history: u64,

@@ -1,37 +1,14 @@
 //! Virtual kept locks: renewed until their bound is used up, or their holders release them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::client::{Client, Doing, Held};
-use super::{Count, MS, NODE_TIMEOUT, SLACK, World, trace};
+use super::basics::{MS, NODE_TIMEOUT, SLACK};
+use super::client::{Doing, Held, Keeping};
+use super::world::{Count, World, trace};
 use crate::clock::Point;
-use crate::protocol::lease::{Due, Extension, LostReason, Renewed};
+use crate::protocol::lease::{Due, LostReason, Renewed};
 use crate::protocol::operation::Answer;
 use crate::protocol::quorum::NodeSet;
-
-/// A kept lock, and what renews it.
-pub(super) struct Keeping {
-    held: Held,
-    max_hold: Duration,
-    due: Instant,
-    /// When its holder releases it.
-    until: u64,
-    extension: Option<Extension>,
-    /// When the last one was answered. `None`: it is under way.
-    answered: Option<Instant>,
-}
-
-impl Keeping {
-    pub(super) fn token(&self) -> usize {
-        self.held.token
-    }
-
-    /// When its thread does something by itself.
-    pub(super) fn wakes(&self, client: &Client) -> Option<u64> {
-        let due = client.clocks.time(self.due).min(self.until);
-        self.extension.is_none().then_some(due)
-    }
-}
 
 impl World {
     pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {

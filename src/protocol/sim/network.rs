@@ -1,103 +1,19 @@
-//! Virtual connections: byte streams that delay, split, hold and are cut.
+//! What is on its way: over connections, which delay, split, hold and are cut, and over subscriptions, by which a process is
+//! notified of releases.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::trouble::Trouble;
-use super::{Event, MS, World, trace};
+use super::basics::{CONNECT_TIMEOUT, MS};
+use super::client::NO_THREAD;
+use super::connection::{Connection, End, Listener, State, Subscription, SubscriptionEvent};
+use super::server::Trouble;
+use super::world::{Count, Event, World, trace};
 use crate::error::Cause;
+use crate::protocol::subscriptions::{SubscriberEvent, SubscriberTask};
 
-/// One of the two ways of a connection.
-#[derive(Default)]
-struct Way {
-    bytes: VecDeque<Vec<u8>>,
-    /// A byte stream keeps its order.
-    at: u64,
-    /// Nothing passes before.
-    held: u64,
-}
-
-pub(super) struct Connection {
-    pub(super) client: usize,
-    pub(super) node: usize,
-    /// Which of the servers behind the node's name.
-    pub(super) instance: usize,
-    /// To the server.
-    up: Way,
-    /// The beginning of a command whose rest is to come.
-    pub(super) read: Vec<u8>,
-    /// To the client, and what that can read.
-    down: Way,
-    pub(super) inbox: Vec<u8>,
-    /// Its server has become a replica.
-    pub(super) demoted: bool,
-    end: End,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Open,
-    /// The client closed it in the usual way: what is under way arrives, until the first answer.
-    Closed,
-    /// What is still in the server's socket will be read; nothing else passes.
-    Dead,
-}
-
-impl Connection {
-    pub(super) fn new(client: usize, node: usize, instance: usize) -> Connection {
-        Connection {
-            client,
-            node,
-            instance,
-            up: Way::default(),
-            read: Vec::new(),
-            down: Way::default(),
-            inbox: Vec::new(),
-            demoted: false,
-            end: End::Open,
-        }
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.end == End::Open
-    }
-
-    pub(super) fn is_dead(&self) -> bool {
-        self.end == End::Dead
-    }
-
-    /// Never earlier: that would change the order.
-    pub(super) fn hold(&mut self, until: u64, up: bool, down: bool) {
-        if up {
-            self.up.held = self.up.held.max(until);
-        }
-        if down {
-            self.down.held = self.down.held.max(until);
-        }
-    }
-
-    /// Whatever was held passes from now on.
-    pub(super) fn release(&mut self, t: u64) {
-        self.up.held = self.up.held.min(t);
-        self.down.held = self.down.held.min(t);
-    }
-
-    pub(super) fn next_up(&mut self) -> Option<Vec<u8>> {
-        self.up.bytes.pop_front()
-    }
-
-    /// What the client can read of it, or that it is over.
-    pub(super) fn recv(&mut self, part: usize) -> Result<Vec<u8>, Cause> {
-        if !self.inbox.is_empty() {
-            let rest = self.inbox.split_off(part.min(self.inbox.len()));
-            return Ok(std::mem::replace(&mut self.inbox, rest));
-        }
-        if self.is_open() {
-            Ok(Vec::new())
-        } else {
-            Err(Cause::Closed("by the other side".into()))
-        }
-    }
-}
+/// After this time without a message, the thread checks whether the subscription is still needed.
+const QUIET: u64 = 1000 * MS;
 
 impl World {
     /// How long something takes on its way.
@@ -113,6 +29,8 @@ impl World {
             _ => 20 + self.random.below(100),
         }
     }
+
+    // ---- connections
 
     pub(super) fn send(&mut self, connection: usize, bytes: &[u8]) -> Result<(), Cause> {
         if !self.net.connections[connection].is_open() {
@@ -244,10 +162,8 @@ impl World {
             return;
         }
         trace!(self, "connection {connection} is {end:?}");
-        let (held, node) = {
-            let stream = &self.net.connections[connection];
-            (stream.up.held > self.t, stream.node)
-        };
+        let stream = &self.net.connections[connection];
+        let (held, node) = (stream.up.held > self.t, stream.node);
         let passed = !held || self.servers[node].is_paused(self.t).is_some();
         let under_way = self.net.connections[connection].up.bytes.len();
         let arrived = if passed {
@@ -262,6 +178,259 @@ impl World {
         if end == End::Dead {
             stream.up.bytes.truncate(arrived);
             self.at(later, Event::Leftover(connection));
+        }
+    }
+
+    // ---- subscriptions
+
+    /// A message for a channel. Returns whether the channel has a subscriber.
+    pub(super) fn publish(&mut self, node: usize, channel: usize, resource: u8) -> bool {
+        let is = |subscription: &Subscription| {
+            subscription.subscribed && subscription.client == channel && subscription.node == node
+        };
+        let subscriptions: Vec<usize> = (0..self.net.subscriptions.len())
+            .filter(|at| is(&self.net.subscriptions[*at]))
+            .collect();
+        trace!(
+            self,
+            "    node {node} notifies {channel}: {}",
+            subscriptions.len()
+        );
+        for at in subscriptions.iter().copied() {
+            let later = self.t + self.delay(node);
+            let subscription = &mut self.net.subscriptions[at];
+            subscription.at = subscription.at.max(later).max(subscription.held);
+            let later = subscription.at;
+            self.at(
+                later,
+                Event::Subscription(at, SubscriptionEvent::Message(resource)),
+            );
+        }
+        if !subscriptions.is_empty() {
+            self.counts[Count::Notified] += 1;
+        }
+        !subscriptions.is_empty()
+    }
+
+    pub(super) fn sound(&mut self, at: usize, sound: SubscriptionEvent) {
+        let node = self.net.subscriptions[at].node;
+        let paused = self.servers[node].is_paused(self.t);
+        let held = Some(self.net.subscriptions[at].held).filter(|held| *held > self.t);
+        let later = self.t + self.delay(node);
+        let subscription = &mut self.net.subscriptions[at];
+        match sound {
+            SubscriptionEvent::Ends => subscription.subscribed = false,
+            SubscriptionEvent::Breaks => (subscription.cut, subscription.broken) = (true, true),
+            SubscriptionEvent::Message(resource) if subscription.cut => {
+                // A client that waits for it tries when the subscription is confirmed anew. One that does not wait would
+                // have passed the message on, and cannot.
+                let client = subscription.client;
+                self.checks.idle[usize::from(resource)].excused |=
+                    !self.waits_for(client, resource);
+                return;
+            }
+            _ if subscription.cut => return,
+            SubscriptionEvent::Subscribes => match paused.or(held) {
+                Some(later) => {
+                    return self.at(
+                        later,
+                        Event::Subscription(at, SubscriptionEvent::Subscribes),
+                    );
+                }
+                None => {
+                    subscription.subscribed = true;
+                    subscription.at = later;
+                    return self.at(later, Event::Subscription(at, SubscriptionEvent::Confirms));
+                }
+            },
+            SubscriptionEvent::Confirms => subscription.confirmed = true,
+            SubscriptionEvent::Message(resource) => subscription.inbox.push_back(resource),
+        }
+        let client = subscription.client;
+        self.pump(client);
+    }
+
+    /// Something on the way ends subscriptions. `gone`: the server's side is gone at once.
+    pub(super) fn cut_subscriptions(&mut self, gone: bool, which: impl Fn(usize, usize) -> bool) {
+        for at in 0..self.net.subscriptions.len() {
+            let subscription = &self.net.subscriptions[at];
+            if !subscription.cut && which(subscription.client, subscription.node) {
+                self.cut_subscription(at, gone);
+            }
+        }
+    }
+
+    pub(super) fn cut_some_subscription(&mut self) {
+        let open = |at: &usize| !self.net.subscriptions[*at].cut;
+        let open: Vec<usize> = (0..self.net.subscriptions.len()).filter(open).collect();
+        if !open.is_empty() {
+            let at = open[self.random.pick(open.len())];
+            self.cut_subscription(at, false);
+        }
+    }
+
+    fn cut_subscription(&mut self, at: usize, gone: bool) {
+        trace!(self, "subscription {at} is cut");
+        self.net.subscriptions[at].cut = true;
+        self.net.subscriptions[at].subscribed &= !gone;
+        for sound in [SubscriptionEvent::Ends, SubscriptionEvent::Breaks] {
+            let later = if self.random.chance(50) {
+                self.random.below(400 * MS)
+            } else {
+                0
+            };
+            self.at(self.t + later, Event::Subscription(at, sound));
+        }
+    }
+
+    pub(super) fn hold_subscriptions(&mut self, until: u64, which: impl Fn(usize, usize) -> bool) {
+        for subscription in &mut self.net.subscriptions {
+            if which(subscription.client, subscription.node) {
+                subscription.held = subscription.held.max(until);
+            }
+        }
+    }
+
+    // ---- the threads of subscriptions
+
+    /// Starts a subscriber for each node that needs a subscription.
+    pub(super) fn listen(&mut self, c: usize) {
+        let nodes = self.clients[c].queues.take_to_start();
+        for node in nodes.iter() {
+            let state = State::Pauses(self.t);
+            let listeners = &mut self.clients[c].listeners;
+            let twice = listeners.iter().any(|one| one.node == node);
+            listeners.push(Listener { node, state });
+            self.check(!twice, || {
+                format!("client {c}: two threads subscribe to node {node}")
+            });
+        }
+    }
+
+    pub(super) fn listen_all(&mut self, c: usize) -> bool {
+        let mut busy = false;
+        for at in 0..self.clients[c].listeners.len() {
+            busy |= self.listen_on(c, at);
+        }
+        let ended = |one: &Listener| matches!(one.state, State::Ended);
+        self.clients[c].listeners.retain(|one| !ended(one));
+        busy
+    }
+
+    fn listen_on(&mut self, c: usize, at: usize) -> bool {
+        let Listener { node, state } = self.clients[c].listeners[at];
+        let event = match state {
+            State::Pauses(until) if until <= self.t => SubscriberEvent::Begins,
+            State::Connecting(at, _) if self.net.subscriptions[at].confirmed => {
+                SubscriberEvent::Opened
+            }
+            State::Connecting(at, until)
+                if self.net.subscriptions[at].broken || until <= self.t =>
+            {
+                SubscriberEvent::Failed
+            }
+            State::Subscribed(at, until) => match self.net.subscriptions[at].inbox.pop_front() {
+                Some(resource) => SubscriberEvent::Message(Arc::from(&[resource][..])),
+                None if self.net.subscriptions[at].broken => SubscriberEvent::Failed,
+                None if until <= self.t => SubscriberEvent::Nothing,
+                None => {
+                    self.wake(c, until);
+                    return false;
+                }
+            },
+            State::Pauses(until) | State::Connecting(_, until) => {
+                self.wake(c, until);
+                return false;
+            }
+            State::Ended => return false,
+        };
+        let state = self.subscriber(c, node, state, event);
+        self.clients[c].listeners[at].state = state;
+        true
+    }
+
+    fn subscriber(&mut self, c: usize, node: usize, state: State, event: SubscriberEvent) -> State {
+        trace!(self, "client {c} subscribes to node {node}: {event:?}");
+        let now = self.now(c);
+        let task = self.clients[c].queues.subscriber(node, event, now);
+        self.wake_all(c);
+        match (task, state) {
+            (SubscriberTask::Forward(op), _) => {
+                self.counts[Count::Forwards] += 1;
+                let forwarded = SubscriberEvent::Forwarded(op.key.resource.clone());
+                self.submit(c, NO_THREAD, op);
+                self.subscriber(c, node, state, forwarded)
+            }
+            (SubscriberTask::Receive, State::Connecting(at, _) | State::Subscribed(at, _)) => {
+                State::Subscribed(at, self.t + QUIET)
+            }
+            (SubscriberTask::Open(_), _) => self.open(c, node),
+            (task, state) => {
+                if let State::Connecting(at, _) | State::Subscribed(at, _) = state {
+                    self.close_subscription(at);
+                }
+                match task {
+                    SubscriberTask::Pause((min, max)) => {
+                        let pause = self.random.between(min, max).as_micros();
+                        State::Pauses(self.t + u64::try_from(pause).unwrap())
+                    }
+                    _ => State::Ended,
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, c: usize, node: usize) -> State {
+        let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
+        let well = luck && !self.servers[node].has(Trouble::RefusesConnections, self.t);
+        let subscription = self.net.subscriptions.len();
+        self.net.subscriptions.push(Subscription {
+            client: c,
+            node,
+            subscribed: false,
+            confirmed: false,
+            cut: false,
+            broken: false,
+            inbox: VecDeque::new(),
+            at: 0,
+            held: 0,
+        });
+        let later = self.t + self.delay(node) + self.delay(node) + self.delay(node);
+        let sound = if well {
+            SubscriptionEvent::Subscribes
+        } else {
+            SubscriptionEvent::Breaks
+        };
+        self.at(later, Event::Subscription(subscription, sound));
+        State::Connecting(subscription, self.t + CONNECT_TIMEOUT)
+    }
+
+    fn close_subscription(&mut self, subscription: usize) {
+        self.net.subscriptions[subscription].cut = true;
+        let later = self.t + self.delay(self.net.subscriptions[subscription].node);
+        self.at(
+            later,
+            Event::Subscription(subscription, SubscriptionEvent::Ends),
+        );
+    }
+
+    /// Whether a client has subscriptions to all nodes.
+    pub(super) fn is_subscribed_to_all(&self, c: usize) -> bool {
+        let listeners = self.clients[c].listeners.iter();
+        listeners.filter(|one| self.hears(one)).count() == self.servers.len()
+    }
+
+    /// Whether all subscriptions that are needed work.
+    pub(super) fn all_subscribed(&self) -> bool {
+        let alive = self.clients.iter().filter(|client| !client.dead);
+        let mut listeners = alive.flat_map(|client| &client.listeners);
+        listeners.all(|one| self.hears(one))
+    }
+
+    fn hears(&self, one: &Listener) -> bool {
+        match one.state {
+            State::Subscribed(subscription, _) => !self.net.subscriptions[subscription].cut,
+            _ => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Counts, World};
+use super::world::{Counts, World};
 use crate::clock;
 use crate::protocol::mutants::{MUTANTS, Mutant, set_mutant};
 

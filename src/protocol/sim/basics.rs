@@ -1,0 +1,50 @@
+//! What all of a world is made with: its times, and random numbers that follow from its seed.
+
+use std::time::Duration;
+
+/// Times are in microseconds of a clock that no part of the world can read.
+pub(super) const MS: u64 = 1000;
+pub(super) const NODE_TIMEOUT: u64 = 50 * MS;
+pub(super) const CONNECT_TIMEOUT: u64 = 500 * MS;
+/// With the restart guard: the longest ttl, and the resolution in which servers report how long they have been up. Both
+/// are shorter than in this world, so that restarts fit in.
+pub(super) const LONGEST: u64 = 100 * MS;
+pub(super) const RESOLUTION: u64 = 10 * MS;
+/// For this long a master goes on whose place another one has taken; here it is shorter by a fifth, for the clocks.
+pub(super) const MARGIN: u64 = 30 * MS;
+/// What wall clocks and the servers' clocks show when the world begins: not about nothing.
+pub(super) const TODAY: u64 = 100_000 * MS;
+/// For writes that take their time, and whatever a virtual clock's rate and rounding add.
+pub(super) const SLACK: u64 = 20 * MS;
+/// The number of resources that are locked. The other one is for when all is quiet.
+pub(super) const RESOURCES: u8 = 2;
+pub(super) const PROBED: u8 = 9;
+
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn pick(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).unwrap()
+    }
+
+    pub(super) fn between(&mut self, min: Duration, max: Duration) -> Duration {
+        let part = u32::try_from(self.below(1025)).unwrap();
+        min + (max - min) / 1024 * part
+    }
+}

@@ -1,0 +1,114 @@
+//! What may happen in a world, and which locks there are.
+
+use super::basics::Random;
+
+/// What may happen in a world.
+#[allow(clippy::struct_excessive_bools)]
+#[derive(Default)]
+pub(super) struct Conditions {
+    /// Threads wait for locks.
+    pub(super) waits: bool,
+    /// Polls are so rare that a waiter which is woken only by its poll is noticed. Nothing goes wrong but that waiters
+    /// are killed, and that subscriptions are cut.
+    pub(super) prompt: bool,
+    /// Waiters are fair.
+    pub(super) fair: bool,
+    /// No process is killed, and no subscription cut.
+    pub(super) orderly: bool,
+    /// Everything takes its time there, so that contenders give up before one of them has the lock.
+    pub(super) sluggish: bool,
+    /// Threads pause for longer than subscriptions are kept.
+    pub(super) lazy: bool,
+    /// Nothing ever goes wrong here.
+    pub(super) faultless: bool,
+    /// All clients have the restart guard.
+    pub(super) guarded: bool,
+    /// And there are two or three servers behind each name.
+    pub(super) fails_over: bool,
+    /// All connections are over TLS: a server reads one write of each in a turn.
+    pub(super) by_record: bool,
+    pub(super) locks: Locks,
+    course: Course,
+}
+
+/// Which locks there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Locks {
+    #[default]
+    Plain,
+    /// All are semaphores with this number of permits.
+    Permits(u16),
+    /// They are read and write locks, and plain ones.
+    ReadWrite,
+    /// They are on one or two names.
+    Several,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Course {
+    #[default]
+    Usual,
+    /// Little else goes wrong, and locks are held to their ends.
+    Fragile,
+    /// A client takes and drops one lock, about when servers close its connections. Then nothing follows.
+    Forsaken,
+}
+
+impl Conditions {
+    pub(super) fn draw(random: &mut Random) -> Conditions {
+        let waits = random.chance(35);
+        let prompt = waits && random.chance(45);
+        let sluggish = prompt && random.chance(12);
+        let lazy = waits && random.chance(4);
+        let fair = waits && random.chance(35);
+        let orderly = random.chance(70);
+        let faultless = prompt || random.chance(5);
+        let guarded = random.chance(30) && !prompt;
+        let forsaken = !waits && random.chance(15);
+        let fails_over = guarded && !forsaken && random.chance(70);
+        Conditions {
+            waits,
+            prompt,
+            fair,
+            orderly,
+            sluggish,
+            lazy,
+            faultless: faultless && !forsaken,
+            guarded,
+            fails_over,
+            by_record: random.chance(30),
+            locks: Locks::Plain,
+            course: match forsaken {
+                true => Course::Forsaken,
+                false => Course::Usual,
+            },
+        }
+    }
+
+    pub(super) fn fragile(self) -> Conditions {
+        Conditions {
+            orderly: self.orderly,
+            by_record: self.by_record,
+            guarded: true,
+            fails_over: true,
+            course: Course::Fragile,
+            ..Conditions::default()
+        }
+    }
+
+    pub(super) fn is_fragile(&self) -> bool {
+        self.course == Course::Fragile
+    }
+
+    pub(super) fn is_forsaken(&self) -> bool {
+        self.course == Course::Forsaken
+    }
+
+    /// How many may hold a lock.
+    pub(super) fn permits(&self) -> Option<u16> {
+        match self.locks {
+            Locks::Permits(permits) => Some(permits),
+            _ => None,
+        }
+    }
+}
