@@ -180,6 +180,10 @@ impl Client {
         self.core.not_quiescent().or_else(|| self.running())
     }
 
+    pub(super) fn connects(&self) -> bool {
+        self.driver.workers.contains(&Task::Connects)
+    }
+
     /// A thread of the driver that has not ended.
     pub(super) fn running(&self) -> Option<String> {
         let driver = &self.driver;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::basics::{MS, NODE_TIMEOUT, PROBED, Random};
+use super::basics::{CONNECT_TIMEOUT, MS, NODE_TIMEOUT, PROBED, Random};
 use super::client::{Client, Doing, Thread};
 use super::conditions::{Conditions, Locks};
 use super::connection::Net;
@@ -178,6 +178,10 @@ impl World {
             self.close_client(client);
         }
         self.until(self.t + NODE_TIMEOUT);
+        // A thread that connects ends after that.
+        if self.clients.iter().any(Client::connects) {
+            self.until(self.t + CONNECT_TIMEOUT);
+        }
         let running = |client: &Client| client.running();
         let left = self.clients.iter().find_map(running);
         left.into_iter().for_each(|left| self.violated(left));
