@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! cargo test --release --lib simulation                                   a short run, and the mutants
-//! SIM_COUNT=10000000 cargo test --release --lib simulation -- --nocapture on all cores: half an hour on two
+//! SIM_COUNT=10000000 cargo test --release --lib simulation -- --nocapture on all cores: 48 minutes on two
 //! SIM_SEED=17 cargo test --release --lib replay -- --ignored --nocapture  one seed, with a trace
 //! ```
 //!
