@@ -75,7 +75,9 @@ pub(crate) fn libraries() -> &'static Path {
         features.extend(cfg!(feature = "cli").then_some("cli"));
         features.extend(cfg!(feature = "tls").then_some("tls"));
         features.extend(cfg!(feature = "testing").then_some("testing"));
-        run(cargo.args(["--features", &features.join(",")]), "cargo");
+        cargo.args(["--features", &features.join(",")]);
+        // By an argument of its own it is kept apart from the library of the tests, which would be built again.
+        run(cargo.args(["--", "-Cdebuginfo=0"]), "cargo");
         target.join("debug")
     })
 }

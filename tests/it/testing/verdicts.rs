@@ -107,6 +107,11 @@ fn told<T: Debug>(result: Result<T, Error>) -> String {
     match result {
         Ok(value) => format!("{value:?}"),
         Err(Error::Unavailable(_)) => "unavailable".into(),
+        Err(error @ Error::Busy(_)) => {
+            let text = error.to_string();
+            let time = text.find(", for ").unwrap_or(text.len());
+            text[..time].to_owned()
+        }
         Err(error) => error.to_string(),
     }
 }
