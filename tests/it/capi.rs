@@ -56,7 +56,7 @@ pub(crate) fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
+        let mut cargo = support::cargo();
         cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .args(["rustc", "--lib", "--crate-type", "cdylib,staticlib"])

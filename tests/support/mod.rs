@@ -28,6 +28,7 @@ pub mod processes;
 pub mod relay;
 pub mod sentinels;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -541,6 +542,19 @@ pub fn another_process(name: &str, role: &str) -> Command {
 /// The part to play, in such a process.
 pub fn role() -> Option<String> {
     std::env::var("ROLE").ok()
+}
+
+/// The cargo that has built this. With the variables of this package, which only tests have, it would build again what
+/// looks at them, and all that rests on that.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    let of_this = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_")
+    };
+    let names = std::env::vars_os().map(|one| one.0).filter(of_this);
+    names.for_each(|name| drop(cargo.env_remove(name)));
+    cargo
 }
 
 /// Waits for a condition that must come true.

@@ -5,7 +5,6 @@ use crate::support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use redlock_sync::{Error, LockState, Options, Redlock};
@@ -159,7 +158,7 @@ fn the_readme_has_at_most_200_lines() {
 #[test]
 fn the_readme_counts_the_dependencies() {
     let tree = |depth: &[&str]| {
-        let mut cargo = Command::new(env!("CARGO"));
+        let mut cargo = support::cargo();
         cargo.args(["tree", "--offline", "--locked", "-e", "normal"]);
         cargo.args(["--prefix", "none", "--no-dedupe"]).args(depth);
         let output = cargo.current_dir(root()).output().unwrap();

@@ -33,7 +33,7 @@ fn the_code_in_the_readme_and_the_recipes_runs_on_nodes_for_tests() {
     features.extend(cfg!(feature = "capi").then_some("capi"));
     features.extend(cfg!(feature = "cli").then_some("cli"));
     features.extend(cfg!(feature = "tls").then_some("tls"));
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = cargo();
     cargo
         .current_dir(top)
         .args(["build", "--lib", "--features", &features.join(",")])
