@@ -552,8 +552,9 @@ pub fn cargo() -> Command {
         let name = name.to_string_lossy();
         name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_")
     };
-    let names = std::env::vars_os().map(|one| one.0).filter(of_this);
-    names.for_each(|name| drop(cargo.env_remove(name)));
+    for name in std::env::vars_os().map(|one| one.0).filter(of_this) {
+        cargo.env_remove(name);
+    }
     cargo
 }
 
