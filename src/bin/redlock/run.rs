@@ -119,8 +119,8 @@ impl Guard {
         let _ = self.socket.write_all(&[1]);
     }
 
-    /// Waits until it says that it is armed.
-    fn is_armed(&mut self) -> io::Result<()> {
+    /// Until it says that it is, within `GUARD_START`.
+    fn wait_until_armed(&mut self) -> io::Result<()> {
         self.socket.set_read_timeout(Some(GUARD_START))?;
         self.socket.read_exact(&mut [0])?;
         self.socket.set_nonblocking(true)
@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
     fn begin(&mut self, mut gate: PipeWriter) {
         let until = self.plan.arm(self.lease());
         self.guard.tell(until);
-        match self.guard.is_armed() {
+        match self.guard.wait_until_armed() {
             Ok(()) => {
                 self.terminal.offer();
                 // If the group is empty, that is seen where its end is.
