@@ -180,7 +180,10 @@ impl<W> Core<W> {
             None => operation.submitted() + self.timeouts.connect,
         };
         let first = |node: &Node| node.tries() == 0 && !node.cannot_start_worker();
-        let under_way = self.nodes.iter().any(first) && !mutant(Mutant::IgnoreFirstConnections);
+        let asked = self.nodes.iter().enumerate();
+        let mut asked = asked.filter(|(at, _)| operation.op.nodes.has(*at));
+        let under_way =
+            asked.any(|(_, node)| first(node)) && !mutant(Mutant::IgnoreFirstConnections);
         if under_way && now < until {
             return Some(until);
         }
@@ -199,7 +202,8 @@ impl<W> Core<W> {
                 _ => self.news |= node.is_quarantined() && !sits_out,
             }
         }
-        if operation.has_failed() {
+        // A release is sent to each node as soon as that is connected, and may have all its answers by now.
+        if operation.has_votes() {
             self.judge(slot, &self.view(), now);
         }
         None

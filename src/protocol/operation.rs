@@ -585,8 +585,8 @@ impl<W> Operation<W> {
         self.votes.fail(node, cause);
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
-        !self.votes.tally.failed.is_empty()
+    pub(crate) fn has_votes(&self) -> bool {
+        !self.votes.tally.voted().is_empty()
     }
 
     /// The connection is finished on which it was sent to a node.

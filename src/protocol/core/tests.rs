@@ -18,12 +18,16 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::of(1)
+    }
+
+    fn of(nodes: usize) -> World {
         let now = clock::instant();
         let timeouts = Timeouts {
             node: 50 * MS,
             connect: 1000 * MS,
         };
-        let addresses = std::iter::once((Arc::from("x"), None));
+        let addresses = (0..nodes).map(|_| (Arc::from("x"), None));
         World {
             core: Core::new(addresses, timeouts, Prefix::default(), 1, now),
             now,
@@ -42,14 +46,15 @@ impl World {
         self.core.submit(op, 0, self.now);
     }
 
-    /// What the leader should do, once the node has a worker.
+    /// What the leader should do, once each node that needs a worker has one.
     fn next(&mut self) -> Next {
-        match self.core.next(Role::Leader, self.now) {
-            Next::StartWorker { .. } | Next::HandOver { .. } => {
-                self.input(Input::Started(Ok(())));
-                self.core.next(Role::Leader, self.now)
+        loop {
+            match self.core.next(Role::Leader, self.now) {
+                Next::StartWorker { node } | Next::HandOver { node } => {
+                    self.core.input(node, Input::Started(Ok(())), self.now);
+                }
+                next => return next,
             }
-            next => next,
         }
     }
 
@@ -63,19 +68,27 @@ impl World {
     }
 
     fn begin_to_connect(&mut self) {
+        self.begins_to_connect(0);
+    }
+
+    fn begins_to_connect(&mut self, node: usize) {
         self.next();
-        let task = self.core.next(Role::Worker(0), self.now);
+        let task = self.core.next(Role::Worker(node), self.now);
         assert!(matches!(task, Next::Connect { .. }), "{task:?}");
     }
 
     fn connected(&mut self, result: Result<(), Cause>) {
         self.now += 10 * MS;
+        self.connected_to(0, result);
+    }
+
+    fn connected_to(&mut self, node: usize, result: Result<(), Cause>) {
         let handshake = result.map(|()| Handshake {
             means: crate::protocol::means::Means::ALL,
             ..Handshake::default()
         });
-        if self.core.connected(0, handshake, self.now) {
-            let tasks = [(); 2].map(|()| self.core.next(Role::Worker(0), self.now));
+        if self.core.connected(node, handshake, self.now) {
+            let tasks = [(); 2].map(|()| self.core.next(Role::Worker(node), self.now));
             assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
         }
     }
@@ -485,4 +498,29 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
     world.next();
     assert_eq!(owed(&mut world), [unanswered, refused, unsent]);
     assert_eq!(owed(&mut world), []);
+}
+
+/// Another node is still being connected for the first time.
+#[test]
+fn a_release_that_all_have_answered_whom_it_is_for_is_answered() {
+    // For one of three nodes: at once. For all of them: when the node timeout of the others is over, but no later.
+    for (nodes, answers, ends) in [(1, 1, 0), (3, 2, 50)] {
+        let mut world = World::of(3);
+        let key = key(b"a").sent_to(NodeSet::first(nodes));
+        let op = Op::new(Action::Release(Notify::None), key).to(NodeSet::first(nodes));
+        world.core.submit(op, 0, world.now);
+        (0..3).for_each(|node| world.begins_to_connect(node));
+        for node in 0..answers {
+            world.connected_to(node, Ok(()));
+            let next = world.next();
+            assert!(matches!(next, Next::Send { .. }), "{next:?}");
+            let mut to = std::iter::once(node).collect();
+            world.core.output(&mut to, &mut world.sent, world.now);
+            let reply = Input::Received(Ok(b":1\r\n"));
+            world.core.input(node, reply, world.now);
+        }
+        world.now += ends * MS;
+        world.next();
+        assert_eq!(world.core.answers.len(), 1, "for {nodes} nodes");
+    }
 }
