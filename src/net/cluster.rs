@@ -27,6 +27,8 @@ const ASKED: usize = 3;
 /// Between two questions for the map that servers give reason to, and how long one may take.
 const REFRESH: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_secs(1);
+/// A server that has lost a slot says so before others know: for this time they are not believed that it still has it.
+const BELIEVED: Duration = Duration::from_secs(1);
 /// The threads that ask at the same time. One that resolves a name may take long.
 const MAX_THREADS: usize = 128;
 
@@ -50,12 +52,19 @@ struct Known {
     map: Option<Arc<Map>>,
     /// When the server was asked that has said so.
     asked: Option<Instant>,
-    /// What servers have said since of single slots, and when.
-    moved: BTreeMap<u16, (Endpoint, Instant)>,
+    /// What servers have said of single slots, since then or a short time before.
+    moved: BTreeMap<u16, Moved>,
     /// When a server last gave reason to ask for it again.
     refreshed: Option<Instant>,
     /// The server that is asked first the next time.
     turn: usize,
+}
+
+/// The server at `from` has said at this time that the one at `to` has a slot.
+struct Moved {
+    from: String,
+    to: Endpoint,
+    at: Instant,
 }
 
 impl Cluster {
@@ -116,16 +125,38 @@ impl Cluster {
         other.is_some()
     }
 
-    /// A server has said that this one has the slot now.
-    pub(crate) fn moved(&self, slot: u16, to: Endpoint) {
+    /// The server at this address has said that another one has the slot now.
+    pub(crate) fn moved(&self, slot: u16, from: &str, to: Endpoint) {
         if !url::is_host(&to.0) {
             return;
         }
         let mut known = lock(&self.known);
         if let Some(map) = &mut known.map {
             Arc::make_mut(map).moved(slot, to.clone());
-            known.moved.insert(slot, (to, clock::instant()));
+            let (from, at) = (from.to_owned(), clock::instant());
+            known.moved.insert(slot, Moved { from, to, at });
             self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// When the server that lost the slot to this one has said so, if others may not know it yet.
+    pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<Instant> {
+        let known = lock(&self.known);
+        let moved = known.moved.get(&slot);
+        let moved = moved.filter(|moved| self.addr(&moved.to) == *to);
+        moved.map(|moved| moved.at)
+    }
+
+    /// Takes the slots of a map from servers that have said that they lost them. `asked`: when the one was asked that gave it.
+    fn correct(&self, map: &mut Map, known: &mut Known, asked: Instant) {
+        known.moved.retain(|_, moved| moved.at + BELIEVED > asked);
+        for (slot, moved) in &known.moved {
+            let master = map.master(*slot).map(|master| self.addr(master));
+            let is_lost = master.is_some_and(|master| text::address(&master) == moved.from);
+            // What was said since then is not in it.
+            if is_lost || moved.at > asked {
+                map.moved(*slot, moved.to.clone());
+            }
         }
     }
 
@@ -192,8 +223,10 @@ impl Cluster {
                 break;
             };
             let sender = sender.clone();
+            // An address is confirmed by what others say now.
+            let corrected = except.is_none().then_some(asked);
             let ask = move || {
-                let answer = asking.0.ask(&peer, slot, (until, time));
+                let answer = asking.0.ask(&peer, slot, (until, time), corrected);
                 drop(asking);
                 let _ = sender.send((at, answer));
             };
@@ -227,11 +260,7 @@ impl Cluster {
         if known.asked.is_some_and(|before| asked <= before) {
             return;
         }
-        // What was said since then is not in it.
-        known.moved.retain(|_, (_, at)| *at > asked);
-        for (slot, (to, _)) in &known.moved {
-            map.moved(*slot, to.clone());
-        }
+        self.correct(&mut map, &mut known, asked);
         let has_changed = known.map.as_deref() != Some(&map);
         (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
         self.changes
@@ -247,8 +276,14 @@ impl Cluster {
         }
     }
 
-    /// Where a slot is, as one of the servers knows.
-    fn ask(&self, peer: &Peer, slot: u16, time: (Instant, Duration)) -> Answer {
+    /// Where a slot is, as one of the servers knows. `corrected`: but for what others have said lately; when all are asked.
+    fn ask(
+        &self,
+        peer: &Peer,
+        slot: u16,
+        time: (Instant, Duration),
+        corrected: Option<Instant>,
+    ) -> Answer {
         let reply = question::ask(peer, &[b"CLUSTER", b"SLOTS"], time);
         let reply = match reply.map_err(Unknown::Failed)? {
             Reply::Error(text) => return Err(Unknown::Failed(Cause::refused(&text))),
@@ -259,7 +294,10 @@ impl Cluster {
             _ => "",
         };
         let garbage = || Cause::Garbage("not the map of a Redis Cluster".into());
-        let map = Map::of(&reply, asked).ok_or_else(|| Unknown::Failed(garbage()))?;
+        let mut map = Map::of(&reply, asked).ok_or_else(|| Unknown::Failed(garbage()))?;
+        if let Some(asked) = corrected {
+            self.correct(&mut map, &mut lock(&self.known), asked);
+        }
         match map.master(slot) {
             Some(master) if url::is_host(&master.0) => Ok((self.addr(master), Some(map))),
             Some(_) => Err(Unknown::Failed(garbage())),
@@ -315,5 +353,60 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         self.0.asking.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::into_node::IntoNode;
+    use crate::net::directory::Place;
+    use crate::tls::Tls;
+
+    /// Two shards: the first is at this address.
+    fn map(first: &str) -> Map {
+        let mut map = Map::default();
+        (0..10).for_each(|slot| map.moved(slot, (first.to_owned(), 1)));
+        (10..20).for_each(|slot| map.moved(slot, ("c".to_owned(), 1)));
+        map
+    }
+
+    fn master(cluster: &Cluster, slot: u16) -> String {
+        cluster.map().unwrap().master(slot).unwrap().0.clone()
+    }
+
+    #[test]
+    fn a_server_that_has_lost_a_slot_is_believed_before_others_know() {
+        let given = "redis+cluster://seed".into_node().unwrap();
+        let trust = Trust::new(&Tls::default(), [given.info()]);
+        let place = Place::new(given, &trust, None);
+        let cluster = place.cluster().unwrap();
+        let start = clock::instant();
+        cluster.learn(map("a"), start);
+        cluster.moved(3, "a:1", ("b".into(), 1));
+        let moved = clock::instant();
+        let b = cluster.addr(&("b".into(), 1));
+        assert!(cluster.moved_at(3, &b).is_some_and(|at| at <= moved));
+        assert_eq!(cluster.moved_at(4, &b), None);
+        // Asked before that, right behind it, and much later.
+        let times = [
+            start + (moved - start) / 2,
+            moved + BELIEVED / 2,
+            moved + BELIEVED,
+        ];
+        for (asked, first, expected) in [
+            (times[0], "a", ["b", "a"]),
+            (times[0] + (moved - times[0]) / 2, "x", ["b", "x"]),
+            (times[1], "a", ["b", "a"]),
+            // It has moved on.
+            (times[1] + BELIEVED / 4, "x", ["x", "x"]),
+            (times[2], "a", ["a", "a"]),
+        ] {
+            cluster.learn(map(first), asked);
+            let found = [3, 4].map(|slot| master(cluster, slot));
+            assert_eq!(found, expected, "{first}, {:?}", asked - start);
+            assert_eq!(master(cluster, 12), "c");
+        }
+        assert_eq!(cluster.moved_at(3, &b), None);
     }
 }

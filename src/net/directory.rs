@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
 
@@ -263,7 +263,7 @@ impl Place {
         };
         let elsewhere = said(slot, error, &shown)?;
         if let Elsewhere::Moved(to) = &elsewhere {
-            cluster.moved(slot, to.clone());
+            cluster.moved(slot, &shown, to.clone());
             // It stays with the other slots.
             if let Place::Master(directory) = self
                 && let Source::Cluster(_, own) = &directory.source
@@ -345,7 +345,7 @@ impl Directory {
         for named in &said.named {
             let found = Found {
                 address: self.at(&named.addr),
-                at: asked,
+                at: self.moved_at(&named.addr).unwrap_or(asked).min(asked),
             };
             let info = self.given.info().clone().set_addr(named.addr.clone());
             let peer = Peer::new(info, &self.trust, self.credentials.clone());
@@ -372,6 +372,14 @@ impl Directory {
                 Source::Cluster(cluster, _) => cluster.no_master(&said.unknown),
             },
         })
+    }
+
+    /// When it was said that this server has become the master, if others may not know it yet.
+    fn moved_at(&self, addr: &ConnectionAddr) -> Option<Instant> {
+        match &self.source {
+            Source::Sentinels(_) => None,
+            Source::Cluster(cluster, slot) => cluster.moved_at(slot.load(Ordering::Relaxed), addr),
+        }
     }
 
     /// In a Cluster the witness is in one of the server's slots, and other servers have other keys.
