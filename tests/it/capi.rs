@@ -56,30 +56,44 @@ pub(crate) fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        if std::env::var_os(RELEASE).is_none() {
+            let to = target.join("debug/capi");
+            link_libraries(&crate::library(), &to);
+            return to;
+        }
+        let features = match cfg!(feature = "tls") {
+            true => "capi,tls",
+            false => "capi",
+        };
         let mut cargo = support::cargo();
         cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .args(["rustc", "--lib", "--crate-type", "cdylib,staticlib"])
             .arg("--target-dir")
             .arg(target);
-        if std::env::var_os(RELEASE).is_some() {
-            let features = match cfg!(feature = "tls") {
-                true => "capi,tls",
-                false => "capi",
-            };
-            run(cargo.args(["--release", "--features", features]), "cargo");
-            return target.join("release");
-        }
-        // Those that this was built with: what the library depends on is there already.
-        let mut features = vec!["capi"];
-        features.extend(cfg!(feature = "cli").then_some("cli"));
-        features.extend(cfg!(feature = "tls").then_some("tls"));
-        features.extend(cfg!(feature = "testing").then_some("testing"));
-        cargo.args(["--features", &features.join(",")]);
-        // By an argument of its own it is kept apart from the library of the tests, which would be built again.
-        run(cargo.args(["--", "-Cdebuginfo=0"]), "cargo");
-        target.join("debug")
+        run(cargo.args(["--release", "--features", features]), "cargo");
+        target.join("release")
     })
+}
+
+/// Of what the tests were built with, which takes no time.
+fn link_libraries(library: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    let source = to.join("capi.rs");
+    std::fs::write(&source, "pub extern crate library;").unwrap();
+    let dependencies = library.with_file_name("deps");
+    let mut rustc = Command::new("rustc");
+    rustc
+        .args(["--edition", "2024", "--crate-name", "redlock_sync"])
+        .args(["--crate-type", "cdylib,staticlib", "-Cmetadata=capi"])
+        .arg(source)
+        .arg("--extern")
+        .arg(format!("library={}", library.display()))
+        .arg("-L")
+        .arg(format!("dependency={}", dependencies.display()))
+        .arg("--out-dir")
+        .arg(to);
+    run(&mut rustc, "rustc");
 }
 
 #[derive(Clone, Copy)]

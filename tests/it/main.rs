@@ -98,3 +98,26 @@ mod documents {
     mod prose;
     mod soak_check;
 }
+
+/// The library of this crate as it was built for these tests.
+#[cfg(any(feature = "capi", feature = "testing"))]
+fn library() -> std::path::PathBuf {
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .unwrap();
+    let features = [
+        ("testing", cfg!(feature = "testing")),
+        ("capi", cfg!(feature = "capi")),
+        ("cli", cfg!(feature = "cli")),
+        ("tls", cfg!(feature = "tls")),
+    ];
+    let features = features.iter().filter(|one| one.1).map(|one| one.0);
+    let features = features.collect::<Vec<_>>().join(",");
+    let mut cargo = support::cargo();
+    cargo
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--lib", "--features", &features, "--target-dir"])
+        .arg(target);
+    assert!(cargo.output().unwrap().status.success(), "{cargo:?}");
+    target.join("debug/libredlock_sync.rlib")
+}

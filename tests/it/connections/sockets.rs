@@ -46,7 +46,8 @@ fn sockets_close_with_the_last_redlock_and_lock_after_reading_what_they_owe() {
         let lock = take(&redlock, "a");
         drop(redlock);
         drop(clone);
-        assert!(all(1), "the lock keeps what it needs");
+        // (Behind a pause of the machine they are new ones.)
+        eventually("the lock keeps what it needs", || all(1));
         if round % 2 == 0 {
             drop(lock);
         } else {

@@ -27,19 +27,7 @@ fn the_code_in_the_readme_and_the_recipes_runs_on_nodes_for_tests() {
     let file = dir.path().join("code.md");
     std::fs::write(&file, code).unwrap();
 
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    // As it was built for this test.
-    let mut features = vec!["testing"];
-    features.extend(cfg!(feature = "capi").then_some("capi"));
-    features.extend(cfg!(feature = "cli").then_some("cli"));
-    features.extend(cfg!(feature = "tls").then_some("tls"));
-    let mut cargo = cargo();
-    cargo
-        .current_dir(top)
-        .args(["build", "--lib", "--features", &features.join(",")])
-        .arg("--target-dir")
-        .arg(target);
-    assert!(cargo.output().unwrap().status.success(), "{cargo:?}");
+    let library = crate::library();
     let urls = nodes.each_ref().map(Node::url).join(",");
     let mut rustdoc = Command::new("rustdoc");
     rustdoc
@@ -49,13 +37,10 @@ fn the_code_in_the_readme_and_the_recipes_runs_on_nodes_for_tests() {
         .arg("-L")
         .arg(format!(
             "dependency={}",
-            target.join("debug/deps").display()
+            library.with_file_name("deps").display()
         ))
         .arg("--extern")
-        .arg(format!(
-            "redlock_sync={}",
-            target.join("debug/libredlock_sync.rlib").display()
-        ))
+        .arg(format!("redlock_sync={}", library.display()))
         // They use the same names.
         .args(["--test-args", "--test-threads=1"]);
     let output = rustdoc.output().unwrap();
