@@ -495,9 +495,10 @@ fn a_node_that_takes_no_more_clients_is_named() {
             let mut hog = None;
             eventually("the only place is taken", || {
                 let stream = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
-                (&stream).write_all(b"PING\r\n").unwrap();
+                let sent = (&stream).write_all(b"PING\r\n").is_ok();
                 let mut reply = [0; 7];
-                let taken = (&stream).read_exact(&mut reply).is_ok() && &reply == b"+PONG\r\n";
+                let taken = sent && (&stream).read_exact(&mut reply).is_ok();
+                let taken = taken && &reply == b"+PONG\r\n";
                 hog = Some(stream);
                 taken
             });
