@@ -634,3 +634,12 @@ pub fn slot(key: &str) -> u16 {
     });
     crc % SLOTS
 }
+
+/// The connection may be given up just then, since its server is no master any more, or most others do not know the new one
+/// yet: it is sent elsewhere, later.
+pub fn released_at_last(lock: Lock) {
+    match lock.release() {
+        Ok(()) | Err(Error::Unavailable(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}

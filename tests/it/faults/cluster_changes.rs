@@ -4,8 +4,8 @@ use crate::support;
 
 use std::time::Duration;
 
-use redlock_sync::{Error, Lock, Redlock, redis};
-use support::clusters::Cluster;
+use redlock_sync::{Redlock, redis};
+use support::clusters::{Cluster, released_at_last};
 use support::relay::Relay;
 use support::*;
 
@@ -20,13 +20,6 @@ fn url_by(relay: &Relay, cluster: &Cluster) -> String {
     let port = cluster.nodes[0].port().to_string();
     let url = cluster.url_for("", [0]);
     url.replace(&port, &relay.port().to_string())
-}
-
-fn released_at_last(lock: Lock) {
-    match lock.release() {
-        Ok(()) | Err(Error::Unavailable(_)) => {}
-        Err(error) => panic!("{error}"),
-    }
 }
 
 // ---- late, and elsewhere

@@ -7,7 +7,7 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Options, Redlock};
-use support::clusters::Cluster;
+use support::clusters::{Cluster, released_at_last};
 use support::holders::{Clients, LONGEST, rounds};
 use support::*;
 
@@ -178,7 +178,7 @@ fn locks_are_taken_after_it(kind: Kind) {
             scope.spawn(move || {
                 for name in names {
                     let name = format!("{{{name}}}:{number}");
-                    redlock.acquire(name, LONG).unwrap().release().unwrap();
+                    released_at_last(redlock.acquire(name, LONG).unwrap());
                 }
             });
         }
@@ -246,7 +246,7 @@ fn fencing_tokens_grow_over_a_failover_of_their_shard() {
     let fence = || {
         let lock = redlock.acquire(&name, LONG).unwrap();
         let token = lock.fencing_token().unwrap();
-        lock.release().unwrap();
+        released_at_last(lock);
         token
     };
     let mut last = [fence(), fence()][1];

@@ -5,8 +5,8 @@ use crate::support;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, Lock, LockState, Redlock};
-use support::clusters::Cluster;
+use redlock_sync::{Lock, LockState, Redlock};
+use support::clusters::{Cluster, released_at_last};
 use support::processes::Process;
 use support::*;
 
@@ -38,14 +38,6 @@ fn warm(cluster: &Cluster) -> Redlock {
 fn moves_on(cluster: &Cluster, name: &str) {
     let to = (cluster.master_of(name) + 1) % cluster.masters;
     cluster.move_slot(name, to);
-}
-
-/// A release that was refused for a time is no error of the test: it is repeated.
-fn released_at_last(lock: Lock) {
-    match lock.release() {
-        Ok(()) | Err(Error::Unavailable(_)) => {}
-        Err(error) => panic!("{error}"),
-    }
 }
 
 // ---- a slot that has moved
