@@ -38,8 +38,6 @@ mod connections {
     mod connect;
     mod credentials;
     mod first_use;
-    #[cfg(all(feature = "tls-rustls", not(feature = "tls")))]
-    mod no_provider;
     mod sockets;
     mod tls;
 }
