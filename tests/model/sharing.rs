@@ -1,7 +1,7 @@
 //! Waiting for locks beyond the mutex (rules R50, R51): which client is notified, and whether readers overtake a waiting writer.
 //!
 //! Scripts are one step each. There is no polling, and no timer but one: a *mark*, which a waiting writer leaves on nodes to keep
-//! later readers out, ends by itself when its writer does not wait any more, and those whom it kept out look again. So a state
+//! later readers out, ends by itself when its writer does not wait any more, and those that it kept out look again. So a state
 //! in which nothing can happen while a client sleeps is a lost notification. A reader *overtakes* a writer if it came after the
 //! writer's mark was on N - q + 1 nodes, and holds before it.
 
@@ -426,7 +426,7 @@ impl Sharing {
         }
     }
 
-    /// A mark whose writer does not wait any more ends by itself, and those whom it kept out look again.
+    /// A mark whose writer does not wait any more ends by itself, and those that it kept out look again.
     fn end_mark(&self, state: &State, of: usize, steps: &mut Steps<State>) {
         let Some(writer) = usize::from(state.nodes[of].mark).checked_sub(1) else {
             return;

@@ -502,7 +502,7 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
 
 /// Another node is still being connected for the first time.
 #[test]
-fn a_release_that_all_have_answered_whom_it_is_for_is_answered() {
+fn a_release_for_some_nodes_ends_when_they_have_answered() {
     // For one of three nodes: at once. For all of them: when the node timeout of the others is over, but no later.
     for (nodes, answers, ends) in [(1, 1, 0), (3, 2, 50)] {
         let mut world = World::of(3);

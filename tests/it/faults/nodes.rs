@@ -1,4 +1,4 @@
-//! Dead nodes, and nodes that refuse: for every N, what a majority can still do, and whom the error
+//! Dead nodes, and nodes that refuse: for every N, what a majority can still do, and which nodes the error
 //! names.
 
 use crate::support;

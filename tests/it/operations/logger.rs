@@ -41,7 +41,7 @@ fn keep(redlock: &Redlock, resource: &str, ttl: Duration, max_hold: Duration) ->
     lock.keep_alive(max_hold).unwrap()
 }
 
-/// Without a hook that prints a backtrace: in a busy machine that takes seconds.
+/// Without a hook that prints a backtrace: on a busy machine that takes seconds.
 fn panics() {
     std::panic::resume_unwind(Box::new("as the test wants"));
 }
