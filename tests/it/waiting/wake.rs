@@ -149,9 +149,9 @@ fn a_holder_that_takes_a_lock_again_at_once_does_not_keep_others_out() {
 }
 
 #[test]
-#[ignore = "forty seconds"]
+#[ignore = "twenty seconds"]
 fn a_holder_that_takes_a_lock_again_at_once_does_not_keep_seven_others_out() {
-    no_process_starves(8, Duration::from_secs(10));
+    no_process_starves(8, Duration::from_secs(5));
 }
 
 #[test]
