@@ -155,16 +155,18 @@ const NONE: usize = u32::MAX as usize;
 struct Seen<S> {
     states: Vec<S>,
     before: Vec<u32>,
-    /// A hash table with open addressing: indices of states. A `HashMap` would keep a second copy of each.
-    table: Vec<u32>,
+    /// A hash table with open addressing: hashes and indices of states. A `HashMap` would keep a second copy of each state.
+    table: Vec<(u32, u32)>,
 }
+
+const EMPTY: (u32, u32) = (0, u32::MAX);
 
 impl<S: Copy + Eq + Hash> Seen<S> {
     fn new() -> Seen<S> {
         Seen {
             states: Vec::new(),
             before: Vec::new(),
-            table: vec![u32::MAX; 1 << 12],
+            table: vec![EMPTY; 1 << 12],
         }
     }
 
@@ -172,33 +174,23 @@ impl<S: Copy + Eq + Hash> Seen<S> {
         if self.states.len() * 2 >= self.table.len() {
             self.grow();
         }
-        let place = self.place(&state);
-        if self.table[place] == u32::MAX {
-            self.table[place] = index(self.states.len());
+        let hash = hash(&state);
+        let known = |(other, at): (u32, u32)| other == hash && self.states[at as usize] == state;
+        let place = place(&self.table, hash, known);
+        if self.table[place] == EMPTY {
+            self.table[place] = (hash, index(self.states.len()));
             self.states.push(state);
             self.before.push(index(before));
         }
     }
 
-    /// Where it is, or where there is room for it.
-    fn place(&self, state: &S) -> usize {
-        let mask = self.table.len() - 1;
-        let mut place = hash(state) & mask;
-        while self.table[place] != u32::MAX && self.states[self.table[place] as usize] != *state {
-            place = (place + 1) & mask;
-        }
-        place
-    }
-
     fn grow(&mut self) {
-        let mask = self.table.len() * 4 - 1;
-        self.table = vec![u32::MAX; mask + 1];
-        for (at, state) in self.states.iter().enumerate() {
-            let mut place = hash(state) & mask;
-            while self.table[place] != u32::MAX {
-                place = (place + 1) & mask;
+        let larger = vec![EMPTY; self.table.len() * 4];
+        for entry in std::mem::replace(&mut self.table, larger) {
+            if entry != EMPTY {
+                let place = place(&self.table, entry.0, |_| false);
+                self.table[place] = entry;
             }
-            self.table[place] = index(at);
         }
     }
 
@@ -212,14 +204,24 @@ impl<S: Copy + Eq + Hash> Seen<S> {
     }
 }
 
+/// Where it is, or where there is room for it.
+fn place(table: &[(u32, u32)], hash: u32, is: impl Fn((u32, u32)) -> bool) -> usize {
+    let mask = table.len() - 1;
+    let mut place = hash as usize & mask;
+    while table[place] != EMPTY && !is(table[place]) {
+        place = (place + 1) & mask;
+    }
+    place
+}
+
 fn index(at: usize) -> u32 {
     u32::try_from(at).expect("fewer than 4 billion states")
 }
 
-fn hash<T: Hash>(value: &T) -> usize {
+fn hash<T: Hash>(value: &T) -> u32 {
     let mut hasher = Fx(0);
     value.hash(&mut hasher);
-    usize::try_from(hasher.finish()).expect("pointers of 64 bits")
+    (hasher.finish() >> 32) as u32
 }
 
 /// The hash of the Rust compiler (FxHash), with a last step that mixes the upper half into the lower: much faster than the
