@@ -18,6 +18,7 @@
 //! | 8 | 0.93 (0.58) | 1.13 (1.05) |
 //! | 64 | 0.88 (0.66) | 0.99 (0.91) |
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -32,9 +33,21 @@ use crate::protocol::quorum::NodeSet;
 use crate::shown::Shown;
 
 /// How often a thread that waits yields before it sleeps: with few nodes an answer comes sooner than a
-/// thread is put to sleep and woken. With more it does not, and yielding only costs.
+/// thread is put to sleep and woken. With more nodes it does where many threads wait, which are then written and answered
+/// together; where few wait, yielding only costs.
+///
+/// Pairs per second on 5 nodes if threads yield behind six others that wait, as ratios to never, and if they always do (2 cores,
+/// 4 rounds in turns; µs of processor time per pair):
+///
+/// | threads | never | behind six others | always |
+/// | --- | --- | --- | --- |
+/// | 2 | 1 (63) | 1 (66) | 0.98 (90) |
+/// | 8 | 1 (36) | 1.19 (35) | 1.18 (41) |
+/// | 16 | 1 (30) | 1.38 (28) | 1.37 (30) |
+/// | 64 | 1 (23) | 1.42 (17) | 1.47 (18) |
 const YIELDS: u32 = 32;
 const FEW_NODES: usize = 3;
+const MANY_WAIT: usize = 6;
 /// When to check again whether a thread still leads.
 const SOON: Duration = Duration::from_millis(1);
 
@@ -43,16 +56,16 @@ pub(crate) struct Driver {
     /// mutex that a thread may hold that does not exist in the child.
     process: u32,
     nodes: Arc<Nodes>,
-    yields: u32,
+    /// Threads that wait for an answer.
+    waiting: AtomicUsize,
 }
 
 impl Driver {
     pub(crate) fn new(nodes: Nodes) -> Driver {
-        let few = nodes.places().len() <= FEW_NODES;
         Driver {
             process: std::process::id(),
             nodes: Arc::new(nodes),
-            yields: if few { YIELDS } else { 0 },
+            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -227,7 +240,11 @@ impl Driver {
 
     /// Waits for the answer, or leads until it is here.
     fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
-        match waiter.wait(self.yields) {
+        let others = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let is_soon = self.nodes.places().len() <= FEW_NODES || others >= MANY_WAIT;
+        let turn = waiter.wait(if is_soon { YIELDS } else { 0 });
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        match turn {
             Ok(answer) => answer,
             Err(leader) => self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter)),
         }
