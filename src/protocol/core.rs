@@ -123,15 +123,25 @@ impl<W> Core<W> {
     }
 
     fn view(&self) -> View {
-        let is_same = |cause: &Arc<Cause>| matches!(**cause, Cause::SameServer(_));
-        View {
+        let mut view = View {
             nodes: self.nodes.len(),
-            connected: self.connected_nodes(),
-            unconfirmed: self.which(|node| node.wire().address.is_unconfirmed()),
+            connected: NodeSet::EMPTY,
+            unconfirmed: NodeSet::EMPTY,
             slow: self.reader.slow(),
-            same_server: self.nodes.iter().filter_map(Node::cause).any(is_same),
+            same_server: false,
             replies_flowing: self.reader.replies_flowing(),
+        };
+        for (at, node) in self.nodes.iter().enumerate() {
+            if node.is_connected() {
+                view.connected.add(at);
+            }
+            if node.wire().address.is_unconfirmed() {
+                view.unconfirmed.add(at);
+            }
+            let cause = node.cause().map(|cause| &**cause);
+            view.same_server |= matches!(cause, Some(Cause::SameServer(_)));
         }
+        view
     }
 
     // ---- operations
@@ -240,22 +250,23 @@ impl<W> Core<W> {
         loop {
             let (mut releases, mut silent) = (NodeSet::EMPTY, None);
             for (at, node) in self.nodes.iter().enumerate() {
-                let overdue = node.wire().has_pending_since(overdue);
-                if node.is_connected() && (overdue || node.wire().wants_probe()) {
-                    return self.probe(at, now);
-                }
-                if node.needs_worker(self.closed_at.is_some()) {
+                let wire = node.wire();
+                if node.is_connected() {
+                    if wire.has_pending_since(overdue) || wire.wants_probe() {
+                        return self.probe(at, now);
+                    }
+                } else if node.needs_worker(self.closed_at.is_some()) {
                     return Next::StartWorker { node: at };
-                }
-                if node.needs_worker_soon() {
+                } else if node.needs_worker_soon() {
                     silent = Some(at);
                 }
                 if node.has_releases() && node.takes_releases() {
                     releases.add(at);
                 }
             }
-            let wants = self.survey(now);
-            let owing = wants.owing.and(self.connected_nodes());
+            let view = self.view();
+            let wants = self.survey(&view, now);
+            let owing = wants.owing.and(view.connected);
             // While replies are coming promptly, what is submitted waits for them and goes together in one
             // write, which is cheaper for both sides. If they take long, it goes at once.
             let waits = self.reader.replies_flowing() && !owing.is_empty();
@@ -285,8 +296,10 @@ impl<W> Core<W> {
                 }
                 continue;
             }
-            // What follows a master takes its time, and its name is not looked up more often for that (rule R39).
-            self.reconnect_now(wants.lacking.without(self.which(Node::is_replica)));
+            if !wants.lacking.is_empty() {
+                // What follows a master takes its time, and its name is not looked up more often for that (rule R39).
+                self.reconnect_now(wants.lacking.without(self.which(Node::is_replica)));
+            }
             if !owing.is_empty() {
                 return self.recv(owing, wants.ends, now);
             }
@@ -308,30 +321,35 @@ impl<W> Core<W> {
 
     /// A directory is asked while its node is in use.
     fn ask(&mut self, wants: &Wants, now: Instant) -> Option<Next> {
+        if !wants.master {
+            return None;
+        }
         let is_due = |node: &Node| node.is_connected() && node.wire().address.is_due(now);
-        let node = self
-            .nodes
-            .iter()
-            .position(|node| wants.master && is_due(node))?;
+        let node = self.nodes.iter().position(is_due)?;
         let found = self.nodes[node].wire_mut().address.ask(now)?;
         Some(Next::Ask { node, found })
     }
 
     /// What the operations under way want, with those that are done taken out.
-    fn survey(&mut self, now: Instant) -> Wants {
+    fn survey(&mut self, view: &View, now: Instant) -> Wants {
         let mut wants = Wants::new(now + self.timeouts.connect);
-        let view = self.view();
         for slot in self.operations.slots() {
-            let waits = self.begin(slot, now);
+            if !self.operations[slot].is_under_way() {
+                continue;
+            }
+            let waits = match self.operations[slot].begun() {
+                Some(_) => None,
+                None => self.begin(slot, now),
+            };
             let operation = &self.operations[slot];
-            let to_send = operation.to_send(&view, now);
+            let to_send = operation.to_send(view, now);
             let done = match operation.phase {
                 Phase::Free => continue,
                 Phase::Undoing(verdict) if operation.undo_to.is_empty() => {
-                    Some(operation.undone(verdict, &view))
+                    Some(operation.undone(verdict, view))
                 }
                 Phase::Open if operation.op.only_write && to_send.is_empty() => {
-                    Some(operation.written(&view))
+                    Some(operation.written(view))
                 }
                 _ => None,
             };
@@ -339,7 +357,7 @@ impl<W> Core<W> {
                 self.finish(slot, verdict, now);
                 continue;
             }
-            wants.add(operation, to_send, waits, &view);
+            wants.add(operation, to_send, waits, view);
         }
         self.operations.shrink();
         wants
@@ -367,11 +385,9 @@ impl<W> Core<W> {
         }
         // A node that takes in nothing may hold up the leader for half a node timeout, so that the others
         // still have time to answer; and no operation for longer than it may take at all.
-        let mut until = now + self.timeouts.node / 2;
-        for operation in self.operations.under_way() {
-            let begun = operation.begun().unwrap_or(now);
-            until = until.min(begun + 2 * self.timeouts.node);
-        }
+        let begun = self.operations.under_way().filter_map(Operation::begun);
+        let oldest = begun.min().unwrap_or(now);
+        let until = (now + self.timeouts.node / 2).min(oldest + 2 * self.timeouts.node);
         Next::Send { nodes, until }
     }
 
@@ -567,14 +583,14 @@ impl<W> Core<W> {
             Ok(bytes) => self.nodes[at].wire_mut().receive(bytes),
             Err(cause) => return self.sever(at, cause, now),
         }
-        let mut last = None;
+        let (mut last, view) = (None, self.view());
         loop {
             let (reply, pending, sent) = match self.nodes[at].next_reply(now) {
                 Ok(Some(reply)) => reply,
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
-            if !self.reply(at, reply, pending, now) {
+            if !self.reply(at, &view, (reply, pending), now) {
                 return;
             }
             last = Some(sent);
@@ -607,12 +623,18 @@ impl<W> Core<W> {
         }
     }
 
-    /// False: the connection is finished.
-    fn reply(&mut self, at: usize, reply: Reply, pending: Pending, now: Instant) -> bool {
+    /// False: the connection is finished, and the `view` is not what it was.
+    fn reply(
+        &mut self,
+        at: usize,
+        view: &View,
+        (reply, pending): (Reply, Pending),
+        now: Instant,
+    ) -> bool {
         let error = reply.error();
         let slot = pending.operation.and_then(|id| self.operations.open(id));
         if let Some(cause) = self.nodes[at].wire().elsewhere(error) {
-            self.is_elsewhere(at, slot, cause, pending, now);
+            self.is_elsewhere(at, slot, view, (cause, pending), now);
             return true;
         }
         if self.is_to_be_sent_anew(at, slot, error, &pending, now) {
@@ -651,7 +673,7 @@ impl<W> Core<W> {
         self.events.notice(at, key, action, &vote, now);
         self.defer(at, &vote, &pending);
         match (slot, vote) {
-            (Some(slot), vote) => self.vote(slot, at, vote, now),
+            (Some(slot), vote) => self.vote((slot, at), vote, view, now),
             (None, Vote::Sever(cause)) => {
                 let release = pending.release;
                 self.add_release(at, release.filter(|_| !mutant(Mutant::DropWithReply)));
@@ -681,8 +703,8 @@ impl<W> Core<W> {
         &mut self,
         at: usize,
         slot: Option<usize>,
-        cause: Cause,
-        pending: Pending,
+        view: &View,
+        (cause, pending): (Cause, Pending),
         now: Instant,
     ) {
         self.nodes[at].set_useful();
@@ -692,7 +714,7 @@ impl<W> Core<W> {
         match slot {
             Some(slot) => {
                 self.operations[slot].fail(at, &Arc::new(cause));
-                self.judge(slot, &self.view(), now);
+                self.judge(slot, view, now);
             }
             None => {
                 let release = pending.release.map(|release| (at, release));
@@ -748,7 +770,13 @@ impl<W> Core<W> {
     }
 
     /// A node has voted on an operation. False: the connection is finished.
-    fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
+    fn vote(
+        &mut self,
+        (slot, at): (usize, usize),
+        vote: Vote,
+        view: &View,
+        now: Instant,
+    ) -> bool {
         let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
         let complaint = match operation.vote(at, vote) {
@@ -763,7 +791,7 @@ impl<W> Core<W> {
             let event = self.nodes[at].voted(complaint);
             self.events.push(at, event, now);
         }
-        self.judge(slot, &self.view(), now);
+        self.judge(slot, view, now);
         true
     }
 

@@ -467,13 +467,13 @@ impl Call {
         for key in keys {
             self.keys += 1;
             self.count += 1;
-            resp::argument(&mut self.packed, &companion.key(key.as_ref()));
+            resp::joined_argument(&mut self.packed, &companion.key(key.as_ref()));
         }
     }
 
     fn arg(&mut self, arg: &[u8]) -> &mut Call {
         self.count += 1;
-        resp::argument(&mut self.packed, &[arg]);
+        resp::argument(&mut self.packed, arg);
         self
     }
 
@@ -486,7 +486,7 @@ impl Call {
     fn pack(&self, out: &mut Vec<u8>) {
         resp::command(out, 3 + self.count);
         for word in self.script {
-            resp::argument(out, &[word]);
+            resp::argument(out, word);
         }
         resp::number(out, self.keys);
         out.extend_from_slice(&self.packed);

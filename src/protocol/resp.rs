@@ -52,7 +52,7 @@ pub(crate) fn pack(out: &mut Vec<u8>, args: &[&[&[u8]]], last: Option<u64>) {
     let count = args.iter().map(|args| args.len()).sum::<usize>();
     command(out, count + usize::from(last.is_some()));
     for arg in args.iter().copied().flatten() {
-        argument(out, &[arg]);
+        argument(out, arg);
     }
     if let Some(last) = last {
         number(out, last);
@@ -64,8 +64,15 @@ pub(crate) fn command(out: &mut Vec<u8>, arguments: usize) {
     header(out, b'*', arguments as u64);
 }
 
+/// Appends one argument.
+pub(crate) fn argument(out: &mut Vec<u8>, argument: &[u8]) {
+    header(out, b'$', argument.len() as u64);
+    out.extend_from_slice(argument);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Appends one argument, which consists of these parts.
-pub(crate) fn argument(out: &mut Vec<u8>, parts: &[&[u8]]) {
+pub(crate) fn joined_argument(out: &mut Vec<u8>, parts: &[&[u8]]) {
     let length = parts.iter().map(|part| part.len()).sum::<usize>();
     header(out, b'$', length as u64);
     for part in parts {
@@ -83,16 +90,30 @@ pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
 }
 
 fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
-    out.push(mark);
-    digits(out, number);
-    out.extend_from_slice(b"\r\n");
+    // Nearly all are that short, and there are a dozen for a lock.
+    match number {
+        0..10 => out.extend_from_slice(&[mark, digit(number), b'\r', b'\n']),
+        10..100 => {
+            out.extend_from_slice(&[mark, digit(number / 10), digit(number), b'\r', b'\n']);
+        }
+        _ => {
+            out.push(mark);
+            digits(out, number);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 fn digits(out: &mut Vec<u8>, number: u64) {
     if number >= 10 {
         digits(out, number / 10);
     }
-    out.push(b'0' + (number % 10).to_le_bytes()[0]);
+    out.push(digit(number));
+}
+
+/// The last one.
+fn digit(number: u64) -> u8 {
+    b'0' + (number % 10).to_le_bytes()[0]
 }
 
 /// Cuts what is received into replies. None of their texts repeats the secret.

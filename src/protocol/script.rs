@@ -401,15 +401,15 @@ impl Call<'_> {
         };
         let count = 4 + companions.len() + args.len() + usize::from(last.is_some());
         resp::command(out, count);
-        resp::argument(out, &[command]);
-        resp::argument(out, &[script]);
+        resp::argument(out, command);
+        resp::argument(out, script);
         resp::number(out, 1 + companions.len() as u64);
-        resp::argument(out, &[resource]);
+        resp::argument(out, resource);
         for companion in companions {
-            resp::argument(out, &companion.key(resource));
+            resp::joined_argument(out, &companion.key(resource));
         }
         for arg in args {
-            resp::argument(out, &[arg]);
+            resp::argument(out, arg);
         }
         if let Some(last) = last {
             resp::number(out, last);

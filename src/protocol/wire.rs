@@ -100,6 +100,13 @@ pub(crate) struct Pending {
     pub(crate) shows: Proof,
 }
 
+impl Pending {
+    /// Whether it answers a release that no operation waits for.
+    fn is_release_alone(&self) -> bool {
+        self.alone && self.release.is_some()
+    }
+}
+
 /// What is being sent to a node.
 pub(crate) struct Output<'a> {
     pub(crate) bytes: &'a mut Vec<u8>,
@@ -131,6 +138,9 @@ pub(crate) struct Wire {
     reader: ReplyReader,
     /// The replies to come, in order.
     expected: VecDeque<Expected>,
+    /// How many of them are to releases that no operation waits for. (They are looked for behind each operation, and far
+    /// more replies may be to come.)
+    alone_expected: usize,
     /// Replies that do not count yet.
     proofs: Proofs<Pending>,
     /// How many bytes were sent; over TLS a turn at least for each write.
@@ -180,10 +190,12 @@ impl Wire {
     /// with a majority, and its reply may not be read. So is each one to a server of a Redis Cluster: another one may have the
     /// key by now.
     pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
+        if self.alone_expected == 0 && !self.handshake.routed && !refused {
+            return None;
+        }
         let release = |one: &&Expected| {
-            let Pending { alone, named, .. } = one.pending;
-            let unread = self.handshake.routed || named && refused;
-            one.pending.release.is_some() && (alone || unread)
+            let unread = self.handshake.routed || one.pending.named && refused;
+            one.pending.is_release_alone() || one.pending.release.is_some() && unread
         };
         Some(self.expected.iter().find(release)?.at)
     }
@@ -246,6 +258,7 @@ impl Wire {
             false => out.bytes.len() - out.start,
         };
         self.proofs.needs(pending.needs);
+        self.alone_expected += usize::from(pending.is_release_alone());
         self.expected.push_back(Expected {
             pending,
             at: out.now,
@@ -375,7 +388,10 @@ impl Wire {
         };
         self.active = Some(now);
         let expected = self.expected.pop_front();
-        Ok(expected.map(|one| (reply, one.pending, one.at)))
+        Ok(expected.map(|one| {
+            self.alone_expected -= usize::from(one.pending.is_release_alone());
+            (reply, one.pending, one.at)
+        }))
     }
 
     /// Why the server has not carried out a command, if another one may have the key and is asked next.
