@@ -5,6 +5,7 @@ use std::thread::Thread;
 
 use crate::net::connection::Connection;
 use crate::protocol::operation::Answer;
+use crate::protocol::wire::Outgoing;
 use crate::sync::lock;
 
 /// What a thread has that carries out what the core returns.
@@ -12,9 +13,7 @@ use crate::sync::lock;
 pub(crate) struct Connections {
     /// By node. The leader: of those that are connected.
     pub(super) each: Vec<Option<Connection>>,
-    pub(super) out: Vec<u8>,
-    /// Which node gets `out` up to where.
-    pub(super) parts: Vec<(usize, usize)>,
+    pub(super) out: Outgoing,
     pub(super) buffer: Vec<u8>,
 }
 
@@ -84,13 +83,12 @@ impl Submitter {
 /// A thread that waits for an answer.
 pub(crate) struct Waiter {
     thread: Thread,
-    turn: Mutex<Turn>,
+    turn: Mutex<Option<Turn>>,
     /// The resource of its operation, if its votes are logged.
     traced: Option<Arc<[u8]>>,
 }
 
 enum Turn {
-    Waiting,
     Leads(Box<Leader>),
     Answered(Answer),
 }
@@ -100,7 +98,7 @@ impl Waiter {
     pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Waiter> {
         Arc::new(Waiter {
             thread: std::thread::current(),
-            turn: Mutex::new(Turn::Waiting),
+            turn: Mutex::new(None),
             traced: resource,
         })
     }
@@ -112,17 +110,22 @@ impl Waiter {
     /// The answer, or the lead.
     pub(super) fn wait(&self, mut yields: u32) -> Result<Answer, Box<Leader>> {
         loop {
-            let turn = std::mem::replace(&mut *lock(&self.turn), Turn::Waiting);
-            match turn {
-                Turn::Answered(answer) => return Ok(answer),
-                Turn::Leads(leader) => return Err(leader),
-                Turn::Waiting if yields > 0 => {
+            match self.take_turn() {
+                Some(Turn::Answered(answer)) => return Ok(answer),
+                Some(Turn::Leads(leader)) => return Err(leader),
+                None if yields > 0 => {
                     yields -= 1;
                     std::thread::yield_now();
                 }
-                Turn::Waiting => std::thread::park(),
+                None => std::thread::park(),
             }
         }
+    }
+
+    fn take_turn(&self) -> Option<Turn> {
+        let mut turn = lock(&self.turn);
+        // It is looked for again and again: what is not there is not moved either.
+        turn.is_some().then(|| turn.take()).flatten()
     }
 
     /// Makes it check what it should do.
@@ -136,7 +139,7 @@ impl Waiter {
     }
 
     fn set(&self, turn: Turn) {
-        *lock(&self.turn) = turn;
+        *lock(&self.turn) = Some(turn);
         self.thread.unpark();
     }
 }

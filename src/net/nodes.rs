@@ -356,21 +356,17 @@ impl Nodes {
         &'a self,
         (role, connections): (Role, &mut Connections),
         mut state: MutexGuard<'a, State>,
-        mut nodes: NodeSet,
+        nodes: NodeSet,
         until: Instant,
         now: Instant,
     ) -> MutexGuard<'a, State> {
-        connections.out.clear();
-        connections.parts.clear();
-        while let Some(node) = state.core.output(&mut nodes, &mut connections.out, now) {
-            connections.parts.push((node, connections.out.len()));
+        state.core.output(nodes, &mut connections.out, now);
+        for node in nodes.iter() {
             connections.take_over(node, &mut state.handed_over);
         }
         drop(state);
-        let mut start = 0;
         let mut ended = None;
-        for (node, end) in connections.parts.drain(..) {
-            let bytes = connections.out.get(start..end).unwrap_or_default();
+        for (node, bytes) in connections.out.parts() {
             let connection = connections.each.get_mut(node).and_then(Option::as_mut);
             let sent = connection.map_or_else(
                 || Err(missing_connection()),
@@ -380,7 +376,6 @@ impl Nodes {
             if sent.is_err() || role != Role::Leader {
                 ended.get_or_insert_with(Vec::new).push((node, sent));
             }
-            start = end;
         }
         state = self.state();
         for (node, sent) in ended.into_iter().flatten() {

@@ -31,7 +31,7 @@ use crate::protocol::resp::Reply;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::server_error::{Meaning, is_not_loaded, refuses_companions};
 use crate::protocol::vote::{NOTIFIED, Vote};
-use crate::protocol::wire::{Handshake, OperationId, Output, Pending};
+use crate::protocol::wire::{Handshake, OperationId, Outgoing, Output, Pending};
 
 /// What has happened to a node's connection, or to the thread that has it.
 pub(crate) enum Input<'a> {
@@ -447,27 +447,48 @@ impl<W> Core<W> {
 
     // ---- sending
 
-    /// Takes the nearest one out of `nodes`, and appends the bytes for it to `bytes`.
-    pub(crate) fn output(
-        &mut self,
-        nodes: &mut NodeSet,
-        bytes: &mut Vec<u8>,
-        now: Instant,
-    ) -> Option<usize> {
-        let at = (!nodes.is_empty()).then(|| self.reader.nearest(*nodes))?;
-        nodes.remove(at);
+    /// What is to be sent to these nodes, the nearest first.
+    pub(crate) fn output(&mut self, mut nodes: NodeSet, out: &mut Outgoing, now: Instant) {
+        out.clear();
+        self.choose_operations(nodes, out, now);
+        while !nodes.is_empty() {
+            let at = self.reader.nearest(nodes);
+            nodes.remove(at);
+            self.output_to(at, out, now);
+            out.parts.push((at, out.bytes.len()));
+        }
+    }
+
+    /// The operations that are to be sent to one of these nodes. Releases come first, or a lock that is free already would be
+    /// denied.
+    fn choose_operations(&self, nodes: NodeSet, out: &mut Outgoing, now: Instant) {
+        let view = self.view();
+        for releases in [true, false] {
+            for slot in self.operations.slots() {
+                let operation = &self.operations[slot];
+                if operation.is_release() == releases {
+                    let to_send = operation.to_send(&view, now).and(nodes);
+                    out.operations.extend((!to_send.is_empty()).then_some((slot, to_send)));
+                }
+            }
+        }
+    }
+
+    /// Appends the bytes for one of them.
+    fn output_to(&mut self, at: usize, outgoing: &mut Outgoing, now: Instant) {
+        let Outgoing {
+            bytes, operations, ..
+        } = outgoing;
         let start = bytes.len();
         let mut out = Output { bytes, start, now };
         let node = &mut self.nodes[at];
-        // Releases come first, or a lock that is free already would be denied.
         let all = node.ping(&mut out)
             || mutant(Mutant::ReleasesLast)
             || node.write_releases(&self.operations.prefix, &mut out);
         if all && node.is_connected() {
             self.reader.sent();
-            let view = self.view();
-            self.write_operations(at, true, &view, &mut out);
-            self.write_operations(at, false, &view, &mut out);
+            let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
+            here.for_each(|(slot, _)| self.write_operation(at, *slot, &mut out));
             let prefix = &self.operations.prefix;
             self.nodes[at].wire_mut().prove(prefix, &mut out);
         }
@@ -479,48 +500,42 @@ impl<W> Core<W> {
         if all {
             self.undo_written(at);
         }
-        Some(at)
     }
 
-    /// Appends the operations that are to be sent to a node: the releases, or the others.
-    fn write_operations(&mut self, at: usize, releases: bool, view: &View, out: &mut Output<'_>) {
-        for slot in self.operations.slots() {
-            let (operation, prefix) = self.operations.with_prefix(slot);
-            let node = &mut self.nodes[at];
-            if operation.is_release() != releases || !operation.to_send(view, out.now).has(at) {
-                continue;
-            }
-            operation.sent_to.add(at);
-            let number = operation.number;
-            let Op {
-                action,
-                key,
-                named_at,
-                ..
-            } = &operation.op;
-            if named_at.is_some() {
-                node.wire_mut().ask(out);
-            }
-            let loads = action.loads(key);
-            let means = node.wire_mut().means(loads, key);
-            let pending = Pending {
-                operation: Some(OperationId { slot, number }),
-                release: releases.then(|| key.clone()),
-                alone: operation.op.only_write,
-                retries: false,
-                named: means.names_companions(action, key, prefix),
-                loads: loads.is_some(),
-                needs: action.needs(),
-                ..Pending::default()
-            };
-            node.wire_mut().expect(pending, out);
-            if means.is_usual(action) {
-                out.bytes.extend_from_slice(&operation.bytes);
-            } else {
-                action.pack(key, prefix, means, out.bytes);
-            }
-            node.write_deferred(prefix, out);
+    /// Appends an operation for a node.
+    fn write_operation(&mut self, at: usize, slot: usize, out: &mut Output<'_>) {
+        let (operation, prefix) = self.operations.with_prefix(slot);
+        let node = &mut self.nodes[at];
+        operation.sent_to.add(at);
+        let number = operation.number;
+        let Op {
+            action,
+            key,
+            named_at,
+            ..
+        } = &operation.op;
+        if named_at.is_some() {
+            node.wire_mut().ask(out);
         }
+        let loads = action.loads(key);
+        let means = node.wire_mut().means(loads, key);
+        let pending = Pending {
+            operation: Some(OperationId { slot, number }),
+            release: action.is_release().then(|| key.clone()),
+            alone: operation.op.only_write,
+            retries: false,
+            named: means.names_companions(action, key, prefix),
+            loads: loads.is_some(),
+            needs: action.needs(),
+            ..Pending::default()
+        };
+        node.wire_mut().expect(pending, out);
+        if means.is_usual(action) {
+            out.bytes.extend_from_slice(&operation.bytes);
+        } else {
+            action.pack(key, prefix, means, out.bytes);
+        }
+        node.write_deferred(prefix, out);
     }
 
     /// The releases for a node are written, or its connection is finished.

@@ -429,8 +429,8 @@ impl<W> Operation<W> {
 
     /// Whether it is too late to send it. (A release is written all the same.)
     fn is_late(&self, now: Instant) -> bool {
-        let until = self.own_end().into_iter().chain(self.op.until).min();
-        let late = until.is_some_and(|until| until <= now);
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+        let late = is_over(self.own_end()) || is_over(self.op.until);
         !self.is_release() && late || self.needs_master() && !self.is_named(now)
     }
 
@@ -687,7 +687,10 @@ impl<W> Operation<W> {
 
     /// The votes as they count.
     fn tally(&self) -> Tally {
-        without_strays(self.votes.tally, self.strays())
+        match self.counts_apart() {
+            true => without_strays(self.votes.tally, self.strays()),
+            false => self.votes.tally,
+        }
     }
 
     /// The verdict, once it is certain. "No" and "lost" do not wait for nodes that are not connected; "too few

@@ -48,7 +48,7 @@ use crate::protocol::operation::Op;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::sim::basics::Random;
-use crate::protocol::wire::Handshake;
+use crate::protocol::wire::{Handshake, Outgoing};
 use crate::testing::store::{Store, Value, parse};
 use crate::token::Token;
 
@@ -209,10 +209,10 @@ impl Real {
     }
 
     fn write(&mut self, c: usize, node: usize) {
-        let (now, mut bytes) = (self.now().mono, Vec::new());
+        let (now, mut out) = (self.now().mono, Outgoing::default());
         let client = &mut self.clients[c];
-        let mut own = std::iter::once(node).collect();
-        client.core.output(&mut own, &mut bytes, now);
+        client.core.output(std::iter::once(node).collect(), &mut out, now);
+        let mut bytes = out.bytes;
         while let Some((_, length)) = parse(&bytes) {
             let rest = bytes.split_off(length);
             let command = std::mem::replace(&mut bytes, rest);

@@ -219,7 +219,10 @@ impl NodeSet {
 
     /// Those with the first `count` indices.
     pub(crate) fn first(count: usize) -> NodeSet {
-        (0..count).collect()
+        match count {
+            0..MAX_NODES => NodeSet(bit(count) - 1),
+            _ => NodeSet::ALL,
+        }
     }
 
     pub(crate) fn has(self, node: usize) -> bool {

@@ -12,6 +12,7 @@ use crate::protocol::address::{Address, Found};
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::proof::{self, Answered, Proof, Proofs};
+use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::script::Key;
 use crate::protocol::server_error::Meaning;
@@ -104,6 +105,34 @@ impl Pending {
     /// Whether it answers a release that no operation waits for.
     fn is_release_alone(&self) -> bool {
         self.alone && self.release.is_some()
+    }
+}
+
+/// What is sent to several nodes together.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(super) bytes: Vec<u8>,
+    /// Which node gets the bytes up to where.
+    pub(super) parts: Vec<(usize, usize)>,
+    /// The slots of the operations among it, and to which nodes each is sent.
+    pub(super) operations: Vec<(usize, NodeSet)>,
+}
+
+impl Outgoing {
+    /// Each node, in the order in which they are written to, and what it is sent.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut start = 0;
+        self.parts.iter().map(move |(node, end)| {
+            let bytes = self.bytes.get(start..*end).unwrap_or_default();
+            start = *end;
+            (*node, bytes)
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.parts.clear();
+        self.operations.clear();
     }
 }
 
@@ -324,6 +353,7 @@ impl Wire {
     }
 
     /// The next reply that counts.
+    #[inline]
     pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
         loop {
             if let Some(proved) = self.proofs.next() {

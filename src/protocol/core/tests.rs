@@ -63,8 +63,14 @@ impl World {
     }
 
     fn output(&mut self) {
-        let mut own = NodeSet::first(1);
-        self.core.output(&mut own, &mut self.sent, self.now);
+        self.output_to(0);
+    }
+
+    fn output_to(&mut self, node: usize) {
+        let mut out = Outgoing::default();
+        let own = std::iter::once(node).collect();
+        self.core.output(own, &mut out, self.now);
+        self.sent.append(&mut out.bytes);
     }
 
     fn begin_to_connect(&mut self) {
@@ -389,8 +395,7 @@ fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately(
         let next = next_but_reads(&mut world);
         assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
         if sends {
-            let mut own = NodeSet::first(1);
-            world.core.output(&mut own, &mut world.sent, world.now);
+            world.output();
             assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
         }
     }
@@ -514,8 +519,7 @@ fn a_release_for_some_nodes_ends_when_they_have_answered() {
             world.connected_to(node, Ok(()));
             let next = world.next();
             assert!(matches!(next, Next::Send { .. }), "{next:?}");
-            let mut to = std::iter::once(node).collect();
-            world.core.output(&mut to, &mut world.sent, world.now);
+            world.output_to(node);
             let reply = Input::Received(Ok(b":1\r\n"));
             world.core.input(node, reply, world.now);
         }

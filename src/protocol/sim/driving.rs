@@ -14,6 +14,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::next::{Next, Role};
 use crate::protocol::operation::Op;
 use crate::protocol::quorum::NodeSet;
+use crate::protocol::wire::Outgoing;
 
 impl World {
     /// Everything that a client can do at this moment.
@@ -182,12 +183,11 @@ impl World {
         client.core.input(node, Input::Started(Ok(())), now);
     }
 
-    fn send_to(&mut self, c: usize, role: Role, mut nodes: NodeSet, now: Instant) {
-        let (mut parts, mut bytes) = (VecDeque::new(), Vec::new());
-        let core = &mut self.clients[c].core;
-        while let Some(node) = core.output(&mut nodes, &mut bytes, now) {
-            parts.push_back((node, std::mem::take(&mut bytes)));
-        }
+    fn send_to(&mut self, c: usize, role: Role, nodes: NodeSet, now: Instant) {
+        let mut out = Outgoing::default();
+        self.clients[c].core.output(nodes, &mut out, now);
+        let parts = out.parts().map(|(node, bytes)| (node, bytes.to_vec()));
+        let mut parts: VecDeque<_> = parts.collect();
         // Which one is nearest is not simulated.
         parts.make_contiguous().sort_unstable();
         if role == Role::Leader {
