@@ -507,7 +507,7 @@ impl<W> Core<W> {
         let (operation, prefix) = self.operations.with_prefix(slot);
         let node = &mut self.nodes[at];
         operation.sent_to.add(at);
-        let number = operation.number;
+        let (number, release) = (operation.number, operation.owed());
         let Op {
             action,
             key,
@@ -521,7 +521,7 @@ impl<W> Core<W> {
         let means = node.wire_mut().means(loads, key);
         let pending = Pending {
             operation: Some(OperationId { slot, number }),
-            release: action.is_release().then(|| key.clone()),
+            release,
             alone: operation.op.only_write,
             retries: false,
             named: means.names_companions(action, key, prefix),
@@ -672,7 +672,7 @@ impl<W> Core<W> {
                 let Op { action, key, .. } = &self.operations[slot].op;
                 (action, key)
             }
-            (None, Some(release)) => (&Action::Release(Notify::First), release),
+            (None, Some(release)) => (&Action::Release(Notify::First), &**release),
             // No caller waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if pending.operation.is_none() {
@@ -732,7 +732,8 @@ impl<W> Core<W> {
                 self.judge(slot, view, now);
             }
             None => {
-                let release = pending.release.map(|release| (at, release));
+                let release = pending.release.map(Arc::unwrap_or_clone);
+                let release = release.map(|release| (at, release));
                 self.operations.elsewhere.extend(release);
             }
         }
@@ -749,7 +750,7 @@ impl<W> Core<W> {
     ) -> bool {
         let key = match slot {
             Some(slot) => Some(&self.operations[slot].op.key),
-            None => pending.release.as_ref(),
+            None => pending.release.as_deref(),
         };
         if pending.named && refuses_companions(error) {
             if !mutant(Mutant::UnreadRefusal) {
@@ -776,7 +777,7 @@ impl<W> Core<W> {
         learned
     }
 
-    fn add_release(&mut self, at: usize, release: Option<Key>) {
+    fn add_release(&mut self, at: usize, release: Option<Arc<Key>>) {
         if let Some(release) = release {
             self.nodes[at].add_release(release);
             // Its worker writes it at once.
@@ -977,12 +978,13 @@ impl<W> Core<W> {
             // It is to be sent where it was not written, or where the connection it was written on has died.
             let Operation { op, sent_to, .. } = &self.operations[slot];
             let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
-            let (release, rest) = (op.key.clone(), nodes.without(*sent_to));
-            for at in rest
+            for at in nodes
+                .without(*sent_to)
                 .iter()
                 .filter(|_| !mutant(Mutant::ReleaseWhereConnected))
             {
-                self.add_release(at, Some(release.clone()));
+                let release = self.operations[slot].owed();
+                self.add_release(at, release);
             }
         }
         // Those that an extension finds are put right by the refill.

@@ -404,12 +404,12 @@ impl Node {
     // ---- sending
 
     /// A release that it is to be sent.
-    pub(crate) fn add_release(&mut self, release: Key) {
+    pub(crate) fn add_release(&mut self, release: Arc<Key>) {
         self.outbox.push(release);
     }
 
     /// The server could not carry out a release now.
-    pub(crate) fn defer(&mut self, release: Key) {
+    pub(crate) fn defer(&mut self, release: Arc<Key>) {
         self.outbox.defer(release);
     }
 
@@ -417,7 +417,8 @@ impl Node {
     pub(crate) fn take_owed(&mut self) -> Vec<Key> {
         self.outbox.retry_deferred();
         let to_send = std::iter::from_fn(|| self.outbox.pop());
-        self.wire.releases().chain(to_send).collect()
+        let owed = self.wire.releases().chain(to_send);
+        owed.map(Arc::unwrap_or_clone).collect()
     }
 
     /// The server carries out releases again.
@@ -480,7 +481,7 @@ impl Node {
 
     fn write_release(
         &mut self,
-        release: Key,
+        release: Arc<Key>,
         retries: bool,
         prefix: &Prefix,
         out: &mut Output<'_>,

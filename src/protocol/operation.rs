@@ -332,6 +332,8 @@ pub(crate) struct Operation<W> {
     pub(crate) phase: Phase,
     schedule: Schedule,
     votes: Votes,
+    /// If it is a release: what each node it is sent to is owed, should its connection close.
+    owed: Option<Arc<Key>>,
     /// Where the connection closes, a release or extension is taken out again, so that it can be sent a second time.
     pub(crate) sent_to: NodeSet,
     /// Nodes that it may be sent to a second time, or has been.
@@ -365,6 +367,7 @@ impl<W> Operation<W> {
                 expiry: Expiry::Running,
             },
             votes: Votes::default(),
+            owed: None,
             sent_to: NodeSet::EMPTY,
             retried: NodeSet::EMPTY,
             undo_to: NodeSet::EMPTY,
@@ -385,6 +388,13 @@ impl<W> Operation<W> {
 
     pub(crate) fn is_release(&self) -> bool {
         self.op.action.is_release()
+    }
+
+    /// If it is a release: what a node is owed that does not carry it out.
+    pub(crate) fn owed(&mut self) -> Option<Arc<Key>> {
+        let key = &self.op.key;
+        let release = self.op.action.is_release();
+        release.then(|| self.owed.get_or_insert_with(|| Arc::new(key.clone())).clone())
     }
 
     /// A caller waits for its verdict.
@@ -674,13 +684,14 @@ impl<W> Operation<W> {
     }
 
     /// The releases of the slots that an acquire was granted and does not hold.
-    pub(crate) fn stray_releases(&self) -> Vec<(usize, Key)> {
+    pub(crate) fn stray_releases(&self) -> Vec<(usize, Arc<Key>)> {
         let key = &self.op.key;
         let slots = self.votes.by_node.stray_slots(&key.kind);
         slots
             .map(|(node, slot)| {
                 let release = key.clone().of_kind(Kind::Stray(slot));
-                (node, release.sent_to(std::iter::once(node).collect()))
+                let release = release.sent_to(std::iter::once(node).collect());
+                (node, Arc::new(release))
             })
             .collect()
     }
@@ -762,7 +773,7 @@ impl<W> Operation<W> {
     }
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
-    pub(crate) fn undo(&self) -> (NodeSet, Key) {
+    pub(crate) fn undo(&self) -> (NodeSet, Arc<Key>) {
         let without = self.votes.tally.refused.or(self.votes.elsewhere());
         let mut undo = self.sent_to.without(without);
         if mutant(Mutant::UndoOnlyGranted) {
@@ -771,7 +782,7 @@ impl<W> Operation<W> {
         let mut release = self.op.key.clone();
         // A server that answered with an error does not have it, and may refuse the release, too.
         release.sent_to = undo.without(self.votes.refused());
-        (undo, release)
+        (undo, Arc::new(release))
     }
 
     /// Whether too few nodes answered only because of connections that turned out closed.
