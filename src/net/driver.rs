@@ -441,7 +441,7 @@ impl<'a> Lead<'a> {
         loop {
             let next = state.core.next(Role::Leader, now);
             if !state.core.answers.is_empty() {
-                leader.answers.append(&mut state.core.answers);
+                take_all(&mut leader.answers, &mut state.core.answers);
                 ended |= done(&mut leader.answers);
             }
             nodes.announce(&mut state);
@@ -483,7 +483,7 @@ impl<'a> Lead<'a> {
         };
         let mut answers = Vec::new();
         if !leader.answers.is_empty() {
-            answers.append(&mut leader.answers);
+            take_all(&mut answers, &mut leader.answers);
             state.after_group = true;
         }
         let next = match state.core.longest_waiting() {
@@ -519,5 +519,13 @@ impl Drop for Lead<'_> {
             leader.answers.append(&mut state.core.answers);
             self.end(state);
         }
+    }
+}
+
+/// Adds all of `from`: without moving them one by one, if there are no others.
+fn take_all<T>(to: &mut Vec<T>, from: &mut Vec<T>) {
+    match to.is_empty() {
+        true => std::mem::swap(to, from),
+        false => to.append(from),
     }
 }

@@ -163,12 +163,14 @@ impl<W> Core<W> {
     fn cancel_behind(&mut self, end: &Op, now: Instant) {
         for slot in self.operations.slots() {
             let operation = &self.operations[slot];
-            let same =
-                operation.op.key.token == end.key.token && !mutant(Mutant::RepairAfterRelease);
             // Behind a release an extension finds nothing.
             let prolongs =
                 operation.is_repair() || operation.is_extension() && !end.action.is_release();
-            if operation.is_under_way() && prolongs && same {
+            if prolongs
+                && operation.is_under_way()
+                && operation.op.key.token == end.key.token
+                && !mutant(Mutant::RepairAfterRelease)
+            {
                 self.finish(slot, Verdict::Unavailable, now);
             }
         }
