@@ -1,9 +1,9 @@
 //! One connection to each node, for all threads.
 //!
 //! A thread that finds no leader leads: it carries out its own operation, and on the way what others
-//! submit, with one write and one read for each node. When its own is done it hands the connections to
-//! the thread that has waited longest. Each operation under way has a thread that waits for it, so there is
-//! always one to lead.
+//! submit, with one write and one read for each node. Each operation under way has a thread that waits for it, so there is
+//! always one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that looks
+//! leads, a waiting one or one that comes. Otherwise it hands the connections to that thread, which wakes up.
 //!
 //! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
 //! many threads there are. The driver knows nothing of validity, of retries, or of held locks.
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::NodeErrors;
-use crate::net::leader::{Connections, Leader, Submitter, Waiter};
+use crate::net::leader::{Connections, Leader, Submitter, Turn, Waiter};
 use crate::net::nodes::{Nodes, State};
 use crate::net::route::Route;
 use crate::protocol::next::{Next, Role};
@@ -47,7 +47,7 @@ use crate::shown::Shown;
 /// | 64 | 1 (23) | 1.42 (17) | 1.47 (18) |
 const YIELDS: u32 = 32;
 const FEW_NODES: usize = 3;
-const MANY_WAIT: usize = 6;
+const MANY_WAIT: usize = 3;
 /// When to check again whether a thread still leads.
 const SOON: Duration = Duration::from_millis(1);
 
@@ -147,23 +147,16 @@ impl Driver {
     }
 
     fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
-        let mut now = clock::instant();
+        let now = clock::instant();
         let mut state = self.nodes.state();
         let submit_next = |state: &mut State| {
             if let Some((op, waiter)) = next {
                 state.core.submit(op, Submitter::Waiter(waiter), now);
             }
         };
-        if let Some(leader) = state.idle.take() {
+        if let Some(leader) = self.nodes.take_lead(&mut state) {
             state.core.submit(op, Submitter::Leader, now);
             submit_next(&mut state);
-            if std::mem::take(&mut state.after_group) {
-                // The threads that were answered last are about to submit again: let them come along.
-                drop(state);
-                std::thread::yield_now();
-                state = self.nodes.state();
-                now = clock::instant();
-            }
             return self.lead(leader, state, now, None);
         }
         let waiter = Waiter::new(None);
@@ -214,18 +207,18 @@ impl Driver {
     pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
         let mut state = self.nodes.state();
         // What was certain when it was submitted no leader delivers.
-        if state.idle.is_some() {
+        if state.has_no_leader() {
             let answers = std::mem::take(&mut state.core.answers);
             let deliver = |(submitter, answer): (Submitter, _)| submitter.deliver(answer);
             answers.into_iter().for_each(deliver);
         }
         // If no thread leads, one whose operation is still under way does. (One that was answered meanwhile
         // would lead for nothing.)
-        if state.idle.is_some()
+        if state.has_no_leader()
             && let Some(Submitter::Waiter(next)) = state.core.longest_waiting()
         {
             let next = next.clone();
-            if let Some(leader) = state.idle.take() {
+            if let Some(leader) = self.nodes.take_lead(&mut state) {
                 next.lead(leader);
             }
         }
@@ -242,12 +235,47 @@ impl Driver {
     fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
         let is_soon = self.nodes.places().len() <= FEW_NODES || others >= MANY_WAIT;
-        let turn = waiter.wait(if is_soon { YIELDS } else { 0 });
+        let turn = match is_soon {
+            true => self.wait_awake(waiter),
+            false => None,
+        };
+        let turn = turn.unwrap_or_else(|| waiter.wait());
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         match turn {
-            Ok(answer) => answer,
-            Err(leader) => self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter)),
+            Turn::Answered(answer) => answer,
+            Turn::Leads(leader) => {
+                self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter))
+            }
         }
+    }
+
+    /// Waits for a little without sleeping, and leads if no thread does.
+    fn wait_awake(&self, waiter: &Arc<Waiter>) -> Option<Turn> {
+        waiter.set_awake(true);
+        for _ in 0..YIELDS {
+            let turn = waiter.take_turn();
+            let turn = turn.or_else(|| {
+                let vacant = self.nodes.is_lead_vacant();
+                vacant.then(|| self.take_lead(waiter, true)).flatten()
+            });
+            if turn.is_some() {
+                return turn;
+            }
+            std::thread::yield_now();
+        }
+        // A leader that has left because this thread is awake has done so before, or does not any more.
+        self.take_lead(waiter, false)
+    }
+
+    /// The lead, if no thread leads and the operation of this one is under way: a leader that has just left may be about to
+    /// deliver its answer.
+    fn take_lead(&self, waiter: &Arc<Waiter>, stays_awake: bool) -> Option<Turn> {
+        let mut state = self.nodes.state();
+        waiter.set_awake(stays_awake);
+        let is_own = |submitter: &Submitter| submitter.is(waiter);
+        let leads = state.core.is_waiting(is_own);
+        let leader = leads.then(|| self.nodes.take_lead(&mut state)).flatten();
+        leader.map(Turn::Leads)
     }
 
     /// Logs which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
@@ -272,16 +300,23 @@ impl Driver {
     }
 
     /// Leads until the answer to the operation of `waiter` is here, or to the leader's own.
-    fn lead(
-        &self,
+    fn lead<'a>(
+        &'a self,
         leader: Box<Leader>,
-        state: MutexGuard<'_, State>,
-        now: Instant,
+        mut state: MutexGuard<'a, State>,
+        mut now: Instant,
         waiter: Option<&Arc<Waiter>>,
     ) -> Answer {
+        if std::mem::take(&mut state.after_group) {
+            // The threads that were answered last are about to submit again: let them come along.
+            drop(state);
+            std::thread::yield_now();
+            state = self.nodes.state();
+            now = clock::instant();
+        }
         let is_own = |submitter: &Submitter| match (submitter, waiter) {
             (Submitter::Leader, None) => true,
-            (Submitter::Waiter(own), Some(waiter)) => Arc::ptr_eq(own, waiter),
+            (submitter, Some(waiter)) => submitter.is(waiter),
             _ => false,
         };
         let mut own = None;
@@ -319,7 +354,7 @@ fn settle(nodes: &Arc<Nodes>) {
     nodes.close();
     let mut state = nodes.state();
     loop {
-        if let Some(leader) = state.idle.take() {
+        if let Some(leader) = nodes.take_lead(&mut state) {
             let mut lead = Lead {
                 nodes,
                 leader: Some(leader),
@@ -394,7 +429,7 @@ impl Confirmer {
         mut state: MutexGuard<'a, State>,
         now: Instant,
     ) -> MutexGuard<'a, State> {
-        let Some(leader) = state.idle.take() else {
+        let Some(leader) = nodes.take_lead(&mut state) else {
             // The leader probes, too.
             nodes.submitted(&state);
             return nodes.wait(state, now + SOON);
@@ -476,7 +511,7 @@ impl<'a> Lead<'a> {
         }
     }
 
-    /// Hands the lead to the thread that has waited longest.
+    /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest if that sleeps.
     fn end(&mut self, mut state: MutexGuard<'_, State>) {
         let Some(mut leader) = self.leader.take() else {
             return;
@@ -487,9 +522,9 @@ impl<'a> Lead<'a> {
             state.after_group = true;
         }
         let next = match state.core.longest_waiting() {
-            Some(Submitter::Waiter(next)) => Some((next.clone(), leader)),
+            Some(Submitter::Waiter(next)) if !next.is_awake() => Some((next.clone(), leader)),
             _ => {
-                state.idle = Some(leader);
+                self.nodes.leave_lead(&mut state, leader);
                 None
             }
         };

@@ -1,5 +1,6 @@
 //! The connections that a thread has, what the leading thread has, and the threads that wait for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 
@@ -73,6 +74,11 @@ pub(crate) enum Submitter {
 }
 
 impl Submitter {
+    /// Whether it is the thread that waits with this.
+    pub(super) fn is(&self, waiter: &Arc<Waiter>) -> bool {
+        matches!(self, Submitter::Waiter(own) if Arc::ptr_eq(own, waiter))
+    }
+
     pub(super) fn deliver(self, answer: Answer) {
         if let Submitter::Waiter(waiter) = self {
             waiter.set(Turn::Answered(answer));
@@ -84,11 +90,14 @@ impl Submitter {
 pub(crate) struct Waiter {
     thread: Thread,
     turn: Mutex<Option<Turn>>,
+    /// It looks again and again whether a thread leads.
+    awake: AtomicBool,
     /// The resource of its operation, if its votes are logged.
     traced: Option<Arc<[u8]>>,
 }
 
-enum Turn {
+/// What a thread has waited for.
+pub(super) enum Turn {
     Leads(Box<Leader>),
     Answered(Answer),
 }
@@ -99,6 +108,7 @@ impl Waiter {
         Arc::new(Waiter {
             thread: std::thread::current(),
             turn: Mutex::new(None),
+            awake: AtomicBool::new(false),
             traced: resource,
         })
     }
@@ -107,25 +117,29 @@ impl Waiter {
         self.traced.as_deref()
     }
 
-    /// The answer, or the lead.
-    pub(super) fn wait(&self, mut yields: u32) -> Result<Answer, Box<Leader>> {
+    /// Sleeps until it is this thread's turn.
+    pub(super) fn wait(&self) -> Turn {
         loop {
             match self.take_turn() {
-                Some(Turn::Answered(answer)) => return Ok(answer),
-                Some(Turn::Leads(leader)) => return Err(leader),
-                None if yields > 0 => {
-                    yields -= 1;
-                    std::thread::yield_now();
-                }
+                Some(turn) => return turn,
                 None => std::thread::park(),
             }
         }
     }
 
-    fn take_turn(&self) -> Option<Turn> {
+    pub(super) fn take_turn(&self) -> Option<Turn> {
         let mut turn = lock(&self.turn);
         // It is looked for again and again: what is not there is not moved either.
         turn.is_some().then(|| turn.take()).flatten()
+    }
+
+    /// To be taken back with the state locked: a leader relies on it.
+    pub(super) fn set_awake(&self, awake: bool) {
+        self.awake.store(awake, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::Relaxed)
     }
 
     /// Makes it check what it should do.

@@ -54,6 +54,8 @@ pub(crate) struct Nodes {
     state: Mutex<State>,
     /// There is news for the leader or for a worker.
     changed: Condvar,
+    /// No thread leads: so threads that look for that need not lock the state.
+    lead_is_vacant: AtomicBool,
     /// Where other servers have other keys: to those. `None`: each node is one server.
     route: Option<Weak<dyn Route>>,
 }
@@ -71,7 +73,7 @@ pub(crate) struct State {
     /// Connections that were made and that their workers have not adopted yet.
     not_adopted: Vec<Option<Connection>>,
     /// What the leader has; `None`: a thread leads.
-    pub(crate) idle: Option<Box<Leader>>,
+    idle: Option<Box<Leader>>,
     /// The leader waits for news of the workers.
     leader_waits: bool,
     /// The last leader was answered together with others.
@@ -153,6 +155,7 @@ impl Nodes {
             prefix: options.prefix.clone(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            lead_is_vacant: AtomicBool::new(true),
             route,
         }
     }
@@ -197,6 +200,23 @@ impl Nodes {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Whether no thread leads.
+    pub(crate) fn is_lead_vacant(&self) -> bool {
+        self.lead_is_vacant.load(Ordering::Relaxed)
+    }
+
+    /// What the leader has, if no thread leads: this one does then.
+    pub(crate) fn take_lead(&self, state: &mut State) -> Option<Box<Leader>> {
+        self.lead_is_vacant.store(false, Ordering::Relaxed);
+        state.idle.take()
+    }
+
+    /// No thread leads any more.
+    pub(crate) fn leave_lead(&self, state: &mut State, leader: Box<Leader>) {
+        state.idle = Some(leader);
+        self.lead_is_vacant.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn wait<'a>(
@@ -509,6 +529,11 @@ impl Nodes {
 }
 
 impl State {
+    /// Whether no thread leads.
+    pub(crate) fn has_no_leader(&self) -> bool {
+        self.idle.is_some()
+    }
+
     /// Takes the connections of all nodes that are connected.
     pub(super) fn disconnect(&mut self, leader: &mut Leader) -> Vec<Connection> {
         let connections = &mut leader.connections;

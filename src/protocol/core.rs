@@ -176,6 +176,12 @@ impl<W> Core<W> {
         }
     }
 
+    /// Whether such a caller waits for an answer.
+    pub(crate) fn is_waiting(&self, is_it: impl Fn(&W) -> bool) -> bool {
+        let mut under_way = self.operations.under_way();
+        under_way.any(|operation| operation.caller.as_ref().is_some_and(&is_it))
+    }
+
     /// The caller that has waited longest for an answer.
     pub(crate) fn longest_waiting(&self) -> Option<&W> {
         self.operations.longest_waiting()
@@ -470,7 +476,8 @@ impl<W> Core<W> {
                 let operation = &self.operations[slot];
                 if operation.is_release() == releases {
                     let to_send = operation.to_send(&view, now).and(nodes);
-                    out.operations.extend((!to_send.is_empty()).then_some((slot, to_send)));
+                    out.operations
+                        .extend((!to_send.is_empty()).then_some((slot, to_send)));
                 }
             }
         }
@@ -788,13 +795,7 @@ impl<W> Core<W> {
     }
 
     /// A node has voted on an operation. False: the connection is finished.
-    fn vote(
-        &mut self,
-        (slot, at): (usize, usize),
-        vote: Vote,
-        view: &View,
-        now: Instant,
-    ) -> bool {
+    fn vote(&mut self, (slot, at): (usize, usize), vote: Vote, view: &View, now: Instant) -> bool {
         let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
         let complaint = match operation.vote(at, vote) {

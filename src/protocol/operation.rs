@@ -394,7 +394,11 @@ impl<W> Operation<W> {
     pub(crate) fn owed(&mut self) -> Option<Arc<Key>> {
         let key = &self.op.key;
         let release = self.op.action.is_release();
-        release.then(|| self.owed.get_or_insert_with(|| Arc::new(key.clone())).clone())
+        release.then(|| {
+            self.owed
+                .get_or_insert_with(|| Arc::new(key.clone()))
+                .clone()
+        })
     }
 
     /// A caller waits for its verdict.

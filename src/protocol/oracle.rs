@@ -211,7 +211,9 @@ impl Real {
     fn write(&mut self, c: usize, node: usize) {
         let (now, mut out) = (self.now().mono, Outgoing::default());
         let client = &mut self.clients[c];
-        client.core.output(std::iter::once(node).collect(), &mut out, now);
+        client
+            .core
+            .output(std::iter::once(node).collect(), &mut out, now);
         let mut bytes = out.bytes;
         while let Some((_, length)) = parse(&bytes) {
             let rest = bytes.split_off(length);
