@@ -83,10 +83,7 @@ pub(crate) fn joined_argument(out: &mut Vec<u8>, parts: &[&[u8]]) {
 
 /// Appends a number as an argument.
 pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
-    let length = number.checked_ilog10().unwrap_or(0) + 1;
-    header(out, b'$', u64::from(length));
-    digits(out, number);
-    out.extend_from_slice(b"\r\n");
+    argument(out, digits(number, &mut [0; MAX_DIGITS]));
 }
 
 fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
@@ -98,17 +95,26 @@ fn header(out: &mut Vec<u8>, mark: u8, number: u64) {
         }
         _ => {
             out.push(mark);
-            digits(out, number);
+            out.extend_from_slice(digits(number, &mut [0; MAX_DIGITS]));
             out.extend_from_slice(b"\r\n");
         }
     }
 }
 
-fn digits(out: &mut Vec<u8>, number: u64) {
-    if number >= 10 {
-        digits(out, number / 10);
+/// Of a `u64`.
+const MAX_DIGITS: usize = 20;
+
+/// The digits of a number, at the end of the buffer.
+fn digits(mut number: u64, buffer: &mut [u8; MAX_DIGITS]) -> &[u8] {
+    let mut start = MAX_DIGITS;
+    for place in buffer.iter_mut().rev() {
+        (*place, start) = (digit(number), start - 1);
+        number /= 10;
+        if number == 0 {
+            break;
+        }
     }
-    out.push(digit(number));
+    buffer.get(start..).unwrap_or_default()
 }
 
 /// The last one.
