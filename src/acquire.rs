@@ -50,7 +50,7 @@ impl<'a> Acquirer<'a> {
             end: now.mono.checked_add(wait),
             must_ask,
             retry_delay: options.retry_delay,
-            turn: fair.then(|| Turn::new(nodes.node_timeout)),
+            turn: fair.then(|| Turn::new(nodes.timeouts.node)),
         };
         Acquirer {
             shared,
@@ -61,8 +61,8 @@ impl<'a> Acquirer<'a> {
                 resource.clone(),
                 request,
                 nodes.places().len(),
-                nodes.node_timeout,
-                Turn::new(nodes.node_timeout).duration(),
+                nodes.timeouts.node,
+                Turn::new(nodes.timeouts.node).duration(),
                 now,
             ),
             began: Some(now),

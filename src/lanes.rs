@@ -115,7 +115,7 @@ impl Lanes {
             return lane.clone();
         }
         drop(known);
-        let until = clock::instant() + self.base.driver.nodes().connect_timeout;
+        let until = clock::instant() + self.base.driver.nodes().timeouts.connect;
         for cluster in self.clusters() {
             cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
         }
@@ -296,7 +296,7 @@ impl Lanes {
     fn slots(&self) -> Vec<u16> {
         let mut slots = Vec::new();
         for cluster in self.clusters() {
-            cluster.look_up(0, self.base.driver.nodes().connect_timeout);
+            cluster.look_up(0, self.base.driver.nodes().timeouts.connect);
             slots.extend(cluster.map().iter().flat_map(|map| map.shards()));
         }
         // Where no server answers, that is what is found.

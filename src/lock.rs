@@ -450,7 +450,7 @@ impl Lock {
             notified_elsewhere: lease.notified_elsewhere,
             fair: self.fair,
             only_write,
-            node_timeout: shared.driver.nodes().node_timeout,
+            node_timeout: shared.driver.nodes().timeouts.node,
         };
         drop(lease);
         shared.waiting.release(&shared.driver, &release)

@@ -475,7 +475,7 @@ impl Redlock {
     /// The timeouts of a connection, and of an answer.
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {
         let nodes = self.family.shared.driver.nodes();
-        (nodes.connect_timeout, nodes.node_timeout)
+        (nodes.timeouts.connect, nodes.timeouts.node)
     }
 
     pub(crate) fn options(&self) -> &Options {

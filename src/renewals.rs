@@ -258,7 +258,7 @@ fn renew(driver: &Driver, events: &Arc<Schedule>, due: Due) -> Due {
             lease::Due::Ended => {}
         }
     }
-    let (answers, node_timeout) = (driver.run_all(ops), driver.nodes().node_timeout);
+    let (answers, node_timeout) = (driver.run_all(ops), driver.nodes().timeouts.node);
     let (mut repairs, mut results) = (Vec::new(), Vec::new());
     for ((due, renewal, extension), answer) in asked.into_iter().zip(answers) {
         let now = Point::now();

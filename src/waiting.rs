@@ -42,7 +42,7 @@ impl Waiting {
             .ok()
             .map(|()| Channel::new(random));
         let rng = getrandom::u64().unwrap_or(1);
-        let queues = WaitQueues::new(nodes.places().len(), channel, nodes.node_timeout, rng);
+        let queues = WaitQueues::new(nodes.places().len(), channel, nodes.timeouts.node, rng);
         Waiting {
             queues: Mutex::new(queues),
             prefix: nodes.prefix.clone(),
@@ -164,7 +164,7 @@ impl Subscriber {
             let nodes = driver.nodes();
             (
                 nodes.places().get(self.node)?.clone(),
-                nodes.connect_timeout,
+                nodes.timeouts.connect,
             )
         };
         let key = self.waiting.prefix.key(&name);

@@ -123,7 +123,7 @@ fn warm(nodes: &[String], guarded: bool, count: u64) -> redlock_sync::Redlock {
 }
 
 #[test]
-fn a_pair_allocates_once() {
+fn a_pair_allocates_twice() {
     for (count, guarded) in [(1_u32, false), (5, false), (5, true)] {
         let servers = Server::several(count as usize);
         let redlock = warm(&urls(&servers), guarded, FULL_BUFFERS);
@@ -135,10 +135,10 @@ fn a_pair_allocates_once() {
             };
             let each = (0..5).map(round).min().unwrap() as f64 / 1000.0;
             println!("{kind}, {count} nodes: {each:.2} allocations per pair");
-            // The name, and over TLS each record.
+            // The name, and the release as the nodes are owed it, which they share; over TLS each record.
             let limit = match support::over_tls() {
-                true => 1.0 + 4.0 * f64::from(count),
-                false => 1.0,
+                true => 2.0 + 4.0 * f64::from(count),
+                false => 2.0,
             };
             assert!(
                 each <= limit + NOW_AND_THEN,
@@ -160,7 +160,7 @@ fn a_pair_in_a_cluster_allocates_as_often_as_elsewhere() {
     };
     let each = (0..5).map(round).min().unwrap() as f64 / 1000.0;
     println!("in a cluster: {each:.2} allocations per pair");
-    let limit = if support::over_tls() { 5.0 } else { 1.0 };
+    let limit = if support::over_tls() { 6.0 } else { 2.0 };
     assert!(each <= limit + NOW_AND_THEN, "{each:.3} allocations");
 }
 

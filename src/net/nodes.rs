@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redis::ConnectionAddr;
 
@@ -44,8 +44,7 @@ pub(crate) struct Nodes {
     /// What `trust` was made from.
     tls: Tls,
     trust: Trust,
-    pub(crate) node_timeout: Duration,
-    pub(crate) connect_timeout: Duration,
+    pub(crate) timeouts: Timeouts,
     pub(crate) prefix: Prefix,
     pub(crate) observer: Observer,
     pub(crate) abandoned_threads: AbandonedThreads,
@@ -150,8 +149,7 @@ impl Nodes {
             trust,
             observer,
             abandoned_threads: AbandonedThreads::default(),
-            node_timeout: options.node_timeout,
-            connect_timeout: options.connect_timeout,
+            timeouts,
             prefix: options.prefix.clone(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -502,7 +500,7 @@ impl Nodes {
             _ => Purpose::Locks,
         };
         let place = self.places.get(node).ok_or_else(missing_connection);
-        let opened = place.and_then(|place| place.open(self.connect_timeout, purpose));
+        let opened = place.and_then(|place| place.open(self.timeouts.connect, purpose));
         let (mut connection, handshake) = match opened {
             Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
             Err(cause) => (None, Err(cause)),

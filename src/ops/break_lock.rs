@@ -67,7 +67,7 @@ impl Redlock {
             notified_elsewhere: false,
             fair: self.options().fair,
             only_write: false,
-            node_timeout: shared.driver.nodes().node_timeout,
+            node_timeout: shared.driver.nodes().timeouts.node,
         };
         // As long as it is being released it counts as held here.
         shared.waiting.held_here.add(&release.key.resource);

@@ -304,10 +304,7 @@ impl<W> Core<W> {
                 }
                 continue;
             }
-            if !wants.lacking.is_empty() {
-                // What follows a master takes its time, and its name is not looked up more often for that (rule R39).
-                self.reconnect_now(wants.lacking.without(self.which(Node::is_replica)));
-            }
+            self.reconnect_lacking(wants.lacking);
             if !owing.is_empty() {
                 return self.recv(owing, wants.ends, now);
             }
@@ -412,6 +409,14 @@ impl<W> Core<W> {
     fn reconnect_now(&mut self, nodes: NodeSet) {
         for at in nodes.and(self.which(Node::has_worker)).iter() {
             self.news |= self.nodes[at].reconnect_now();
+        }
+    }
+
+    /// So are those without which there are too few.
+    fn reconnect_lacking(&mut self, nodes: NodeSet) {
+        if !nodes.is_empty() {
+            // What follows a master takes its time, and its name is not looked up more often for that (rule R39).
+            self.reconnect_now(nodes.without(self.which(Node::is_replica)));
         }
     }
 
@@ -607,14 +612,14 @@ impl<W> Core<W> {
             Ok(bytes) => self.nodes[at].wire_mut().receive(bytes),
             Err(cause) => return self.sever(at, cause, now),
         }
-        let (mut last, view) = (None, self.view());
+        let mut last = None;
         loop {
             let (reply, pending, sent) = match self.nodes[at].next_reply(now) {
                 Ok(Some(reply)) => reply,
                 Ok(None) => break,
                 Err(cause) => return self.sever(at, cause, now),
             };
-            if !self.reply(at, &view, (reply, pending), now) {
+            if !self.reply(at, reply, pending, now) {
                 return;
             }
             last = Some(sent);
@@ -647,18 +652,12 @@ impl<W> Core<W> {
         }
     }
 
-    /// False: the connection is finished, and the `view` is not what it was.
-    fn reply(
-        &mut self,
-        at: usize,
-        view: &View,
-        (reply, pending): (Reply, Pending),
-        now: Instant,
-    ) -> bool {
+    /// False: the connection is finished.
+    fn reply(&mut self, at: usize, reply: Reply, pending: Pending, now: Instant) -> bool {
         let error = reply.error();
         let slot = pending.operation.and_then(|id| self.operations.open(id));
         if let Some(cause) = self.nodes[at].wire().elsewhere(error) {
-            self.is_elsewhere(at, slot, view, (cause, pending), now);
+            self.is_elsewhere(at, slot, cause, pending, now);
             return true;
         }
         if self.is_to_be_sent_anew(at, slot, error, &pending, now) {
@@ -697,7 +696,7 @@ impl<W> Core<W> {
         self.events.notice(at, key, action, &vote, now);
         self.defer(at, &vote, &pending);
         match (slot, vote) {
-            (Some(slot), vote) => self.vote((slot, at), vote, view, now),
+            (Some(slot), vote) => self.vote(slot, at, vote, now),
             (None, Vote::Sever(cause)) => {
                 let release = pending.release;
                 self.add_release(at, release.filter(|_| !mutant(Mutant::DropWithReply)));
@@ -727,8 +726,8 @@ impl<W> Core<W> {
         &mut self,
         at: usize,
         slot: Option<usize>,
-        view: &View,
-        (cause, pending): (Cause, Pending),
+        cause: Cause,
+        pending: Pending,
         now: Instant,
     ) {
         self.nodes[at].set_useful();
@@ -738,7 +737,7 @@ impl<W> Core<W> {
         match slot {
             Some(slot) => {
                 self.operations[slot].fail(at, &Arc::new(cause));
-                self.judge(slot, view, now);
+                self.judge(slot, &self.view(), now);
             }
             None => {
                 let release = pending.release.map(Arc::unwrap_or_clone);
@@ -795,7 +794,7 @@ impl<W> Core<W> {
     }
 
     /// A node has voted on an operation. False: the connection is finished.
-    fn vote(&mut self, (slot, at): (usize, usize), vote: Vote, view: &View, now: Instant) -> bool {
+    fn vote(&mut self, slot: usize, at: usize, vote: Vote, now: Instant) -> bool {
         let operation = &mut self.operations[slot];
         let acquire = operation.is_acquire();
         let complaint = match operation.vote(at, vote) {
@@ -810,7 +809,7 @@ impl<W> Core<W> {
             let event = self.nodes[at].voted(complaint);
             self.events.push(at, event, now);
         }
-        self.judge(slot, view, now);
+        self.judge(slot, &self.view(), now);
         true
     }
 

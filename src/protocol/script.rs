@@ -246,14 +246,7 @@ impl Action {
             out,
         };
         match self {
-            Action::Acquire(ttl) | Action::Repair(ttl) => {
-                // The most frequent command by far.
-                call.out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
-                resp::argument(call.out, resource);
-                resp::argument(call.out, &key.value());
-                call.out.extend_from_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
-                resp::number(call.out, ttl.millis());
-            }
+            Action::Acquire(ttl) | Action::Repair(ttl) => call.set(&key.value(), *ttl),
             Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
             Action::Extend(ttl, _) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
             Action::Shorten(ttl) => {
@@ -371,6 +364,15 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// If the key is missing. The most frequent command, so what never changes is one piece.
+    fn set(self, value: &[u8], ttl: Ttl) {
+        self.out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
+        resp::argument(self.out, self.resource);
+        resp::argument(self.out, value);
+        self.out.extend_from_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
+        resp::number(self.out, ttl.millis());
+    }
+
     fn acquire_or_enqueue(
         self,
         entry: &QueueEntry,

@@ -151,6 +151,28 @@ struct Expected {
     from: usize,
 }
 
+/// The replies to come, in order.
+#[derive(Default)]
+struct Replies {
+    queue: VecDeque<Expected>,
+    /// How many of them are to releases that no operation waits for. (Whether there are any is asked behind each operation, and
+    /// hundreds of others may be to come.)
+    alone: usize,
+}
+
+impl Replies {
+    fn push(&mut self, expected: Expected) {
+        self.alone += usize::from(expected.pending.is_release_alone());
+        self.queue.push_back(expected);
+    }
+
+    fn pop(&mut self) -> Option<Expected> {
+        let expected = self.queue.pop_front()?;
+        self.alone -= usize::from(expected.pending.is_release_alone());
+        Some(expected)
+    }
+}
+
 /// Non-blocking reads, which find what has come, or that the connection was closed.
 #[derive(Default)]
 struct Probe {
@@ -165,11 +187,7 @@ struct Probe {
 pub(crate) struct Wire {
     pub(crate) handshake: Handshake,
     reader: ReplyReader,
-    /// The replies to come, in order.
-    expected: VecDeque<Expected>,
-    /// How many of them are to releases that no operation waits for. (They are looked for behind each operation, and far
-    /// more replies may be to come.)
-    alone_expected: usize,
+    expected: Replies,
     /// Replies that do not count yet.
     proofs: Proofs<Pending>,
     /// How many bytes were sent; over TLS a turn at least for each write.
@@ -200,12 +218,12 @@ impl Wire {
 
     /// How many replies are to come.
     pub(crate) fn pending(&self) -> usize {
-        self.expected.len()
+        self.expected.queue.len()
     }
 
     /// When the command was sent whose reply comes next.
     pub(crate) fn pending_since(&self) -> Option<Instant> {
-        Some(self.expected.front()?.at)
+        Some(self.expected.queue.front()?.at)
     }
 
     /// Whether a reply is to come to what was sent then, or earlier.
@@ -219,19 +237,19 @@ impl Wire {
     /// with a majority, and its reply may not be read. So is each one to a server of a Redis Cluster: another one may have the
     /// key by now.
     pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
-        if self.alone_expected == 0 && !self.handshake.routed && !refused {
+        if self.expected.alone == 0 && !self.handshake.routed && !refused {
             return None;
         }
         let release = |one: &&Expected| {
             let unread = self.handshake.routed || one.pending.named && refused;
             one.pending.is_release_alone() || one.pending.release.is_some() && unread
         };
-        Some(self.expected.iter().find(release)?.at)
+        Some(self.expected.queue.iter().find(release)?.at)
     }
 
     /// The releases to which replies are to come.
     pub(crate) fn releases(&self) -> impl Iterator<Item = Arc<Key>> {
-        let expected = self.expected.iter();
+        let expected = self.expected.queue.iter();
         expected.filter_map(|one| one.pending.release.clone())
     }
 
@@ -287,8 +305,7 @@ impl Wire {
             false => out.bytes.len() - out.start,
         };
         self.proofs.needs(pending.needs);
-        self.alone_expected += usize::from(pending.is_release_alone());
-        self.expected.push_back(Expected {
+        self.expected.push(Expected {
             pending,
             at: out.now,
             from: self.sent.wrapping_add(before),
@@ -337,12 +354,12 @@ impl Wire {
 
     /// The bytes that the server may not have processed.
     pub(crate) fn unprocessed(&self) -> usize {
-        let first = self.expected.front();
+        let first = self.expected.queue.front();
         first.map_or(0, |first| self.sent.wrapping_sub(first.from))
     }
 
     pub(crate) fn into_pending(self) -> impl Iterator<Item = Pending> {
-        let expected = self.expected.into_iter().map(|one| one.pending);
+        let expected = self.expected.queue.into_iter().map(|one| one.pending);
         self.proofs.into_held().chain(expected)
     }
 
@@ -387,7 +404,7 @@ impl Wire {
     /// Whether the next reply shows what it should. It is read where it is: looks are frequent.
     #[inline]
     fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
-        let next = self.expected.front();
+        let next = self.expected.queue.front();
         let Some(one) = next.filter(|one| one.pending.shows != Proof::None) else {
             return Ok(false);
         };
@@ -396,7 +413,7 @@ impl Wire {
         };
         self.proofs.shown(one.pending.shows, value)?;
         self.reader.skip(length);
-        self.expected.pop_front();
+        self.expected.pop();
         self.active = Some(now);
         Ok(true)
     }
@@ -410,18 +427,15 @@ impl Wire {
         }
         let reply = self.reader.next()?;
         let more = reply.is_some() && !self.reader.is_empty();
-        if self.expected.len() < 1 + usize::from(more) {
+        if self.pending() < 1 + usize::from(more) {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
         let Some(reply) = reply else {
             return Ok(None);
         };
         self.active = Some(now);
-        let expected = self.expected.pop_front();
-        Ok(expected.map(|one| {
-            self.alone_expected -= usize::from(one.pending.is_release_alone());
-            (reply, one.pending, one.at)
-        }))
+        let expected = self.expected.pop();
+        Ok(expected.map(|one| (reply, one.pending, one.at)))
     }
 
     /// Why the server has not carried out a command, if another one may have the key and is asked next.
@@ -448,7 +462,7 @@ impl Wire {
         self.active = Some(now);
         self.probe = Probe {
             at: Some(now),
-            pending: self.expected.len(),
+            pending: self.pending(),
             is_due: false,
         };
     }
@@ -461,7 +475,7 @@ impl Wire {
     /// One is due, or replies have piled up, and enough were asked for since the last one (a far node has many pending
     /// at any time).
     pub(crate) fn wants_probe(&self) -> bool {
-        self.probe.is_due || self.expected.len() > self.probe.pending + MAX_UNREAD_REPLIES
+        self.probe.is_due || self.pending() > self.probe.pending + MAX_UNREAD_REPLIES
     }
 
     /// Whether there was no probe since then.
@@ -511,12 +525,14 @@ mod tests {
 
     /// Its reply may not be read once others have decided, and it may say that another server has the key.
     #[test]
-    fn a_release_that_was_waited_for_is_to_be_confirmed_where_another_server_may_have_its_key() {
-        for (routed, named, refused, expected) in [
-            (false, false, false, false),
-            (false, true, false, false),
-            (false, true, true, true),
-            (true, false, false, true),
+    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_another_server_may_have_its_key()
+     {
+        for (routed, alone, named, refused, expected) in [
+            (false, false, false, false, false),
+            (false, true, false, false, true),
+            (false, false, true, false, false),
+            (false, false, true, true, true),
+            (true, false, false, false, true),
         ] {
             let now = clock::instant();
             let mut wire = Wire::new(Handshake {
@@ -530,6 +546,7 @@ mod tests {
             };
             let pending = |release| Pending {
                 release,
+                alone,
                 named,
                 ..Pending::default()
             };

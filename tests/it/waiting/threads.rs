@@ -596,3 +596,25 @@ fn subscriptions_end_soon_after_the_last_need() {
         assert_eq!(connections(), [1; 3]);
     });
 }
+
+/// Each of them may be the last that waits when a leader leaves, awake or asleep.
+#[test]
+fn threads_that_come_and_go_are_all_answered() {
+    for nodes in [1, 5] {
+        let servers = Server::several(nodes);
+        let redlock = connected(&servers);
+        for round in 0..100 {
+            std::thread::scope(|scope| {
+                for number in 0..1 + round % 12 {
+                    let redlock = &redlock;
+                    scope.spawn(move || {
+                        for _ in 0..1 + number % 4 {
+                            end(take(redlock, &number.to_string()), number % 3 == 2);
+                        }
+                    });
+                }
+            });
+        }
+        nothing_is_left(&servers);
+    }
+}
