@@ -3,7 +3,8 @@
 //! A thread that finds no leader leads: it carries out its own operation, and on the way what others
 //! submit, with one write and one read for each node. Each operation under way has a thread that waits for it, so there is
 //! always one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that looks
-//! leads, a waiting one or one that comes. Otherwise it hands the connections to that thread, which wakes up.
+//! leads, a waiting one or one that comes. Otherwise it hands the connections to that thread, which wakes up. So while any
+//! operation is under way, a thread leads, or one that is awake looks once more.
 //!
 //! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
 //! many threads there are. The driver knows nothing of validity, of retries, or of held locks.
@@ -209,7 +210,7 @@ impl Driver {
     /// The answers to what was submitted in this order.
     pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
         let mut state = self.nodes.state();
-        // What was certain when it was submitted no leader delivers.
+        // While no thread leads, no thread delivers what becomes certain.
         if state.has_no_leader() {
             let answers = std::mem::take(&mut state.core.answers);
             let deliver = |(submitter, answer): (Submitter, _)| submitter.deliver(answer);
@@ -266,19 +267,18 @@ impl Driver {
             }
             std::thread::yield_now();
         }
-        // A leader that has left because this thread is awake has done so before, or does not any more.
+        // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
         self.take_lead(waiter, false)
     }
 
-    /// The lead, if no thread leads and the operation of this one is under way: a leader that has just left may be about to
-    /// deliver its answer.
+    /// The lead, if no thread leads. But not if the leader that has just left is about to deliver the answer to this one.
     fn take_lead(&self, waiter: &Arc<Waiter>, stays_awake: bool) -> Option<Turn> {
         let mut state = self.nodes.state();
         waiter.set_awake(stays_awake);
-        let is_own = |submitter: &Submitter| submitter.is(waiter);
-        let leads = state.core.is_waiting(is_own);
-        let leader = leads.then(|| self.nodes.take_lead(&mut state)).flatten();
-        leader.map(Turn::Leads)
+        if !state.has_no_leader() || !state.core.is_waiting(|one| one.is(waiter)) {
+            return None;
+        }
+        self.nodes.take_lead(&mut state).map(Turn::Leads)
     }
 
     /// Logs which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
@@ -311,16 +311,15 @@ impl Driver {
         waiter: Option<&Arc<Waiter>>,
     ) -> Answer {
         if std::mem::take(&mut state.after_group) {
-            // The threads that were answered last are about to submit again: let them come along.
+            // The threads that were answered last are about to submit again, which takes microseconds: let them come along.
             drop(state);
             std::thread::yield_now();
             state = self.nodes.state();
             now = clock::instant();
         }
-        let is_own = |submitter: &Submitter| match (submitter, waiter) {
-            (Submitter::Leader, None) => true,
-            (submitter, Some(waiter)) => submitter.is(waiter),
-            _ => false,
+        let is_own = |submitter: &Submitter| match waiter {
+            None => matches!(submitter, Submitter::Leader),
+            Some(waiter) => submitter.is(waiter),
         };
         let mut own = None;
         let mut lead = Lead {
@@ -522,11 +521,11 @@ impl<'a> Lead<'a> {
         let mut answers = Vec::new();
         if !leader.answers.is_empty() {
             take_all(&mut answers, &mut leader.answers);
-            state.after_group = true;
         }
         let next = match state.core.longest_waiting() {
             Some(Submitter::Waiter(next)) if !next.is_awake() => Some((next.clone(), leader)),
             _ => {
+                state.after_group |= !answers.is_empty();
                 self.nodes.leave_lead(&mut state, leader);
                 None
             }

@@ -90,7 +90,7 @@ impl Submitter {
 pub(crate) struct Waiter {
     thread: Thread,
     turn: Mutex<Option<Turn>>,
-    /// It looks again and again whether a thread leads.
+    /// While its operation is under way it looks again and again whether a thread leads, at least once more.
     awake: AtomicBool,
     /// The resource of its operation, if its votes are logged.
     traced: Option<Arc<[u8]>>,
@@ -129,8 +129,11 @@ impl Waiter {
 
     pub(super) fn take_turn(&self) -> Option<Turn> {
         let mut turn = lock(&self.turn);
-        // It is looked for again and again: what is not there is not moved either.
-        turn.is_some().then(|| turn.take()).flatten()
+        if turn.is_none() {
+            // It is looked for again and again: what is not there is not moved either.
+            return None;
+        }
+        turn.take()
     }
 
     /// To be taken back with the state locked: a leader relies on it.

@@ -75,7 +75,7 @@ pub(crate) struct State {
     idle: Option<Box<Leader>>,
     /// The leader waits for news of the workers.
     leader_waits: bool,
-    /// The last leader was answered together with others.
+    /// The last leader has left, and was answered together with others.
     pub(crate) after_group: bool,
     /// A thread is logging events.
     is_logging: bool,
@@ -207,8 +207,9 @@ impl Nodes {
 
     /// What the leader has, if no thread leads: this one does then.
     pub(crate) fn take_lead(&self, state: &mut State) -> Option<Box<Leader>> {
+        let leader = state.idle.take()?;
         self.lead_is_vacant.store(false, Ordering::Relaxed);
-        state.idle.take()
+        Some(leader)
     }
 
     /// No thread leads any more.

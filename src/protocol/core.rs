@@ -176,10 +176,12 @@ impl<W> Core<W> {
         }
     }
 
-    /// Whether such a caller waits for an answer.
+    /// Whether such a caller waits: its operation is under way, or no leader has taken its answer.
     pub(crate) fn is_waiting(&self, is_it: impl Fn(&W) -> bool) -> bool {
-        let mut under_way = self.operations.under_way();
-        under_way.any(|operation| operation.caller.as_ref().is_some_and(&is_it))
+        let under_way = self.operations.under_way();
+        let waiting = under_way.filter_map(|operation| operation.caller.as_ref());
+        let answered = self.answers.iter().map(|(caller, _)| caller);
+        waiting.chain(answered).any(is_it)
     }
 
     /// The caller that has waited longest for an answer.
@@ -476,10 +478,11 @@ impl<W> Core<W> {
     /// denied.
     fn choose_operations(&self, nodes: NodeSet, out: &mut Outgoing, now: Instant) {
         let view = self.view();
+        let nodes = nodes.and(view.connected);
         for releases in [true, false] {
             for slot in self.operations.slots() {
                 let operation = &self.operations[slot];
-                if operation.is_release() == releases {
+                if operation.is_release() == releases && !nodes.is_empty() {
                     let to_send = operation.to_send(&view, now).and(nodes);
                     out.operations
                         .extend((!to_send.is_empty()).then_some((slot, to_send)));

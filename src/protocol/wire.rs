@@ -114,7 +114,7 @@ pub(crate) struct Outgoing {
     pub(super) bytes: Vec<u8>,
     /// Which node gets the bytes up to where.
     pub(super) parts: Vec<(usize, usize)>,
-    /// The slots of the operations among it, and to which nodes each is sent.
+    /// The slots of the operations among it, and to which nodes each is to be sent.
     pub(super) operations: Vec<(usize, NodeSet)>,
 }
 

@@ -1,9 +1,11 @@
 use super::*;
+use crate::error::Cause;
 use crate::into_node::IntoNodes;
 use crate::observe::Observer;
 use crate::options::Options;
+use crate::protocol::core::Input;
 
-/// Nothing listens there. An operation on it has begun, and this waits for the answer.
+/// Of one node, at which nothing listens. An operation is under way, and this waits for the answer.
 fn waiting() -> (Driver, Arc<Waiter>) {
     let node = "redis://127.0.0.1:1".into_nodes().unwrap();
     let driver = Driver::new(Nodes::new(node, &Options::default(), Observer::default()));
@@ -18,8 +20,30 @@ fn leads(turn: Option<Turn>) -> Option<Box<Leader>> {
     }
 }
 
+/// A thread leads, and ends.
+fn lead_and_end(driver: &Driver) {
+    let mut lead = Lead {
+        nodes: &driver.nodes,
+        leader: driver.nodes.take_lead(&mut driver.nodes.state()),
+    };
+    lead.end(driver.nodes.state());
+}
+
+/// The node's worker has tried to connect it, in vain: that ends operations.
+fn fail_to_connect(driver: &Driver) {
+    let (mut state, now) = (driver.nodes.state(), clock::instant());
+    state.core.next(Role::Leader, now);
+    state.core.input(0, Input::Started(Ok(())), now);
+    state.core.connect_now();
+    let task = state.core.next(Role::Worker(0), now);
+    assert!(matches!(task, Next::Connect { .. }), "{task:?}");
+    state
+        .core
+        .connected(0, Err(Cause::Closed("at once".into())), now);
+}
+
 #[test]
-fn one_thread_takes_the_lead_and_its_operation_is_under_way() {
+fn one_thread_takes_the_lead_and_it_waits_for_an_answer() {
     let (driver, waiter) = waiting();
     let answered = Waiter::new(None);
     assert!(driver.take_lead(&answered, true).is_none());
@@ -34,17 +58,35 @@ fn one_thread_takes_the_lead_and_its_operation_is_under_way() {
 fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
     for awake in [true, false] {
         let (driver, waiter) = waiting();
-        let leader = driver.nodes.take_lead(&mut driver.nodes.state());
-        // It has looked for the last time, or goes on looking.
-        assert!(driver.take_lead(&waiter, awake).is_none());
-        let mut lead = Lead {
-            nodes: &driver.nodes,
-            leader,
-        };
-        lead.end(driver.nodes.state());
+        waiter.set_awake(awake);
+        lead_and_end(&driver);
         assert_eq!(driver.nodes.is_lead_vacant(), awake);
         assert_eq!(leads(waiter.take_turn()).is_some(), !awake);
         // It looks once more before it sleeps.
-        assert_eq!(leads(driver.take_lead(&waiter, false)).is_some(), awake);
+        assert_eq!(leads(driver.wait_awake(&waiter)).is_some(), awake);
+        assert!(!waiter.is_awake() || awake);
     }
+}
+
+/// Nodes' workers make answers certain, too. While no thread leads, no thread delivers them.
+#[test]
+fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_the_next() {
+    let (driver, first) = waiting();
+    fail_to_connect(&driver);
+    drop(driver.collect(&[first]));
+    let answered = submit(&mut driver.nodes.state(), Op::ping());
+    answered.set_awake(true);
+    lead_and_end(&driver);
+    fail_to_connect(&driver);
+    assert_eq!(driver.nodes.state().core.answers.len(), 1);
+    let asleep = submit(&mut driver.nodes.state(), Op::ping());
+    let leader = leads(driver.wait_awake(&answered)).expect("it would sleep for ever");
+    let answer = driver.lead(
+        leader,
+        driver.nodes.state(),
+        clock::instant(),
+        Some(&answered),
+    );
+    assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
+    assert!(leads(asleep.take_turn()).is_some());
 }
