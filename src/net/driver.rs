@@ -514,10 +514,19 @@ impl<'a> Lead<'a> {
     }
 
     /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest if that sleeps.
-    fn end(&mut self, mut state: MutexGuard<'_, State>) {
+    fn end(&mut self, mut state: MutexGuard<'a, State>) {
         let Some(mut leader) = self.leader.take() else {
             return;
         };
+        let is_group = !leader.answers.is_empty();
+        if is_group && next_is_awake(&state) {
+            // Before they find that the lead is vacant, and look in vain.
+            drop(state);
+            leader.deliver();
+            state = self.nodes.state();
+        }
+        // With those that have become certain meanwhile.
+        take_all(&mut leader.answers, &mut state.core.answers);
         let mut answers = Vec::new();
         if !leader.answers.is_empty() {
             take_all(&mut answers, &mut leader.answers);
@@ -525,7 +534,7 @@ impl<'a> Lead<'a> {
         let next = match state.core.longest_waiting() {
             Some(Submitter::Waiter(next)) if !next.is_awake() => Some((next.clone(), leader)),
             _ => {
-                state.after_group |= !answers.is_empty();
+                state.after_group |= is_group;
                 self.nodes.leave_lead(&mut state, leader);
                 None
             }
@@ -557,6 +566,12 @@ impl Drop for Lead<'_> {
             self.end(state);
         }
     }
+}
+
+/// Whether the thread that has waited longest is awake.
+fn next_is_awake(state: &State) -> bool {
+    let next = state.core.longest_waiting();
+    matches!(next, Some(Submitter::Waiter(next)) if next.is_awake())
 }
 
 /// Adds all of `from`: without moving them one by one, if there are no others.

@@ -68,6 +68,19 @@ fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
     }
 }
 
+#[test]
+fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
+    let (driver, waiter) = waiting();
+    let leader = driver.nodes.take_lead(&mut driver.nodes.state());
+    fail_to_connect(&driver);
+    fail_to_connect(&driver);
+    driver
+        .nodes
+        .leave_lead(&mut driver.nodes.state(), leader.unwrap());
+    lead_and_end(&driver);
+    assert!(matches!(waiter.take_turn(), Some(Turn::Answered(_))));
+}
+
 /// Nodes' workers make answers certain, too. While no thread leads, no thread delivers them.
 #[test]
 fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_the_next() {
