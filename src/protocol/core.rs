@@ -479,10 +479,13 @@ impl<W> Core<W> {
     fn choose_operations(&self, nodes: NodeSet, out: &mut Outgoing, now: Instant) {
         let view = self.view();
         let nodes = nodes.and(view.connected);
+        if nodes.is_empty() {
+            return;
+        }
         for releases in [true, false] {
             for slot in self.operations.slots() {
                 let operation = &self.operations[slot];
-                if operation.is_release() == releases && !nodes.is_empty() {
+                if operation.is_release() == releases {
                     let to_send = operation.to_send(&view, now).and(nodes);
                     out.operations
                         .extend((!to_send.is_empty()).then_some((slot, to_send)));

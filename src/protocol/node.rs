@@ -507,7 +507,6 @@ impl Node {
     // ---- receiving
 
     /// The next reply, what it answers, and when that was sent.
-    #[inline]
     pub(crate) fn next_reply(
         &mut self,
         now: Instant,

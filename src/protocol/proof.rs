@@ -78,7 +78,6 @@ impl<P> Proofs<P> {
     // ---- receiving
 
     /// A reply has come that needs this. It is given back if it counts as it is.
-    #[inline]
     pub(crate) fn received(&mut self, answered: Answered<P>, needs: Proof) -> Option<Answered<P>> {
         let counts = self.witness.is_none() || needs == Proof::None;
         if counts || matches!(answered.0, Reply::Error(_)) {
