@@ -117,7 +117,7 @@ fn the_largest_number_of_any_quorum_would_neither_be_distinct_nor_grow() {
         local n=(redis.call('GET',KEYS[2]) or 0)+1 redis.call('SET',KEYS[2],n) return n";
     for nodes in [3, 5] {
         let servers = Server::several(nodes);
-        let (count, wrong) = sabotaged(&servers, |lock, random| {
+        let tempting = |lock: &Lock, random: u64| {
             let first = usize::try_from(random).unwrap() % nodes;
             let quorum = (first..=first + nodes / 2).map(|at| &servers[at % nodes]);
             let mut numbers = Vec::new();
@@ -129,12 +129,14 @@ fn the_largest_number_of_any_quorum_would_neither_be_distinct_nor_grow() {
             }
             let held = numbers.iter().all(|number| *number > 0);
             numbers.into_iter().max().filter(|_| held)
-        });
-        println!("{nodes} nodes: {wrong} of {count}");
-        assert!(
-            wrong > 0,
-            "{nodes} nodes: nothing is wrong with {count} numbers"
-        );
+        };
+        // On a busy machine only a few numbers are asked for at a time.
+        let goes_wrong = |_| {
+            let (count, wrong) = sabotaged(&servers, tempting);
+            println!("{nodes} nodes: {wrong} of {count}");
+            wrong > 0
+        };
+        assert!((0..8).any(goes_wrong), "{nodes} nodes: nothing is wrong");
     }
 }
 
