@@ -48,9 +48,9 @@ use crate::shown::Shown;
 /// | 16 | 1 (29) | 1.34 (32) | 1.31 (32) |
 /// | 64 | 1 (21) | 1.27 (21) | 1.18 (24) |
 ///
-/// Two threads do the same as never, and what differs is noise. Four gain nothing: seldom do three others wait. Eight gain time for processor time: an idle core takes 18 µs to wake up
-/// on that machine, and a yield 1.4 µs. If at most 12 threads yield at a time, or 4, and the others sleep at once, 64 threads on one
-/// node make 0.72 or 0.76 times as many pairs, and 16 threads 0.86 or 0.64.
+/// Two threads do the same as never, and what differs is noise. Four gain nothing: seldom do three others wait. Eight gain time for
+/// processor time: an idle core takes 18 µs to wake up on that machine, and a yield 1.4 µs. If at most 12 threads yield at a time,
+/// or 4, and the others sleep at once, 64 threads on one node make 0.72 or 0.76 times as many pairs, and 16 threads 0.86 or 0.64.
 const YIELDS: u32 = 32;
 const FEW_NODES: usize = 3;
 const MANY_WAIT: usize = 3;
