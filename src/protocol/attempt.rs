@@ -35,8 +35,8 @@ pub(crate) struct Attempt {
     since: Option<Instant>,
     /// When the first try was sent.
     begun: Option<Instant>,
-    /// The token of the current try.
-    token: Option<Token>,
+    /// What the current try asks for.
+    key: Option<Key>,
     started: Option<Point>,
     splits: Backoff,
     closed: bool,
@@ -144,7 +144,7 @@ impl Attempt {
             node_timeout,
             since: None,
             begun: None,
-            token: None,
+            key: None,
             started: None,
             splits: Backoff::new(MAX_SPLITS),
             closed: false,
@@ -165,11 +165,10 @@ impl Attempt {
 
     /// A try, with a fresh token.
     pub(crate) fn op(&mut self, token: Token, now: Point) -> Op {
-        let token = self
-            .token
-            .filter(|_| mutant(Mutant::ReuseToken))
-            .unwrap_or(token);
-        self.token = Some(token);
+        let token = match &self.key {
+            Some(key) if mutant(Mutant::ReuseToken) => key.token,
+            _ => token,
+        };
         // Before anything is sent (rule R3).
         self.started = Some(now);
         let valid = now.mono.checked_add(self.ttl.validity());
@@ -181,13 +180,12 @@ impl Attempt {
             Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
             None => Action::Acquire(self.ttl),
         };
-        Op::new(action, self.key(token))
+        let key = Key::new(self.resource.clone(), token, self.label.clone());
+        let key = key.of_kind(self.kind.clone());
+        self.key = Some(key.clone());
+        Op::new(action, key)
             .since(since)
             .until(valid.into_iter().chain(all).min())
-    }
-
-    fn key(&self, token: Token) -> Key {
-        Key::new(self.resource.clone(), token, self.label.clone()).of_kind(self.kind.clone())
     }
 
     /// How long the current try has taken.
@@ -204,7 +202,7 @@ impl Attempt {
 
     pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
         let begun = *self.begun.get_or_insert(answer.begun);
-        let (Some(token), Some(started)) = (self.token, self.started) else {
+        let (Some(key), Some(started)) = (&self.key, self.started) else {
             return Tried::Denied(Rejection::default());
         };
         let rejection = Rejection {
@@ -214,8 +212,8 @@ impl Attempt {
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
-                let key = self
-                    .key(token)
+                let key = key
+                    .clone()
                     .of_kind(self.kind.granted(answer.numbers))
                     .sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
                         true => answer.tally.granted,

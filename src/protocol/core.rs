@@ -686,7 +686,7 @@ impl<W> Core<W> {
                 let Op { action, key, .. } = &self.operations[slot].op;
                 (action, key)
             }
-            (None, Some(release)) => (&Action::Release(Notify::First), &**release),
+            (None, Some(release)) => (&Action::Release(Notify::First), release),
             // No caller waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if pending.operation.is_none() {
@@ -746,8 +746,7 @@ impl<W> Core<W> {
                 self.judge(slot, &self.view(), now);
             }
             None => {
-                let release = pending.release.map(Arc::unwrap_or_clone);
-                let release = release.map(|release| (at, release));
+                let release = pending.release.map(|release| (at, release));
                 self.operations.elsewhere.extend(release);
             }
         }
@@ -764,7 +763,7 @@ impl<W> Core<W> {
     ) -> bool {
         let key = match slot {
             Some(slot) => Some(&self.operations[slot].op.key),
-            None => pending.release.as_deref(),
+            None => pending.release.as_ref(),
         };
         if pending.named && refuses_companions(error) {
             if !mutant(Mutant::UnreadRefusal) {
@@ -791,7 +790,7 @@ impl<W> Core<W> {
         learned
     }
 
-    fn add_release(&mut self, at: usize, release: Option<Arc<Key>>) {
+    fn add_release(&mut self, at: usize, release: Option<Key>) {
         if let Some(release) = release {
             self.nodes[at].add_release(release);
             // Its worker writes it at once.

@@ -230,7 +230,8 @@ impl Lease {
                     self.granted = ttl;
                 }
                 // What was resumed learns its slot.
-                self.key.kind = self.key.kind.granted(answer.numbers);
+                let kind = self.key.kind.granted(answer.numbers);
+                self.key = self.key.clone().of_kind(kind);
                 let nodes = answer.tally.refused;
                 if !mutant(Mutant::NoReleaseOfRepairs) {
                     self.key.sent_to = self.key.sent_to.or(nodes);

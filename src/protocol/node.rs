@@ -404,12 +404,12 @@ impl Node {
     // ---- sending
 
     /// A release that it is to be sent.
-    pub(crate) fn add_release(&mut self, release: Arc<Key>) {
+    pub(crate) fn add_release(&mut self, release: Key) {
         self.outbox.push(release);
     }
 
     /// The server could not carry out a release now.
-    pub(crate) fn defer(&mut self, release: Arc<Key>) {
+    pub(crate) fn defer(&mut self, release: Key) {
         self.outbox.defer(release);
     }
 
@@ -418,7 +418,7 @@ impl Node {
         self.outbox.retry_deferred();
         let to_send = std::iter::from_fn(|| self.outbox.pop());
         let owed = self.wire.releases().chain(to_send);
-        owed.map(Arc::unwrap_or_clone).collect()
+        owed.collect()
     }
 
     /// The server carries out releases again.
@@ -481,7 +481,7 @@ impl Node {
 
     fn write_release(
         &mut self,
-        release: Arc<Key>,
+        release: Key,
         retries: bool,
         prefix: &Prefix,
         out: &mut Output<'_>,

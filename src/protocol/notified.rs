@@ -13,7 +13,7 @@ const MAX_RESOURCES: usize = 64;
 pub(crate) struct NotifiedElsewhere(VecDeque<Arc<[u8]>>);
 
 impl NotifiedElsewhere {
-    pub(crate) fn add(&mut self, release: Option<Arc<Key>>) {
+    pub(crate) fn add(&mut self, release: Option<Key>) {
         let resource = release.map(|release| release.resource.clone());
         let new = resource.filter(|resource| !self.0.contains(resource));
         self.0.extend(new);

@@ -332,8 +332,6 @@ pub(crate) struct Operation<W> {
     pub(crate) phase: Phase,
     schedule: Schedule,
     votes: Votes,
-    /// If it is a release: what each node it is sent to is owed, should its connection close.
-    owed: Option<Arc<Key>>,
     /// Where the connection closes, a release or extension is taken out again, so that it can be sent a second time.
     pub(crate) sent_to: NodeSet,
     /// Nodes that it may be sent to a second time, or has been.
@@ -367,7 +365,6 @@ impl<W> Operation<W> {
                 expiry: Expiry::Running,
             },
             votes: Votes::default(),
-            owed: None,
             sent_to: NodeSet::EMPTY,
             retried: NodeSet::EMPTY,
             undo_to: NodeSet::EMPTY,
@@ -391,14 +388,8 @@ impl<W> Operation<W> {
     }
 
     /// If it is a release: what a node is owed that does not carry it out.
-    pub(crate) fn owed(&mut self) -> Option<Arc<Key>> {
-        let key = &self.op.key;
-        let release = self.op.action.is_release();
-        release.then(|| {
-            self.owed
-                .get_or_insert_with(|| Arc::new(key.clone()))
-                .clone()
-        })
+    pub(crate) fn owed(&self) -> Option<Key> {
+        self.is_release().then(|| self.op.key.clone())
     }
 
     /// A caller waits for its verdict.
@@ -688,14 +679,14 @@ impl<W> Operation<W> {
     }
 
     /// The releases of the slots that an acquire was granted and does not hold.
-    pub(crate) fn stray_releases(&self) -> Vec<(usize, Arc<Key>)> {
+    pub(crate) fn stray_releases(&self) -> Vec<(usize, Key)> {
         let key = &self.op.key;
         let slots = self.votes.by_node.stray_slots(&key.kind);
         slots
             .map(|(node, slot)| {
                 let release = key.clone().of_kind(Kind::Stray(slot));
                 let release = release.sent_to(std::iter::once(node).collect());
-                (node, Arc::new(release))
+                (node, release)
             })
             .collect()
     }
@@ -777,7 +768,7 @@ impl<W> Operation<W> {
     }
 
     /// The releases of a failed acquire: behind its SETs, for each node that did not deny (rules R6, R7).
-    pub(crate) fn undo(&self) -> (NodeSet, Arc<Key>) {
+    pub(crate) fn undo(&self) -> (NodeSet, Key) {
         let without = self.votes.tally.refused.or(self.votes.elsewhere());
         let mut undo = self.sent_to.without(without);
         if mutant(Mutant::UndoOnlyGranted) {
@@ -786,7 +777,7 @@ impl<W> Operation<W> {
         let mut release = self.op.key.clone();
         // A server that answered with an error does not have it, and may refuse the release, too.
         release.sent_to = undo.without(self.votes.refused());
-        (undo, Arc::new(release))
+        (undo, release)
     }
 
     /// Whether too few nodes answered only because of connections that turned out closed.

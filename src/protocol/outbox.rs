@@ -1,7 +1,6 @@
 //! The releases that a node is still to be sent, over whichever connection.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::script::Key;
@@ -15,7 +14,7 @@ const MAX_RELEASE_BYTES: usize = 16 << 20;
 /// Releases to be written, the oldest first.
 #[derive(Default)]
 struct Releases {
-    queue: VecDeque<Arc<Key>>,
+    queue: VecDeque<Key>,
     /// The bytes of their names.
     bytes: usize,
     /// How many did not find room.
@@ -23,7 +22,7 @@ struct Releases {
 }
 
 impl Releases {
-    fn push(&mut self, release: Arc<Key>) {
+    fn push(&mut self, release: Key) {
         self.bytes += release.resource.len();
         self.queue.push_back(release);
         while self.queue.len() > MAX_RELEASES || self.bytes > MAX_RELEASE_BYTES {
@@ -32,7 +31,7 @@ impl Releases {
         }
     }
 
-    fn pop(&mut self) -> Option<Arc<Key>> {
+    fn pop(&mut self) -> Option<Key> {
         let release = self.queue.pop_front()?;
         self.bytes -= release.resource.len();
         Some(release)
@@ -50,11 +49,11 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn push(&mut self, release: Arc<Key>) {
+    pub(crate) fn push(&mut self, release: Key) {
         self.to_send.push(release);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Arc<Key>> {
+    pub(crate) fn pop(&mut self) -> Option<Key> {
         self.to_send.pop()
     }
 
@@ -63,13 +62,13 @@ impl Outbox {
     }
 
     /// A server could not carry out a release now. It is tried again with a later operation.
-    pub(crate) fn defer(&mut self, release: Arc<Key>) {
+    pub(crate) fn defer(&mut self, release: Key) {
         if !mutant(Mutant::ForgetDeferred) {
             self.deferred.push(release);
         }
     }
 
-    pub(crate) fn pop_deferred(&mut self) -> Option<Arc<Key>> {
+    pub(crate) fn pop_deferred(&mut self) -> Option<Key> {
         self.deferred.pop()
     }
 
@@ -126,16 +125,16 @@ mod tests {
         let name = |i: usize| i.to_string().into_bytes();
         let mut outbox = Outbox::default();
         for i in 0..MAX_RELEASES + 3 {
-            outbox.push(Arc::new(key(&name(i))));
+            outbox.push(key(&name(i)));
         }
         let left: Vec<_> = (3..MAX_RELEASES + 3).map(name).collect();
         assert_eq!(sent(&mut outbox), left);
         let long = |i: u8| vec![i; MAX_RELEASE_BYTES / 2];
-        (0..3).for_each(|i| outbox.push(Arc::new(key(&long(i)))));
+        (0..3).for_each(|i| outbox.push(key(&long(i))));
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.to_send.bytes, outbox.is_empty()), (0, true));
         // Deferred ones have a bound of their own.
-        (0..3).for_each(|i| outbox.defer(Arc::new(key(&long(i)))));
+        (0..3).for_each(|i| outbox.defer(key(&long(i))));
         outbox.retry_deferred();
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (5, 0));

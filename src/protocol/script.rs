@@ -1,6 +1,7 @@
 //! The commands of a lock, and what the replies to them mean.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::error::Cause;
@@ -60,32 +61,52 @@ pub(crate) enum Notify {
 }
 
 /// A lock as the nodes know it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Key {
+    shared: Arc<SharedKey>,
+    /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
+    /// failed acquire.
+    pub(crate) sent_to: NodeSet,
+}
+
+/// What all copies of a key share: there are some for each operation, and for each node that is owed a release.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedKey {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) token: Token,
     /// What stands behind the token, on nodes that grant it.
     pub(crate) label: Option<Label>,
-    /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
-    /// failed acquire.
-    pub(crate) sent_to: NodeSet,
     pub(crate) kind: Kind,
+}
+
+impl Deref for Key {
+    type Target = SharedKey;
+
+    fn deref(&self) -> &SharedKey {
+        &self.shared
+    }
 }
 
 impl Key {
     /// A lock that no node was asked for yet.
     pub(crate) fn new(resource: Arc<[u8]>, token: Token, label: Option<Label>) -> Key {
-        Key {
+        let shared = Arc::new(SharedKey {
             resource,
             token,
             label,
-            sent_to: NodeSet::EMPTY,
             kind: Kind::Plain,
+        });
+        Key {
+            shared,
+            sent_to: NodeSet::EMPTY,
         }
     }
 
-    pub(crate) fn of_kind(self, kind: Kind) -> Key {
-        Key { kind, ..self }
+    pub(crate) fn of_kind(mut self, kind: Kind) -> Key {
+        if self.kind != kind {
+            Arc::make_mut(&mut self.shared).kind = kind;
+        }
+        self
     }
 
     /// For what is not about one lock on the resource: the token is of none.
@@ -553,8 +574,8 @@ mod tests {
             }
         }
         // Only what a node keeps has the label.
-        let mut labelled = key.clone();
-        labelled.label = Label::parse(b"web-3:4711");
+        let label = Label::parse(b"web-3:4711");
+        let labelled = Key::new(key.resource.clone(), key.token, label);
         let packed = |action: &Action, key: &Key| {
             let mut packed = Vec::new();
             action.pack(key, &Prefix::default(), Means::ALL, &mut packed);

@@ -85,7 +85,7 @@ pub(crate) struct OperationId {
 pub(crate) struct Pending {
     pub(crate) operation: Option<OperationId>,
     /// The lock that is released. The release is sent again if the connection closes.
-    pub(crate) release: Option<Arc<Key>>,
+    pub(crate) release: Option<Key>,
     /// No operation waits for it.
     pub(crate) alone: bool,
     /// A deferred release sent as a probe: if it succeeds, the rest is sent too.
@@ -248,7 +248,7 @@ impl Wire {
     }
 
     /// The releases to which replies are to come.
-    pub(crate) fn releases(&self) -> impl Iterator<Item = Arc<Key>> {
+    pub(crate) fn releases(&self) -> impl Iterator<Item = Key> {
         let expected = self.expected.queue.iter();
         expected.filter_map(|one| one.pending.release.clone())
     }
@@ -551,7 +551,7 @@ mod tests {
             };
             wire.expect(pending(None), &out);
             assert_eq!(wire.unconfirmed(refused), None);
-            wire.expect(pending(Some(Arc::new(key(b"a")))), &out);
+            wire.expect(pending(Some(key(b"a"))), &out);
             assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
             wire.receive(b"+OK\r\n:1\r\n");
             while wire.next_reply(now).unwrap().is_some() {}
