@@ -94,7 +94,10 @@ impl Route for Lanes {
         if enqueues && !op.enqueues() {
             // It has entered no queue, and knows no holder.
             let refused = answer.tally.refused.len();
-            answer.lock_infos.resize_with(refused, LockInfo::default);
+            answer
+                .remarks
+                .lock_infos
+                .resize_with(refused, LockInfo::default);
         }
         answer
     }
@@ -171,7 +174,7 @@ impl Route for Lanes {
 impl Lanes {
     /// What the servers have said that do not have the slot. It is known from then on.
     fn said(&self, places: &[Place], slot: u16, answer: &Answer) -> Vec<(usize, Elsewhere)> {
-        let said = answer.causes.iter().filter_map(|(node, cause)| {
+        let said = answer.remarks.causes.iter().filter_map(|(node, cause)| {
             let Cause::Elsewhere(text) = &**cause else {
                 return None;
             };
@@ -303,7 +306,7 @@ impl Lanes {
 
 /// Whether a server has said that another one has the key.
 fn is_elsewhere(answer: &Answer) -> bool {
-    let mut causes = answer.causes.iter();
+    let mut causes = answer.remarks.causes.iter();
     causes.any(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)))
 }
 

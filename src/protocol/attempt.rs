@@ -14,6 +14,7 @@ use crate::protocol::queue::{Holder, LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::protocol::vote::OtherUse;
+use crate::protocol::votes::RemarkLists;
 use crate::token::Token;
 
 /// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and
@@ -205,10 +206,15 @@ impl Attempt {
         let (Some(key), Some(started)) = (&self.key, self.started) else {
             return Tried::Denied(Rejection::default());
         };
+        let RemarkLists {
+            lock_infos,
+            other_uses,
+            ..
+        } = answer.remarks.into_lists();
         let rejection = Rejection {
             granted: answer.tally.granted.len(),
-            lock_infos: answer.lock_infos,
-            other_uses: answer.other_uses,
+            lock_infos,
+            other_uses,
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {

@@ -254,7 +254,11 @@ impl Plan {
         if let Stage::Claims(_) = self.stage {
             return;
         }
-        let named = answer.lock_infos.iter().filter_map(|info| info.name);
+        let named = answer
+            .remarks
+            .lock_infos
+            .iter()
+            .filter_map(|info| info.name);
         let named: Vec<usize> = named.filter(|name| *name < self.names.len()).collect();
         let times = |name: usize| named.iter().filter(|other| **other == name).count();
         let is_new = |name: usize| self.claims.iter().all(|claim| claim.at != name);

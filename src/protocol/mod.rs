@@ -86,6 +86,7 @@ pub(crate) mod sim;
 pub(crate) mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod vote;
+pub(crate) mod votes;
 pub(crate) mod wait_queue;
 pub(crate) mod waiter;
 pub(crate) mod wire;

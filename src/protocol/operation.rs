@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Cause, Limit, NodeError, NodeErrors};
+use crate::error::{Cause, Limit, NodeErrors};
 use crate::prefix::Prefix;
 use crate::protocol::address::NAMED;
-use crate::protocol::guard::retry_after;
-use crate::protocol::kind::{Kind, Numbers, without_strays};
+use crate::protocol::kind::{Kind, without_strays};
 use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
 use crate::protocol::proof::Proof;
-use crate::protocol::queue::{Channel, LockInfo, Turn};
+use crate::protocol::queue::{Channel, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
 use crate::protocol::script::{Action, Key};
-use crate::protocol::vote::{NOTIFIED, OtherUse, Vote};
+use crate::protocol::vote::{NOTIFIED, Vote};
+use crate::protocol::votes::{Remarks, Votes};
 
 /// What is asked of all nodes.
 #[derive(Clone)]
@@ -117,14 +117,9 @@ pub(crate) struct Answer {
     pub(crate) tally: Tally,
     /// The smallest and the largest number that was granted: of a fencing token, or what releases return.
     pub(crate) numbers: Option<(u64, u64)>,
-    /// What nodes that refused it know of the lock.
-    pub(crate) lock_infos: Vec<LockInfo>,
-    /// Nodes where the name is in other use.
-    pub(crate) other_uses: Vec<(usize, OtherUse)>,
+    pub(crate) remarks: Remarks,
     /// An earlier release of the same resource has notified another process, as was learnt only now.
     pub(crate) notified_elsewhere: bool,
-    /// Why nodes failed.
-    pub(crate) causes: Vec<(usize, Arc<Cause>)>,
     /// When it was first sent, or would have been.
     pub(crate) begun: Instant,
 }
@@ -140,10 +135,8 @@ impl Answer {
             },
             tally: Tally::default(),
             numbers: None,
-            lock_infos: Vec::new(),
-            other_uses: Vec::new(),
+            remarks: Remarks::default(),
             notified_elsewhere: false,
-            causes: Vec::new(),
             begun: now,
         }
     }
@@ -163,108 +156,17 @@ impl Answer {
         let trying = Arc::new(Cause::NotConnected(waited, connect_timeout));
         let mut votes = Votes {
             tally: self.tally,
-            causes: self.causes.clone(),
+            remarks: self.remarks.clone(),
             ..Votes::default()
         };
         for (at, node) in nodes.iter().enumerate() {
-            let known =
-                node.cause().is_some() || votes.causes.iter().any(|(failed, _)| *failed == at);
+            let known = node.cause().is_some()
+                || votes.remarks.causes.iter().any(|(failed, _)| *failed == at);
             if !known {
-                votes.causes.push((at, trying.clone()));
+                votes.remarks.causes.push((at, trying.clone()));
             }
         }
         votes.errors(Question::Answer, self.tally.granted, nodes)
-    }
-}
-
-/// How the nodes have voted.
-#[derive(Default)]
-pub(crate) struct Votes {
-    pub(crate) tally: Tally,
-    /// The smallest and the largest number that was granted.
-    numbers: Option<(u64, u64)>,
-    /// Which node has granted which, if not all count together.
-    by_node: Numbers,
-    lock_infos: Vec<LockInfo>,
-    other_uses: Vec<(usize, OtherUse)>,
-    causes: Vec<(usize, Arc<Cause>)>,
-    /// Nodes that failed because their connection was closed, or because another server has the key: the command was not
-    /// carried out, or its undo follows it, and another try may be.
-    closed: NodeSet,
-}
-
-impl Votes {
-    fn grant(&mut self, node: usize, number: u64) {
-        if !self.tally.voted().has(node) {
-            let (least, most) = self.numbers.unwrap_or((number, number));
-            self.numbers = Some((least.min(number), most.max(number)));
-            self.tally.grant(node);
-        }
-    }
-
-    fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
-        if !self.tally.voted().has(node) {
-            self.tally.fail(node);
-            self.causes.push((node, cause.clone()));
-            if matches!(**cause, Cause::Closed(_) | Cause::Elsewhere(_)) {
-                self.closed.add(node);
-            }
-        }
-    }
-
-    /// Nodes that answered with an error, or did so when they were connected.
-    fn refused(&self) -> NodeSet {
-        let refused = |(_, cause): &&(usize, Arc<Cause>)| {
-            matches!(
-                **cause,
-                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
-            )
-        };
-        let refused = self.causes.iter().filter(refused);
-        refused.map(|(node, _)| *node).collect()
-    }
-
-    /// Nodes that have not carried it out, since another server has the key.
-    fn elsewhere(&self) -> NodeSet {
-        let elsewhere = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Elsewhere(_));
-        let elsewhere = self.causes.iter().filter(elsewhere);
-        elsewhere.map(|(node, _)| *node).collect()
-    }
-
-    /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
-    fn errors(&self, question: Question, sent_to: NodeSet, nodes: &[Node]) -> NodeErrors {
-        let answered = self.tally.granted.or(self.tally.refused);
-        let error = |(at, node): (usize, &Node)| {
-            let own = self.causes.iter().rfind(|(failed, _)| *failed == at);
-            let away = node.cause().filter(|_| !sent_to.has(at));
-            let cause = own.map(|(_, cause)| cause).or(away);
-            let cause = cause.filter(|_| !answered.has(at))?;
-            Some(NodeError {
-                node: at,
-                address: node.address.clone(),
-                cause: cause.clone(),
-            })
-        };
-        let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
-        let wait = |error: &NodeError| match *error.cause {
-            Cause::Quarantined(left) => Some(left),
-            _ => None,
-        };
-        let waits = errors.iter().filter_map(wait).collect();
-        let spare = spare(nodes.len());
-        let retry_after = retry_after(waits, errors.len(), spare);
-        let errors =
-            NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
-        // By what they answered to this operation.
-        let is_final = |(_, cause): &&(usize, Arc<Cause>)| {
-            cause.is_final() || mutant(Mutant::AnyFailureIsFinal)
-        };
-        let refused = self.causes.iter().filter(is_final);
-        let refused: NodeSet = refused.map(|(node, _)| *node).collect();
-        match refused.and(self.tally.failed).len() > spare {
-            true => errors.for_good(),
-            false => errors,
-        }
     }
 }
 
@@ -566,11 +468,11 @@ impl<W> Operation<W> {
             }
             Vote::Refused(info) => {
                 self.votes.tally.refuse(node);
-                self.votes.lock_infos.extend(info);
+                self.votes.remarks.lock_infos.extend(info);
             }
             Vote::OtherUse(other) => {
                 self.votes.tally.refuse(node);
-                self.votes.other_uses.push((node, other));
+                self.votes.remarks.other_uses.push((node, other));
             }
             Vote::Failed { cause, .. } => {
                 let cause = Arc::new(cause);
@@ -602,7 +504,7 @@ impl<W> Operation<W> {
         self.sent_to.remove(node);
         if matches!(**cause, Cause::Closed(_)) && !self.retried.has(node) {
             self.retried.add(node);
-            self.votes.causes.push((node, cause.clone()));
+            self.votes.remarks.causes.push((node, cause.clone()));
         } else {
             self.fail(node, cause);
         }
@@ -812,10 +714,8 @@ impl<W> Operation<W> {
             // What an acquire was granted is undone, whether it counts or not.
             tally: extended.unwrap_or(votes.tally),
             numbers: counted.map(|one| (one, one)).or(votes.numbers),
-            lock_infos: votes.lock_infos,
-            other_uses: votes.other_uses,
+            remarks: votes.remarks,
             notified_elsewhere,
-            causes: votes.causes,
             begun: self.schedule.begun.unwrap_or(now),
         }
     }

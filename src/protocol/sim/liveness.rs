@@ -63,7 +63,7 @@ impl World {
 
     /// After a denial: it waits in the queues, if it is subscribed to all nodes.
     pub(super) fn is_queued(&mut self, c: usize, call: &mut Call, answer: &Answer) {
-        let infos = answer.lock_infos.iter();
+        let infos = answer.remarks.lock_infos.iter();
         let queued = infos.filter(|info| info.queued).count() == self.servers.len();
         call.queued = match queued && self.is_subscribed_to_all(c) {
             true => call.queued.or(Some(self.t)),

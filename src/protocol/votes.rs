@@ -1,0 +1,151 @@
+//! How the nodes have voted on one operation.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use crate::error::{Cause, NodeError, NodeErrors};
+use crate::protocol::guard::retry_after;
+use crate::protocol::kind::Numbers;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::Node;
+use crate::protocol::queue::LockInfo;
+use crate::protocol::quorum::{NodeSet, Question, Tally, spare};
+use crate::protocol::vote::OtherUse;
+
+/// What nodes have answered besides yes and no. Mostly that is nothing, and then it takes no room.
+#[derive(Clone, Default)]
+pub(crate) struct Remarks(Option<Box<RemarkLists>>);
+
+#[derive(Clone, Default)]
+pub(crate) struct RemarkLists {
+    /// What nodes that refused it know of the lock.
+    pub(crate) lock_infos: Vec<LockInfo>,
+    /// Nodes where the name is in other use.
+    pub(crate) other_uses: Vec<(usize, OtherUse)>,
+    /// Why nodes failed.
+    pub(crate) causes: Vec<(usize, Arc<Cause>)>,
+}
+
+static NO_REMARKS: RemarkLists = RemarkLists {
+    lock_infos: Vec::new(),
+    other_uses: Vec::new(),
+    causes: Vec::new(),
+};
+
+impl Remarks {
+    pub(crate) fn into_lists(self) -> RemarkLists {
+        self.0.map_or_else(RemarkLists::default, |lists| *lists)
+    }
+}
+
+impl Deref for Remarks {
+    type Target = RemarkLists;
+
+    fn deref(&self) -> &RemarkLists {
+        self.0.as_deref().unwrap_or(&NO_REMARKS)
+    }
+}
+
+impl DerefMut for Remarks {
+    fn deref_mut(&mut self) -> &mut RemarkLists {
+        self.0.get_or_insert_default()
+    }
+}
+
+/// How the nodes have voted.
+#[derive(Default)]
+pub(crate) struct Votes {
+    pub(crate) tally: Tally,
+    /// The smallest and the largest number that was granted.
+    pub(crate) numbers: Option<(u64, u64)>,
+    /// Which node has granted which, if not all count together.
+    pub(crate) by_node: Numbers,
+    pub(crate) remarks: Remarks,
+    /// Nodes that failed because their connection was closed, or because another server has the key: the command was not
+    /// carried out, or its undo follows it, and another try may be.
+    pub(crate) closed: NodeSet,
+}
+
+impl Votes {
+    pub(crate) fn grant(&mut self, node: usize, number: u64) {
+        if !self.tally.voted().has(node) {
+            let (least, most) = self.numbers.unwrap_or((number, number));
+            self.numbers = Some((least.min(number), most.max(number)));
+            self.tally.grant(node);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
+        if !self.tally.voted().has(node) {
+            self.tally.fail(node);
+            self.remarks.causes.push((node, cause.clone()));
+            if matches!(**cause, Cause::Closed(_) | Cause::Elsewhere(_)) {
+                self.closed.add(node);
+            }
+        }
+    }
+
+    /// Nodes that answered with an error, or did so when they were connected.
+    pub(crate) fn refused(&self) -> NodeSet {
+        let refused = |(_, cause): &&(usize, Arc<Cause>)| {
+            matches!(
+                **cause,
+                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
+            )
+        };
+        let refused = self.remarks.causes.iter().filter(refused);
+        refused.map(|(node, _)| *node).collect()
+    }
+
+    /// Nodes that have not carried it out, since another server has the key.
+    pub(crate) fn elsewhere(&self) -> NodeSet {
+        let elsewhere = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Elsewhere(_));
+        let elsewhere = self.remarks.causes.iter().filter(elsewhere);
+        elsewhere.map(|(node, _)| *node).collect()
+    }
+
+    /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
+    pub(crate) fn errors(
+        &self,
+        question: Question,
+        sent_to: NodeSet,
+        nodes: &[Node],
+    ) -> NodeErrors {
+        let answered = self.tally.granted.or(self.tally.refused);
+        let error = |(at, node): (usize, &Node)| {
+            let own = self
+                .remarks
+                .causes
+                .iter()
+                .rfind(|(failed, _)| *failed == at);
+            let away = node.cause().filter(|_| !sent_to.has(at));
+            let cause = own.map(|(_, cause)| cause).or(away);
+            let cause = cause.filter(|_| !answered.has(at))?;
+            Some(NodeError {
+                node: at,
+                address: node.address.clone(),
+                cause: cause.clone(),
+            })
+        };
+        let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
+        let wait = |error: &NodeError| match *error.cause {
+            Cause::Quarantined(left) => Some(left),
+            _ => None,
+        };
+        let waits = errors.iter().filter_map(wait).collect();
+        let spare = spare(nodes.len());
+        let retry_after = retry_after(waits, errors.len(), spare);
+        let errors =
+            NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
+        // By what they answered to this operation.
+        let is_final = |(_, cause): &&(usize, Arc<Cause>)| {
+            cause.is_final() || mutant(Mutant::AnyFailureIsFinal)
+        };
+        let refused = self.remarks.causes.iter().filter(is_final);
+        let refused: NodeSet = refused.map(|(node, _)| *node).collect();
+        match refused.and(self.tally.failed).len() > spare {
+            true => errors.for_good(),
+            false => errors,
+        }
+    }
+}
