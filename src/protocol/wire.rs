@@ -370,6 +370,7 @@ impl Wire {
     }
 
     /// The next reply that counts.
+    #[inline]
     pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
         loop {
             if let Some(proved) = self.proofs.next() {
