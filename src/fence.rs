@@ -61,7 +61,7 @@ impl Lock {
 
     fn fence(&self) -> Result<u64, Error> {
         if !self.is_valid() {
-            return Err(Error::lost(&self.resource));
+            return Err(Error::lost(&self.key.resource));
         }
         if let Some(token) = self.fencing_token.get() {
             return Ok(*token);
@@ -76,7 +76,7 @@ impl Lock {
                 }
                 // Another thread may have been first: one lock has one number.
                 Fenced::Token(token) => return Ok(*self.fencing_token.get_or_init(|| token)),
-                Fenced::Lost => return Err(Error::lost(&self.resource)),
+                Fenced::Lost => return Err(Error::lost(&self.key.resource)),
                 Fenced::Unavailable(nodes) => return Err(Error::Unavailable(nodes)),
             }
         }

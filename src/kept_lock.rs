@@ -64,7 +64,7 @@ impl Lock {
     /// ```
     pub fn keep_alive(mut self, max_hold: Duration) -> Result<KeptLock, Error> {
         if !self.is_valid() {
-            return Err(Error::lost(&self.resource));
+            return Err(Error::lost(&self.key.resource));
         }
         let (now, lease) = (Point::now(), self.lease());
         let (held, old) = (lease.held(now), lease.deadline);

@@ -54,7 +54,7 @@ impl Lock {
             return self.release();
         }
         if !self.end() {
-            return Err(Error::lost(&self.resource));
+            return Err(Error::lost(&self.key.resource));
         }
         self.leave();
         if self.validity().is_err() {
@@ -71,8 +71,8 @@ impl Lock {
 
     /// It no longer counts as held here.
     fn leave(&self) {
-        if self.kind.is_plain() {
-            self.shared.waiting.held_here.remove(&self.resource);
+        if self.key.kind.is_plain() {
+            self.shared.waiting.held_here.remove(&self.key.resource);
         }
     }
 }

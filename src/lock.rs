@@ -14,6 +14,7 @@ use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
 use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::release::Release;
+use crate::protocol::script::Key;
 use crate::renewals::{DetectedBy, Renewal, Renewals};
 use crate::shown::Shown;
 use crate::sync;
@@ -85,10 +86,8 @@ pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Ite
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) resource: Arc<[u8]>,
-    /// Without what is only learnt later, which the lease has.
-    pub(crate) kind: Kind,
-    token: Token,
+    /// As it was acquired: without what is only learnt later, which the lease has.
+    pub(crate) key: Key,
     pub(crate) home: Home,
     limits: Limits,
     /// Once it has been asked for.
@@ -135,9 +134,7 @@ impl Lock {
         Lock {
             _route: shared.driver.nodes().route(),
             shared,
-            resource: lease.key.resource.clone(),
-            kind: lease.key.kind.clone(),
-            token: lease.key.token,
+            key: lease.key.clone(),
             home: Home::Own(Mutex::new(lease)),
             limits: Limits {
                 extensions_left: options.max_extensions,
@@ -153,13 +150,13 @@ impl Lock {
 
     /// What is locked.
     pub fn resource(&self) -> &[u8] {
-        &self.resource
+        &self.key.resource
     }
 
     /// All that is locked: the one name, or several in the order of their bytes. (Then [`resource`](Lock::resource) is the
     /// first of them.)
     pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
-        names(&self.resource, &self.kind)
+        names(&self.key.resource, &self.key.kind)
     }
 
     /// Which of a semaphore's permits this is: from 0 to one less than there are. No two valid holders have the same,
@@ -174,7 +171,7 @@ impl Lock {
     /// The random value that identifies this acquisition on the nodes. With it another process can take over the
     /// lock: [`Redlock::resume`](crate::Redlock::resume).
     pub fn token(&self) -> &Token {
-        &self.token
+        &self.key.token
     }
 
     /// How long the lock is still valid. Zero once its validity is over, or it is known to be lost. Local: asks
@@ -202,9 +199,9 @@ impl Lock {
     pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
         let remaining = self.remaining();
         if remaining.is_zero() {
-            Err(Error::lost(&self.resource))
+            Err(Error::lost(&self.key.resource))
         } else if remaining < at_least {
-            Err(Error::too_slow(&self.resource, remaining, at_least))
+            Err(Error::too_slow(&self.key.resource, remaining, at_least))
         } else {
             Ok(())
         }
@@ -235,14 +232,14 @@ impl Lock {
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let ttl = Ttl::within(ttl, self.limits.restart_guard)?;
         if !self.shared.is_ours() {
-            return Err(Error::lost(&self.resource));
+            return Err(Error::lost(&self.key.resource));
         }
         let old = self.lease().deadline;
         let extended = if self.validity().is_err() {
-            Err(Error::lost(&self.resource))
+            Err(Error::lost(&self.key.resource))
         } else if self.limits.extensions_left == 0 {
             let max = self.limits.max_extensions;
-            Err(Error::extension_limit(&self.resource, max))
+            Err(Error::extension_limit(&self.key.resource, max))
         } else {
             self.renew(ttl)
         };
@@ -264,13 +261,13 @@ impl Lock {
                 // The repair may have taken its time.
                 self.validity()
                     .map(drop)
-                    .map_err(|_| Error::lost(&self.resource))
+                    .map_err(|_| Error::lost(&self.key.resource))
             }
             Extended::Lost(loss) => {
                 self.report(loss);
                 let name = self.shown();
                 say!(warn, "lock {name} was found lost when it was extended");
-                Err(Error::lost(&self.resource))
+                Err(Error::lost(&self.key.resource))
             }
             Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
         }
@@ -310,7 +307,7 @@ impl Lock {
 
     /// Its name in a log line.
     pub(crate) fn shown(&self) -> Shown<'_> {
-        Shown(&self.resource)
+        Shown(&self.key.resource)
     }
 
     // ---- its events
@@ -320,7 +317,7 @@ impl Lock {
         let observer = self.shared.observer();
         self.announced = !observer.is_none();
         observer.notify(|| Event::Acquired {
-            resource: &self.resource,
+            resource: &self.key.resource,
             wait,
             attempts,
         });
@@ -336,13 +333,13 @@ impl Lock {
         if !self.announced {
             return extended;
         }
-        let (resource, left) = (&self.resource, old.remaining(Point::now()));
+        let (resource, left) = (&self.key.resource, old.remaining(Point::now()));
         self.shared
             .observer()
             .notify(|| Event::extension(resource, left, renewal, &extended));
         // The observer may have taken its time.
         if extended.is_ok() && !self.is_valid() {
-            return Err(Error::lost(&self.resource));
+            return Err(Error::lost(&self.key.resource));
         }
         extended
     }
@@ -373,7 +370,7 @@ impl Lock {
     ///   ends with its ttl on the others.
     pub fn release(mut self) -> Result<(), Error> {
         if !self.end() {
-            return Err(Error::lost(&self.resource));
+            return Err(Error::lost(&self.key.resource));
         }
         let outcome = if self.validity().is_err() {
             self.write_release();
@@ -401,7 +398,7 @@ impl Lock {
                 let loss = self.lease().lose(LostReason::Taken);
                 self.report(loss);
                 self.ended(Ending::WasLost);
-                Err(Error::lost(&self.resource))
+                Err(Error::lost(&self.key.resource))
             }
             Outcome::Unavailable { errors, .. } => {
                 self.ended(unconfirmed);
@@ -413,7 +410,7 @@ impl Lock {
     /// Releases the lock after the work that it protected. If too few nodes confirm the release, the work was done all
     /// the same, and the lock ends with its ttl.
     pub(crate) fn release_after<T>(self, result: T) -> Result<T, Error> {
-        let resource = self.resource.clone();
+        let resource = self.key.resource.clone();
         match self.release() {
             Ok(()) => Ok(result),
             Err(Error::Unavailable(nodes)) => {
@@ -481,6 +478,6 @@ impl Drop for Lock {
 
 impl fmt::Debug for Lock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lock(\"{}\")", self.resource.escape_ascii())
+        write!(f, "Lock(\"{}\")", self.key.resource.escape_ascii())
     }
 }

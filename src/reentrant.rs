@@ -220,7 +220,7 @@ pub struct ReentrantLock {
 fn first(lock: Lock) -> ReentrantLock {
     let held = Rc::new(Held {
         shared: lock.shared.clone(),
-        resource: lock.resource.clone(),
+        resource: lock.key.resource.clone(),
         lock: RefCell::new(Some(lock)),
     });
     HELD.with(|all| {
