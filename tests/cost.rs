@@ -15,10 +15,10 @@ use support::{Server, urls};
 const NODES: &str = "REDLOCK_COST_NODES";
 const PAIRS: &str = "REDLOCK_COST_PAIRS";
 const KINDS: [&str; 2] = ["released", "dropped"];
-/// Locks that are not plain, and what a pair of each may allocate besides for each node: its name, command and keys, and its
+/// Locks that are not plain, and what a pair of each may allocate besides for each node: its name, command and keys, the slot that it gets, and its
 /// releases.
 const OTHERS: [(&str, f64); 4] = [
-    ("permit", 7.0),
+    ("permit", 8.0),
     ("read", 5.0),
     ("write", 11.0),
     ("several", 9.0),
