@@ -94,10 +94,8 @@ impl Route for Lanes {
         if enqueues && !op.enqueues() {
             // It has entered no queue, and knows no holder.
             let refused = answer.tally.refused.len();
-            answer
-                .remarks
-                .lock_infos
-                .resize_with(refused, LockInfo::default);
+            let infos = &mut answer.remarks.lock_infos;
+            infos.resize_with(refused, LockInfo::default);
         }
         answer
     }

@@ -14,7 +14,7 @@ use crate::protocol::queue::{Holder, LockInfo, QueueEntry};
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::script::{Action, Key};
 use crate::protocol::vote::OtherUse;
-use crate::protocol::votes::RemarkLists;
+use crate::protocol::votes::Remarks;
 use crate::token::Token;
 
 /// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and
@@ -60,24 +60,26 @@ pub(crate) enum Tried {
 /// What the nodes that denied the lock know of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rejection {
-    /// From the nodes whose queues were entered.
-    pub(crate) lock_infos: Vec<LockInfo>,
     /// The number of other nodes that had granted it. It was undone there.
     pub(crate) granted: usize,
-    /// Nodes where the name is in other use.
-    pub(crate) other_uses: Vec<(usize, OtherUse)>,
+    pub(crate) remarks: Remarks,
 }
 
 impl Rejection {
+    /// From the nodes whose queues were entered.
+    fn lock_infos(&self) -> impl Iterator<Item = &LockInfo> {
+        self.remarks.lock_infos.iter()
+    }
+
     /// What the name is on a quorum, if that is something else, and one of these nodes (rule R53).
     pub(crate) fn other_use(&self, quorum: usize) -> Option<(usize, OtherUse)> {
-        let enough = self.other_uses.len() >= quorum;
-        self.other_uses.first().copied().filter(|_| enough)
+        let enough = self.remarks.other_uses.len() >= quorum;
+        self.remarks.other_uses.first().copied().filter(|_| enough)
     }
 
     /// The process that holds it on a quorum.
     pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
-        let known = || self.lock_infos.iter().filter_map(|info| info.holder);
+        let known = || self.lock_infos().filter_map(|info| info.holder);
         known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
     }
 
@@ -85,7 +87,7 @@ impl Rejection {
     pub(crate) fn named(&self, quorum: usize, now: Instant) -> Option<Holder> {
         let holder = self.holder(quorum)?;
         let of_it = |info: &&LockInfo| info.holder == Some(holder);
-        let mut infos = self.lock_infos.iter().filter(of_it);
+        let mut infos = self.lock_infos().filter(of_it);
         let left = self.free_in(quorum);
         Some(Holder {
             label: infos.find_map(|info| info.label.clone()),
@@ -95,32 +97,24 @@ impl Rejection {
 
     /// No node knows a holder: the nodes were not asked, or do not permit it; or the lock is reserved for another waiter.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.granted == 0 && self.lock_infos.iter().all(|info| info.holder.is_none())
+        self.granted == 0 && self.lock_infos().all(|info| info.holder.is_none())
     }
 
     /// A quorum would have granted it, but for waiters that come first.
     pub(crate) fn is_reserved(&self, quorum: usize) -> bool {
-        let kept = self
-            .lock_infos
-            .iter()
-            .filter(|info| info.is_reserved())
-            .count();
+        let kept = self.lock_infos().filter(|info| info.is_reserved()).count();
         kept > 0 && kept + self.granted >= quorum
     }
 
     /// Whether a quorum will notify this process, or has granted it.
     pub(crate) fn is_queued(&self, quorum: usize) -> bool {
-        let queued = self.lock_infos.iter().filter(|info| info.queued).count();
+        let queued = self.lock_infos().filter(|info| info.queued).count();
         queued + self.granted >= quorum
     }
 
     /// When a quorum is free, if nothing happens before.
     pub(crate) fn free_in(&self, quorum: usize) -> Option<Duration> {
-        let mut left: Vec<Duration> = self
-            .lock_infos
-            .iter()
-            .filter_map(|info| info.left)
-            .collect();
+        let mut left: Vec<Duration> = self.lock_infos().filter_map(|info| info.left).collect();
         left.sort_unstable();
         let needed = quorum.saturating_sub(self.granted).checked_sub(1);
         needed.map_or(Some(Duration::ZERO), |needed| left.get(needed).copied())
@@ -206,29 +200,21 @@ impl Attempt {
         let (Some(key), Some(started)) = (&self.key, self.started) else {
             return Tried::Denied(Rejection::default());
         };
-        let RemarkLists {
-            lock_infos,
-            other_uses,
-            ..
-        } = answer.remarks.into_lists();
         let rejection = Rejection {
             granted: answer.tally.granted.len(),
-            lock_infos,
-            other_uses,
+            remarks: answer.remarks,
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
-                let key = key
-                    .clone()
-                    .of_kind(self.kind.granted(answer.numbers))
-                    .sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
-                        true => answer.tally.granted,
-                        false => sent_to,
-                    });
-                let from = if mutant(Mutant::DeadlineFromAnswer) {
-                    now
-                } else {
-                    started
+                let kind = self.kind.granted(answer.numbers);
+                let key = key.clone().of_kind(kind);
+                let key = key.sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
+                    true => answer.tally.granted,
+                    false => sent_to,
+                });
+                let from = match mutant(Mutant::DeadlineFromAnswer) {
+                    true => now,
+                    false => started,
                 };
                 let deadline = Deadline::new(from, self.ttl.validity());
                 if deadline.remaining(now).is_zero() && !mutant(Mutant::GrantAfterDeadline) {

@@ -559,9 +559,8 @@ mod tests {
             };
             let seen = vec![one; self.subscriptions.nodes()];
             let rejection = Rejection {
-                lock_infos: seen,
+                remarks: seen.into(),
                 granted: 0,
-                ..Rejection::default()
             };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller.denied(&rejection, subscriptions, rng, self.now);
@@ -662,9 +661,8 @@ mod tests {
             seen.holder = Some(holder);
         }
         let rejection = Rejection {
-            lock_infos: seen,
+            remarks: seen.into(),
             granted: 0,
-            ..Rejection::default()
         };
         world.now += MS;
         let (subscriptions, rng) = (&world.subscriptions, &mut world.rng);
@@ -741,9 +739,8 @@ mod tests {
                 ..LockInfo::default()
             };
             let rejection = Rejection {
-                lock_infos: vec![one; kept],
+                remarks: vec![one; kept].into(),
                 granted,
-                ..Rejection::default()
             };
             let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
             self.poller.denied(&rejection, subscriptions, rng, self.now);

@@ -13,10 +13,10 @@ use crate::protocol::quorum::{NodeSet, Question, Tally, spare};
 use crate::protocol::vote::OtherUse;
 
 /// What nodes have answered besides yes and no. Mostly that is nothing, and then it takes no room.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Remarks(Option<Box<RemarkLists>>);
 
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RemarkLists {
     /// What nodes that refused it know of the lock.
     pub(crate) lock_infos: Vec<LockInfo>,
@@ -31,12 +31,6 @@ static NO_REMARKS: RemarkLists = RemarkLists {
     other_uses: Vec::new(),
     causes: Vec::new(),
 };
-
-impl Remarks {
-    pub(crate) fn into_lists(self) -> RemarkLists {
-        self.0.map_or_else(RemarkLists::default, |lists| *lists)
-    }
-}
 
 impl Deref for Remarks {
     type Target = RemarkLists;
@@ -87,21 +81,24 @@ impl Votes {
 
     /// Nodes that answered with an error, or did so when they were connected.
     pub(crate) fn refused(&self) -> NodeSet {
-        let refused = |(_, cause): &&(usize, Arc<Cause>)| {
+        self.failed_by(|cause| {
             matches!(
-                **cause,
+                cause,
                 Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
             )
-        };
-        let refused = self.remarks.causes.iter().filter(refused);
-        refused.map(|(node, _)| *node).collect()
+        })
     }
 
     /// Nodes that have not carried it out, since another server has the key.
     pub(crate) fn elsewhere(&self) -> NodeSet {
-        let elsewhere = |(_, cause): &&(usize, Arc<Cause>)| matches!(**cause, Cause::Elsewhere(_));
-        let elsewhere = self.remarks.causes.iter().filter(elsewhere);
-        elsewhere.map(|(node, _)| *node).collect()
+        self.failed_by(|cause| matches!(cause, Cause::Elsewhere(_)))
+    }
+
+    /// Nodes that failed for such a cause.
+    fn failed_by(&self, is_it: impl Fn(&Cause) -> bool) -> NodeSet {
+        let causes = self.remarks.causes.iter();
+        let failed = causes.filter(|(_, cause)| is_it(cause));
+        failed.map(|(node, _)| *node).collect()
     }
 
     /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
@@ -113,11 +110,8 @@ impl Votes {
     ) -> NodeErrors {
         let answered = self.tally.granted.or(self.tally.refused);
         let error = |(at, node): (usize, &Node)| {
-            let own = self
-                .remarks
-                .causes
-                .iter()
-                .rfind(|(failed, _)| *failed == at);
+            let mut causes = self.remarks.causes.iter();
+            let own = causes.rfind(|(failed, _)| *failed == at);
             let away = node.cause().filter(|_| !sent_to.has(at));
             let cause = own.map(|(_, cause)| cause).or(away);
             let cause = cause.filter(|_| !answered.has(at))?;
@@ -138,14 +132,21 @@ impl Votes {
         let errors =
             NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
         // By what they answered to this operation.
-        let is_final = |(_, cause): &&(usize, Arc<Cause>)| {
-            cause.is_final() || mutant(Mutant::AnyFailureIsFinal)
-        };
-        let refused = self.remarks.causes.iter().filter(is_final);
-        let refused: NodeSet = refused.map(|(node, _)| *node).collect();
+        let refused = self.failed_by(|cause| cause.is_final() || mutant(Mutant::AnyFailureIsFinal));
         match refused.and(self.tally.failed).len() > spare {
             true => errors.for_good(),
             false => errors,
         }
+    }
+}
+
+#[cfg(test)]
+impl From<Vec<LockInfo>> for Remarks {
+    fn from(lock_infos: Vec<LockInfo>) -> Remarks {
+        let lists = RemarkLists {
+            lock_infos,
+            ..RemarkLists::default()
+        };
+        Remarks(Some(Box::new(lists)))
     }
 }

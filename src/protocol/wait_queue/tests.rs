@@ -373,7 +373,6 @@ fn a_fair_waiter_tries_once_however_short_its_wait_is_and_again_after_a_split_vo
     world.pass(MS);
     world.enqueues_in_order(waiter);
     let split = Rejection {
-        lock_infos: Vec::new(),
         granted: 1,
         ..Rejection::default()
     };
@@ -524,7 +523,7 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
         let waiter = world.join(0, None);
         world.step(waiter, false);
         let rejection = Rejection {
-            lock_infos: infos.clone(),
+            remarks: infos.clone().into(),
             ..Rejection::default()
         };
         let (failure, now) = ((Failure::Busy(None), MS), world.now.mono);
