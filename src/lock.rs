@@ -14,7 +14,7 @@ use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
 use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::release::Release;
-use crate::protocol::script::Key;
+use crate::protocol::script::SharedKey;
 use crate::renewals::{DetectedBy, Renewal, Renewals};
 use crate::shown::Shown;
 use crate::sync;
@@ -86,8 +86,8 @@ pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Ite
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
-    /// As it was acquired: without what is only learnt later, which the lease has.
-    pub(crate) key: Key,
+    /// Without what is only learnt later, and the nodes that may have it: the lease has those.
+    pub(crate) key: Arc<SharedKey>,
     pub(crate) home: Home,
     limits: Limits,
     /// Once it has been asked for.
@@ -134,7 +134,7 @@ impl Lock {
         Lock {
             _route: shared.driver.nodes().route(),
             shared,
-            key: lease.key.clone(),
+            key: lease.key.shared.clone(),
             home: Home::Own(Mutex::new(lease)),
             limits: Limits {
                 extensions_left: options.max_extensions,

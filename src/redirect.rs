@@ -94,7 +94,7 @@ impl Route for Lanes {
         if enqueues && !op.enqueues() {
             // It has entered no queue, and knows no holder.
             let refused = answer.tally.refused.len();
-            let infos = &mut answer.remarks.lock_infos;
+            let infos = &mut answer.remarks.make().lock_infos;
             infos.resize_with(refused, LockInfo::default);
         }
         answer

@@ -15,8 +15,8 @@ use support::{Server, urls};
 const NODES: &str = "REDLOCK_COST_NODES";
 const PAIRS: &str = "REDLOCK_COST_PAIRS";
 const KINDS: [&str; 2] = ["released", "dropped"];
-/// Locks that are not plain, and what a pair of each may allocate besides for each node: its name, command and keys, the slot that it gets, and its
-/// releases.
+/// Locks that are not plain, and how often a pair of each may allocate: for its name, commands and keys, and its releases; a
+/// permit also for a key with the slot that it got.
 const OTHERS: [(&str, f64); 4] = [
     ("permit", 8.0),
     ("read", 5.0),
@@ -135,7 +135,7 @@ fn a_pair_allocates_twice() {
             };
             let each = (0..5).map(round).min().unwrap() as f64 / 1000.0;
             println!("{kind}, {count} nodes: {each:.2} allocations per pair");
-            // The name, and the release as the nodes are owed it, which they share; over TLS each record.
+            // The name and the key, which all that concerns the lock shares; over TLS each record.
             let limit = match support::over_tls() {
                 true => 2.0 + 4.0 * f64::from(count),
                 false => 2.0,

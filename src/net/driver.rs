@@ -299,7 +299,7 @@ impl Driver {
         for node in answer.tally.refused.iter() {
             say!(trace, "{}: no", name(node));
         }
-        for (node, cause) in &*answer.remarks.causes {
+        for (node, cause) in &answer.remarks.causes {
             say!(trace, "{}: {cause}", name(*node));
         }
     }

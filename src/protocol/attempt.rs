@@ -206,7 +206,7 @@ impl Attempt {
         };
         match answer.outcome {
             Outcome::Yes(sent_to) => {
-                let kind = self.kind.granted(answer.numbers);
+                let kind = key.kind.granted(answer.numbers);
                 let key = key.clone().of_kind(kind);
                 let key = key.sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
                     true => answer.tally.granted,

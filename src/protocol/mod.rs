@@ -20,7 +20,7 @@
 //! - `guard`: whether a server may have forgotten locks (`witness`: what it shows of that; `proof`: which answers count)
 //! - `node`: one node, over all its connections, and what its worker does
 //! - `order`: which node is read first
-//! - `operation`: one operation on all nodes (`operations`: those under way)
+//! - `operation`: one operation on all nodes (`votes`: what they have answered; `operations`: those under way)
 //! - `notice`: what is logged once (`event`: what is logged)
 //! - `next`: what a thread is to do that carries out what the core decides
 //! - `confirm`: the releases that no operation waits for (`notified`: those that notified another process)

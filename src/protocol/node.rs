@@ -417,8 +417,7 @@ impl Node {
     pub(crate) fn take_owed(&mut self) -> Vec<Key> {
         self.outbox.retry_deferred();
         let to_send = std::iter::from_fn(|| self.outbox.pop());
-        let owed = self.wire.releases().chain(to_send);
-        owed.collect()
+        self.wire.releases().chain(to_send).collect()
     }
 
     /// The server carries out releases again.

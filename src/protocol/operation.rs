@@ -163,7 +163,7 @@ impl Answer {
             let known = node.cause().is_some()
                 || votes.remarks.causes.iter().any(|(failed, _)| *failed == at);
             if !known {
-                votes.remarks.causes.push((at, trying.clone()));
+                votes.remarks.make().causes.push((at, trying.clone()));
             }
         }
         votes.errors(Question::Answer, self.tally.granted, nodes)
@@ -468,11 +468,13 @@ impl<W> Operation<W> {
             }
             Vote::Refused(info) => {
                 self.votes.tally.refuse(node);
-                self.votes.remarks.lock_infos.extend(info);
+                if let Some(info) = info {
+                    self.votes.remarks.make().lock_infos.push(info);
+                }
             }
             Vote::OtherUse(other) => {
                 self.votes.tally.refuse(node);
-                self.votes.remarks.other_uses.push((node, other));
+                self.votes.remarks.make().other_uses.push((node, other));
             }
             Vote::Failed { cause, .. } => {
                 let cause = Arc::new(cause);
@@ -504,7 +506,7 @@ impl<W> Operation<W> {
         self.sent_to.remove(node);
         if matches!(**cause, Cause::Closed(_)) && !self.retried.has(node) {
             self.retried.add(node);
-            self.votes.remarks.causes.push((node, cause.clone()));
+            self.votes.remarks.make().causes.push((node, cause.clone()));
         } else {
             self.fail(node, cause);
         }

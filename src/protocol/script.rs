@@ -63,13 +63,13 @@ pub(crate) enum Notify {
 /// A lock as the nodes know it.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
-    shared: Arc<SharedKey>,
+    pub(crate) shared: Arc<SharedKey>,
     /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
     /// failed acquire.
     pub(crate) sent_to: NodeSet,
 }
 
-/// What all copies of a key share: there are some for each operation, and for each node that is owed a release.
+/// What the copies of a key share. Each operation has one, and so has each node that is owed a release.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedKey {
     pub(crate) resource: Arc<[u8]>,
@@ -102,6 +102,7 @@ impl Key {
         }
     }
 
+    /// With another kind it shares nothing with the others.
     pub(crate) fn of_kind(mut self, kind: Kind) -> Key {
         if self.kind != kind {
             Arc::make_mut(&mut self.shared).kind = kind;

@@ -1,6 +1,6 @@
-//! How the nodes have voted on one operation.
+//! The votes on one operation, and what else is known of them.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::error::{Cause, NodeError, NodeErrors};
@@ -12,7 +12,7 @@ use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::{NodeSet, Question, Tally, spare};
 use crate::protocol::vote::OtherUse;
 
-/// What nodes have answered besides yes and no. Mostly that is nothing, and then it takes no room.
+/// What is known of nodes' votes besides yes and no. Mostly that is nothing, and then it takes no room.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Remarks(Option<Box<RemarkLists>>);
 
@@ -40,8 +40,9 @@ impl Deref for Remarks {
     }
 }
 
-impl DerefMut for Remarks {
-    fn deref_mut(&mut self) -> &mut RemarkLists {
+impl Remarks {
+    /// To add one.
+    pub(crate) fn make(&mut self) -> &mut RemarkLists {
         self.0.get_or_insert_default()
     }
 }
@@ -72,7 +73,7 @@ impl Votes {
     pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
         if !self.tally.voted().has(node) {
             self.tally.fail(node);
-            self.remarks.causes.push((node, cause.clone()));
+            self.remarks.make().causes.push((node, cause.clone()));
             if matches!(**cause, Cause::Closed(_) | Cause::Elsewhere(_)) {
                 self.closed.add(node);
             }

@@ -83,7 +83,7 @@ fn denied(name: Option<usize>, now: Point) -> Answer {
     let mut answer = fixtures::answer(Outcome::No, 0, now);
     for node in 0..2 {
         answer.tally.refuse(node);
-        answer.remarks.lock_infos.push(LockInfo {
+        answer.remarks.make().lock_infos.push(LockInfo {
             holder: Some(7),
             left: Some(10_000 * MS),
             name,

@@ -81,6 +81,8 @@ fn waiters_get_the_lock_in_the_order_of_their_arrival() {
                     // Clocks count milliseconds.
                     std::thread::sleep(ms(5));
                 }
+                // One that does not listen yet would be passed over.
+                listen(&servers, 4);
                 lock.release().unwrap();
             });
             assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3], "{nodes} nodes");
@@ -109,6 +111,7 @@ fn threads_of_several_processes_come_in_one_order() {
                 in_queue(&servers, 2.min(i + 1));
                 std::thread::sleep(ms(20));
             }
+            listen(&servers, 2);
             lock.release().unwrap();
         });
         let order = order.into_inner().unwrap();
