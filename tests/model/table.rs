@@ -50,7 +50,7 @@ impl Row {
     pub(crate) fn bound(&self, bound: usize) -> Option<usize> {
         match self.expected {
             Holds(_) | HoldsSoFar(_) => Some(bound),
-            Broken(_, states) => (states <= 4 * bound).then_some(2 * states),
+            Broken(_, states) => (states <= 5 * bound).then_some(2 * states),
         }
     }
 
