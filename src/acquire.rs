@@ -117,10 +117,28 @@ impl<'a> Acquirer<'a> {
 
     fn tried(&mut self, answer: Answer) -> Point {
         let now = Point::now();
-        report(self.acquire.resource(), &answer, self.acquire.took(now));
+        self.report(&answer, now);
         self.acquire
             .answered(answer, &mut &*self.shared.waiting, now);
         now
+    }
+
+    fn report(&self, answer: &Answer, now: Point) {
+        let verdict = match answer.outcome {
+            Outcome::Yes(_) => "granted",
+            Outcome::No => "denied",
+            Outcome::Unavailable { .. } => "too few answers",
+        };
+        let tally = answer.tally;
+        say!(
+            debug,
+            "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
+            Shown(self.acquire.resource()),
+            tally.granted.len(),
+            tally.refused.len(),
+            tally.failed.len(),
+            human(self.acquire.took(now)),
+        );
     }
 
     /// Nothing is left of the validity.
@@ -168,22 +186,4 @@ impl Drop for Acquirer<'_> {
 
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(clock::instant())
-}
-
-fn report(resource: &[u8], answer: &Answer, took: Duration) {
-    let verdict = match answer.outcome {
-        Outcome::Yes(_) => "granted",
-        Outcome::No => "denied",
-        Outcome::Unavailable { .. } => "too few answers",
-    };
-    let tally = answer.tally;
-    say!(
-        debug,
-        "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
-        Shown(resource),
-        tally.granted.len(),
-        tally.refused.len(),
-        tally.failed.len(),
-        human(took),
-    );
 }

@@ -170,7 +170,8 @@ impl Attempt {
         let begun = self.begun.filter(|_| !mutant(Mutant::RetryHasAllTime));
         let all = begun.map(|begun| begun + 2 * self.node_timeout);
         let since = *self.since.get_or_insert(now.mono);
-        self.kind = self.kind.after(now.mono.saturating_duration_since(since));
+        let wait = || now.mono.saturating_duration_since(since);
+        self.kind.set_waited(wait);
         let action = match self.queue_entry.clone() {
             Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
             None => Action::Acquire(self.ttl),

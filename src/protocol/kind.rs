@@ -181,13 +181,10 @@ impl Kind {
         slot.map(|slot| u64::from(slot) + 1).or(commonest)
     }
 
-    /// For a caller that has waited for so long.
-    pub(crate) fn after(&self, wait: Duration) -> Kind {
-        let waited = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX >> 12);
-        match self {
-            Kind::Read { .. } => Kind::Read { waited },
-            Kind::Write(mark) => Kind::Write(Mark { waited, ..*mark }),
-            other => other.clone(),
+    /// The caller has waited for so long.
+    pub(crate) fn set_waited(&mut self, wait: impl FnOnce() -> Duration) {
+        if let Kind::Read { waited } | Kind::Write(Mark { waited, .. }) = self {
+            *waited = u64::try_from(wait().as_millis()).unwrap_or(u64::MAX >> 12);
         }
     }
 

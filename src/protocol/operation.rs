@@ -399,12 +399,13 @@ impl<W> Operation<W> {
 
     /// Nodes that it is to be sent to now.
     pub(crate) fn to_send(&self, view: &View, now: Instant) -> NodeSet {
-        let same_server = view.same_server && self.is_acquire();
-        if self.phase != Phase::Open || self.is_late(now) || same_server {
-            return NodeSet::EMPTY;
-        }
         let connected = self.connected(view);
         let new = connected.without(self.sent_to).and(self.op.nodes);
+        let same_server = view.same_server && self.is_acquire();
+        // Mostly it is on its way.
+        if new.is_empty() || self.phase != Phase::Open || self.is_late(now) || same_server {
+            return NodeSet::EMPTY;
+        }
         if self.is_release() || self.op.only_write {
             // A release is also sent where it has failed already.
             return new;
@@ -435,9 +436,13 @@ impl<W> Operation<W> {
 
     /// Nodes without which there are too few. `to_send`: where it is sent now.
     pub(crate) fn lacking(&self, to_send: NodeSet, view: &View) -> NodeSet {
+        let absent = self.absent(view);
+        if absent.is_empty() {
+            return absent;
+        }
         let possible = self.tally().granted.or(self.owing()).or(to_send);
         match possible.without(view.slow).len() < majority(view.nodes) {
-            true => self.absent(view),
+            true => absent,
             false => NodeSet::EMPTY,
         }
     }
