@@ -46,16 +46,15 @@ impl<W> Operations<W> {
         self.submitted += 1;
         let is_free = |operation: &Operation<W>| !operation.is_under_way();
         let free = self.slots.iter().position(is_free);
-        let bytes = free.map(|slot| std::mem::take(&mut self.slots[slot].bytes));
-        let bytes = bytes.unwrap_or_default();
-        let operation = Operation::new(self.submitted, op, caller, &self.prefix, bytes, now);
+        let new = |bytes| Operation::new(self.submitted, op, caller, &self.prefix, bytes, now);
         match free {
             Some(slot) => {
-                self.slots[slot] = operation;
+                let place = &mut self.slots[slot];
+                *place = new(std::mem::take(&mut place.bytes));
                 slot
             }
             None => {
-                self.slots.push(operation);
+                self.slots.push(new(Vec::new()));
                 self.slots.len() - 1
             }
         }
