@@ -117,8 +117,9 @@ fn nothing_is_left_of_a_lock_that_is_released_in_the_middle_of_a_refill() {
     eventually("no key is left", || {
         servers.iter().all(|server| server.keys().is_empty())
     });
+    // Some of 750 on either side. (On a busy machine renewals are late.)
     let refilled = refilled.into_inner();
-    assert!((100..650).contains(&refilled), "{refilled} were refilled");
+    assert!((50..700).contains(&refilled), "{refilled} were refilled");
 }
 
 #[test]
