@@ -159,8 +159,9 @@ impl Cluster {
         }
         for (at, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[..at] {
-                let (port, bus) = (other.port().to_string(), bus(other));
-                node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+                let bus = other.bus.as_ref().map(Port::to_string);
+                let (port, bus) = (other.port().to_string(), bus.unwrap());
+                node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
             }
         }
         let know_all = || {
@@ -579,18 +580,13 @@ impl Move<'_> {
 }
 
 fn started(plan: &Plan) -> Server {
-    let (bus, limit) = (
-        free_port().to_string(),
-        match plan.replicas {
-            true => FAILED_AFTER,
-            false => NEVER,
-        },
-    );
+    let limit = match plan.replicas {
+        true => FAILED_AFTER,
+        false => NEVER,
+    };
     let mut args = vec![
         "--cluster-enabled".to_owned(),
         "yes".into(),
-        BUS.into(),
-        bus,
         "--cluster-node-timeout".into(),
         limit.as_millis().to_string(),
         // On a busy machine it may not have heard of its master for a while.
@@ -606,14 +602,6 @@ fn started(plan: &Plan) -> Server {
     args.extend(plan.args.iter().map(|arg| (*arg).to_owned()));
     let certificate = plan.over_tls.then(|| Certificate::any().clone());
     Server::started(certificate, args, None)
-}
-
-const BUS: &str = "--cluster-port";
-
-/// The port on which a node listens to the others.
-fn bus(node: &Server) -> &str {
-    let at = node.args.iter().position(|arg| arg == BUS).unwrap();
-    &node.args[at + 1]
 }
 
 fn is_frozen(process: i32) -> bool {

@@ -14,6 +14,7 @@ pub struct Fake {
 impl Fake {
     /// Lives as long as the test's process.
     pub fn new(answer: impl Fn(&Words) -> Vec<u8> + Send + Sync + 'static) -> Fake {
+        super::turns::take();
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let answer = Arc::new(answer);

@@ -4,6 +4,7 @@
 // Every test binary uses its own part of this.
 #![allow(
     dead_code,
+    unused_imports,
     unreachable_pub,
     missing_docs,
     missing_debug_implementations
@@ -24,15 +25,22 @@ pub mod certificates;
 pub mod clusters;
 pub mod fake;
 pub mod holders;
+pub mod ports;
 pub mod processes;
+pub mod programs;
 pub mod relay;
 pub mod sentinels;
+pub mod turns;
+pub mod watchdog;
 
-use std::ffi::OsString;
+pub use ports::{Port, free_port};
+pub use programs::*;
+pub use watchdog::{TempDir, watched};
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use certificates::Certificate;
@@ -45,35 +53,12 @@ pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A private directory, gone with its value.
-pub struct TempDir(PathBuf);
-
-impl TempDir {
-    pub fn new() -> TempDir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("redlock-sync-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("a temporary directory");
-        TempDir(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A `redis-server` of its own, ended with its value.
 pub struct Server {
     child: Option<Child>,
-    port: u16,
+    port: Port,
+    /// In a cluster it listens to the other nodes on this one.
+    bus: Option<Port>,
     /// Its port is one for TLS.
     certificate: Option<Certificate>,
     args: Vec<String>,
@@ -135,17 +120,18 @@ impl Server {
     ) -> Server {
         let mut server = Server {
             child: None,
-            port: 0,
+            port: free_port(),
+            bus: None,
             certificate,
             args,
             sentinel,
             dir: TempDir::new(),
         };
         for _ in 0..20 {
-            server.port = free_port();
             if server.try_spawn() {
                 return server;
             }
+            (server.port, server.bus) = (free_port(), None);
         }
         panic!("redis-server does not start: {}", server.log());
     }
@@ -173,7 +159,7 @@ impl Server {
     }
 
     fn try_spawn(&mut self) -> bool {
-        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let binary = redis_server();
         let port = match self.certificate {
             Some(_) => "--tls-port",
             None => "--port",
@@ -188,25 +174,24 @@ impl Server {
             }
             None => command.args(["--save", "", "--appendonly", "no"]),
         };
+        let is_in_cluster = self.args.iter().any(|arg| arg == "--cluster-enabled");
+        if is_in_cluster {
+            let bus = self.bus.get_or_insert_with(free_port);
+            command.args(["--cluster-port", &bus.to_string()]);
+        }
         let child = command
             .args(tls.iter().flatten())
             .args([port, &self.port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--unixsocket", self.socket().to_str().unwrap()])
-            .args(["--daemonize", "no"])
-            .args([
-                "--dir",
-                self.dir.path().to_str().unwrap(),
-                "--logfile",
-                "log",
-            ])
+            .args(["--unixsocket", "s", "--daemonize", "no"])
+            .args(["--dir", ".", "--logfile", "log"])
             .args(&self.args)
+            // By which its watchdog finds it.
+            .current_dir(self.dir())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let mut child = child.unwrap_or_else(|error| {
-            panic!("cannot start {binary}: {error}. Install it (apt-get install redis-server), or name it in REDIS_SERVER")
-        });
+        let mut child = child.unwrap_or_else(|error| cannot_start(&binary, &error));
         let end = Instant::now() + Duration::from_secs(20);
         while Instant::now() < end {
             if child.try_wait().unwrap().is_some() {
@@ -214,8 +199,7 @@ impl Server {
             }
             if let Ok(stream) = std::os::unix::net::UnixStream::connect(self.socket()) {
                 // A cluster node listens before it finds that its second port is taken, and leaves.
-                let cluster = self.args.iter().any(|arg| arg == "--cluster-enabled");
-                if cluster && !answers(stream) {
+                if is_in_cluster && !answers(stream) {
                     continue;
                 }
                 self.child = Some(child);
@@ -229,7 +213,7 @@ impl Server {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -390,34 +374,29 @@ impl Drop for Server {
     }
 }
 
-fn answers(mut stream: std::os::unix::net::UnixStream) -> bool {
-    use std::io::{Read, Write};
-    stream.write_all(b"PING\r\n").is_ok() && matches!(stream.read(&mut [0; 64]), Ok(1..))
-}
-
-/// Below the range from which the kernel takes the ports of outgoing connections, so that a server
-/// can be restarted on its port.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let mixed = (std::process::id().wrapping_mul(2_654_435_761) >> 8).wrapping_add(number * 7);
-        let port = 12_000 + (mixed % 20_000) as u16;
-        if reserve(port) && std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
+/// The server that is tested, wherever it is started.
+pub fn redis_server() -> PathBuf {
+    let given = std::env::var_os("REDIS_SERVER").filter(|given| !given.is_empty());
+    let given = PathBuf::from(given.unwrap_or_else(|| "redis-server".into()));
+    match given.components().count() {
+        1 => given,
+        _ => std::path::absolute(given).unwrap(),
     }
 }
 
-/// For this process, until it ends: so that no other process starts a server on the port of one that was
-/// killed and is to come back.
-fn reserve(port: u16) -> bool {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixListener};
-    static RESERVED: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
-    let name = SocketAddr::from_abstract_name(format!("redlock-sync-port-{port}")).unwrap();
-    let reserved = UnixListener::bind_addr(&name).map(|one| RESERVED.lock().unwrap().push(one));
-    reserved.is_ok()
+fn cannot_start(binary: &Path, error: &std::io::Error) -> ! {
+    let binary = binary.display();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => panic!(
+            "there is no {binary}: install it (apt-get install redis-server), or name another one in REDIS_SERVER"
+        ),
+        _ => panic!("cannot start {binary}: {error}"),
+    }
+}
+
+fn answers(mut stream: std::os::unix::net::UnixStream) -> bool {
+    use std::io::{Read, Write};
+    stream.write_all(b"PING\r\n").is_ok() && matches!(stream.read(&mut [0; 64]), Ok(1..))
 }
 
 /// The name of a key beside a lock.
@@ -514,48 +493,6 @@ pub fn config<T>(result: Result<T, Error>) -> String {
         Err(error) => panic!("expected Config, got {error}"),
         Ok(_) => panic!("expected Config, got Ok"),
     }
-}
-
-/// Where this binary has the test `name`, as the only one of that name.
-pub fn full_name(name: &str) -> String {
-    let mut list = Command::new(std::env::current_exe().unwrap());
-    let list = list.args(["--list", "--format", "terse"]).output().unwrap();
-    let text = String::from_utf8(list.stdout).unwrap();
-    let all = text.lines().filter_map(|line| line.strip_suffix(": test"));
-    let named = all.filter(|full| full.rsplit("::").next() == Some(name));
-    let named: Vec<&str> = named.collect();
-    assert_eq!(named.len(), 1, "tests named {name}: {named:?}");
-    named[0].to_owned()
-}
-
-/// This test binary once more, as another process that plays a part: it runs the test `name` with
-/// `ROLE` set to `role`.
-pub fn another_process(name: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args([&*full_name(name), "--exact", "--nocapture"])
-        .env("ROLE", role)
-        .stdout(Stdio::null());
-    command
-}
-
-/// The part to play, in such a process.
-pub fn role() -> Option<String> {
-    std::env::var("ROLE").ok()
-}
-
-/// The cargo that has built this. With the variables of this package, which only tests have, it would build again what
-/// looks at them, and all that rests on that.
-pub fn cargo() -> Command {
-    let mut cargo = Command::new(env!("CARGO"));
-    let of_this = |name: &OsString| {
-        let name = name.to_string_lossy();
-        name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_")
-    };
-    for name in std::env::vars_os().map(|one| one.0).filter(of_this) {
-        cargo.env_remove(name);
-    }
-    cargo
 }
 
 /// Waits for a condition that must come true.
@@ -658,41 +595,4 @@ impl Random {
 /// Threads of this process.
 pub fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
-}
-
-const ALONE: &str = "REDLOCK_SYNC_TEST_ALONE";
-
-/// Runs a test in a process of its own, which is this test binary again with only that test: for
-/// what concerns a whole process, such as its threads, descriptors, signals and its end.
-pub fn in_own_process(name: &str, test: impl FnOnce()) {
-    if std::env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let output = own_process(name, "").output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// The command that runs a test of this binary alone, with a word for it to find in
-/// [`told`].
-pub fn own_process(name: &str, word: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args([
-            &*full_name(name),
-            "--exact",
-            "--nocapture",
-            "--include-ignored",
-        ])
-        .env(ALONE, word);
-    command
-}
-
-/// What this process was told if it runs one test alone.
-pub fn told() -> Option<String> {
-    std::env::var(ALONE).ok()
 }

@@ -64,21 +64,22 @@ struct Shared {
 }
 
 pub struct Relay {
-    port: u16,
+    port: super::Port,
     shared: Arc<Shared>,
 }
 
 impl Relay {
     /// A relay to a server on this machine.
     pub fn to(upstream: u16) -> Relay {
+        super::turns::take();
         let state = State {
             policy: Policy::default(),
             connections: Vec::new(),
             random: super::Random(0x5DEE_CE66_D123_4567 ^ u64::from(upstream)),
             passed: 0,
         };
-        let mut relay = Relay {
-            port: 0,
+        let relay = Relay {
+            port: super::free_port(),
             shared: Arc::new(Shared {
                 state: Mutex::new(state),
                 changed: Condvar::new(),
@@ -86,22 +87,17 @@ impl Relay {
                 upstream: AtomicU16::new(upstream),
             }),
         };
-        while relay.port == 0 {
-            let port = super::free_port();
-            if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
-                relay.port = port;
-                relay.listen(listener);
-            }
-        }
+        let listener = TcpListener::bind(("127.0.0.1", relay.port()));
+        relay.listen(listener.expect("the port is free"));
         relay
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn url(&self) -> String {
-        super::url_of(self.port)
+        super::url_of(self.port())
     }
 
     /// Connections that are made from now on lead to another server.
@@ -152,9 +148,9 @@ impl Relay {
     pub fn refuse(&self) {
         if self.shared.listening.swap(false, Ordering::Relaxed) {
             // Wake the accepting thread, which closes the listener, and wait until it is closed.
-            let _ = TcpStream::connect(("127.0.0.1", self.port));
+            let _ = TcpStream::connect(("127.0.0.1", self.port()));
             super::eventually("the relay refuses", || {
-                TcpStream::connect(("127.0.0.1", self.port)).is_err()
+                TcpStream::connect(("127.0.0.1", self.port())).is_err()
             });
         }
         self.cut();
@@ -164,7 +160,7 @@ impl Relay {
         if !self.shared.listening.load(Ordering::Relaxed) {
             let mut listener = None;
             super::eventually("the relay listens again", || {
-                listener = TcpListener::bind(("127.0.0.1", self.port)).ok();
+                listener = TcpListener::bind(("127.0.0.1", self.port())).ok();
                 listener.is_some()
             });
             self.listen(listener.unwrap());

@@ -214,8 +214,7 @@ fn a_sentinel_is_refused_for_good() {
     let dir = TempDir::new();
     let (port, file) = (free_port(), dir.path().join("sentinel.conf"));
     std::fs::write(&file, format!("port {port}\nbind 127.0.0.1\n")).unwrap();
-    let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-    let mut child = Command::new(binary)
+    let mut child = Command::new(redis_server())
         .arg(&file)
         .arg("--sentinel")
         .current_dir(dir.path())
@@ -224,7 +223,7 @@ fn a_sentinel_is_refused_for_good() {
         .unwrap();
     let refused = std::panic::catch_unwind(|| {
         eventually("it listens", || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+            std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
         });
         // Also where it would have been asked for a database that it has not.
         for database in ["", "/2"] {

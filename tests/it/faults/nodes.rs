@@ -209,7 +209,7 @@ fn after(args: &'static [&'static [&'static str]]) -> impl Fn() -> (Server, Stri
 /// Something else than Redis listens there: it answers whatever it is sent with `answer`.
 fn impostor(answer: &'static [u8]) -> impl Fn() -> (Server, String) {
     move || {
-        let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -395,12 +395,9 @@ fn a_server_that_is_busy_when_it_is_connected_votes_once() {
 /// Refused releases outlive the connection, and are not put off by others that are refused meanwhile.
 #[test]
 fn refused_releases_wait_for_nobody() {
-    let bus = free_port().to_string();
     let server = Server::with_args(&[
         "--cluster-enabled",
         "yes",
-        "--cluster-port",
-        &bus,
         "--cluster-require-full-coverage",
         "no",
     ]);

@@ -286,7 +286,8 @@ fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
 #[test]
 fn ttls_above_the_guard_s_are_refused_before_anything_is_asked() {
     // No server is there.
-    let redlock = client(&[format!("redis://127.0.0.1:{}", free_port())], guarded());
+    let port = free_port();
+    let redlock = client(&[format!("redis://127.0.0.1:{port}")], guarded());
     let long = MAX_TTL + ms(1);
     let expected = "the ttl is 3.001s, the restart guard is for 3s at most";
     assert_eq!(config(redlock.try_acquire("a", long)), expected);

@@ -196,7 +196,6 @@ struct Node {
 impl Node {
     fn start(fault: Fault) -> Node {
         let dir = TempDir::new();
-        let bus = free_port().to_string();
         let nodes = dir.path().join("nodes");
         let mut args = fault.server_args().to_vec();
         if matches!(fault, Moved | ClusterDown) {
@@ -206,7 +205,6 @@ impl Node {
                  vars currentEpoch 2 lastVoteEpoch 0\n"
             );
             std::fs::write(&nodes, cluster).unwrap();
-            args.extend(["--cluster-port", &bus]);
             args.extend(["--cluster-config-file", nodes.to_str().unwrap()]);
         }
         let server = Server::with_args(&args);

@@ -397,7 +397,8 @@ fn a_ttl_that_is_over_before_the_first_round_trip_is_too_slow() {
 /// Whatever the ttl, nodes that have failed are named.
 #[test]
 fn nodes_that_cannot_be_connected_are_named_also_where_the_ttl_is_over() {
-    let redlock = Redlock::new([format!("redis://127.0.0.1:{}", free_port())]).unwrap();
+    let port = free_port();
+    let redlock = Redlock::new([format!("redis://127.0.0.1:{port}")]).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     unavailable(redlock.try_acquire("a", TTL));
     for _ in 0..20 {

@@ -538,13 +538,8 @@ fn a_server_that_is_no_independent_master_is_named() {
 fn a_sentinel_is_named() {
     let dir = TempDir::new();
     let (port, file) = (free_port(), dir.path().join("sentinel.conf"));
-    let text = format!(
-        "port {port}\nbind 127.0.0.1\ndir {}\n",
-        dir.path().display()
-    );
-    std::fs::write(&file, text).unwrap();
-    let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-    let mut child = Command::new(binary)
+    std::fs::write(&file, format!("port {port}\nbind 127.0.0.1\n")).unwrap();
+    let mut child = Command::new(redis_server())
         .arg(&file)
         .arg("--sentinel")
         .current_dir(dir.path())
@@ -553,7 +548,7 @@ fn a_sentinel_is_named() {
         .unwrap();
     let up = std::panic::catch_unwind(|| {
         eventually("it listens", || {
-            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+            std::net::TcpStream::connect(("127.0.0.1", port.number())).is_ok()
         });
         expect(
             Severity::Fault,

@@ -100,7 +100,7 @@ fn a_late_connection_names_connect_timeout() {
 /// Nothing accepts there, so the kernel drops what would be one connection more.
 #[test]
 fn a_connection_that_is_not_accepted_names_connect_timeout() {
-    let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     // SAFETY: plain system call on a socket of ours.
     assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
     let address = listener.local_addr().unwrap();

@@ -609,7 +609,7 @@ fn start_node(args: &[&str], certificate: Option<&[String]>) -> Node {
     all.extend(args);
     Node {
         server: Server::with_args(&all),
-        relay: Relay::to(port),
+        relay: Relay::to(port.number()),
         replica: None,
     }
 }
