@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use redlock_sync::Redlock;
 use rusqlite::Connection;
-use support::{Server, TempDir, eventually, urls};
+use support::{Server, TempDir, eventually, urls, watched};
 
 const TTL: Duration = Duration::from_secs(1);
 
@@ -51,7 +51,7 @@ fn demonstrate(fenced: bool) -> Result<(), Failure> {
     );
 
     // A takes the lock, reads the balance, and is stopped.
-    let mut holder = Command::new(std::env::current_exe()?)
+    let mut holder = watched(&mut Command::new(std::env::current_exe()?))
         .arg("--late")
         .arg(dir.path())
         .args([

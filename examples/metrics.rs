@@ -393,10 +393,11 @@ fn serve(registry: Arc<Registry>, port: u16) -> Result<(), Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let stay = args.iter().any(|arg| arg == "--stay");
+    let free = support::free_port();
     let port = args.iter().position(|arg| arg == "--port");
     let port = match port.and_then(|at| args.get(at + 1)) {
         Some(port) => port.parse()?,
-        None => support::free_port(),
+        None => free.number(),
     };
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, stop.clone())?;

@@ -14,7 +14,7 @@ mod support;
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -32,17 +32,23 @@ const TOTAL: u32 = THREADS * INCREMENTS;
 type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The work. Two threads that do it at once lose an increment.
-fn increment(counter: &Path) -> Result<(), AnyError> {
+fn increment(counter: &Path, done: &AtomicU32) -> Result<(), AnyError> {
     let count: u32 = fs::read_to_string(counter)?.trim().parse()?;
     let mut file = OpenOptions::new().write(true).open(counter)?;
-    Ok(file.write_all(format!("{:9}", count + 1).as_bytes())?)
+    file.write_all(format!("{:9}", count + 1).as_bytes())?;
+    done.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
 /// The work, one thread at a time. Should the process die, the lock ends by itself after 10 s.
-fn increment_under_lock(redlock: &Redlock, counter: &Path) -> Result<(), AnyError> {
+fn increment_under_lock(
+    redlock: &Redlock,
+    counter: &Path,
+    done: &AtomicU32,
+) -> Result<(), AnyError> {
     redlock.with_lock("shop:counter", Duration::from_secs(10), |lock| {
         lock.ensure(Duration::from_secs(1))?; // valid for longer than the work takes
-        increment(counter)
+        increment(counter, done)
     })?
 }
 
@@ -50,14 +56,34 @@ fn increment_under_lock(redlock: &Redlock, counter: &Path) -> Result<(), AnyErro
 type Harm = (u32, &'static str, fn(&mut [Server]));
 
 const HARM: [Harm; 3] = [
-    (TOTAL / 4, "node 3 is frozen", |nodes| nodes[3].stop()),
-    (TOTAL / 2, "node 1 is killed", |nodes| nodes[1].kill()),
+    (
+        TOTAL / 4,
+        "node 3 is frozen: four of five nodes answer",
+        |nodes| nodes[3].stop(),
+    ),
+    (
+        TOTAL / 2,
+        "node 1 is killed: three of five, still a majority",
+        |nodes| nodes[1].kill(),
+    ),
     (TOTAL / 8 * 7, "node 3 goes on", |nodes| nodes[3].resume()),
 ];
 
-fn main() -> Result<ExitCode, AnyError> {
+const COMMAND: &str = "cargo run --release --example quickstart";
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("quickstart: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode, AnyError> {
     let locked = std::env::args().all(|arg| arg != "--without-lock");
     let (mut private, nodes) = support::given_or_private(5);
+    if private.is_empty() && !is_agreed()? {
+        return Ok(ExitCode::FAILURE);
+    }
     let options = Options::new()
         .wait(Duration::from_secs(60)) // for the lock, while seven others want it too
         .retry_delay(Duration::from_millis(1), Duration::from_millis(20));
@@ -67,7 +93,8 @@ fn main() -> Result<ExitCode, AnyError> {
 
     let directory = support::TempDir::new();
     let counter = directory.path().join("counter");
-    fs::write(&counter, "0")?;
+    let said = |error| format!("{}: {error}", counter.display());
+    fs::write(&counter, "0").map_err(said)?;
     let with = if locked {
         "under a lock"
     } else {
@@ -80,48 +107,19 @@ fn main() -> Result<ExitCode, AnyError> {
 
     let done = AtomicU32::new(0);
     let work = || -> Result<(), AnyError> {
-        for _ in 0..INCREMENTS {
-            if locked {
-                increment_under_lock(&redlock, &counter)?;
-            } else {
-                increment(&counter)?;
-            }
-            done.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
+        (0..INCREMENTS).try_for_each(|_| match locked {
+            true => increment_under_lock(&redlock, &counter, &done),
+            false => increment(&counter, &done),
+        })
     };
     let started = Instant::now();
-    thread::scope(|scope| {
+    let errors = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        let mut harm = if locked && !private.is_empty() {
-            &HARM[..]
-        } else {
-            &[]
-        };
-        let mut shown = 0;
-        while !threads.iter().all(|thread| thread.is_finished()) {
-            let count = done.load(Ordering::Relaxed);
-            if count >= shown + TOTAL / 10 {
-                println!(
-                    "{:5.2} s  {count:4} of {TOTAL}",
-                    started.elapsed().as_secs_f64()
-                );
-                shown = count;
-            }
-            if let [(at, what, act), rest @ ..] = harm
-                && count >= *at
-            {
-                println!("         {what}");
-                act(&mut private);
-                harm = rest;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        for thread in threads {
-            if let Err(error) = thread.join().expect("no thread panics") {
-                println!("a thread gave up: {error}");
-            }
-        }
+        let is_over = || threads.iter().all(|thread| thread.is_finished());
+        watch(&done, if locked { &mut private } else { &mut [] }, is_over);
+        let ended = threads.into_iter().map(|thread| thread.join());
+        let errors = ended.filter_map(|end| end.expect("no thread panics").err());
+        errors.map(|error| error.to_string()).collect::<Vec<_>>()
     });
     let elapsed = started.elapsed().as_secs_f64();
 
@@ -136,12 +134,67 @@ fn main() -> Result<ExitCode, AnyError> {
         f64::from(done) / elapsed
     );
     let count: u32 = fs::read_to_string(&counter)?.trim().parse()?;
-    if count == TOTAL {
+    Ok(verdict(locked, done, count, &errors))
+}
+
+/// Nodes that others may use are used if whoever sits at the terminal wants that. A script is not asked.
+fn is_agreed() -> Result<bool, AnyError> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Ok(true);
+    }
+    eprint!("Take the lock shop:counter on them {TOTAL} times? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim().eq_ignore_ascii_case("y"))
+}
+
+/// Shows how far it is, and does harm to these nodes meanwhile.
+fn watch(done: &AtomicU32, private: &mut [Server], is_over: impl Fn() -> bool) {
+    let started = Instant::now();
+    let mut harm = if private.is_empty() { &[] } else { &HARM[..] };
+    let mut shown = 0;
+    while !is_over() {
+        let count = done.load(Ordering::Relaxed);
+        if count >= shown + TOTAL / 10 {
+            println!(
+                "{:5.2} s  {count:4} of {TOTAL}",
+                started.elapsed().as_secs_f64()
+            );
+            shown = count;
+        }
+        if let [(at, what, act), rest @ ..] = harm
+            && count >= *at
+        {
+            println!("         {what}");
+            act(private);
+            harm = rest;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// `done`: how many increments were made. `count`: how many the file has.
+fn verdict(locked: bool, done: u32, count: u32, errors: &[String]) -> ExitCode {
+    if count != done {
+        println!("The counter stands at {count}: WRONG, it should be {done}.");
+    } else if done == TOTAL {
         println!("The counter stands at {count}: exact.");
-        Ok(ExitCode::SUCCESS)
     } else {
-        println!("The counter stands at {count}: WRONG, it should be {TOTAL}.");
-        Ok(ExitCode::FAILURE)
+        println!("The counter stands at {count}, as it should, but this has not finished:");
+        let mut errors = errors.to_vec();
+        errors.sort();
+        for same in errors.chunk_by(|one, other| one == other) {
+            println!("  {} of {THREADS} threads: {}", same.len(), same[0]);
+        }
+    }
+    match locked {
+        true => println!("Without the lock: {COMMAND} -- --without-lock"),
+        false => println!("With the lock: {COMMAND}"),
+    }
+    if done == TOTAL && count == TOTAL {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 

@@ -472,7 +472,8 @@ impl Soak {
         } else {
             urls
         };
-        let child = Command::new(std::env::current_exe().expect("a path to this program"))
+        let program = std::env::current_exe().expect("a path to this program");
+        let child = support::watched(&mut Command::new(program))
             .arg("--client")
             .arg(self.journals.dir())
             .args([slot.to_string(), generation.to_string()])

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redlock_sync::Redlock;
 
-use super::support::{Server, TTL, ms, urls};
+use super::support::{Server, TTL, ms, urls, watched};
 use super::{Bench, patient, patient_options, quantile};
 
 const HOLD: Duration = Duration::from_millis(1);
@@ -126,7 +126,7 @@ fn processes(servers: &[Server], time: Duration, fair: bool) -> Vec<Vec<Turn>> {
 /// Processes of this program that begin at the same time, each with its work in that variable: the lines that they print.
 pub(crate) fn children(variable: &str, works: &[String], ready: impl FnOnce()) -> Vec<Vec<String>> {
     let start = |work| {
-        Command::new(std::env::current_exe().unwrap())
+        watched(&mut Command::new(std::env::current_exe().unwrap()))
             .env(variable, work)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

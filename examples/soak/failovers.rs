@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::check::{self, Findings};
 use crate::journals::Journals;
 use crate::support::relay::Relay;
-use crate::support::{Random, Server, eventually, ms};
+use crate::support::{Random, Server, eventually, ms, watched};
 use crate::{LONGEST_TTL, now, random};
 
 /// Few, so that they are fought over.
@@ -355,7 +355,8 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
 }
 
 fn client(plan: &Plan, pairs: &[Pair], slot: usize, journals: &Journals) -> Child {
-    Command::new(std::env::current_exe().expect("a path to this program"))
+    let program = std::env::current_exe().expect("a path to this program");
+    watched(&mut Command::new(program))
         .arg("--client")
         .arg(journals.dir())
         .args([slot.to_string(), "0".into(), plan.seed.to_string()])

@@ -90,19 +90,36 @@ mod testing {
     mod verdicts;
 }
 
+mod harness;
+
 mod documents {
     mod api;
-    mod examples;
+    pub(crate) mod examples;
     mod prose;
     mod soak_check;
+}
+
+/// Where cargo has put what it built for these tests: `target`, or a directory in it for the target that was named.
+#[cfg(any(feature = "capi", feature = "testing"))]
+fn built() -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.ancestors().nth(3).unwrap().to_owned()
+}
+
+/// The directory to give to cargo, so that it puts what it builds there.
+#[cfg(any(feature = "capi", feature = "testing"))]
+fn target() -> std::path::PathBuf {
+    let built = built();
+    let top = built.parent().unwrap();
+    match top.join(".rustc_info.json").exists() {
+        true => top.to_owned(),
+        false => built,
+    }
 }
 
 /// The library of this crate as it was built for these tests.
 #[cfg(any(feature = "capi", feature = "testing"))]
 fn library() -> std::path::PathBuf {
-    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .unwrap();
     let features = [
         ("testing", cfg!(feature = "testing")),
         ("capi", cfg!(feature = "capi")),
@@ -115,7 +132,9 @@ fn library() -> std::path::PathBuf {
     cargo
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--lib", "--features", &features, "--target-dir"])
-        .arg(target);
-    assert!(cargo.output().unwrap().status.success(), "{cargo:?}");
-    target.join("debug/libredlock_sync.rlib")
+        .arg(target());
+    let output = cargo.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{cargo:?}:\n{said}");
+    built().join("debug/libredlock_sync.rlib")
 }

@@ -133,7 +133,7 @@ impl Server {
             }
             (server.port, server.bus) = (free_port(), None);
         }
-        panic!("redis-server does not start: {}", server.log());
+        panic!("redis-server does not start: {}", server.why());
     }
 
     pub fn several(count: usize) -> Vec<Server> {
@@ -154,8 +154,14 @@ impl Server {
         self.dir.path()
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    /// Its log, or the reason why it has none.
+    fn why(&self) -> String {
+        let log = std::fs::read_to_string(self.dir().join("log")).unwrap_or_default();
+        let page = std::fs::write(self.dir().join("page"), [0; 4096]);
+        match page {
+            Err(error) if log.is_empty() => format!("{}: {error}", self.dir().display()),
+            _ => log,
+        }
     }
 
     fn try_spawn(&mut self) -> bool {
@@ -278,7 +284,7 @@ impl Server {
             }
             std::thread::sleep(ms(20));
         }
-        panic!("redis-server does not restart: {}", self.log());
+        panic!("redis-server does not restart: {}", self.why());
     }
 
     /// A command over a connection of its own.
@@ -426,14 +432,39 @@ fn items(list: &str) -> Vec<String> {
 /// For examples: the nodes named in `REDLOCK_NODES=url,url,…`, or as many private servers as asked
 /// for. Nodes that were given are not ours to stop or kill, so no `Server` comes with them.
 pub fn given_or_private(count: usize) -> (Vec<Server>, Vec<String>) {
+    ends_plainly();
     match std::env::var("REDLOCK_NODES") {
-        Ok(nodes) => (Vec::new(), items(&nodes)),
+        Ok(nodes) => {
+            eprintln!(
+                "REDLOCK_NODES is set: these are your nodes, and nothing is done to them but locking. \
+                 Unset it (env -u REDLOCK_NODES …) for private ones."
+            );
+            (Vec::new(), items(&nodes))
+        }
         Err(_) => {
             let servers = Server::several(count);
             let nodes = urls(&servers);
             (servers, nodes)
         }
     }
+}
+
+/// As other programs at a shell: it ends without a word where what reads its output has ended, and with a sentence where it
+/// cannot go on. (`RUST_BACKTRACE=1` shows where.)
+fn ends_plainly() {
+    // SAFETY: a plain system call. Sockets of the standard library raise no signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        match panic
+            .payload_as_str()
+            .filter(|_| std::env::var_os("RUST_BACKTRACE").is_none())
+        {
+            Some(text) => eprintln!("{text}"),
+            None => default(panic),
+        }
+        std::process::exit(1);
+    }));
 }
 
 /// Patient with a busy machine, quick at retrying.
@@ -443,6 +474,11 @@ pub fn options() -> Options {
         .connect_timeout(Duration::from_secs(5))
         .retry_delay(ms(1), ms(10))
         .wait(Duration::from_secs(30))
+}
+
+/// Where all nodes are well, none is away, however busy the machine is.
+pub fn patient() -> Options {
+    options().node_timeout(10 * NODE_TIMEOUT)
 }
 
 pub fn redlock(servers: &[Server]) -> Redlock {

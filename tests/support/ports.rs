@@ -48,7 +48,7 @@ pub fn free_port() -> Port {
     panic!("no port is free of those from {FIRST} on, {COUNT} of them");
 }
 
-fn reserve(number: u16) -> Result<Port> {
+pub fn reserve(number: u16) -> Result<Port> {
     let name = SocketAddr::from_abstract_name(format!("redlock-sync-port-{number}"))?;
     Ok(Port {
         number,

@@ -35,6 +35,14 @@ fn with_default_signals(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(reset) }
 }
 
+/// A test that cannot be made here is not silent about it.
+pub fn skipped(test: &str, why: &str) {
+    use std::io::Write;
+    // Past what captures the output of a test that passes.
+    let text = format!("SKIPPED {test}: {}\n", why.trim());
+    std::io::stderr().write_all(text.as_bytes()).unwrap();
+}
+
 /// For a program that is missing. Other errors have other remedies.
 pub fn started<T>(result: std::io::Result<T>, program: &str, package: &str) -> T {
     result.unwrap_or_else(|error| match error.kind() {

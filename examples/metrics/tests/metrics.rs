@@ -23,8 +23,7 @@ impl Drop for Example {
 
 fn example() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_metrics"));
-    command.env_remove("REDLOCK_NODES").stdout(Stdio::piped());
-    command.env_remove("REDLOCK_TEST_SCHEME");
+    pristine(&mut command).stdout(Stdio::piped());
     command
 }
 

@@ -177,11 +177,11 @@ fn of_contenders_that_wait_one_gets_it_at_once() {
 /// have the key.
 #[test]
 fn who_meets_a_holder_is_told_at_once() {
-    const TIMEOUT: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(10);
     let servers = Server::several(5);
-    let [holder, other] = [0, 1].map(|_| connected(&servers));
     let patient = options().node_timeout(TIMEOUT);
-    let other = other.with_options(patient).unwrap();
+    let connected = |_| connected(&servers).with_options(patient.clone()).unwrap();
+    let [holder, other] = [0, 1].map(connected);
     take(&other, "warm").release().unwrap();
     let lock = take(&holder, "a");
     eventually("it is on all nodes", || {

@@ -414,7 +414,8 @@ fn ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released() 
     let name = "ten_thousand_locks_given_up_while_a_majority_stands_still_are_all_released";
     in_own_process(name, || {
         let servers = Server::several(3);
-        let redlock = connected(&servers);
+        let slow = options().node_timeout(4 * NODE_TIMEOUT);
+        let redlock = connected(&servers).with_options(slow).unwrap();
         let held: Vec<_> = (0..10_000)
             .map(|i| take(&redlock, &format!("{i}")))
             .collect();

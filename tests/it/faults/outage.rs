@@ -37,8 +37,7 @@ struct Network {
 
 impl Network {
     fn new() -> Result<Network, String> {
-        let [client, server] =
-            ["c", "s"].map(|end| format!("redlock-{}-{end}", std::process::id()));
+        let [client, server] = ["c", "s"].map(|end| format!("{}-{end}", watchdog::name()));
         let mut network = Network {
             client,
             server,
@@ -124,9 +123,10 @@ struct Far {
 impl Far {
     fn start(network: &Network, port: u16) -> Far {
         let dir = TempDir::new();
-        let path = |name: &str| dir.path().join(name).display().to_string();
         let child = Command::new("ip")
-            .args(["netns", "exec", &network.server, "redis-server"])
+            .args(["netns", "exec", &network.server])
+            .arg(redis_server())
+            .current_dir(dir.path())
             .args([
                 "--bind",
                 THERE,
@@ -141,11 +141,11 @@ impl Far {
                 "--appendonly",
                 "no",
                 "--dir",
-                &path(""),
+                ".",
                 "--logfile",
                 "log",
             ])
-            .args(["--unixsocket", &path("s")])
+            .args(["--unixsocket", "s"])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -224,12 +224,7 @@ fn an_outage_of_the_network_leaves_no_key() {
     }
     let network = match Network::new() {
         Ok(network) => network,
-        Err(error) => {
-            // Past what captures the output of a test that passes.
-            let why = format!("SKIPPED an_outage_of_the_network: {}\n", error.trim());
-            std::io::stderr().write_all(why.as_bytes()).unwrap();
-            return;
-        }
+        Err(error) => return skipped("an_outage_of_the_network", &error),
     };
     let servers: Vec<Far> = (0..3).map(|i| Far::start(&network, 7001 + i)).collect();
     let urls: Vec<String> = servers
@@ -237,7 +232,7 @@ fn an_outage_of_the_network_leaves_no_key() {
         .map(|far| format!("redis://{THERE}:{}", far.port))
         .collect();
     for round in 1..2 {
-        let mut child = Command::new("ip")
+        let mut child = watched(&mut Command::new("ip"))
             .args(["netns", "exec", &network.client])
             .arg(std::env::current_exe().unwrap())
             .args([

@@ -69,7 +69,7 @@ fn a_lock_that_missed_two_nodes_is_on_all_after_an_extension() {
 #[test]
 fn nothing_is_left_of_a_lock_that_is_released_in_the_middle_of_a_refill() {
     let servers = Server::several(3);
-    let redlock = connected(&servers);
+    let redlock = connected(&servers).with_options(patient()).unwrap();
     let (next, refilled) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for thread in 0..32_u64 {
@@ -92,8 +92,11 @@ fn nothing_is_left_of_a_lock_that_is_released_in_the_middle_of_a_refill() {
                         continue;
                     }
                     let ttl = ms(600);
-                    let Some(lock) = redlock.try_acquire(&resource, ttl).unwrap() else {
-                        panic!("{resource} is free");
+                    let lock = match redlock.try_acquire(&resource, ttl) {
+                        Ok(lock) => lock.unwrap_or_else(|| panic!("{resource} is free")),
+                        // On a busy machine little of its ttl is left.
+                        Err(Error::TooSlow(_)) => continue,
+                        Err(error) => panic!("{error}"),
                     };
                     let Ok(lock) = lock.keep_alive(HOUR) else {
                         continue;

@@ -733,7 +733,7 @@ fn a_clock_that_is_off_is_named() {
         assert!((4000..=6000).contains(&offset), "{offset}");
         return;
     }
-    let dir = TempDir::new();
+    let dir = TempDir::for_programs();
     let file = |name: &str| dir.path().join(name);
     let source = "#include <sys/syscall.h>\n#include <sys/time.h>\n#include <unistd.h>\n\
         int gettimeofday(struct timeval *restrict time, void *restrict zone) {\n\
@@ -745,21 +745,20 @@ fn a_clock_that_is_off_is_named() {
         .args(["-shared", "-fPIC", "-D_GNU_SOURCE", "-o"])
         .args([file("ahead.so"), file("ahead.c")])
         .output();
-    let made = made.expect("cc (apt-get install gcc libc6-dev)");
+    let made = started(made, "cc", "gcc libc6-dev");
     assert!(made.status.success(), "{made:?}");
-    // A server with that argument gets that clock.
-    let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in *'--syslog-ident ahead'*)\n\
-            LD_PRELOAD='{}'; export LD_PRELOAD;;\nesac\nexec '{binary}' \"$@\"\n",
-        file("ahead.so").display()
-    );
+    // A server with that argument gets that clock. (A path in that variable cannot have a space.)
+    let script = "#!/bin/sh\ncase \"$*\" in *'--syslog-ident ahead'*)\n\
+        ln -sf \"$AHEAD\" ahead.so\n\
+        LD_PRELOAD=./ahead.so; export LD_PRELOAD;;\nesac\nexec \"$SERVER\" \"$@\"\n";
     std::fs::write(file("server"), script).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(file("server"), executable).unwrap();
     let mut process = own_process(name, "");
     let output = process
         .env("REDIS_SERVER", file("server"))
+        .env("SERVER", redis_server())
+        .env("AHEAD", file("ahead.so"))
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);

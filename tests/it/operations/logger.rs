@@ -233,8 +233,9 @@ fn a_logger_that_uses_the_same_redlock_stops_nobody() {
         let relay = relay::Relay::to(servers[0].port());
         let nodes = [relay.url(), servers[1].url(), servers[2].url()];
         let redlock = Redlock::new(nodes).unwrap();
-        let redlock = redlock.with_options(options()).unwrap();
-        let kept = keep(&redlock, "kept", ms(900), HOUR);
+        let redlock = redlock.with_options(patient()).unwrap();
+        let ttl = 4 * NODE_TIMEOUT;
+        let kept = keep(&redlock, "kept", ttl, HOUR);
         let logs = redlock.clone();
         rule(move |_, _| {
             if !LOGGING.replace(true) {
@@ -256,7 +257,7 @@ fn a_logger_that_uses_the_same_redlock_stops_nobody() {
                 std::thread::sleep(ms(20));
             }
         });
-        assert!(!kept.wait_lost(ms(1800)));
+        assert!(!kept.wait_lost(2 * ttl));
         kept.release().unwrap();
     });
 }

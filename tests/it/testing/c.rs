@@ -11,11 +11,11 @@ const HEADER: &str = include_str!("../../../src/redlock_testing.h");
 
 #[test]
 fn a_c_program_that_uses_every_function_for_tests_passes_as_c_and_as_cpp() {
-    let dir = TempDir::new();
+    let dir = TempDir::for_programs();
     for (language, shared) in [(capi::Language::C99, false), (capi::Language::Cpp17, true)] {
         let program = dir.path().join("capi_testing");
         capi::compile("tests/capi_testing.c", language, shared, &[], &program);
-        let output = capi::run(&mut Command::new(&program), "");
+        let output = capi::run(pristine(&mut Command::new(&program)), "");
         assert_eq!(output.stdout, b"ok\n");
     }
 }
@@ -39,7 +39,7 @@ fn every_function_and_constant_for_tests_is_used_by_the_c_program() {
 fn unit_tests_in_python_use_nodes_for_tests() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut python = Command::new("python3");
-    python
+    pristine(&mut python)
         // Leaves nothing here.
         .arg("-B")
         .env("PYTHONPATH", top.join("examples/capi"))

@@ -23,15 +23,17 @@ fn the_code_in_the_readme_and_the_recipes_runs_on_nodes_for_tests() {
         .replace("redis://127.0.0.1\"", &format!("{}\"", nodes[0].url()))
         .replace("```rust,no_run", "```rust");
     let blocks = code.matches("```rust").count();
-    let dir = TempDir::new();
+    let dir = TempDir::for_programs();
     let file = dir.path().join("code.md");
     std::fs::write(&file, code).unwrap();
 
     let library = crate::library();
     let urls = nodes.each_ref().map(Node::url).join(",");
     let mut rustdoc = Command::new("rustdoc");
-    rustdoc
+    pristine(&mut rustdoc)
         .env("REDLOCK_NODES", urls)
+        // There it runs what it has compiled.
+        .env("TMPDIR", dir.path())
         .args(["--edition", "2024", "--test"])
         .arg(&file)
         .arg("-L")

@@ -28,9 +28,9 @@ impl World {
         };
         World {
             redlocks: vec![
-                new(options()),
-                new(options().label("web-3:4711")),
-                new(options().fair(true)),
+                new(patient()),
+                new(patient().label("web-3:4711")),
+                new(patient().fair(true)),
             ],
             locks: Vec::new(),
             fences: [0; NAMES.len()],

@@ -104,8 +104,8 @@ fn worker() {
 #[test]
 fn each_of_eight_processes_is_woken_and_has_its_share() {
     for nodes in [1, 3] {
-        // On a busy machine a step takes longer than others wait.
-        let is_cheap = (0..3).any(|_| {
+        // On a busy machine a step takes longer than others wait, and processes do not get the same time.
+        let is_well = (0..3).any(|_| {
             let servers = Server::several(nodes);
             // A waiter that is not woken sleeps for five seconds.
             let part = "loop 5000000 1000 3000 release";
@@ -114,15 +114,18 @@ fn each_of_eight_processes_is_woken_and_has_its_share() {
             let (median, longest) = (shares.gaps[shares.gaps.len() / 2], shares.gaps.last());
             let bound = (10 * median).max(500_000);
             let is_short = longest.is_some_and(|gap| *gap <= bound);
-            assert!(is_short, "{nodes} nodes: {longest:?}");
             let (least, most) = shares.least_and_most();
-            assert!(most <= 2 * least, "{nodes} nodes: {:?}", shares.holds);
             let total: usize = shares.holds.iter().sum();
             let each = |requests: &u64| *requests as f64 / total as f64;
             assert!(shares.requests.iter().all(|requests| each(requests) < 5.0));
-            shares.requests.iter().all(|requests| each(requests) <= 3.5)
+            let is_cheap = shares.requests.iter().all(|requests| each(requests) <= 3.5);
+            println!("{nodes} nodes: {is_short}, {is_cheap}, {least} to {most}");
+            is_short && is_cheap && most <= 2 * least
         });
-        assert!(is_cheap, "{nodes} nodes: more than 3.5 requests each");
+        assert!(
+            is_well,
+            "{nodes} nodes: a gap is long, shares differ, or more than 3.5 requests for each"
+        );
     }
 }
 

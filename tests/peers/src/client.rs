@@ -28,7 +28,7 @@ impl Client {
             Some(_) => Stdio::inherit(),
             None => Stdio::null(),
         };
-        let child = Command::new(program)
+        let child = crate::support::watched(&mut Command::new(program))
             .args(args)
             .envs(variables.iter().cloned())
             .stdin(Stdio::piped())
