@@ -91,6 +91,10 @@ fn run() -> Result<ExitCode, AnyError> {
     log::set_logger(&WARNINGS).map_err(|error| error.to_string())?;
     log::set_max_level(log::LevelFilter::Warn);
 
+    if let Err(error) = redlock.connect() {
+        println!("Not finished, since no lock can be had: {error}");
+        return Ok(ExitCode::FAILURE);
+    }
     let directory = support::TempDir::new();
     let counter = directory.path().join("counter");
     let said = |error| format!("{}: {error}", counter.display());
@@ -180,7 +184,7 @@ fn verdict(locked: bool, done: u32, count: u32, errors: &[String]) -> ExitCode {
     } else if done == TOTAL {
         println!("The counter stands at {count}: exact.");
     } else {
-        println!("The counter stands at {count}, as it should, but this has not finished:");
+        println!("The counter stands at {count}, as it should, but this is not finished:");
         let mut errors = errors.to_vec();
         errors.sort();
         for same in errors.chunk_by(|one, other| one == other) {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use redlock_sync::redis;
-use support::{Server, TTL, eventually, pristine, redlock, take, urls};
+use support::{Server, TTL, eventually, free_port, pristine, redlock, take, urls};
 
 /// `cargo test` builds the examples beside the tests.
 pub(crate) fn example(name: &str) -> Command {
@@ -92,6 +92,61 @@ fn quickstart_does_no_harm_to_nodes_that_it_was_given() {
         assert_eq!(answer, redis::Value::SimpleString("PONG".into()));
         eventually("nothing is left", || server.keys().is_empty());
     }
+}
+
+#[test]
+fn quickstart_that_gets_no_lock_has_not_finished_and_blames_no_lock() {
+    let port = free_port();
+    let mut command = example("quickstart");
+    let nodes = format!("redis://127.0.0.1:{port}");
+    let output = command.env("REDLOCK_NODES", nodes).output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{out}\n{err}");
+    assert!(
+        err.starts_with("REDLOCK_NODES is set: these are your nodes"),
+        "{err}"
+    );
+    assert_eq!(out.matches("Not finished").count(), 1, "{out}");
+    assert!(!out.contains("WRONG"), "{out}");
+}
+
+#[test]
+fn quickstart_shows_how_to_see_the_opposite() {
+    let out = succeed(&mut example("quickstart"));
+    let last = out.lines().last().unwrap();
+    let (_, arguments) = last.split_once(" -- ").unwrap();
+    // Increments are lost, by chance.
+    let output = example("quickstart").arg(arguments).output().unwrap();
+    let out = text(&output.stdout);
+    assert!(out.contains("1600 increments in "), "{out}");
+    assert!(!out.contains("acquisitions"), "{out}");
+}
+
+#[test]
+fn quickstart_ends_quietly_with_what_reads_it_and_in_a_sentence_on_a_full_disk() {
+    let mut child = example("quickstart");
+    let mut child = child
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut String::new()).unwrap();
+    drop(out);
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(text(&output.stderr), "");
+    let mut command = example("quickstart");
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = command
+        .env_remove("RUST_BACKTRACE")
+        .stdout(full.unwrap())
+        .output()
+        .unwrap();
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(err.contains("No space left on device"), "{err}");
 }
 
 #[test]

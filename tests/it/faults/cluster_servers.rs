@@ -18,7 +18,9 @@ fn set(cluster: &Cluster, node: usize, key: &str) -> String {
 
 /// A node that has just got its slots may not have heard yet that the others know of it.
 fn is_set(cluster: &Cluster, node: usize, key: &str) {
-    eventually("the node serves its slots", || set(cluster, node, key) == "OK");
+    eventually("the node serves its slots", || {
+        set(cluster, node, key) == "OK"
+    });
 }
 
 #[test]

@@ -234,7 +234,9 @@ fn every_loss_is_told_once_and_before_the_end() {
         // As often as there was time for.
         told.retain(|event| !event.ends_with("by renewal"));
         // On a busy machine a ttl so short may be over before all nodes have answered, and another attempt is made.
-        let acquired = told.first_mut().filter(|event| event.starts_with("acquired "));
+        let acquired = told
+            .first_mut()
+            .filter(|event| event.starts_with("acquired "));
         acquired.unwrap().replace_range(.., "acquired 1");
         assert_eq!(told, expected, "{what}");
         delete(&servers, "a");
