@@ -1,10 +1,11 @@
 //! A real server, and connections to it.
 
+use std::fs::DirBuilder;
 use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{packed, text, words};
@@ -12,32 +13,58 @@ use crate::clock;
 use crate::protocol::resp::{self, Reply};
 use crate::secret::Secret;
 
+/// Standard input ends with this process, however that ends, and then the server ends. $1: its directory. $2: its program.
+const SCRIPT: &str = r#"
+trap '' HUP INT QUIT TERM
+command -v "$2" || { rm -rf "$1"; exit; }
+"$2" --port 0 --unixsocket s --save "" --dir "$1" &
+read -r _
+kill -9 $!
+rm -rf "$1"
+"#;
+
 /// A `redis-server` of its own, ended with its value.
 pub(super) struct Server {
-    child: Child,
+    shell: Child,
     dir: PathBuf,
+}
+
+/// One that did not exist. Sockets cannot be where a path is long.
+fn new_directory() -> PathBuf {
+    let given = std::env::temp_dir();
+    let usable = (1..64).contains(&given.as_os_str().len());
+    let base = if usable { given } else { "/tmp".into() };
+    let name = format!("redlock-{:016x}", getrandom::u64().unwrap());
+    let dir = std::path::absolute(base.join(name)).unwrap();
+    DirBuilder::new().mode(0o700).create(&dir).unwrap();
+    dir
 }
 
 impl Server {
     pub(super) fn start() -> Server {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("redlock-sync-differential-{}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let child = Command::new(&binary)
-            .args(["--port", "0", "--unixsocket", "s", "--save", ""])
-            .args(["--dir".as_ref(), dir.as_os_str()])
-            .stdin(Stdio::null())
+        let dir = new_directory();
+        let binary = std::env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+        let shell = Command::new("sh")
+            .args(["-c", SCRIPT, "sh"])
+            .args([dir.as_os_str(), &binary])
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let child = child.unwrap_or_else(|error| {
-            panic!("cannot start {binary}: {error}. Install it (apt-get install redis-server), or name it in REDIS_SERVER")
-        });
-        Server { child, dir }
+        let mut server = Server {
+            shell: shell.unwrap(),
+            dir,
+        };
+        let end = clock::instant() + Duration::from_secs(20);
+        while !server.dir.join("s").exists() && clock::instant() < end {
+            assert!(
+                server.shell.try_wait().unwrap().is_none(),
+                "there is no {}. Install it (apt-get install redis-server), or name it in REDIS_SERVER",
+                binary.display()
+            );
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        server
     }
 
     pub(super) fn connect(&self) -> Line {
@@ -59,9 +86,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
+        // This closes its standard input.
+        let _ = self.shell.wait();
     }
 }
 
