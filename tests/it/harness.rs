@@ -205,10 +205,8 @@ fn where_no_port_can_be_had_the_reason_is_told() {
             rlim_max: open_files() as u64,
         };
         // SAFETY: a plain system call on a value of ours.
-        assert_eq!(
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) },
-            0
-        );
+        let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) };
+        assert_eq!(set, 0);
         let panic = std::panic::catch_unwind(|| [(); 100].map(|()| free_port()));
         let panic = panic.err().unwrap();
         let text = panic.downcast_ref::<String>().unwrap();

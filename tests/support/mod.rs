@@ -455,13 +455,13 @@ fn ends_plainly() {
     // SAFETY: a plain system call. Sockets of the standard library raise no signal.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let default = std::panic::take_hook();
+    let is_plain = std::env::var_os("RUST_BACKTRACE").is_none();
     std::panic::set_hook(Box::new(move |panic| {
-        match panic
-            .payload_as_str()
-            .filter(|_| std::env::var_os("RUST_BACKTRACE").is_none())
-        {
-            Some(text) => eprintln!("{text}"),
-            None => default(panic),
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        match text.or_else(|| payload.downcast_ref::<&str>().copied()) {
+            Some(text) if is_plain => eprintln!("{text}"),
+            _ => default(panic),
         }
         std::process::exit(1);
     }));

@@ -126,6 +126,7 @@ fn quickstart_shows_how_to_see_the_opposite() {
 fn quickstart_ends_quietly_with_what_reads_it_and_in_a_sentence_on_a_full_disk() {
     let mut child = example("quickstart");
     let mut child = child
+        .env("TMPDIR", "/tmp") // about others it may have to say something
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -140,6 +141,7 @@ fn quickstart_ends_quietly_with_what_reads_it_and_in_a_sentence_on_a_full_disk()
     let full = std::fs::File::options().write(true).open("/dev/full");
     let output = command
         .env_remove("RUST_BACKTRACE")
+        .env("TMPDIR", "/tmp")
         .stdout(full.unwrap())
         .output()
         .unwrap();
