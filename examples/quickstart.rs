@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The nodes are private `redis-server` processes (from `PATH`, or the binary that `REDIS_SERVER`
-//! names), which end with the example. `REDLOCK_NODES=redis://…,redis://…` takes other nodes, and
-//! does no harm to them. `-- --without-lock` shows what the lock is for.
+//! names), which end with the example. `REDLOCK_NODES=redis://…,redis://…` takes other nodes,
+//! after asking at a terminal, and does no harm to them. `-- --without-lock` shows what the lock is for.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

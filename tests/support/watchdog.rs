@@ -177,10 +177,13 @@ impl TempDir {
 
     /// For a program that is built and run.
     pub fn for_programs() -> TempDir {
-        let programs = &run().programs;
-        let made = std::fs::create_dir_all(programs);
-        made.unwrap_or_else(|error| panic!("{}: {error}", programs.display()));
-        TempDir::within(programs)
+        super::turns::take();
+        let run = run();
+        match std::fs::create_dir_all(&run.programs) {
+            Ok(()) => TempDir::within(&run.programs),
+            // A checkout that may only be read.
+            Err(_) => TempDir::within(&run.dir),
+        }
     }
 
     fn within(parent: &Path) -> TempDir {
