@@ -48,11 +48,10 @@ fn directory(program: &Child, servers: usize, stopped: usize) -> PathBuf {
     eventually("its servers run", || {
         let children = started_by(program.id());
         let dirs = children.iter().filter_map(|(process, state)| {
-            let name = std::fs::read_to_string(process.join("comm")).ok()?;
-            let is_server = name.starts_with("redis") || name.starts_with("valkey");
             let dir = std::fs::read_link(process.join("cwd")).ok()?;
             let all = dir.parent()?.to_owned();
-            (is_server && dir != Path::new("/")).then_some((all, state == "T"))
+            let is_ours = all.file_name()?.to_str()?.starts_with("redlock-");
+            is_ours.then_some((all, state == "T"))
         });
         let dirs: Vec<_> = dirs.collect();
         if let Some((dir, _)) = dirs.first() {

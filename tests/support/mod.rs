@@ -477,7 +477,7 @@ pub fn options() -> Options {
 }
 
 /// Where all nodes are well, none is away, however busy the machine is.
-pub fn patient() -> Options {
+pub fn unhurried() -> Options {
     options().node_timeout(10 * NODE_TIMEOUT)
 }
 

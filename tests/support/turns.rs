@@ -12,7 +12,7 @@ use super::ms;
 /// For each processor, where nothing else keeps it busy.
 const AT_MOST: usize = 10;
 /// For each processor, however busy it is.
-const AT_LEAST: usize = 2;
+const AT_LEAST: usize = 3;
 /// Threads and processes for each processor that want to run: each that comes next has to wait for them.
 const BUSY: usize = 4;
 /// The files that a test opens, roughly.

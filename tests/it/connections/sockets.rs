@@ -135,7 +135,7 @@ fn a_far_node_that_has_to_be_connected_again_has_time_to_answer() {
 fn connections_that_were_killed_cost_no_operation() {
     for nodes in [1, 3, 5] {
         let servers = Server::several(nodes);
-        let redlock = connected(&servers).with_options(patient()).unwrap();
+        let redlock = connected(&servers).with_options(unhurried()).unwrap();
         for _ in 0..20 {
             let mut lock = take(&redlock, "a");
             let kill = || {

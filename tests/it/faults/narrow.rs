@@ -350,7 +350,7 @@ fn an_undo_is_native_where_that_was_found_and_scripts_do_the_rest() {
     for native in [Native::DelIfEq, Native::DelEx] {
         let server = Server::plain();
         let url = narrow(&server, native, true);
-        let redlock = locks(&url).with_options(patient()).unwrap();
+        let redlock = locks(&url).with_options(unhurried()).unwrap();
         let mut lock = take(&redlock, "a");
         assert!(lock.fencing_token().is_ok());
         lock.extend(2 * TTL).unwrap();

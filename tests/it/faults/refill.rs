@@ -69,7 +69,7 @@ fn a_lock_that_missed_two_nodes_is_on_all_after_an_extension() {
 #[test]
 fn nothing_is_left_of_a_lock_that_is_released_in_the_middle_of_a_refill() {
     let servers = Server::several(3);
-    let redlock = connected(&servers).with_options(patient()).unwrap();
+    let redlock = connected(&servers).with_options(unhurried()).unwrap();
     let (next, refilled) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
         for thread in 0..32_u64 {

@@ -233,7 +233,7 @@ fn a_logger_that_uses_the_same_redlock_stops_nobody() {
         let relay = relay::Relay::to(servers[0].port());
         let nodes = [relay.url(), servers[1].url(), servers[2].url()];
         let redlock = Redlock::new(nodes).unwrap();
-        let redlock = redlock.with_options(patient()).unwrap();
+        let redlock = redlock.with_options(unhurried()).unwrap();
         let ttl = 4 * NODE_TIMEOUT;
         let kept = keep(&redlock, "kept", ttl, HOUR);
         let logs = redlock.clone();

@@ -28,9 +28,9 @@ impl World {
         };
         World {
             redlocks: vec![
-                new(patient()),
-                new(patient().label("web-3:4711")),
-                new(patient().fair(true)),
+                new(unhurried()),
+                new(unhurried().label("web-3:4711")),
+                new(unhurried().fair(true)),
             ],
             locks: Vec::new(),
             fences: [0; NAMES.len()],

@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_secs(10);
 
 fn patient() -> Options {
-    options().retry_delay(POLL, POLL)
+    unhurried().retry_delay(POLL, POLL)
 }
 
 /// One process waits for what another one holds, and has it soon after the release.

@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_secs(5);
 const PROMPT: Duration = Duration::from_secs(2);
 
 fn patient(servers: &[Server]) -> Redlock {
-    let options = options().retry_delay(POLL, POLL);
+    let options = unhurried().retry_delay(POLL, POLL);
     connected(servers).with_options(options).unwrap()
 }
 
@@ -182,7 +182,8 @@ fn another_process_gets_the_lock_within_two_runs_of_hand_overs() {
     const THREADS: u64 = 8;
     for nodes in [1, 3] {
         let servers = Server::several(nodes);
-        let (redlock, other) = (connected(&servers), patient(&servers));
+        let redlock = connected(&servers).with_options(unhurried()).unwrap();
+        let other = patient(&servers);
         let (holds, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let waits = std::thread::scope(|scope| {
             for _ in 0..THREADS {
