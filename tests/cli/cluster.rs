@@ -1,5 +1,6 @@
 //! The command on a Redis Cluster.
 
+use crate::children::REDLOCK;
 use crate::operations::{command, run};
 use crate::support;
 
@@ -8,8 +9,6 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use support::clusters::{Cluster, Plan};
 use support::*;
-
-const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 
 fn json_of(nodes: &str, arguments: &[&str]) -> (i32, Value) {
     let (code, out, err) = run(&mut command(nodes, arguments));

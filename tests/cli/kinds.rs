@@ -1,11 +1,12 @@
 //! Slots, readers and writers, and several names, through `redlock` as processes against real servers.
 
+use crate::children::{Program, output_of, shell, start};
 use crate::operations::{command, run};
 use crate::run::{Fleet, Job, signal};
 use crate::support;
 
 use std::fs::read_to_string;
-use std::process::{Child, Command};
+use std::process::Stdio;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -33,26 +34,22 @@ fn environment(fleet: &Fleet, arguments: &[&str]) -> String {
     let say = ["sh", "-c", "echo $REDLOCK_NAME ${REDLOCK_SLOT-none}"];
     let mut command = fleet.command(&[arguments, &say].concat());
     // An outer lock's.
-    let output = command.env("REDLOCK_SLOT", "7").output().unwrap();
+    let output = output_of(command.env("REDLOCK_SLOT", "7"));
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// Eight shells run these words four times each, at the same time. What they have noted in the file `seen`.
 fn eight_times_four(fleet: &Fleet, dir: &TempDir, words: &str) -> Vec<String> {
-    let redlock = env!("CARGO_BIN_EXE_redlock");
-    let program = format!("for i in 1 2 3 4; do {redlock} run {words} || exit 1; done");
-    let host = |number: i32| -> Child {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &program, "sh", &number.to_string()]);
-        shell
-            .current_dir(dir.path())
-            .env("REDLOCK_NODES", &fleet.nodes);
-        shell.env_remove("REDLOCK_NODES_FILE").spawn().unwrap()
+    let script = format!("for i in 1 2 3 4; do redlock run {words} || exit 1; done");
+    let host = |number: i32| {
+        let mut shell = shell("sh", &fleet.nodes, &script);
+        shell.args(["sh", &number.to_string()]);
+        start(shell.current_dir(dir.path()))
     };
-    let hosts: Vec<Child> = (0..8).map(host).collect();
+    let hosts: Vec<Program> = (0..8).map(host).collect();
     for mut host in hosts {
-        let status = host.wait().unwrap();
+        let status = host.wait();
         assert!(status.success(), "{status}");
     }
     fleet.nothing_is_left();
@@ -159,12 +156,12 @@ fn readers_run_together_and_a_writer_that_waits_is_next() {
     assert_eq!(at_once(&fleet, &[], "prices"), 75);
     let words = ["run", "--exclusive", "prices", "echo", "written"];
     let mut writer = fleet.command(&words);
-    let writer = writer.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let writer = start(writer.stdout(Stdio::piped()));
     eventually("readers that come later are kept out", || {
         at_once(&fleet, &["--shared"], "prices") == 75
     });
     readers.into_iter().for_each(end);
-    let written = writer.wait_with_output().unwrap();
+    let written = writer.output();
     assert!(written.status.success());
     assert_eq!(written.stdout, b"written\n");
     let writer = stays(&fleet, &["--exclusive"], "prices");

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod children;
 mod cluster;
 mod kinds;
 mod operations;

@@ -1,9 +1,10 @@
 //! `redlock release --force` as a process, against real servers. At a terminal: `terminal`.
 
+use crate::children::{Program, start};
 use crate::operations::{command, run};
 use crate::support;
 
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use redlock_sync::LockState;
 use support::*;
@@ -14,10 +15,10 @@ fn release(servers: &[Server], more: &[&str]) -> (i32, String, String) {
 }
 
 /// `redlock run`, while it holds the lock on all nodes.
-fn holder(servers: &[Server], name: &str) -> Child {
+fn holder(servers: &[Server], name: &str) -> Program {
     let words = ["run", "--ttl", "3s", name, "sleep", "100"];
     let mut command = command(&urls(servers).join(","), &words);
-    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let child = start(command.stderr(Stdio::piped()));
     eventually("it holds the lock", || {
         servers.iter().all(|server| server.exists(name))
     });
@@ -33,10 +34,10 @@ fn the_command_that_held_a_released_lock_is_ended() {
     // Who had it.
     assert!(out.starts_with("shop:deploy: held by "), "{out}");
     let first = out.lines().next().unwrap();
-    let label = format!(":{}), for ", child.id());
+    let label = format!(":{}), for ", child.pid());
     assert!(first.contains(&label), "{out}");
     assert!(out.ends_with("\nshop:deploy: released\n"), "{out}");
-    let output = child.wait_with_output().unwrap();
+    let output = child.output();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(76), "{said}");
     assert!(servers.iter().all(|server| server.keys().is_empty()));

@@ -1,5 +1,6 @@
 //! `redlock run` and `redlock throttle` as processes: against real servers, killed and stopped at every place.
 
+use crate::children::*;
 use crate::support;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -17,27 +18,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use support::*;
 
-const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 const S: Duration = Duration::from_secs(1);
-
-/// `redlock`, with nothing of what the tests' own environment says. What is ignored there (nohup) it would ignore, too.
-fn redlock_command(nodes: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(REDLOCK);
-    command
-        .env_remove("REDLOCK_NODES_FILE")
-        .env("REDLOCK_NODES", nodes)
-        .args(arguments);
-    let not_ignored = || {
-        for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-            // SAFETY: no function of ours is called by it.
-            unsafe { libc::signal(number, libc::SIG_DFL) };
-        }
-        Ok(())
-    };
-    // SAFETY: it makes system calls only.
-    unsafe { command.pre_exec(not_ignored) };
-    command
-}
 
 /// Servers, and what runs with them.
 pub(crate) struct Fleet {
@@ -56,8 +37,14 @@ impl Fleet {
         redlock_command(&self.nodes, arguments)
     }
 
+    /// Patient with a busy machine: for nodes that are well.
     pub(crate) fn output(&self, arguments: &[&str]) -> (ExitStatus, String, String) {
-        output(&mut self.command(arguments))
+        let mut arguments = arguments.to_vec();
+        let has_nodes = matches!(arguments[..], ["run" | "throttle", ..]);
+        if has_nodes && !arguments.contains(&"--node-timeout") {
+            arguments.splice(1..1, ["--node-timeout", "2s"]);
+        }
+        output(&mut self.command(&arguments))
     }
 
     pub(crate) fn code(&self, arguments: &[&str]) -> i32 {
@@ -123,16 +110,6 @@ impl Drop for Fleet {
     }
 }
 
-fn output(command: &mut Command) -> (ExitStatus, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status, text(stdout), text(stderr))
-}
-
 fn stat(pid: i32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields = text.rsplit(')').next()?;
@@ -164,8 +141,8 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
 
 /// A `redlock run` whose COMMAND has said that it runs.
 pub(crate) struct Job {
-    wrapper: Child,
-    out: BufReader<ChildStdout>,
+    wrapper: Program,
+    out: BufReader<Limited<ChildStdout>>,
     /// COMMAND's process, and its group.
     command: i32,
     group: i32,
@@ -173,12 +150,11 @@ pub(crate) struct Job {
 
 impl Job {
     fn start(mut command: Command) -> Job {
-        let wrapper = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        Job::new(wrapper.unwrap())
+        Job::new(start(command.stdout(Stdio::piped())))
     }
 
-    fn new(mut wrapper: Child) -> Job {
-        let mut out = BufReader::new(wrapper.stdout.take().unwrap());
+    fn new(mut wrapper: Program) -> Job {
+        let mut out = BufReader::new(Limited(wrapper.child.stdout.take().unwrap()));
         let mut line = String::new();
         assert!(
             out.read_line(&mut line).unwrap() > 0,
@@ -195,7 +171,7 @@ impl Job {
     }
 
     pub(crate) fn pid(&self) -> i32 {
-        self.wrapper.id() as i32
+        self.wrapper.pid()
     }
 
     fn guard(&self) -> i32 {
@@ -210,7 +186,7 @@ impl Job {
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        self.wrapper.wait().unwrap()
+        self.wrapper.wait()
     }
 
     fn rest(&mut self) -> String {
@@ -221,10 +197,8 @@ impl Job {
 
     /// All that it says on standard error, until that is closed.
     fn said(&mut self) -> String {
-        let mut said = String::new();
-        let mut stderr = self.wrapper.stderr.take().unwrap();
-        stderr.read_to_string(&mut said).unwrap();
-        said
+        let stderr: ChildStderr = self.wrapper.child.stderr.take().unwrap();
+        String::from_utf8(Limited(stderr).all()).unwrap()
     }
 
     /// Waits until nothing of COMMAND's group runs. Until then a majority of the nodes has the key.
@@ -242,9 +216,8 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        let _ = self.wrapper.kill();
+        let _ = self.wrapper.child.kill();
         let _ = killpg(Pid::from_raw(self.group), Signal::SIGKILL);
-        let _ = self.wrapper.wait();
     }
 }
 
@@ -254,7 +227,7 @@ const STUBBORN: &str = r#"trap "" TERM; sleep 1000 & echo $$; wait; sleep 1000"#
 #[test]
 fn exit_codes_are_those_of_the_table() {
     let fleet = Fleet::new(3);
-    let dir = TempDir::new();
+    let dir = TempDir::for_programs();
     let plain = dir.path().join("plain");
     std::fs::write(&plain, "#!/bin/sh\n").unwrap();
     let sh = |script: &str| fleet.output(&["run", "x", "sh", "-c", script]).0;
@@ -312,6 +285,7 @@ fn exit_codes_are_those_of_the_table() {
     let options = redlock_sync::Options::new().label("web-2:4711");
     let labelled = redlock(&fleet.servers).with_options(options).unwrap();
     let lock = labelled.acquire("x", Duration::from_secs(60)).unwrap();
+    eventually("it is on all nodes", || fleet.holding("x") == 3);
     // The seconds that are left: more than 50.
     let says = |arguments: &[&str], start: &str| {
         let (status, _, err) = fleet.output(arguments);
@@ -712,7 +686,7 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
         ),
     ];
     for (options, nodes, nodes_file, code, texts) in cases {
-        let mut command = redlock_command(nodes, &["run", "-n"]);
+        let mut command = redlock_command(nodes, &["run", "-n", "--node-timeout", "2s"]);
         command.args(*options).args(["x", "true"]);
         command.env("REDLOCK_NODES_FILE", nodes_file);
         let (status, _, err) = output(&mut command);
@@ -733,10 +707,10 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
 fn who_looks_sees_the_host_and_the_process_that_have_a_lock() {
     let fleet = Fleet::new(3);
     let mut command = fleet.command(&["run", "x", REDLOCK, "inspect", "x"]);
-    let wrapper = command.stdout(Stdio::piped()).spawn().unwrap();
-    let process = wrapper.id();
+    let wrapper = start(command.stdout(Stdio::piped()));
+    let process = wrapper.pid();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    let out = String::from_utf8(wrapper.wait_with_output().unwrap().stdout).unwrap();
+    let out = String::from_utf8(wrapper.output().stdout).unwrap();
     assert!(
         out.contains(&format!(" ({}:{process}), for ", host.trim())),
         "{out}"
@@ -748,17 +722,15 @@ fn who_looks_sees_the_host_and_the_process_that_have_a_lock() {
 fn the_nodes_are_read_from_pipes_as_from_files() {
     let fleet = Fleet::new(1);
     let url = fleet.servers[0].url();
-    let run = format!("{REDLOCK} run -n --nodes-file");
+    let run = "redlock run -n --node-timeout 2s --nodes-file";
     for line in [
         format!("echo {url} | {run} /dev/stdin x true"),
         format!("{run} <(echo '# a node'; sleep 0.3; echo {url}) x true"),
         format!("mkfifo f; (sleep 0.3; echo {url} >f) & {run} f x true"),
     ] {
         let dir = TempDir::new();
-        let mut bash = Command::new("bash");
-        bash.args(["-c", &line]).current_dir(dir.path());
-        bash.env("REDLOCK_NODES", "nonsense");
-        let (status, _, err) = output(&mut bash);
+        let mut bash = shell("bash", "nonsense", &line);
+        let (status, _, err) = output(bash.current_dir(dir.path()));
         assert!(status.success() && err.is_empty(), "{line}: {err}");
     }
 }
@@ -788,14 +760,14 @@ fn names_and_arguments_go_through_as_they_are() {
         .arg(name)
         .args(["--", "sh", "-c", script, "sh", "--ttl", "a  b"]);
     command.env("REDLOCK_FENCE", "7");
-    let output = command.output().unwrap();
+    let output = output_of(&mut command);
     assert_eq!(output.stdout, b"two\nlines \xff|--ttl|a  b|none");
     let mut waits = fleet.command(&["run", "-v"]);
-    let output = waits.arg(name).arg("true").output().unwrap();
+    let output = output_of(waits.arg(name).arg("true"));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains(r"two\nlines \xff"), "{said}");
     let mut dashes = fleet.command(&["run", "--", "-name", "sh", "-c", "echo $REDLOCK_NAME"]);
-    assert_eq!(dashes.output().unwrap().stdout, b"-name\n");
+    assert_eq!(output_of(&mut dashes).stdout, b"-name\n");
     // COMMAND learns nothing else.
     let (_, out, _) = fleet.output(&["run", "x", "env"]);
     let ours: Vec<&str> = out
@@ -815,16 +787,14 @@ fn forty_at_once_count_exactly_and_leave_nothing() {
     let dir = TempDir::new();
     let counter = dir.path().join("counter");
     std::fs::write(&counter, "0").unwrap();
-    let script = format!("read n <{0}; echo $((n + 1)) >{0}", counter.display());
-    let start = |_| {
-        fleet
-            .command(&["run", "count", "sh", "-c", &script])
-            .spawn()
-            .unwrap()
+    let script = "read n <counter; echo $((n + 1)) >counter";
+    let one = |_| {
+        let mut command = fleet.command(&["run", "count", "sh", "-c", script]);
+        start(command.current_dir(dir.path()))
     };
-    let children: Vec<Child> = (0..40).map(start).collect();
-    for mut child in children {
-        assert!(child.wait().unwrap().success());
+    let all: Vec<Program> = (0..40).map(one).collect();
+    for mut one in all {
+        assert!(one.wait().success());
     }
     assert_eq!(std::fs::read_to_string(&counter).unwrap(), "40\n");
     fleet.nothing_is_left();
@@ -848,7 +818,7 @@ fn at_least_runs_a_short_job_once_on_hosts_whose_clocks_differ() {
             "echo",
             "ran",
         ];
-        fleet.command(&arguments).output().unwrap()
+        output_of(&mut fleet.command(&arguments))
     };
     let ran: usize = std::thread::scope(|scope| {
         let hosts: Vec<_> = (0..10).map(|i| scope.spawn(move || host(i))).collect();
@@ -875,7 +845,8 @@ fn at_least_runs_a_short_job_once_on_hosts_whose_clocks_differ() {
     );
     eventually("it is free again", || !fleet.is_held("long"));
     assert!(start.elapsed() >= 6 * S - ms(100), "{:?}", start.elapsed());
-    assert!(start.elapsed() < 8 * S, "{:?}", start.elapsed());
+    // Twice the time.
+    assert!(start.elapsed() < 12 * S, "{:?}", start.elapsed());
     // A code of our own, when it is COMMAND's, changes nothing.
     let exit_76 = ["sh", "-c", "exit 76"];
     let arguments = [&["run", "--at-least", "60s", "seventy-six"][..], &exit_76].concat();
@@ -991,19 +962,16 @@ fn fair_ones_run_in_the_order_in_which_they_came() {
     for nodes in [1, 3] {
         let fleet = Fleet::new(nodes);
         let dir = TempDir::new();
-        let file = dir.path().join("order");
-        let go = dir.path().join("go");
-        let hold = format!(
-            "echo $$; until [ -e {} ]; do sleep 0.05; done",
-            go.display()
-        );
-        let mut first = fleet.start(&["run", "--fair", "x", "sh", "-c", &hold]);
+        let hold = format!("echo $$; {}", shell_waits("[ -e go ]"));
+        let mut first = fleet.command(&["run", "--fair", "x", "sh", "-c", &hold]);
+        first.current_dir(dir.path());
+        let mut first = Job::start(first);
         // A caller that does not wait leaves the queue as it is.
         assert_eq!(fleet.code(&["run", "--fair", "-n", "x", "true"]), 75);
         let wait = |i: usize| {
-            let script = format!("echo {i} >>{}", file.display());
+            let script = format!("echo {i} >>order");
             let mut job = fleet.command(&["run", "--fair", "x", "sh", "-c", &script]);
-            let job = job.spawn().unwrap();
+            let job = start(job.current_dir(dir.path()));
             eventually("it waits", || {
                 let waits = |server: &&Server| server.queued("x") == i as u64;
                 fleet.servers.iter().filter(waits).count() > nodes / 2
@@ -1012,13 +980,14 @@ fn fair_ones_run_in_the_order_in_which_they_came() {
             std::thread::sleep(ms(20));
             job
         };
-        let others: Vec<Child> = (1..=4).map(wait).collect();
-        std::fs::write(go, "").unwrap();
+        let others: Vec<Program> = (1..=4).map(wait).collect();
+        std::fs::write(dir.path().join("go"), "").unwrap();
         assert!(first.wait().success());
         for mut job in others {
-            assert!(job.wait().unwrap().success());
+            assert!(job.wait().success());
         }
-        assert_eq!(std::fs::read_to_string(file).unwrap(), "1\n2\n3\n4\n");
+        let order = std::fs::read_to_string(dir.path().join("order"));
+        assert_eq!(order.unwrap(), "1\n2\n3\n4\n");
         fleet.nothing_is_left();
     }
 }
@@ -1145,17 +1114,11 @@ fn a_killed_parent_shell_changes_nothing() {
     let fleet = Fleet::new(3);
     let dir = TempDir::new();
     let done = dir.path().join("done");
-    let script = format!(
-        "{REDLOCK} run x sh -c 'echo $$; sleep 2; echo done >{}'; true",
-        done.display()
-    );
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", &script])
-        .env("REDLOCK_NODES", &fleet.nodes);
-    let mut shell = Job::start(shell);
-    shell.wrapper.kill().unwrap();
-    shell.wrapper.wait().unwrap();
+    let script = "redlock run x sh -c 'echo $$; sleep 2; echo done >done'; true";
+    let mut parent = shell("sh", &fleet.nodes, script);
+    parent.current_dir(dir.path());
+    let mut parent = Job::start(parent);
+    parent.wrapper.kill();
     eventually("COMMAND goes on", || {
         // In this order: it may end in between.
         let held = fleet.is_held("x");
@@ -1179,10 +1142,9 @@ fn whatever_is_killed_while_it_starts_nothing_runs_unprotected() {
             "-c",
             "sleep 1000 & sleep 1000",
         ]);
-        let mut wrapper = wrapper.spawn().unwrap();
+        let mut wrapper = start(&mut wrapper);
         std::thread::sleep(Duration::from_micros(300 * i));
-        wrapper.kill().unwrap();
-        wrapper.wait().unwrap();
+        wrapper.kill();
         eventually("nothing is left", || fleet.processes().is_empty());
         fleet.flush();
     }
@@ -1200,23 +1162,21 @@ fn whatever_is_stopped_while_it_starts_nothing_runs_past_the_lock() {
     };
     let start = |name: &str| {
         let script = "sleep 1000 & sleep 1000";
-        let mut wrapper = fleet.command(&["run", "--ttl", "6s", name, "sh", "-c", script]);
-        wrapper.spawn().unwrap()
+        start(&mut fleet.command(&["run", "--ttl", "6s", name, "sh", "-c", script]))
     };
     // How long a start takes here and now.
     let begun = Instant::now();
     let mut first = start("x");
     eventually("it runs", || sleeping() > 0);
     let takes = begun.elapsed();
-    first.kill().unwrap();
-    first.wait().unwrap();
+    first.kill();
     eventually("nothing is left", || fleet.processes().is_empty());
     let mut wrappers = Vec::new();
     for i in 0..40 {
         let name = format!("x{i}");
         let wrapper = start(&name);
         std::thread::sleep(takes * i / 40);
-        stop(wrapper.id() as i32);
+        stop(wrapper.pid());
         wrappers.push((name, wrapper));
     }
     // One surely runs.
@@ -1227,20 +1187,19 @@ fn whatever_is_stopped_while_it_starts_nothing_runs_past_the_lock() {
     eventually("its group has ended", || members(last.group).is_empty());
     drop(last);
     for (_, wrapper) in &mut wrappers {
-        signal(wrapper.id() as i32, Signal::SIGCONT);
+        signal(wrapper.pid(), Signal::SIGCONT);
     }
     for (name, mut wrapper) in wrappers {
         // Those that had not got the lock yet may run now.
         eventually("it ends, or runs under the lock", || {
-            let status = wrapper.try_wait().unwrap();
+            let status = wrapper.has_ended();
             assert!(
                 status.is_none_or(|status| status.code() == Some(76)),
                 "{status:?}"
             );
             status.is_some() || fleet.is_held(&name)
         });
-        let _ = wrapper.kill();
-        let _ = wrapper.wait();
+        wrapper.kill();
     }
     eventually("nothing is left", || fleet.processes().is_empty());
 }
@@ -1252,13 +1211,14 @@ struct Wrapper {
 }
 
 /// A guard of the group `pid`, without a wrapper.
-fn guard_of(pid: i32) -> (Wrapper, Child) {
+fn guard_of(pid: i32) -> (Wrapper, Program) {
     let (socket, from_us) = UnixStream::pair().unwrap();
+    // It answers at once, or ends.
+    socket.set_read_timeout(Some(60 * S)).unwrap();
     let until = memfd_create(c"until", MFdFlags::MFD_CLOEXEC).unwrap();
-    let mut guard = Command::new(REDLOCK);
-    guard.args(["__guard", &pid.to_string()]);
+    let mut guard = redlock_command("", &["__guard", &pid.to_string()]);
     guard.stdin(std::os::fd::OwnedFd::from(from_us));
-    let guard = guard.stdout(until.try_clone().unwrap()).spawn().unwrap();
+    let guard = start(guard.stdout(until.try_clone().unwrap()));
     let until = until.into();
     (Wrapper { socket, until }, guard)
 }
@@ -1282,10 +1242,9 @@ fn uptime() -> Duration {
 /// Stopped alone while the lock is renewed so often that no message more has room: it does not act on an old one.
 #[test]
 fn a_guard_that_goes_on_after_a_long_pause_knows_what_holds_now() {
-    let mut command = Command::new("sleep");
-    let mut command = command.arg("1000").process_group(0).spawn().unwrap();
-    let (mut wrapper, mut guard) = guard_of(command.id() as i32);
-    let pid = guard.id() as i32;
+    let mut command = start(program("sleep", "").arg("1000").process_group(0));
+    let (mut wrapper, mut guard) = guard_of(command.pid());
+    let pid = guard.pid();
     let until = uptime() + 3 * S;
     wrapper.tell(until);
     wrapper.socket.read_exact(&mut [0]).unwrap();
@@ -1301,10 +1260,10 @@ fn a_guard_that_goes_on_after_a_long_pause_knows_what_holds_now() {
     eventually("its old time is over", || uptime() > until + S);
     signal(pid, Signal::SIGCONT);
     // Until then and no longer.
-    assert_eq!(command.wait().unwrap().signal(), Some(9));
+    assert_eq!(command.wait().signal(), Some(9));
     let now = uptime();
-    assert!(now >= end - ms(20) && now < end + 3 * S, "{now:?} {end:?}");
-    assert!(guard.wait().unwrap().success());
+    assert!(now >= end - ms(20) && now < end + 5 * S, "{now:?} {end:?}");
+    assert!(guard.wait().success());
 }
 
 /// The process that becomes COMMAND, and its guard, without a wrapper.
@@ -1312,17 +1271,16 @@ fn a_guard_that_goes_on_after_a_long_pause_knows_what_holds_now() {
 fn the_command_begins_when_the_guard_knows_until_when_it_may() {
     use std::os::unix::process::CommandExt;
     let runs =
-        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
-    let start = || {
+        |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sleep\n";
+    let begin = || {
         let us = std::process::id().to_string();
         let (gate, to_gate) = std::io::pipe().unwrap();
         // Opened by a shell: what could be inherited from here, other tests' processes would inherit, too.
-        let mut command = Command::new("sh");
-        command.args(["-c", "exec 9<$1; shift; exec \"$@\"", "sh"]);
-        command.arg(format!("/proc/{us}/fd/{}", gate.as_raw_fd()));
+        let mut command = shell("sh", "", "exec 9<$1; shift; exec \"$@\"");
+        command.args(["sh", &format!("/proc/{us}/fd/{}", gate.as_raw_fd())]);
         command.args([REDLOCK, "__child", &us, "9", "sleep", "1000"]);
-        let command = command.process_group(0).spawn().unwrap();
-        let pid = command.id() as i32;
+        let command = start(command.process_group(0));
+        let pid = command.pid();
         let program = || std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
         let redlock = Path::new(REDLOCK).canonicalize().unwrap();
         eventually("it waits", || program() == redlock);
@@ -1332,33 +1290,34 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
         stop(pid);
         signal(pid, Signal::SIGCONT);
         std::thread::sleep(ms(250));
-        assert!(!runs(command.id()), "nothing let it begin");
+        assert!(!runs(pid), "nothing let it begin");
         (command, to_gate, wrapper, guard)
     };
 
-    let (mut command, mut gate, mut wrapper, mut guard) = start();
+    let (mut command, mut gate, mut wrapper, mut guard) = begin();
     wrapper.tell(uptime() + 3 * S);
     wrapper.socket.read_exact(&mut [0]).unwrap();
     gate.write_all(&[1]).unwrap();
-    eventually("it runs", || runs(command.id()));
+    eventually("it runs", || runs(command.pid()));
     // Longer, and shorter again.
     let end = uptime() + 2 * S;
     for until in [uptime() + 60 * S, end] {
         wrapper.tell(until);
     }
-    assert_eq!(command.wait().unwrap().signal(), Some(9));
+    assert_eq!(command.wait().signal(), Some(9));
     let now = uptime();
-    assert!(now >= end - ms(20) && now < end + S, "{now:?} {end:?}");
-    assert!(guard.wait().unwrap().success());
+    assert!(now >= end - ms(20) && now < end + 5 * S, "{now:?} {end:?}");
+    assert!(guard.wait().success());
 
-    let (mut command, _gate, mut wrapper, mut guard) = start();
+    let (mut command, _gate, mut wrapper, mut guard) = begin();
     wrapper.tell(uptime() - S);
-    assert_eq!(command.wait().unwrap().signal(), Some(9), "it never ran");
-    let armed = wrapper.socket.read_exact(&mut [0]);
-    assert!(armed.is_err(), "it is not armed");
-    assert!(guard.wait().unwrap().success());
+    assert_eq!(command.wait().signal(), Some(9), "it never ran");
+    // It has closed its end.
+    let armed = wrapper.socket.read(&mut [0]);
+    assert_eq!(armed.unwrap(), 0, "it is not armed");
+    assert!(guard.wait().success());
 
-    let (mut command, gate, wrapper, mut guard) = start();
+    let (mut command, gate, wrapper, mut guard) = begin();
     // All that can be blocked is.
     for number in [
         Signal::SIGTERM,
@@ -1366,23 +1325,18 @@ fn the_command_begins_when_the_guard_knows_until_when_it_may() {
         Signal::SIGHUP,
         Signal::SIGTSTP,
     ] {
-        signal(guard.id() as i32, number);
+        signal(guard.pid(), number);
     }
     drop(wrapper);
-    assert_eq!(
-        command.wait().unwrap().signal(),
-        Some(9),
-        "the wrapper is gone"
-    );
-    assert!(guard.wait().unwrap().success());
+    assert_eq!(command.wait().signal(), Some(9), "the wrapper is gone");
+    assert!(guard.wait().success());
     drop(gate);
 
     // Nothing opens the gate any more.
-    let (mut command, gate, _wrapper, mut guard) = start();
+    let (mut command, gate, _wrapper, mut guard) = begin();
     drop(gate);
-    assert_eq!(command.wait().unwrap().code(), Some(71));
-    guard.kill().unwrap();
-    guard.wait().unwrap();
+    assert_eq!(command.wait().code(), Some(71));
+    guard.kill();
 }
 
 #[test]
@@ -1407,11 +1361,11 @@ fn who_is_stopped_and_let_go_on_while_it_starts_has_an_armed_guard() {
             "echo $$; sleep 1000",
         ];
         let mut wrapper = fleet.command(&arguments);
-        wrapper.stdin(Stdio::null()).stdout(Stdio::piped());
-        let wrapper = wrapper.spawn().unwrap();
-        let pid = Pid::from_raw(wrapper.id() as i32);
+        let wrapper = start(wrapper.stdout(Stdio::piped()));
+        let pid = Pid::from_raw(wrapper.pid());
         let done = AtomicBool::new(false);
         let job = std::thread::scope(|scope| {
+            let _done = OnDrop(&done);
             scope.spawn(|| {
                 while !done.load(Relaxed) {
                     let children = format!("/proc/{pid}/task/{pid}/children");
@@ -1429,9 +1383,7 @@ fn who_is_stopped_and_let_go_on_while_it_starts_has_an_armed_guard() {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             });
-            let job = Job::new(wrapper);
-            done.store(true, Relaxed);
-            job
+            Job::new(wrapper)
         });
         assert!(timer_is_set(job.guard()), "start {i}");
     }
@@ -1445,8 +1397,8 @@ fn without_an_answer_from_its_guard_nothing_begins() {
         let met = (0..200).any(|_| {
             let mut wrapper = fleet.command(&["run", "x", "echo", "ran"]);
             wrapper.stdout(Stdio::piped()).stderr(Stdio::piped());
-            let wrapper = wrapper.spawn().unwrap();
-            let pid = wrapper.id() as i32;
+            let wrapper = start(&mut wrapper);
+            let pid = wrapper.pid();
             let children = format!("/proc/{pid}/task/{pid}/children");
             let begun = Instant::now();
             let second = loop {
@@ -1468,7 +1420,7 @@ fn without_an_answer_from_its_guard_nothing_begins() {
             if let Some(guard) = second {
                 let _ = kill(Pid::from_raw(guard), how);
             }
-            let output = wrapper.wait_with_output().unwrap();
+            let output = wrapper.output();
             let ran = output.stdout == b"ran\n";
             let code = output.status.code();
             assert_eq!(code, Some(if ran { 0 } else { 71 }), "{output:?}");
@@ -1494,16 +1446,12 @@ fn unpause(servers: &[Server]) {
     }
 }
 
-/// Says when SIGTERM came, and goes on.
-fn notes_term(path: &Path) -> String {
-    format!(
-        "trap 'date +%s.%N >{}' TERM; echo $$; while :; do sleep 0.05; done",
-        path.display()
-    )
-}
+/// Writes into a file `term` when SIGTERM came, and goes on.
+const NOTES_TERM: &str = "trap 'date +%s.%N >term' TERM; echo $$; while :; do sleep 0.05; done";
 
-fn seconds(path: &Path) -> f64 {
-    let text = std::fs::read_to_string(path).unwrap();
+/// What that has noted.
+fn seconds(dir: &TempDir) -> f64 {
+    let text = std::fs::read_to_string(dir.path().join("term")).unwrap();
     text.trim().parse().unwrap()
 }
 
@@ -1516,17 +1464,19 @@ fn now() -> f64 {
 fn an_outage_of_a_majority_ends_the_command_in_time_and_with_a_grace() {
     let fleet = Fleet::new(5);
     let dir = TempDir::new();
-    let term = dir.path().join("term");
-    let script = notes_term(&term);
-    let mut command = fleet.command(&["run", "--ttl", "8s", "-k", "2s", "x", "sh", "-c", &script]);
+    let arguments = [
+        "run", "--ttl", "8s", "-k", "2s", "x", "sh", "-c", NOTES_TERM,
+    ];
+    let mut command = fleet.command(&arguments);
     let mut job = Job::start({
-        command.stderr(Stdio::piped());
+        command.stderr(Stdio::piped()).current_dir(dir.path());
         command
     });
     pause(&fleet.servers[..3], 60_000);
     job.ends_protected(&fleet, "x");
-    let grace = now() - seconds(&term);
-    assert!((1.0..3.5).contains(&grace), "{grace} s");
+    let grace = now() - seconds(&dir);
+    // Half of what is given; as much again and again where others want the machine.
+    assert!((1.0..6.0).contains(&grace), "{grace} s");
     assert_eq!(job.wait().code(), Some(76));
     let said = job.said();
     assert!(
@@ -1577,7 +1527,7 @@ fn a_wrapper_that_writes_into_a_full_pipe_is_in_time_and_ends() {
     job.ends_protected(&fleet, "x");
     unpause(&fleet.servers);
     eventually("it ends, though nothing reads", || {
-        job.wrapper.try_wait().unwrap().is_some()
+        job.wrapper.has_ended().is_some()
     });
     assert_eq!(job.wait().code(), Some(76));
     drop(read);
@@ -1587,7 +1537,7 @@ fn a_wrapper_that_writes_into_a_full_pipe_is_in_time_and_ends() {
 #[test]
 fn a_lock_that_is_gone_from_the_nodes_ends_the_command_at_the_next_renewal() {
     let fleet = Fleet::new(3);
-    let mut command = fleet.command(&["run", "--ttl", "6s", "x", "sh", "-c", STUBBORN]);
+    let mut command = fleet.command(&["run", "--ttl", "15s", "x", "sh", "-c", STUBBORN]);
     let mut job = Job::start({
         command.stderr(Stdio::piped());
         command
@@ -1596,7 +1546,7 @@ fn a_lock_that_is_gone_from_the_nodes_ends_the_command_at_the_next_renewal() {
     fleet.flush();
     eventually("it is killed", || members(job.group).is_empty());
     // The next renewal comes within a third of the ttl. As much again for a busy machine; the lease is longer.
-    assert!(start.elapsed() < 4 * S, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 10 * S, "{:?}", start.elapsed());
     assert_eq!(job.wait().code(), Some(76));
     let said = job.said();
     assert_eq!(
@@ -1605,16 +1555,9 @@ fn a_lock_that_is_gone_from_the_nodes_ends_the_command_at_the_next_renewal() {
     );
     // Between the last renewal and the end: only the release tells.
     let (status, _, err) = output(&mut {
-        let mut command = fleet.command(&["run", "y", "sh", "-c"]);
-        let first = format!(
-            "redis-cli -s {} FLUSHALL",
-            fleet.servers[0].socket().display()
-        );
-        let second = format!(
-            "redis-cli -s {} FLUSHALL",
-            fleet.servers[1].socket().display()
-        );
-        command.arg(format!("{first}; {second}"));
+        let script = r#"redis-cli -s "$1" FLUSHALL; redis-cli -s "$2" FLUSHALL"#;
+        let mut command = fleet.command(&["run", "y", "sh", "-c", script, "sh"]);
+        command.args(fleet.servers[..2].iter().map(Server::socket));
         command
     });
     assert_eq!(status.code(), Some(76), "{err}");
@@ -1659,8 +1602,8 @@ fn an_outage_while_it_waits_is_said_and_waited_out() {
     assert_eq!(fleet.code(&["run", "-w", "1s", "x", "true"]), 69);
     let waits = [&["x"][..], &["--fair", "y"], &["--slots", "2", "z"]].map(|lock| {
         let mut wrapper = fleet.command(&[&["run"], lock, &["sh", "-c", "exit 4"]].concat());
-        let mut wrapper = wrapper.stderr(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(wrapper.stderr.take().unwrap());
+        let mut wrapper = start(wrapper.stderr(Stdio::piped()));
+        let said = BufReader::new(Limited(wrapper.child.stderr.take().unwrap()));
         (lock, wrapper, said)
     });
     let waits = waits.map(|(lock, wrapper, mut said)| {
@@ -1674,7 +1617,7 @@ fn an_outage_while_it_waits_is_said_and_waited_out() {
     });
     fleet.servers[0].restart();
     for (lock, mut wrapper, mut said) in waits {
-        assert_eq!(wrapper.wait().unwrap().code(), Some(4), "{lock:?}");
+        assert_eq!(wrapper.wait().code(), Some(4), "{lock:?}");
         let mut line = String::new();
         said.read_to_string(&mut line).unwrap();
         assert_eq!(line, "", "{lock:?}: said once");
@@ -1687,8 +1630,6 @@ fn an_outage_while_it_waits_is_said_and_waited_out() {
 fn max_hold_ends_the_command_and_another_host_has_the_lock_at_once() {
     let fleet = Fleet::new(3);
     let dir = TempDir::new();
-    let term = dir.path().join("term");
-    let script = notes_term(&term);
     let arguments = [
         "run",
         "--max-hold",
@@ -1698,23 +1639,23 @@ fn max_hold_ends_the_command_and_another_host_has_the_lock_at_once() {
         "x",
         "sh",
         "-c",
-        &script,
+        NOTES_TERM,
     ];
     let start = now();
-    let mut job = fleet.start(&arguments);
-    let next = fleet
-        .command(&["run", "x", "date", "+%s.%N"])
-        .output()
-        .unwrap();
+    let mut command = fleet.command(&arguments);
+    command.current_dir(dir.path());
+    let mut job = Job::start(command);
+    let next = output_of(&mut fleet.command(&["run", "x", "date", "+%s.%N"]));
     assert_eq!(job.wait().code(), Some(124));
     let next: f64 = String::from_utf8(next.stdout)
         .unwrap()
         .trim()
         .parse()
         .unwrap();
-    let (term, next) = (seconds(&term) - start, next - start);
+    let (term, next) = (seconds(&dir) - start, next - start);
+    // At most three times as long; the lease is longer.
     assert!(
-        (3.0..5.0).contains(&term) && (4.0..7.0).contains(&next),
+        (3.0..9.0).contains(&term) && (4.0..12.0).contains(&next),
         "{term} {next}"
     );
     assert!(members(job.group).is_empty());
@@ -1820,16 +1761,12 @@ fn signals_end_the_wait_at_once_and_leave_no_key() {
     let lock = take(&redlock(&fleet.servers), "x");
     for (name, number) in NAMES {
         let mut wrapper = fleet.command(&["run", "x", "echo", "ran"]);
-        let mut wrapper = wrapper.spawn().unwrap();
+        let mut wrapper = start(&mut wrapper);
         eventually("it waits", || fleet.servers[0].queued("x") > 0);
         let start = Instant::now();
-        signal(wrapper.id() as i32, number);
-        assert_eq!(
-            wrapper.wait().unwrap().signal(),
-            Some(number as i32),
-            "{name}"
-        );
-        assert!(start.elapsed() < S, "{name}: {:?}", start.elapsed());
+        signal(wrapper.pid(), number);
+        assert_eq!(wrapper.wait().signal(), Some(number as i32), "{name}");
+        assert!(start.elapsed() < 5 * S, "{name}: {:?}", start.elapsed());
         eventually("it stands in no queue", || {
             fleet.servers.iter().all(|one| one.queued("x") == 0)
         });
@@ -1850,7 +1787,7 @@ fn a_signal_ends_it_where_the_nodes_do_not_let_it_give_up_the_lock() {
         pause(&fleet.servers[..2], 60_000);
         eventually("COMMAND has ended", || stat(job.command).is_none());
         std::thread::sleep(ms(500));
-        assert!(job.wrapper.try_wait().unwrap().is_none(), "it tries to");
+        assert!(job.wrapper.has_ended().is_none(), "it tries to");
         signal(job.pid(), number);
         let start = Instant::now();
         assert_eq!(job.wait().signal(), Some(number as i32));
@@ -1878,13 +1815,21 @@ fn terminated_again_and_again_it_never_escalates() {
 const LOOK: &str = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd | wc -l; \
      readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2 /proc/$$/fd/5 | sed 's/[0-9]//g'";
 
+/// A line that shows signals, but for two that no program can use: where glibc starts a program by `posix_spawn`, it leaves
+/// them ignored.
+fn without_own_of_glibc(line: &str) -> String {
+    let Some((head, signals)) = line.split_once(":\t") else {
+        return line.to_owned();
+    };
+    let signals = u64::from_str_radix(signals, 16).unwrap();
+    format!("{head}:\t{:016x}", signals & !(0b11 << 31))
+}
+
 #[test]
 fn the_command_finds_what_it_would_find_without_us() {
     let fleet = Fleet::new(3);
     let dir = TempDir::new();
-    let look = dir.path().join("look");
-    std::fs::write(&look, LOOK).unwrap();
-    let look = look.display();
+    std::fs::write(dir.path().join("look"), LOOK).unwrap();
     // Each line starts "$@", in some circumstance.
     let circumstances = [
         r#""$@""#,
@@ -1898,17 +1843,14 @@ fn the_command_finds_what_it_would_find_without_us() {
     ];
     for circumstance in circumstances {
         let seen = |wrapper: &str| {
-            let script = format!("set -- {wrapper} sh {look}; {circumstance}");
-            let mut shell = Command::new("sh");
-            shell
-                .args(["-c", &script])
-                .env("REDLOCK_NODES", &fleet.nodes);
-            let (status, out, err) = output(&mut shell);
+            let script = format!("set -- {wrapper} sh look; {circumstance}");
+            let mut shell = shell("sh", &fleet.nodes, &script);
+            let (status, out, err) = output(shell.current_dir(dir.path()));
             assert!(status.success(), "{circumstance}: {out}{err}");
-            out
+            out.lines().map(without_own_of_glibc).collect::<Vec<_>>()
         };
-        let (direct, ours) = (seen(""), seen(&format!("{REDLOCK} run x")));
-        assert!(direct.contains("SigIgn"), "{direct}");
+        let (direct, ours) = (seen(""), seen("redlock run x"));
+        assert!(direct[1].starts_with("SigIgn:"), "{direct:?}");
         assert_eq!(ours, direct, "{circumstance}");
     }
 }
@@ -1917,12 +1859,8 @@ fn the_command_finds_what_it_would_find_without_us() {
 fn input_and_output_are_the_commands_alone() {
     let fleet = Fleet::new(3);
     let mut command = fleet.command(&["run", "x", "sh", "-c", "echo $$; exec <&- >&-; sleep 1000"]);
-    let mut wrapper = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = wrapper.stdin.take().unwrap();
+    let mut wrapper = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut input = wrapper.child.stdin.take().unwrap();
     let mut job = Job::new(wrapper);
     assert_eq!(
         job.rest(),
@@ -1937,30 +1875,26 @@ fn input_and_output_are_the_commands_alone() {
 fn a_parent_that_ignores_its_children_or_closes_stdin_does_no_harm() {
     let fleet = Fleet::new(3);
     let run = |script: &str| {
-        let mut shell = Command::new("bash");
-        shell
-            .args(["-c", script])
-            .env("REDLOCK_NODES", &fleet.nodes);
-        let (status, out, err) = output(&mut shell);
+        let (status, out, err) = output(&mut shell("bash", &fleet.nodes, script));
         (status.code(), out, err)
     };
-    let ignored = format!("exec env --ignore-signal=CHLD {REDLOCK} run x sh -c 'exit 4'");
-    assert_eq!(run(&ignored), (Some(4), String::new(), String::new()));
-    let closed = format!("exec {REDLOCK} run x sh -c 'cat; exit 4' <&-");
-    assert_eq!(run(&closed).0, Some(4));
-    let closed = format!("exec {REDLOCK} run x sh -c 'exit 4' <&- >&- 2>&-");
-    assert_eq!(run(&closed), (Some(4), String::new(), String::new()));
+    let ignored = "exec env --ignore-signal=CHLD redlock run x sh -c 'exit 4'";
+    assert_eq!(run(ignored), (Some(4), String::new(), String::new()));
+    let closed = "exec redlock run x sh -c 'cat; exit 4' <&-";
+    assert_eq!(run(closed).0, Some(4));
+    let closed = "exec redlock run x sh -c 'exit 4' <&- >&- 2>&-";
+    assert_eq!(run(closed), (Some(4), String::new(), String::new()));
     fleet.nothing_is_left();
 }
 
 /// `unshare` with these options, if that is permitted here.
-fn unshare(options: &[&str]) -> Option<Command> {
-    let probe = Command::new("unshare").args(options).arg("true").output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("no unshare here");
+fn unshare(test: &str, fleet: &Fleet, options: &[&str]) -> Option<Command> {
+    let probe = output(program("unshare", "").args(options).arg("true"));
+    if !probe.0.success() {
+        skipped(test, &probe.2);
         return None;
     }
-    let mut command = Command::new("unshare");
+    let mut command = program("unshare", &fleet.nodes);
     command.args(options);
     Some(command)
 }
@@ -1968,22 +1902,19 @@ fn unshare(options: &[&str]) -> Option<Command> {
 #[test]
 fn as_process_1_it_waits_for_orphans_and_ends() {
     let fleet = Fleet::new(3);
-    let Some(mut command) = unshare(&["-pf", "--mount-proc"]) else {
+    let test = "as_process_1_it_waits_for_orphans_and_ends";
+    let Some(mut command) = unshare(test, &fleet, &["-pf", "--mount-proc"]) else {
         return;
     };
     // An orphan that has left the group ends, and is waited for.
     let script = "setsid sh -c 'sleep 0.3 & exec sleep 0.1' & sleep 1; \
         grep -l '^State:.Z' /proc/[0-9]*/status; exit 4";
-    command
-        .args([REDLOCK, "run", "x", "sh", "-c", script])
-        .env("REDLOCK_NODES", &fleet.nodes);
-    let (status, out, err) = output(&mut command);
+    let words = [REDLOCK, "run", "--node-timeout", "2s", "x", "sh", "-c"];
+    let (status, out, err) = output(command.args(words).arg(script));
     assert_eq!((status.code(), &*out, &*err), (Some(4), "", ""));
     // It cannot die by a signal.
-    let mut command = unshare(&["-pf", "--mount-proc"]).unwrap();
-    command
-        .args([REDLOCK, "run", "x", "sh", "-c", "kill -TERM $$"])
-        .env("REDLOCK_NODES", &fleet.nodes);
+    let mut command = unshare(test, &fleet, &["-pf", "--mount-proc"]).unwrap();
+    command.args([REDLOCK, "run", "x", "sh", "-c", "kill -TERM $$"]);
     assert_eq!(output(&mut command).0.code(), Some(143));
     fleet.nothing_is_left();
 }
@@ -1991,14 +1922,18 @@ fn as_process_1_it_waits_for_orphans_and_ends() {
 #[test]
 fn without_proc_it_says_so_before_it_locks() {
     let fleet = Fleet::new(1);
-    let Some(mut command) = unshare(&["-m"]) else {
+    let test = "without_proc_it_says_so_before_it_locks";
+    let Some(mut command) = unshare(test, &fleet, &["-m"]) else {
         return;
     };
-    let script = format!("umount -l /proc && exec {REDLOCK} run x echo ran");
-    command
-        .args(["sh", "-c", &script])
-        .env("REDLOCK_NODES", &fleet.nodes);
-    let (status, out, err) = output(&mut command);
+    // In a namespace of processes another one lies below it, and it may be forbidden.
+    let script = "for i in 1 2 3; do umount -l /proc; done 2>/dev/null; \
+        if [ -e /proc/self ]; then exit 99; fi; exec redlock run x echo ran";
+    let (status, out, err) = output(command.args(["sh", "-c", script]));
+    if status.code() == Some(99) {
+        skipped(test, "/proc cannot be taken away here");
+        return;
+    }
     assert_eq!((status.code(), &*out), (Some(71), ""), "{err}");
     assert!(err.contains("/proc"), "{err}");
     assert_eq!(fleet.servers[0].calls("set"), 0);
@@ -2007,35 +1942,30 @@ fn without_proc_it_says_so_before_it_locks() {
 #[test]
 fn a_replaced_binary_does_no_harm() {
     let fleet = Fleet::new(1);
-    let dir = TempDir::new();
+    let dir = TempDir::for_programs();
     let copy: PathBuf = dir.path().join("redlock");
     // Not by us: what other tests start meanwhile would have it open for writing for a moment.
     let copied = Command::new("cp").arg(REDLOCK).arg(&copy).status();
     assert!(copied.unwrap().success());
     let lock = take(&redlock(&fleet.servers), "x");
-    let mut wrapper = Command::new(&copy);
-    wrapper
-        .args(["run", "x", "sh", "-c", "exit 4"])
-        .env("REDLOCK_NODES", &fleet.nodes);
-    let mut wrapper = wrapper.spawn().unwrap();
+    let mut wrapper = program(&copy, &fleet.nodes);
+    let mut wrapper = start(wrapper.args(["run", "x", "sh", "-c", "exit 4"]));
     eventually("it waits", || fleet.servers[0].queued("x") > 0);
     std::fs::remove_file(&copy).unwrap();
     std::fs::write(&copy, "nonsense").unwrap();
     lock.release().unwrap();
-    assert_eq!(wrapper.wait().unwrap().code(), Some(4));
+    assert_eq!(wrapper.wait().code(), Some(4));
 }
 
 #[test]
 fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     let fleet = Fleet::new(3);
     let dir = TempDir::new();
-    let away = dir.path().join("away");
-    let script = format!(
-        "(trap '' TERM; while :; do sleep 0.1; done) & setsid sh -c 'echo $$ >{}; exec sleep 1000' & \
-         echo $$; sleep 0.3; exit 4",
-        away.display()
-    );
-    let mut job = fleet.start(&["run", "-k", "1s", "x", "sh", "-c", &script]);
+    let script = "(trap '' TERM; while :; do sleep 0.1; done) & \
+        setsid sh -c 'echo $$ >away; exec sleep 1000' & echo $$; sleep 0.3; exit 4";
+    let mut command = fleet.command(&["run", "-k", "1s", "x", "sh", "-c", script]);
+    command.current_dir(dir.path());
+    let mut job = Job::start(command);
     eventually("COMMAND has ended", || is_zombie(job.command));
     assert!(!members(job.group).is_empty(), "it has a grace");
     // While the guard may kill the group, its number is reused by no other process.
@@ -2043,7 +1973,7 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     assert_eq!(stat(job.command).unwrap()[0], "Z");
     job.ends_protected(&fleet, "x");
     assert_eq!(job.wait().code(), Some(4));
-    let away = std::fs::read_to_string(&away)
+    let away = std::fs::read_to_string(dir.path().join("away"))
         .unwrap()
         .trim()
         .parse()
@@ -2054,16 +1984,24 @@ fn what_is_left_in_the_group_ends_before_the_release_and_what_left_it_lives() {
     // Those that only wait to be waited for do not count.
     let start = Instant::now();
     assert_eq!(
-        fleet.code(&["run", "x", "sh", "-c", "sleep 0 & sleep 0 & exit 4"]),
+        fleet.code(&[
+            "run",
+            "-k",
+            "15s",
+            "x",
+            "sh",
+            "-c",
+            "sleep 0 & sleep 0 & exit 4"
+        ]),
         4
     );
-    assert!(start.elapsed() < 4 * S);
+    assert!(start.elapsed() < 10 * S);
 }
 
 #[test]
 fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
     let fleet = Fleet::new(1);
-    let dir = TempDir::new();
+    let dir = TempDir::for_programs();
     let source = r#"
         #include <pthread.h>
         #include <unistd.h>
@@ -2078,11 +2016,10 @@ fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
         .current_dir(dir.path())
         .status();
     assert!(compiled.unwrap().success());
-    let script = format!(
-        "{} >/dev/null 2>&1 & p=$!; until grep -q 'State:.Z' /proc/$p/status; do sleep 0.05; done; echo $$ $p",
-        dir.path().join("threads").display()
-    );
-    let (status, out, err) = fleet.output(&["run", "x", "sh", "-c", &script]);
+    let waits = shell_waits("grep -q 'State:.Z' /proc/$p/status");
+    let script = format!("./threads >/dev/null 2>&1 & p=$!; {waits}; echo $$ $p");
+    let words = ["run", "--node-timeout", "2s", "x", "sh", "-c", &script];
+    let (status, out, err) = output(fleet.command(&words).current_dir(dir.path()));
     assert_eq!((status.code(), &*err), (Some(0), ""));
     let left = out.split_whitespace().nth(1).unwrap();
     let threads = std::fs::read_dir(format!("/proc/{left}/task"));
@@ -2091,17 +2028,16 @@ fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
 }
 
 /// Root without the right to send other users signals, if that is permitted here.
-fn no_right_to_kill(fleet: &Fleet, arguments: &[&str]) -> Option<Command> {
+fn no_right_to_kill(test: &str, fleet: &Fleet, arguments: &[&str]) -> Option<Command> {
     const SETPRIV: [&str; 3] = ["setpriv", "--inh-caps=-kill", "--bounding-set=-kill"];
-    let mut probe = Command::new(SETPRIV[0]);
-    probe.args(&SETPRIV[1..]).args(OTHER_USER).arg("true");
-    if !probe.output().is_ok_and(|output| output.status.success()) {
-        eprintln!("no setpriv here");
+    let mut probe = program(SETPRIV[0], "");
+    let probe = output(probe.args(&SETPRIV[1..]).args(OTHER_USER).arg("true"));
+    if !probe.0.success() {
+        skipped(test, &probe.2);
         return None;
     }
-    let mut command = Command::new(SETPRIV[0]);
+    let mut command = program(SETPRIV[0], &fleet.nodes);
     command.args(&SETPRIV[1..]).arg(REDLOCK).args(arguments);
-    command.env("REDLOCK_NODES", &fleet.nodes);
     Some(command)
 }
 
@@ -2111,24 +2047,21 @@ const OTHER_USER: [&str; 2] = ["setpriv", "--reuid=65534"];
 fn what_cannot_be_killed_keeps_the_lock_and_that_is_said() {
     let fleet = Fleet::new(1);
     let dir = TempDir::new();
-    let left = "setpriv --reuid=65534 sleep 1000 & until grep -q '^Uid:.65534' /proc/$!/status; \
-        do sleep 0.05; done; exit 0";
-    let left_behind = ["run", "-k", "0.5s", "x", "sh", "-c", left];
+    let waits = shell_waits("grep -q '^Uid:.65534' /proc/$!/status");
+    let left = format!("setpriv --reuid=65534 sleep 1000 & {waits}; exit 0");
+    let left_behind = ["run", "-k", "0.5s", "x", "sh", "-c", &left];
     let mut itself = vec!["run", "--max-hold", "1s", "-k", "0.5s", "y"];
     itself.extend(OTHER_USER);
     itself.extend(["sleep", "1000"]);
     for (arguments, name) in [(&left_behind[..], "x"), (&itself, "y")] {
-        let Some(mut command) = no_right_to_kill(&fleet, arguments) else {
+        let test = "what_cannot_be_killed_keeps_the_lock_and_that_is_said";
+        let Some(mut command) = no_right_to_kill(test, &fleet, arguments) else {
             return;
         };
         // They keep what they have open.
         let said = dir.path().join(name);
         command.stderr(std::fs::File::create(&said).unwrap());
-        let mut wrapper = command.stdout(Stdio::null()).spawn().unwrap();
-        eventually_within(30 * S, "it ends", &mut || {
-            wrapper.try_wait().unwrap().is_some()
-        });
-        let status = wrapper.wait().unwrap();
+        let status = start(command.stdout(Stdio::null())).wait();
         let err = std::fs::read_to_string(&said).unwrap();
         assert_eq!(status.code(), Some(76), "{err}");
         assert!(
@@ -2250,7 +2183,10 @@ fn the_manual_page_names_every_option() {
         assert!(!completions.contains("__child"));
     }
     // A reader that has gone is no error.
-    let mut head = Command::new("bash");
-    head.args(["-c", &format!("set -o pipefail; {REDLOCK} man | true")]);
-    assert_eq!(output(&mut head).2, "");
+    let head = output(&mut shell(
+        "bash",
+        "",
+        "set -o pipefail; redlock man | true",
+    ));
+    assert_eq!(head.2, "");
 }

@@ -1,5 +1,6 @@
 //! `redlock run` at a terminal, as a user of an interactive shell sees it.
 
+use crate::children::{Program, program, redlock_command, start};
 use crate::support;
 
 use std::fs::OpenOptions;
@@ -7,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -17,12 +18,11 @@ use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
 use nix::unistd::tcgetpgrp;
 use support::*;
 
-const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 const SHELLS: [&str; 2] = ["bash", "dash"];
 
-/// A program at a terminal of its own that shows no keys, killed with its value.
+/// A program at a terminal of its own that shows no keys.
 struct Session {
-    child: Child,
+    program: Program,
     terminal: PtyMaster,
     /// What it has written, from what was expected last.
     written: Vec<u8>,
@@ -53,9 +53,9 @@ impl Session {
             }
         };
         // SAFETY: it allocates nothing, and takes no lock.
-        let child = unsafe { command.pre_exec(at_terminal) }.spawn().unwrap();
+        let program = start(unsafe { command.pre_exec(at_terminal) });
         Session {
-            child,
+            program,
             terminal,
             written: Vec::new(),
         }
@@ -101,20 +101,12 @@ impl Session {
 
     /// Another group than that of the program itself has the terminal.
     fn is_given(&self) -> bool {
-        let group = u32::try_from(tcgetpgrp(&self.terminal).unwrap().as_raw());
-        group.unwrap() != self.child.id()
+        tcgetpgrp(&self.terminal).unwrap().as_raw() != self.program.pid()
     }
 
     /// With Ctrl.
     fn key(&mut self, key: u8) {
         self.terminal.write_all(&[key & 0x1f]).unwrap();
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -127,7 +119,7 @@ struct Terminal {
 impl Terminal {
     fn new(shell: &str) -> Terminal {
         let servers = Server::several(3);
-        let mut command = Command::new(shell);
+        let mut command = program(shell, &urls(&servers).join(","));
         if shell == "bash" {
             command.args(["--norc", "--noprofile", "--noediting"]);
         }
@@ -135,9 +127,7 @@ impl Terminal {
             .arg("-i")
             .env("PS1", "@@ ")
             .env("TERM", "dumb")
-            .env_remove("REDLOCK_NODES_FILE")
-            .env("REDLOCK_NODES", urls(&servers).join(","))
-            .env("r", format!("{REDLOCK} run"));
+            .env("r", "redlock run");
         let mut terminal = Terminal {
             session: Session::spawn(command),
             servers,
@@ -283,11 +273,8 @@ fn stopped_past_the_lease_it_is_lost() {
     terminal.key(b'z');
     terminal.prompt();
     eventually("nothing is renewed", || !terminal.is_held("x"));
-    assert!(
-        start.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        start.elapsed()
-    );
+    // Twice the ttl.
+    assert!(start.elapsed() < ms(12_000), "{:?}", start.elapsed());
     terminal.line("fg");
     terminal.prompt();
     assert_eq!(terminal.code(), "76");
@@ -382,17 +369,9 @@ fn with_its_input_from_elsewhere_it_gets_the_terminal_when_it_asks() {
 #[test]
 fn where_no_shell_could_let_it_go_on_ctrl_z_does_nothing() {
     let servers = Server::several(3);
-    let mut command = Command::new(REDLOCK);
-    command
-        .args([
-            "run",
-            "x",
-            "sh",
-            "-c",
-            "echo started; read a; echo \"<$a>\"",
-        ])
-        .env("REDLOCK_NODES", urls(&servers).join(","));
-    let mut session = Session::spawn(command);
+    let script = "echo started; read a; echo \"<$a>\"";
+    let words = ["run", "x", "sh", "-c", script];
+    let mut session = Session::spawn(redlock_command(&urls(&servers).join(","), &words));
     session.expect("started");
     session.key(b'z');
     std::thread::sleep(ms(300));
@@ -434,12 +413,8 @@ fn a_list_that_takes_long_shows_how_far_it_is() {
         b"DBSIZE" => b":16\r\n".to_vec(),
         _ => b"+OK\r\n".to_vec(),
     });
-    let mut command = Command::new(REDLOCK);
-    command
-        .args(["list", "--node-timeout", "5s"])
-        .env_remove("REDLOCK_NODES_FILE")
-        .env("REDLOCK_NODES", node.url("x"));
-    let mut session = Session::spawn(command);
+    let words = ["list", "--node-timeout", "5s"];
+    let mut session = Session::spawn(redlock_command(&node.url("x"), &words));
     for text in [
         " keys looked at so far",
         "NAME",
@@ -451,12 +426,8 @@ fn a_list_that_takes_long_shows_how_far_it_is() {
 
 /// `redlock release --force a`, when it has shown the lock and asks.
 fn asks(servers: &[Server]) -> (Session, String) {
-    let mut command = Command::new(REDLOCK);
-    command
-        .args(["release", "--force", "--node-timeout", "2s", "a"])
-        .env_remove("REDLOCK_NODES_FILE")
-        .env("REDLOCK_NODES", urls(servers).join(","));
-    let mut session = Session::spawn(command);
+    let words = ["release", "--force", "--node-timeout", "2s", "a"];
+    let mut session = Session::spawn(redlock_command(&urls(servers).join(","), &words));
     let shown = session.expect("[y/N] ");
     (session, shown)
 }
@@ -465,7 +436,7 @@ fn asks(servers: &[Server]) -> (Session, String) {
 fn answered((mut session, _): (Session, String), answer: &str) -> (Option<i32>, String) {
     session.line(answer);
     session.ends();
-    let code = session.child.wait().unwrap().code();
+    let code = session.program.wait().code();
     (code, String::from_utf8_lossy(&session.written).into_owned())
 }
 
