@@ -1887,11 +1887,24 @@ fn a_parent_that_ignores_its_children_or_closes_stdin_does_no_harm() {
     fleet.nothing_is_left();
 }
 
+/// Whether such a command is there, and may do that.
+fn is_permitted(test: &str, probe: &mut Command) -> bool {
+    match probe.output() {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => skipped(test, &String::from_utf8_lossy(&output.stderr)),
+        Err(error) => skipped(test, &format!("{:?}: {error}", probe.get_program())),
+    }
+    false
+}
+
+/// TEMPORARY
+fn skipped(test: &str, why: &str) {
+    eprintln!("SKIPPED {test}: {why}");
+}
+
 /// `unshare` with these options, if that is permitted here.
 fn unshare(test: &str, fleet: &Fleet, options: &[&str]) -> Option<Command> {
-    let probe = output(program("unshare", "").args(options).arg("true"));
-    if !probe.0.success() {
-        skipped(test, &probe.2);
+    if !is_permitted(test, program("unshare", "").args(options).arg("true")) {
         return None;
     }
     let mut command = program("unshare", &fleet.nodes);
@@ -2031,9 +2044,7 @@ fn a_left_over_process_whose_first_thread_has_ended_is_ended_too() {
 fn no_right_to_kill(test: &str, fleet: &Fleet, arguments: &[&str]) -> Option<Command> {
     const SETPRIV: [&str; 3] = ["setpriv", "--inh-caps=-kill", "--bounding-set=-kill"];
     let mut probe = program(SETPRIV[0], "");
-    let probe = output(probe.args(&SETPRIV[1..]).args(OTHER_USER).arg("true"));
-    if !probe.0.success() {
-        skipped(test, &probe.2);
+    if !is_permitted(test, probe.args(&SETPRIV[1..]).args(OTHER_USER).arg("true")) {
         return None;
     }
     let mut command = program(SETPRIV[0], &fleet.nodes);
