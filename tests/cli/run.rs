@@ -1897,11 +1897,6 @@ fn is_permitted(test: &str, probe: &mut Command) -> bool {
     false
 }
 
-/// TEMPORARY
-fn skipped(test: &str, why: &str) {
-    eprintln!("SKIPPED {test}: {why}");
-}
-
 /// `unshare` with these options, if that is permitted here.
 fn unshare(test: &str, fleet: &Fleet, options: &[&str]) -> Option<Command> {
     if !is_permitted(test, program("unshare", "").args(options).arg("true")) {

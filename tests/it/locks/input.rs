@@ -157,23 +157,6 @@ fn the_same_address_twice_is_refused() {
     assert!(!text.contains("hunter2"), "{text}");
 }
 
-#[cfg(not(feature = "tls-rustls"))]
-#[test]
-fn tls_without_its_feature_is_refused_with_the_feature_s_name() {
-    let text = config(Redlock::new(["rediss://:hunter2@host"]));
-    let expected = "node 0: TLS needs the feature `tls` of redlock-sync, in \
-                    Cargo.toml: redlock-sync = { version = \"0.1\", features = [\"tls\"] }";
-    assert_eq!(text, expected);
-    let tls = redis::ConnectionAddr::TcpTls {
-        host: "host".into(),
-        port: 1,
-        insecure: false,
-        tls_params: None,
-    };
-    let text = config(Redlock::new([tls]));
-    assert!(text.contains("feature `tls`"), "{text}");
-}
-
 #[test]
 fn a_bad_resource_or_ttl_is_named_and_nothing_is_sent() {
     let servers = Server::several(1);
