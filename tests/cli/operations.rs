@@ -1,6 +1,6 @@
 //! `redlock inspect`, `redlock doctor` and `redlock list` as processes, against real servers.
 
-use crate::children::{REDLOCK, output, redlock_command, start};
+use crate::children::{REDLOCK, machine_has_nodes, output, redlock_command, start};
 use crate::support;
 
 use std::ffi::OsStr;
@@ -312,9 +312,11 @@ fn what_cannot_work_is_a_usage_error_that_names_it() {
         assert_eq!(code, 64, "{arguments:?}: {err}");
         assert!(out.is_empty() && err.contains(text), "{arguments:?}: {err}");
     }
-    for one in ["doctor", "list"] {
-        let (code, _, err) = run(&mut command("", &[one]));
-        assert!(code == 64 && err.contains("no nodes"), "{err}");
+    if !machine_has_nodes("what_cannot_work_is_a_usage_error_that_names_it") {
+        for one in ["doctor", "list"] {
+            let (code, _, err) = run(&mut command("", &[one]));
+            assert!(code == 64 && err.contains("no nodes"), "{err}");
+        }
     }
     let twice = [servers[0].url(), servers[0].url()].join(",");
     let (code, _, err) = run(&mut command(&twice, &["list"]));
@@ -354,8 +356,10 @@ fn a_node_that_is_given_without_its_flag_is_answered_with_the_flag() {
     }
     let (_, err) = tip(&["doctor", "user:hunter2@10.0.0.1"]);
     assert!(!err.contains("hunter2"), "{err}");
-    let (code, _, err) = run(&mut command("", &["list", "redis://10.0.0.1"]));
-    assert!(code == 64 && err.contains("--node redis://HOST"), "{err}");
+    if !machine_has_nodes("a_node_that_is_given_without_its_flag_is_answered_with_the_flag") {
+        let (code, _, err) = run(&mut command("", &["list", "redis://10.0.0.1"]));
+        assert!(code == 64 && err.contains("--node redis://HOST"), "{err}");
+    }
     // No mistake of that kind.
     for arguments in [&["doctor", "--no-such"][..], &["man", "10.0.0.1"]] {
         let (code, _, err) = run(&mut command("", arguments));

@@ -685,7 +685,10 @@ fn where_the_nodes_come_from_and_what_is_wrong_with_them() {
             &[&twice, "same address"],
         ),
     ];
-    for (options, nodes, nodes_file, code, texts) in cases {
+    // The first case gives none.
+    let test = "where_the_nodes_come_from_and_what_is_wrong_with_them";
+    let left_out = usize::from(machine_has_nodes(test));
+    for (options, nodes, nodes_file, code, texts) in &cases[left_out..] {
         let mut command = redlock_command(nodes, &["run", "-n", "--node-timeout", "2s"]);
         command.args(*options).args(["x", "true"]);
         command.env("REDLOCK_NODES_FILE", nodes_file);
