@@ -1,5 +1,5 @@
-//! The programs that these tests start: `redlock`, and shells that start it. Each is killed with its value, and none is waited for without a limit: a test that fails
-//! must not keep the others from being reported.
+//! The programs that these tests start: `redlock`, and shells that start it. Each is killed with its value, and none is
+//! waited for without a limit: a test that fails must not keep the others from being reported.
 
 use crate::support;
 
