@@ -16,7 +16,7 @@ use support::*;
 pub(crate) const REDLOCK: &str = env!("CARGO_BIN_EXE_redlock");
 
 /// Until a program ends, or writes more: longer than any takes, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// All that programs get of the environment of this process: to be found, to write files, and to be loaded. They get none of
 /// the variables by which a user changes what `redlock` and shells do.

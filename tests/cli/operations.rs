@@ -790,7 +790,7 @@ fn list_finds_every_lock_and_every_leak_among_a_hundred_thousand_other_keys() {
     );
     let found = std::thread::scope(|scope| {
         let waiter = waiter(scope, || {
-            let patient = waiting.acquire_within("held", TTL, ms(120_000));
+            let patient = waiting.acquire_within("held", TTL, ms(300_000));
             patient.unwrap().release()
         });
         eventually("it is in the queue", || {
