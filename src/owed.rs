@@ -1,9 +1,9 @@
-//! Releases that are to be sent on to other servers of a Redis Cluster, and that no call waits for.
+//! What is owed of locks that were given up, is to be sent on to other servers of a Redis Cluster, and that no call waits for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::protocol::script::Key;
+use crate::protocol::outbox::Debt;
 
 #[derive(Default)]
 pub(crate) struct Owed {
@@ -29,7 +29,7 @@ impl Owed {
 
 pub(crate) struct OwedRelease {
     pub(crate) node: usize,
-    pub(crate) key: Key,
+    pub(crate) debt: Debt,
     /// How often it was sent on.
     pub(crate) tries: u32,
 }

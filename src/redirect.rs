@@ -13,6 +13,7 @@ use crate::owed::OwedRelease;
 use crate::protocol::address::NAMED;
 use crate::protocol::kind::Kind;
 use crate::protocol::operation::{Answer, Op, Outcome};
+use crate::protocol::outbox::Debt;
 use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key, Notify};
@@ -56,7 +57,7 @@ impl Route for Lanes {
         }
         let slot = self.slot(&op.key.resource);
         let until = clock::instant() + 2 * self.node_timeout();
-        let (enqueues, release) = (op.enqueues(), op.action.is_release());
+        let (enqueues, owed) = (op.enqueues(), op.owed(answer.begun));
         // What leads to the servers that have answered.
         let mut lane: Option<Arc<Shared>> = None;
         for redirects in 0..=MAX_REDIRECTS {
@@ -77,9 +78,9 @@ impl Route for Lanes {
                 Next::At(lane, op) => (lane, op.named(Some(answer.begun))),
                 Next::End => {
                     // No release is left out.
-                    let owed = said.iter().map(|(node, _)| (*node, op.key.clone()));
-                    if release {
-                        self.release(owed.collect());
+                    if let Some(debt) = owed {
+                        let debts = said.iter().map(|(node, _)| (*node, debt.clone()));
+                        self.release(debts.collect());
                     }
                     break;
                 }
@@ -126,14 +127,14 @@ impl Route for Lanes {
         answers
     }
 
-    fn release(&self, releases: Vec<(usize, Key)>) {
+    fn release(&self, releases: Vec<(usize, Debt)>) {
         let mut owed = lock(&self.owed);
         if !releases.is_empty() {
             owed.added_at = Some(clock::instant());
         }
-        let new = releases.into_iter().map(|(node, key)| OwedRelease {
+        let new = releases.into_iter().map(|(node, debt)| OwedRelease {
             node,
-            key,
+            debt,
             tries: 0,
         });
         owed.queue.extend(new);
@@ -159,12 +160,12 @@ impl Route for Lanes {
         is_open || !self.shards().iter().any(leads_to)
     }
 
-    fn take_over(&self, releases: Vec<(usize, Key)>) {
+    fn take_over(&self, releases: Vec<(usize, Debt)>) {
         if lock(&self.owed).closed_at.is_some() {
             return self.release(releases);
         }
-        for (node, key) in releases {
-            self.write_release(node, key);
+        for (node, debt) in releases {
+            self.write_release(node, debt);
         }
     }
 }
@@ -242,11 +243,15 @@ impl Lanes {
                 continue;
             }
             let mut owed = lock(&self.owed);
+            if !is_elsewhere(&answer) && owed.closed_at.is_none() {
+                // What leads there owes it now, and sends it again.
+                continue;
+            }
             if !is_elsewhere(&answer) && owed.closed_for(clock::instant()) >= Some(AFTER_CLOSE) {
                 // Nor are others tried there: each would take a node timeout.
                 let place = lane.driver.nodes().places().get(release.node);
                 let is_there = |other: &OwedRelease| {
-                    let slot = self.slot(&other.key.resource);
+                    let slot = self.slot(&other.debt.key.resource);
                     other.node == release.node && place.is_some_and(|place| place.has(slot))
                 };
                 owed.queue.retain(|other| !is_there(other));
@@ -263,16 +268,16 @@ impl Lanes {
     }
 
     /// Writes a release to the server that has the key now. If it cannot be, what leads there owes it.
-    pub(crate) fn write_release(&self, node: usize, key: Key) {
-        let lane = self.of(&key.resource);
-        lane.driver.run_here(release_at(node, key).only_write(true));
+    pub(crate) fn write_release(&self, node: usize, debt: Debt) {
+        let lane = self.of(&debt.key.resource);
+        lane.driver.run_here(owed_at(node, debt).only_write(true));
     }
 
     /// What the server says that has the key, and what leads there.
     fn deliver(&self, release: &OwedRelease) -> (Arc<Shared>, Answer) {
-        let OwedRelease { node, key, .. } = release;
-        let slot = self.slot(&key.resource);
-        let op = release_at(*node, key.clone());
+        let OwedRelease { node, debt, .. } = release;
+        let slot = self.slot(&debt.key.resource);
+        let op = owed_at(*node, debt.clone());
         let lane = self.lane(slot);
         let answer = lane.driver.run_here(op.clone());
         let said = self.said(lane.driver.nodes().places(), slot, &answer);
@@ -308,12 +313,17 @@ fn is_elsewhere(answer: &Answer) -> bool {
     causes.any(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)))
 }
 
-/// The release of what one node may have.
-fn release_at(node: usize, key: Key) -> Op {
+/// What is owed of a lock that one node may have.
+fn owed_at(node: usize, mut debt: Debt) -> Op {
     let only: NodeSet = std::iter::once(node).collect();
+    let now = clock::instant();
+    let action = match debt.due(now) {
+        Action::Release(_) => Action::Release(alone(&debt.key)),
+        shortening => shortening,
+    };
     // (It would be written behind it to all nodes that may have the lock.)
-    let key = key.sent_to(only);
-    Op::new(Action::Release(alone(&key)), key).to(only)
+    let key = debt.key.sent_to(only);
+    Op::new(action, key).since(now).to(only)
 }
 
 /// The same with the lock's key alone.

@@ -338,6 +338,23 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
+    /// Waits until so few nodes owe the end of a lock that others can have a majority, but for no longer than this. Whether
+    /// that is so.
+    #[cfg(feature = "cli")]
+    pub(crate) fn wait_owed(&self, time: Duration) -> bool {
+        const LOOK: Duration = Duration::from_millis(10);
+        let until = clock::instant() + time;
+        let mut state = self.nodes.state();
+        while state.core.is_owed() {
+            let now = clock::instant();
+            if now >= until {
+                return false;
+            }
+            state = self.nodes.wait(state, until.min(now + LOOK));
+        }
+        true
+    }
+
     /// It is no longer needed. What was sent, and releases that are still to be sent, have one node timeout. That is waited
     /// for here, since the program may end right after this; but in another thread where it can use other servers of the nodes.
     pub(crate) fn close(&self) {
@@ -391,8 +408,8 @@ fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
     waiter
 }
 
-/// Starts the thread that confirms releases. It ends when nothing is left to be confirmed.
-fn start_confirmer(nodes: &Arc<Nodes>) {
+/// Starts the thread that confirms releases. It ends when nothing is left to be confirmed, or to be sent again.
+pub(super) fn start_confirmer(nodes: &Arc<Nodes>) {
     let confirmer = Confirmer {
         nodes: nodes.clone(),
         ended: false,

@@ -14,6 +14,7 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
+use crate::net::driver;
 use crate::net::leader::{Connections, Leader, Submitter};
 use crate::net::report;
 use crate::net::route::{self, Route};
@@ -30,8 +31,8 @@ use crate::protocol::guard::{self, Guard};
 use crate::protocol::means::Lack;
 use crate::protocol::next::{Next, Role};
 use crate::protocol::node::Timeouts;
+use crate::protocol::outbox::Debt;
 use crate::protocol::quorum::{NodeSet, Ttl};
-use crate::protocol::script::Key;
 use crate::protocol::slots::Endpoint;
 use crate::protocol::witness::WITNESS;
 use crate::sync::{lock, wait_until};
@@ -165,7 +166,7 @@ impl Nodes {
 
     /// Releases of keys that other servers have are sent there. (Not to be called with the state: the last of the nodes may
     /// end here.)
-    pub(crate) fn follow_releases(&self, releases: Vec<(usize, Key)>) {
+    pub(crate) fn follow_releases(&self, releases: Vec<(usize, Debt)>) {
         if !releases.is_empty()
             && let Some(route) = self.route()
         {
@@ -580,8 +581,12 @@ impl<'a> Worker<'a> {
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
         let elsewhere = state.core.take_elsewhere(false);
+        let confirms = state.core.starts_confirmer();
         drop(state);
         drop(not_adopted);
+        if confirms {
+            driver::start_confirmer(nodes);
+        }
         nodes.follow_releases(elsewhere);
         nodes.log();
     }

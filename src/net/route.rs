@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::net::directory::Place;
 use crate::protocol::operation::{Answer, Op};
-use crate::protocol::script::Key;
+use crate::protocol::outbox::Debt;
 
 pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Carries out an operation.
@@ -18,8 +18,8 @@ pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// The same for many at once.
     fn follow_all(&self, from: &[Place], ops: Vec<Op>, answers: Vec<Answer>) -> Vec<Answer>;
 
-    /// Sends releases on, each of a node, in another thread.
-    fn release(&self, releases: Vec<(usize, Key)>);
+    /// Sends on what is owed of locks that were given up, each by a node, in another thread.
+    fn release(&self, releases: Vec<(usize, Debt)>);
 
     /// Closes what leads to some servers. In another thread, since a call may be what has used them last; but here if the
     /// program has no more use for the nodes than for locks that it has: it may end right after this.
@@ -30,7 +30,7 @@ pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn hands_over(&self, places: &[Place]) -> bool;
 
     /// Sends these releases, each of a node, to the servers that have the keys now.
-    fn take_over(&self, releases: Vec<(usize, Key)>);
+    fn take_over(&self, releases: Vec<(usize, Debt)>);
 }
 
 /// `None` where each node is one server, and where nothing uses the nodes any more.

@@ -1,7 +1,8 @@
-//! The thread that confirms releases which no operation waits for.
+//! The thread that confirms releases which no operation waits for, and sends again what was refused for now.
 //!
-//! A connection whose other side is gone takes them, and a server that has forgotten the scripts does not carry them
-//! out. Mostly the next operation finds out; this is for a program that does nothing more.
+//! A connection whose other side is gone takes them; a server that has forgotten the scripts, is busy, loads its data or
+//! cannot write to its disk does not carry them out. Mostly the next operation finds out; this is for a program that does
+//! nothing more.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ pub(crate) struct Confirmation {
     /// When a release was last submitted that no operation waits for.
     released: Option<Instant>,
     is_running: bool,
-    /// A node has refused keys beside a lock. Others may do so unread.
+    /// A node has refused a release, for its keys or for now. Others may do so unread.
     refused: bool,
 }
 
@@ -26,18 +27,18 @@ impl Confirmation {
         self.released = Some(now);
     }
 
-    pub(crate) fn companions_refused(&mut self) {
+    pub(crate) fn refused(&mut self) {
         self.refused = true;
     }
 
-    /// Releases that name such keys are to be confirmed, too.
-    pub(crate) fn companions_are_refused(&self) -> bool {
+    /// Releases that operations have waited for are to be confirmed, too.
+    pub(crate) fn some_are_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether a thread is to be started. `unconfirmed`: there are such releases.
-    pub(crate) fn starts(&mut self, unconfirmed: bool) -> bool {
-        let starts = unconfirmed && !self.is_running && !mutant(Mutant::NeverConfirm);
+    /// Whether a thread is to be started. `any`: there is something for it to do.
+    pub(crate) fn starts(&mut self, any: bool) -> bool {
+        let starts = any && !self.is_running && !mutant(Mutant::NeverConfirm);
         self.is_running |= starts;
         starts
     }
@@ -47,22 +48,23 @@ impl Confirmation {
         self.is_running = false;
     }
 
-    /// What the thread should do. `oldest`: when the oldest release was written that is not confirmed. A node that has
-    /// not answered within its time, or whose connection is closed, gets a worker, which sends them again.
+    /// What the thread should do. `oldest`: when the oldest release was written that is not confirmed, and when the node's
+    /// time to answer is over. A node that has not answered by then, or whose connection is closed, gets a worker, which
+    /// sends them again. `retry_at`: when what was refused for now is sent again.
     pub(crate) fn next(
         &mut self,
-        oldest: Option<Instant>,
-        node_timeout: Duration,
+        oldest: Option<(Instant, Instant)>,
+        retry_at: Option<Instant>,
         closed: bool,
         now: Instant,
     ) -> Next {
-        let again = |at: &Instant| Some(*at) > self.released;
-        let oldest = oldest.filter(|at| !mutant(Mutant::ConfirmOnce) || !again(at));
-        let probe_at = oldest.map(|at| at + node_timeout);
-        let until = probe_at.or(self.released.map(|at| at + LINGER));
+        let again = |at: Instant| Some(at) > self.released;
+        let oldest = oldest.filter(|(at, _)| !mutant(Mutant::ConfirmOnce) || !again(*at));
+        let work_at = oldest.map(|(_, until)| until).into_iter().chain(retry_at).min();
+        let until = work_at.or(self.released.map(|at| at + LINGER));
         match until.filter(|_| !closed) {
             Some(until) if now < until => Next::Wait { until },
-            Some(_) if oldest.is_some() => Next::Lead,
+            Some(_) if work_at.is_some() => Next::Lead,
             _ => {
                 (self.is_running, self.refused) = (mutant(Mutant::ConfirmOneTime), false);
                 Next::Finished

@@ -25,10 +25,11 @@ use crate::protocol::notified::NotifiedElsewhere;
 use crate::protocol::operation::{Answer, Op, Operation, Phase, View, Voted};
 use crate::protocol::operations::{Operations, Wants};
 use crate::protocol::order::{Reader, SLICE};
+use crate::protocol::outbox::Debt;
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Key, Notify};
+use crate::protocol::script::Action;
 use crate::protocol::server_error::{Meaning, is_not_loaded, refuses_companions};
 use crate::protocol::vote::{NOTIFIED, Vote};
 use crate::protocol::wire::{Handshake, OperationId, Outgoing, Output, Pending};
@@ -96,15 +97,21 @@ impl<W> Core<W> {
         }
     }
 
-    /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45). `all`: and those
-    /// that a node is still to be sent, or has not confirmed.
-    pub(crate) fn take_elsewhere(&mut self, all: bool) -> Vec<(usize, Key)> {
-        let mut releases = std::mem::take(&mut self.operations.elsewhere);
+    /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45). `all`: and what a
+    /// node is still to be sent, or has not confirmed.
+    pub(crate) fn take_elsewhere(&mut self, all: bool) -> Vec<(usize, Debt)> {
+        let mut debts = std::mem::take(&mut self.operations.elsewhere);
         for (at, node) in self.nodes.iter_mut().enumerate().filter(|_| all) {
             let owed = node.take_owed().into_iter();
-            releases.extend(owed.map(|release| (at, release)));
+            debts.extend(owed.map(|debt| (at, debt)));
         }
-        releases
+        debts
+    }
+
+    /// Whether so many nodes may not have carried out what they are owed that others may have no majority.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_owed(&self) -> bool {
+        self.which(Node::is_owed).len() > self.nodes.len() - majority(self.nodes.len())
     }
 
     fn which(&self, is: impl Fn(&Node) -> bool) -> NodeSet {
@@ -151,7 +158,7 @@ impl<W> Core<W> {
         if op.action.ends() {
             self.cancel_behind(&op, now);
         }
-        if op.action.is_release() && (op.only_write || self.is_routed()) {
+        if op.action.ends() && (op.only_write || self.is_routed()) {
             self.confirmation.released(now);
         }
         let slot = self.operations.submit(op, caller, now);
@@ -270,7 +277,8 @@ impl<W> Core<W> {
                 } else if node.needs_worker_soon() {
                     silent = Some(at);
                 }
-                if node.has_releases() && node.takes_releases() {
+                let retries = node.is_connected() && node.retries(now);
+                if node.has_releases() && node.takes_releases() || retries {
                     releases.add(at);
                 }
             }
@@ -428,27 +436,38 @@ impl<W> Core<W> {
     fn settle(&mut self, now: Instant) -> Next {
         let until = self.closed_at.map(|at| at + self.timeouts.node);
         let Some(until) = until.filter(|until| now < *until) else {
-            let unconfirmed = self.closed_at.is_none() && self.unconfirmed().is_some();
-            return match self.confirmation.starts(unconfirmed) {
+            return match self.starts_confirmer() {
                 true => Next::StartConfirmer,
                 false => Next::Finished,
             };
         };
         let pending = self.which(|node| node.is_connected() && node.wire().pending() > 0);
         let unfinished = self.which(Node::has_unfinished);
+        let retry_at = self.retries_at().filter(|at| *at < until);
         match (pending.is_empty(), unfinished.is_empty()) {
-            (true, true) => Next::Finished,
-            (true, false) => Next::Wait { until },
+            (true, true) => retry_at.map_or(Next::Finished, |until| Next::Wait { until }),
+            (true, false) => Next::Wait { until: retry_at.unwrap_or(until) },
             (false, _) => self.recv(pending, until, now),
         }
     }
 
     // ---- releases that no operation waits for
 
+    /// Whether a thread is to be started that confirms them, and sends again what was refused for now.
+    pub(crate) fn starts_confirmer(&mut self) -> bool {
+        let any = self.unconfirmed().is_some() || self.retries_at().is_some();
+        self.confirmation.starts(any && self.closed_at.is_none())
+    }
+
+    /// When something that a node has refused for now is sent again.
+    fn retries_at(&self) -> Option<Instant> {
+        self.nodes.iter().filter_map(Node::retries_at).min()
+    }
+
     /// Since when it is not known whether all of them were carried out.
     fn unconfirmed(&self) -> Option<Instant> {
         let connected = self.nodes.iter().filter(|node| node.is_connected());
-        let refused = self.confirmation.companions_are_refused();
+        let refused = self.confirmation.some_are_refused();
         connected
             .filter_map(|node| node.wire().unconfirmed(refused))
             .min()
@@ -456,8 +475,9 @@ impl<W> Core<W> {
 
     fn confirm(&mut self, now: Instant) -> Next {
         let (oldest, closed) = (self.unconfirmed(), self.closed_at.is_some());
-        self.confirmation
-            .next(oldest, self.timeouts.node, closed, now)
+        let probe_at = oldest.map(|at| (at, at + self.timeouts.node));
+        let retry_at = self.retries_at();
+        self.confirmation.next(probe_at, retry_at, closed, now)
     }
 
     // ---- sending
@@ -505,6 +525,9 @@ impl<W> Core<W> {
         let all = node.ping(&mut out)
             || mutant(Mutant::ReleasesLast)
             || node.write_releases(&self.operations.prefix, &mut out);
+        if all && node.retries(now) {
+            node.write_deferred(&self.operations.prefix, &mut out);
+        }
         if all && node.is_connected() {
             self.reader.sent();
             let here = operations.iter().filter(|(_, nodes)| nodes.has(at));
@@ -527,7 +550,9 @@ impl<W> Core<W> {
         let (operation, prefix) = self.operations.with_prefix(slot);
         let node = &mut self.nodes[at];
         operation.sent_to.add(at);
-        let (number, release) = (operation.number, operation.owed());
+        let (number, mut owed) = (operation.number, operation.owed());
+        let shortens = matches!(operation.op.action, Action::Shorten(_));
+        let late = owed.as_mut().filter(|_| shortens).map(|owed| owed.due(out.now));
         let Op {
             action,
             key,
@@ -537,11 +562,13 @@ impl<W> Core<W> {
         if named_at.is_some() {
             node.wire_mut().ask(out);
         }
+        // Of a time only what is left.
+        let action = late.as_ref().unwrap_or(action);
         let loads = action.loads(key);
         let means = node.wire_mut().means(loads, key);
         let pending = Pending {
             operation: Some(OperationId { slot, number }),
-            release,
+            owed,
             alone: operation.op.only_write,
             retries: false,
             named: means.names_companions(action, key, prefix),
@@ -550,7 +577,7 @@ impl<W> Core<W> {
             ..Pending::default()
         };
         node.wire_mut().expect(pending, out);
-        if means.is_usual(action) {
+        if late.is_none() && means.is_usual(action) {
             out.bytes.extend_from_slice(&operation.bytes);
         } else {
             action.pack(key, prefix, means, out.bytes);
@@ -673,20 +700,24 @@ impl<W> Core<W> {
                     let unloaded = Meaning::of(error) == Meaning::NoScript;
                     let lost = unloaded && mutant(Mutant::DropUnloadedRelease)
                         || !unloaded && mutant(Mutant::DropReleaseWithQueue);
-                    self.add_release(at, pending.release.filter(|_| !lost));
+                    self.add_debt(at, pending.owed.filter(|_| !lost));
                 }
             }
             return true;
         }
-        if pending.retries && !Meaning::of(error).is_not_now() {
+        if pending.retries && !Meaning::of(error).passes() {
             self.nodes[at].retry_deferred();
         }
-        let (action, key) = match (slot, &pending.release) {
+        let alone;
+        let (action, key) = match (slot, &pending.owed) {
             (Some(slot), _) => {
                 let Op { action, key, .. } = &self.operations[slot].op;
                 (action, key)
             }
-            (None, Some(release)) => (&Action::Release(Notify::First), release),
+            (None, Some(debt)) => {
+                alone = debt.sent();
+                (&alone, &debt.key)
+            }
             // No caller waits for it. An error that ends the connection comes again.
             (None, None) => {
                 if pending.operation.is_none() {
@@ -700,17 +731,17 @@ impl<W> Core<W> {
             self.nodes[at].set_useful();
         }
         self.events.notice(at, key, action, &vote, now);
-        self.defer(at, &vote, &pending);
+        self.defer(at, &vote, &pending, now);
         match (slot, vote) {
             (Some(slot), vote) => self.vote(slot, at, vote, now),
             (None, Vote::Sever(cause)) => {
-                let release = pending.release;
-                self.add_release(at, release.filter(|_| !mutant(Mutant::DropWithReply)));
+                let owed = pending.owed;
+                self.add_debt(at, owed.filter(|_| !mutant(Mutant::DropWithReply)));
                 self.sever(at, cause, now);
                 false
             }
             (None, Vote::Granted(NOTIFIED)) => {
-                self.notified_elsewhere.add(pending.release);
+                self.notified_elsewhere.add(pending.owed);
                 true
             }
             (None, _) => true,
@@ -718,12 +749,16 @@ impl<W> Core<W> {
     }
 
     /// What a server could not carry out now, and would later.
-    fn defer(&mut self, at: usize, vote: &Vote, pending: &Pending) {
+    fn defer(&mut self, at: usize, vote: &Vote, pending: &Pending, now: Instant) {
         if matches!(vote, Vote::Failed { later: true, .. })
-            && let Some(release) = &pending.release
+            && let Some(debt) = &pending.owed
             && !(pending.retries && mutant(Mutant::DeferOnce))
         {
-            self.nodes[at].defer(release.clone());
+            self.nodes[at].defer(debt.clone(), pending.retries, &mut self.rng, now);
+            // Another node may have refused it, too, and its reply may not be read.
+            self.confirmation.refused();
+            // The thread that sends it again may be there already, and the node's worker may have to.
+            self.news = true;
         }
     }
 
@@ -746,8 +781,8 @@ impl<W> Core<W> {
                 self.judge(slot, &self.view(), now);
             }
             None => {
-                let release = pending.release.map(|release| (at, release));
-                self.operations.elsewhere.extend(release);
+                let debt = pending.owed.map(|debt| (at, debt));
+                self.operations.elsewhere.extend(debt);
             }
         }
     }
@@ -763,11 +798,11 @@ impl<W> Core<W> {
     ) -> bool {
         let key = match slot {
             Some(slot) => Some(&self.operations[slot].op.key),
-            None => pending.release.as_ref(),
+            None => pending.owed.as_ref().map(|debt| &debt.key),
         };
         if pending.named && refuses_companions(error) {
             if !mutant(Mutant::UnreadRefusal) {
-                self.confirmation.companions_refused();
+                self.confirmation.refused();
             }
             // The server refuses a call before it looks at its script: that was not loaded.
             if pending.loads && !mutant(Mutant::RefusedIsLoaded) {
@@ -790,9 +825,9 @@ impl<W> Core<W> {
         learned
     }
 
-    fn add_release(&mut self, at: usize, release: Option<Key>) {
-        if let Some(release) = release {
-            self.nodes[at].add_release(release);
+    fn add_debt(&mut self, at: usize, debt: Option<Debt>) {
+        if let Some(debt) = debt {
+            self.nodes[at].add_debt(debt);
             // Its worker writes it at once.
             self.news |= self.nodes[at].is_quarantined();
         }
@@ -831,10 +866,10 @@ impl<W> Core<W> {
                 Some(slot) if self.operations[slot].is_open() => {
                     self.operations[slot].severed(at, &cause);
                 }
-                _ => self.add_release(
+                _ => self.add_debt(
                     at,
                     pending
-                        .release
+                        .owed
                         .filter(|_| !mutant(Mutant::DropReleaseWithConnection)),
                 ),
             }
@@ -972,7 +1007,7 @@ impl<W> Core<W> {
     fn undo(&mut self, slot: usize) {
         let (undo_to, release) = self.operations[slot].undo();
         for at in undo_to.iter() {
-            self.add_release(at, Some(release.clone()));
+            self.add_debt(at, Some(Debt::release(release.clone())));
             if self.nodes[at].takes_releases() {
                 self.operations[slot].undo_to.add(at);
             }
@@ -981,7 +1016,7 @@ impl<W> Core<W> {
 
     fn finish(&mut self, slot: usize, verdict: Verdict, now: Instant) {
         self.operations[slot].phase = Phase::Free;
-        if self.operations[slot].is_release() {
+        if let Some(debt) = self.operations[slot].owed() {
             // It is to be sent where it was not written, or where the connection it was written on has died.
             let Operation { op, sent_to, .. } = &self.operations[slot];
             let nodes = NodeSet::first(self.nodes.len()).and(op.key.sent_to);
@@ -990,15 +1025,14 @@ impl<W> Core<W> {
                 .iter()
                 .filter(|_| !mutant(Mutant::ReleaseWhereConnected))
             {
-                let release = self.operations[slot].owed();
-                self.add_release(at, release);
+                self.add_debt(at, Some(debt.clone()));
             }
         }
         // Those that an extension finds are put right by the refill.
         let acquired = verdict == Verdict::Yes && self.operations[slot].is_acquire();
         if acquired {
             for (at, release) in self.operations[slot].stray_releases() {
-                self.add_release(at, Some(release));
+                self.add_debt(at, Some(Debt::release(release)));
             }
         }
         let operation = &mut self.operations[slot];

@@ -117,7 +117,7 @@ pub(crate) enum Renewed {
 impl Lease {
     pub(crate) fn new(key: Key, granted: Ttl, deadline: Deadline) -> Lease {
         Lease {
-            key,
+            key: key.lasting(granted),
             notified_elsewhere: false,
             since: deadline.from,
             granted,
@@ -195,12 +195,14 @@ impl Lease {
     pub(crate) fn shortening(&self, time: Duration, now: Point) -> Option<Op> {
         let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
         let ttl = Ttl::no_less_than(time / parts).filter(|ttl| ttl.duration() < self.left(now))?;
-        Some(Op::new(Action::Shorten(ttl), self.key.clone()))
+        let op = Op::new(Action::Shorten(ttl), self.key.clone());
+        Some(op.since(now.mono))
     }
 
     // ---- extensions
 
-    pub(crate) fn extension(&self, ttl: Ttl, now: Point) -> (Extension, Op) {
+    pub(crate) fn extension(&mut self, ttl: Ttl, now: Point) -> (Extension, Op) {
+        self.key = self.key.clone().lasting(ttl);
         // The answers must be here before the old deadline (rule R10). If the new one were over first,
         // the later of the two would still be the old one.
         let op = Op::new(Action::Extend(ttl, ttl.max(self.granted)), self.key.clone())

@@ -20,6 +20,10 @@ macro_rules! mutants {
 }
 
 mutants! {
+    NeverRetryDeferred = "what a server has refused for now is not sent again without an operation",
+    OweNoShortening = "a shortening is not sent to a node that was away",
+    LateShorteningBeginsAnew = "a shortening that comes late leaves the lock for as long as it could be held",
+    LateShorteningReleases = "a shortening that comes late is a release",
     ForgetDeferred = "a release that a server could not carry out at the time is dropped",
     ReuseToken = "a token is used for two tries",
     UndoOnlyGranted = "an acquire is undone only where it was granted",

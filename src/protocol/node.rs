@@ -21,10 +21,9 @@ use crate::protocol::backoff::Backoff;
 use crate::protocol::event::Event;
 use crate::protocol::guard::{Guard, PreviousServer, ServerStart, Votes};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::outbox::Outbox;
+use crate::protocol::outbox::{Debt, Outbox};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
-use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::wire::{Handshake, Output, Pending, Wire};
 use crate::protocol::witness::Identity;
 
@@ -403,26 +402,42 @@ impl Node {
 
     // ---- sending
 
-    /// A release that it is to be sent.
-    pub(crate) fn add_release(&mut self, release: Key) {
-        self.outbox.push(release);
+    /// What it is to be sent.
+    pub(crate) fn add_debt(&mut self, debt: Debt) {
+        self.outbox.push(debt);
     }
 
-    /// The server could not carry out a release now.
-    pub(crate) fn defer(&mut self, release: Key) {
-        self.outbox.defer(release);
+    /// The server could not carry this out now. `again`: it was tried again.
+    pub(crate) fn defer(&mut self, debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
+        self.outbox.defer(debt, again, rng, now);
     }
 
-    /// The releases that it is still to be sent, and those that it has not confirmed.
-    pub(crate) fn take_owed(&mut self) -> Vec<Key> {
+    /// What it is still to be sent, and what it has not confirmed.
+    pub(crate) fn take_owed(&mut self) -> Vec<Debt> {
         self.outbox.retry_deferred();
         let to_send = std::iter::from_fn(|| self.outbox.pop());
-        self.wire.releases().chain(to_send).collect()
+        self.wire.owed().chain(to_send).collect()
+    }
+
+    /// Whether it may not have carried out all of it.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_owed(&self) -> bool {
+        self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
     }
 
     /// The server carries out releases again.
     pub(crate) fn retry_deferred(&mut self) {
         self.outbox.retry_deferred();
+    }
+
+    /// When a release that was refused for now is tried again, over a connection that takes it.
+    pub(crate) fn retries_at(&self) -> Option<Instant> {
+        self.outbox.retry_at().filter(|_| self.is_connected())
+    }
+
+    /// Whether one is due.
+    pub(crate) fn retries(&self, now: Instant) -> bool {
+        self.outbox.retry_at().is_some_and(|at| at <= now)
     }
 
     /// All that is being sent is in `out`.
@@ -446,7 +461,7 @@ impl Node {
     /// Appends the ping that finds out whether the server has read what severed connections left, or whether it still
     /// answers.
     pub(crate) fn ping(&mut self, out: &mut Output<'_>) -> bool {
-        let checks = self.is_quarantined() && !self.has_releases();
+        let checks = self.is_quarantined() && !self.has_releases() && !self.retries(out.now);
         let pings = self.link == Link::Draining && self.outbox.pings() > 0 || checks;
         if pings {
             self.wire.set_ping_at(out.now.checked_add(PING_INTERVAL));
@@ -464,7 +479,7 @@ impl Node {
                 break;
             }
             match self.outbox.pop() {
-                Some(release) => self.write_release(release, false, prefix, out),
+                Some(debt) => self.write_debt(debt, false, prefix, out),
                 None => break,
             }
         }
@@ -473,26 +488,21 @@ impl Node {
 
     /// Appends one deferred release, if there is any.
     pub(crate) fn write_deferred(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
-        if let Some(release) = self.outbox.pop_deferred() {
-            self.write_release(release, true, prefix, out);
+        if let Some(debt) = self.outbox.pop_deferred(out.now) {
+            self.write_debt(debt, true, prefix, out);
         }
     }
 
-    fn write_release(
-        &mut self,
-        release: Key,
-        retries: bool,
-        prefix: &Prefix,
-        out: &mut Output<'_>,
-    ) {
-        let (key, action) = (release.clone(), Action::Release(Notify::None));
+    fn write_debt(&mut self, mut debt: Debt, retries: bool, prefix: &Prefix, out: &mut Output<'_>) {
+        let action = debt.due(out.now);
+        let key = debt.key.clone();
         let loads = action.loads(&key);
         if self.wire.handshake.is_target {
             self.wire.ask(out);
         }
         let pending = Pending {
             operation: None,
-            release: Some(release),
+            owed: Some(debt),
             alone: true,
             retries,
             named: false,
@@ -763,7 +773,7 @@ impl Node {
             return NodeTask::Reconnected;
         };
         let soon = now + connect_timeout;
-        if self.can_write_releases() {
+        if self.can_write_releases() || self.retries(now) && self.wire.pending() == 0 {
             return NodeTask::Send { until: soon };
         }
         if let Some(since) = self.wire.pending_since() {
@@ -778,7 +788,7 @@ impl Node {
             true => NodeTask::Stop,
             false if ping_at <= now => NodeTask::Send { until: soon },
             false => NodeTask::Pause {
-                until: ping_at.min(now + left),
+                until: self.outbox.retry_at().map_or(ping_at, |at| at.min(ping_at)).min(now + left),
             },
         }
     }

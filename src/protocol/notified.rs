@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::protocol::script::Key;
+use crate::protocol::outbox::Debt;
 
 /// The maximum number of resources that are remembered.
 const MAX_RESOURCES: usize = 64;
@@ -13,8 +13,8 @@ const MAX_RESOURCES: usize = 64;
 pub(crate) struct NotifiedElsewhere(VecDeque<Arc<[u8]>>);
 
 impl NotifiedElsewhere {
-    pub(crate) fn add(&mut self, release: Option<Key>) {
-        let resource = release.map(|release| release.resource.clone());
+    pub(crate) fn add(&mut self, release: Option<Debt>) {
+        let resource = release.map(|release| release.key.resource.clone());
         let new = resource.filter(|resource| !self.0.contains(resource));
         self.0.extend(new);
         if self.0.len() > MAX_RESOURCES {

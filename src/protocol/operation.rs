@@ -11,6 +11,7 @@ use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
+use crate::protocol::outbox::Debt;
 use crate::protocol::proof::Proof;
 use crate::protocol::queue::{Channel, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
@@ -90,6 +91,18 @@ impl Op {
     /// Whether it enters the queues of a lock that is held.
     pub(crate) fn enqueues(&self) -> bool {
         matches!(self.action, Action::AcquireOrEnqueue(..))
+    }
+
+    /// If it ends a lock: what a node is owed that does not carry it out. `submitted`: when it was, at the earliest.
+    pub(crate) fn owed(&self, submitted: Instant) -> Option<Debt> {
+        match self.action {
+            Action::Release(_) => Some(Debt::release(self.key.clone())),
+            Action::Shorten(ttl) if !mutant(Mutant::OweNoShortening) => {
+                let left_until = self.since.unwrap_or(submitted) + ttl.duration();
+                Some(Debt::shortening(self.key.clone(), left_until))
+            }
+            _ => None,
+        }
     }
 
     /// For a server that was named then.
@@ -289,9 +302,14 @@ impl<W> Operation<W> {
         self.op.action.is_release()
     }
 
-    /// If it is a release: what a node is owed that does not carry it out.
-    pub(crate) fn owed(&self) -> Option<Key> {
-        self.is_release().then(|| self.op.key.clone())
+    /// Its lock is given up: a node that is away is sent this when it is back.
+    pub(crate) fn ends(&self) -> bool {
+        self.op.action.ends()
+    }
+
+    /// If it ends a lock: what a node is owed that does not carry it out.
+    pub(crate) fn owed(&self) -> Option<Debt> {
+        self.op.owed(self.schedule.submitted)
     }
 
     /// A caller waits for its verdict.
@@ -334,11 +352,11 @@ impl<W> Operation<W> {
         self.schedule.begun.map(|_| self.schedule.until)
     }
 
-    /// Whether it is too late to send it. (A release is written all the same.)
+    /// Whether it is too late to send it. (What ends a lock is written all the same.)
     fn is_late(&self, now: Instant) -> bool {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let late = is_over(self.own_end()) || is_over(self.op.until);
-        !self.is_release() && late || self.needs_master() && !self.is_named(now)
+        !self.ends() && late || self.needs_master() && !self.is_named(now)
     }
 
     /// Whether the server that has the slot has named the one that is asked lately, if it has to (rule R43).
@@ -362,10 +380,10 @@ impl<W> Operation<W> {
         own
     }
 
-    /// A node that connects at the last moment has time to answer. (A release has one node timeout.)
+    /// A node that connects at the last moment has time to answer. (What ends a lock has one node timeout.)
     pub(crate) fn give_time_to(&mut self, node: usize, node_timeout: Duration, now: Instant) {
         let known = self.sent_to.or(self.votes.tally.voted()).has(node);
-        let begun = self.schedule.begun.filter(|_| !self.is_release());
+        let begun = self.schedule.begun.filter(|_| !self.ends());
         if let Some(begun) = begun.filter(|_| !known) {
             let latest = (now + node_timeout).min(begun + 2 * node_timeout);
             self.schedule.until = self.schedule.until.max(latest);
@@ -406,8 +424,8 @@ impl<W> Operation<W> {
         if new.is_empty() || self.phase != Phase::Open || self.is_late(now) || same_server {
             return NodeSet::EMPTY;
         }
-        if self.is_release() || self.op.only_write {
-            // A release is also sent where it has failed already.
+        if self.ends() || self.op.only_write {
+            // What ends a lock is also sent where it has failed already.
             return new;
         }
         let new = new.without(self.votes.tally.voted());
@@ -468,7 +486,7 @@ impl<W> Operation<W> {
                 self.votes.tally.grant(node)
             }
             // It may have been carried out just before the first connection closed.
-            Vote::Refused(_) if self.is_release() && self.retried.has(node) => {
+            Vote::Refused(_) if self.ends() && self.retried.has(node) => {
                 self.fail(node, &Arc::new(Cause::Closed("before it answered".into())));
             }
             Vote::Refused(info) => {
@@ -589,7 +607,7 @@ impl<W> Operation<W> {
 
     /// The releases of the slots that an acquire was granted and does not hold.
     pub(crate) fn stray_releases(&self) -> Vec<(usize, Key)> {
-        let key = &self.op.key;
+        let key = self.lasting_key();
         let slots = self.votes.by_node.stray_slots(&key.kind);
         slots
             .map(|(node, slot)| {
@@ -598,6 +616,12 @@ impl<W> Operation<W> {
                 (node, release)
             })
             .collect()
+    }
+
+    /// The key of what an acquire may have left.
+    fn lasting_key(&self) -> Key {
+        let ttl = self.op.action.acquires_for();
+        ttl.map_or_else(|| self.op.key.clone(), |ttl| self.op.key.clone().lasting(ttl))
     }
 
     /// The votes as they count.
@@ -683,7 +707,7 @@ impl<W> Operation<W> {
         if mutant(Mutant::UndoOnlyGranted) {
             undo = self.votes.tally.granted;
         }
-        let mut release = self.op.key.clone();
+        let mut release = self.lasting_key();
         // A server that answered with an error does not have it, and may refuse the release, too.
         release.sent_to = undo.without(self.votes.refused());
         (undo, release)

@@ -9,8 +9,8 @@ use std::time::Instant;
 use crate::prefix::Prefix;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Op, Operation, Phase, View};
+use crate::protocol::outbox::Debt;
 use crate::protocol::quorum::NodeSet;
-use crate::protocol::script::Key;
 use crate::protocol::wire::OperationId;
 
 /// The number of slots that are kept for operations to come.
@@ -22,8 +22,8 @@ pub(crate) struct Operations<W> {
     submitted: u64,
     /// With which their commands are packed.
     pub(crate) prefix: Prefix,
-    /// Releases that no operation waits for, each with its node: other servers have their keys (rule R45).
-    pub(crate) elsewhere: Vec<(usize, Key)>,
+    /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45).
+    pub(crate) elsewhere: Vec<(usize, Debt)>,
 }
 
 impl<W> Operations<W> {

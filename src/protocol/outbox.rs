@@ -1,85 +1,198 @@
-//! The releases that a node is still to be sent, over whichever connection.
+//! What a node is still to be sent of locks that their holders have given up, over whichever connection.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
+use crate::protocol::backoff::Backoff;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::script::Key;
+use crate::protocol::quorum::Ttl;
+use crate::protocol::random::Rng;
+use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::wire::EVENT_LOOP_READ;
 
-/// The maximum number of releases that are kept for a node, and of the bytes of their names. Beyond that the oldest is
+/// The maximum number of debts that are kept for a node, and of the bytes of their names. Beyond that the oldest is
 /// dropped, and its key ends with its ttl.
-const MAX_RELEASES: usize = 65_536;
-const MAX_RELEASE_BYTES: usize = 16 << 20;
+const MAX_DEBTS: usize = 65_536;
+const MAX_DEBT_BYTES: usize = 16 << 20;
+/// The pause before what a server has refused for now is sent again grows from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_millis(700);
+const MAX_DOUBLINGS: u32 = 3;
+/// For how long that is repeated where the ttl of a lock is not known, which another process has acquired.
+const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// Releases to be written, the oldest first.
+/// What a node is owed of one lock: its release, or, where the lock is left for a time, to be shortened to a point in time
+/// (rule R55).
+#[derive(Clone, Debug)]
+pub(crate) struct Debt {
+    pub(crate) key: Key,
+    left_until: Option<Instant>,
+    /// When the key has ended. Known once the server has answered: it has read all that could prolong the lock.
+    ends: Option<Instant>,
+}
+
+impl Debt {
+    pub(crate) fn release(key: Key) -> Debt {
+        Debt {
+            key,
+            left_until: None,
+            ends: None,
+        }
+    }
+
+    pub(crate) fn shortening(key: Key, left_until: Instant) -> Debt {
+        Debt {
+            left_until: Some(left_until),
+            ..Debt::release(key)
+        }
+    }
+
+    /// What the node is sent now: a shortening leaves what is left of its time, and is a release once that is over.
+    pub(crate) fn due(&mut self, now: Instant) -> Action {
+        let left = |until: Instant| match mutant(Mutant::LateShorteningBeginsAnew) {
+            true => self.key.longest.map(Ttl::duration),
+            false => until.checked_duration_since(now),
+        };
+        let left = self.left_until.and_then(left);
+        let left = left.filter(|left| !left.is_zero() && !mutant(Mutant::LateShorteningReleases));
+        match left.and_then(Ttl::no_less_than) {
+            Some(ttl) => Action::Shorten(ttl),
+            None => {
+                self.left_until = None;
+                Action::Release(Notify::None)
+            }
+        }
+    }
+
+    /// What was sent, as far as that decides what its reply means.
+    pub(crate) fn sent(&self) -> Action {
+        match self.left_until {
+            Some(_) => Action::Shorten(Ttl::MIN),
+            None => Action::Release(Notify::First),
+        }
+    }
+
+    /// The server has refused it for now: until when the key can be there. An allowance for its clock is included.
+    fn refused(&mut self, now: Instant) {
+        let longest = self.key.longest.map_or(UNKNOWN_TTL, Ttl::duration);
+        let drift = longest / 100 + Duration::from_millis(2);
+        self.ends.get_or_insert(now + longest + drift);
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.ends.is_some_and(|ends| ends <= now)
+    }
+}
+
+/// Debts, the oldest first.
 #[derive(Default)]
-struct Releases {
-    queue: VecDeque<Key>,
+struct Debts {
+    queue: VecDeque<Debt>,
     /// The bytes of their names.
     bytes: usize,
     /// How many did not find room.
     dropped: u64,
 }
 
-impl Releases {
-    fn push(&mut self, release: Key) {
-        self.bytes += release.resource.len();
-        self.queue.push_back(release);
-        while self.queue.len() > MAX_RELEASES || self.bytes > MAX_RELEASE_BYTES {
+impl Debts {
+    fn push(&mut self, debt: Debt) {
+        self.bytes += debt.key.resource.len();
+        self.queue.push_back(debt);
+        while self.queue.len() > MAX_DEBTS || self.bytes > MAX_DEBT_BYTES {
             self.pop();
             self.dropped += 1;
         }
     }
 
-    fn pop(&mut self) -> Option<Key> {
-        let release = self.queue.pop_front()?;
-        self.bytes -= release.resource.len();
-        Some(release)
+    fn pop(&mut self) -> Option<Debt> {
+        let debt = self.queue.pop_front()?;
+        self.bytes -= debt.key.resource.len();
+        Some(debt)
     }
 }
 
-#[derive(Default)]
 pub(crate) struct Outbox {
-    to_send: Releases,
-    /// Releases that the server could not carry out at the time.
-    deferred: Releases,
+    to_send: Debts,
+    /// What the server could not carry out at the time.
+    deferred: Debts,
+    /// When one of those is tried again, though no operation follows (rule R6b).
+    retry_at: Option<Instant>,
+    /// How often in a row that was in vain.
+    refusals: Backoff,
     /// The bytes that severed connections may have left for the server to read (rule R8). Over TLS a turn at least for
     /// each write.
     unprocessed: usize,
 }
 
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox {
+            to_send: Debts::default(),
+            deferred: Debts::default(),
+            retry_at: None,
+            refusals: Backoff::new(MAX_DOUBLINGS),
+            unprocessed: 0,
+        }
+    }
+}
+
 impl Outbox {
-    pub(crate) fn push(&mut self, release: Key) {
-        self.to_send.push(release);
+    pub(crate) fn push(&mut self, debt: Debt) {
+        self.to_send.push(debt);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Key> {
+    pub(crate) fn pop(&mut self) -> Option<Debt> {
         self.to_send.pop()
     }
 
+    /// Whether nothing is to be sent at once.
     pub(crate) fn is_empty(&self) -> bool {
         self.to_send.queue.is_empty()
     }
 
-    /// A server could not carry out a release now. It is tried again with a later operation.
-    pub(crate) fn defer(&mut self, release: Key) {
+    /// A server could not carry this out now. One of those is tried again with each later operation, and after a pause.
+    /// `again`: it was tried again.
+    pub(crate) fn defer(&mut self, mut debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
+        if again {
+            self.refusals.failed();
+            self.retry_at = None;
+        }
+        if self.retry_at.is_none() {
+            let pause = LAST_PAUSE.min(self.refusals.pause(FIRST_PAUSE));
+            self.retry_at = Some(now + rng.between((pause / 2, pause)));
+        }
+        debt.refused(now);
         if !mutant(Mutant::ForgetDeferred) {
-            self.deferred.push(release);
+            self.deferred.push(debt);
         }
     }
 
-    pub(crate) fn pop_deferred(&mut self) -> Option<Key> {
-        self.deferred.pop()
+    /// One to be tried again. The others wait for its reply, or for the longest pause. Those whose keys have ended are
+    /// dropped.
+    pub(crate) fn pop_deferred(&mut self, now: Instant) -> Option<Debt> {
+        let debt = std::iter::from_fn(|| self.deferred.pop()).find(|debt| !debt.is_over(now));
+        if debt.is_some() {
+            self.retry_at = Some(now + LAST_PAUSE);
+        }
+        debt
     }
 
-    /// The server carries out releases again: all that were deferred are to be sent.
+    /// When a deferred one is tried again.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        let any = !self.deferred.queue.is_empty() && !mutant(Mutant::NeverRetryDeferred);
+        self.retry_at.filter(|_| any)
+    }
+
+    /// The server carries them out again, or another connection leads there: all that were deferred are to be sent.
     pub(crate) fn retry_deferred(&mut self) {
-        while let Some(release) = self.deferred.pop() {
-            self.to_send.push(release);
+        self.refusals.reset();
+        self.retry_at = None;
+        while let Some(debt) = self.deferred.pop() {
+            self.to_send.push(debt);
         }
     }
 
-    /// How many releases were dropped since the last call.
+    /// How many were dropped since the last call.
     pub(crate) fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.to_send.dropped) + std::mem::take(&mut self.deferred.dropped)
     }
@@ -104,7 +217,7 @@ impl Outbox {
 
 #[cfg(test)]
 impl Outbox {
-    /// How many releases are to be sent, and deferred.
+    /// How many debts are to be sent, and deferred.
     pub(crate) fn len(&self) -> [usize; 2] {
         [self.to_send.queue.len(), self.deferred.queue.len()]
     }
@@ -113,10 +226,15 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::fixtures::key;
+    use crate::clock;
+    use crate::protocol::fixtures::{MS, key, ttl};
+
+    fn debt(name: &[u8]) -> Debt {
+        Debt::release(key(name))
+    }
 
     fn sent(outbox: &mut Outbox) -> Vec<Vec<u8>> {
-        let next = || outbox.pop().map(|release| release.resource.to_vec());
+        let next = || outbox.pop().map(|debt| debt.key.resource.to_vec());
         std::iter::from_fn(next).collect()
     }
 
@@ -124,19 +242,55 @@ mod tests {
     fn releases_have_a_bound_and_those_that_are_dropped_are_counted_once() {
         let name = |i: usize| i.to_string().into_bytes();
         let mut outbox = Outbox::default();
-        for i in 0..MAX_RELEASES + 3 {
-            outbox.push(key(&name(i)));
+        for i in 0..MAX_DEBTS + 3 {
+            outbox.push(debt(&name(i)));
         }
-        let left: Vec<_> = (3..MAX_RELEASES + 3).map(name).collect();
+        let left: Vec<_> = (3..MAX_DEBTS + 3).map(name).collect();
         assert_eq!(sent(&mut outbox), left);
-        let long = |i: u8| vec![i; MAX_RELEASE_BYTES / 2];
-        (0..3).for_each(|i| outbox.push(key(&long(i))));
+        let long = |i: u8| vec![i; MAX_DEBT_BYTES / 2];
+        (0..3).for_each(|i| outbox.push(debt(&long(i))));
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.to_send.bytes, outbox.is_empty()), (0, true));
         // Deferred ones have a bound of their own.
-        (0..3).for_each(|i| outbox.defer(key(&long(i))));
+        let (mut rng, now) = (Rng::new(1), clock::instant());
+        (0..3).for_each(|i| outbox.defer(debt(&long(i)), false, &mut rng, now));
         outbox.retry_deferred();
         assert_eq!(sent(&mut outbox), [long(1), long(2)]);
         assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (5, 0));
+    }
+
+    #[test]
+    fn what_was_refused_for_now_is_owed_until_its_key_has_ended() {
+        let (mut rng, now) = (Rng::new(1), clock::instant());
+        let mut outbox = Outbox::default();
+        for seconds in [1, 3, 2] {
+            let key = key(b"a").lasting(ttl(seconds * 1000 * MS));
+            outbox.defer(Debt::release(key), false, &mut rng, now);
+        }
+        let at = |time: u32| now + time * MS;
+        assert!(outbox.retry_at().is_some_and(|due| due <= at(100)));
+        // One at a time.
+        let first = outbox.pop_deferred(at(100)).unwrap();
+        assert_eq!(outbox.retry_at(), Some(at(100) + LAST_PAUSE));
+        // Refused again, it ends when it would have ended.
+        outbox.defer(first, true, &mut rng, at(900));
+        assert!(outbox.retry_at().is_some_and(|due| due >= at(1000)));
+        let longest = |debt: Option<Debt>| debt?.key.longest;
+        assert_eq!(longest(outbox.pop_deferred(at(2500))), Some(ttl(3000 * MS)));
+        assert_eq!(longest(outbox.pop_deferred(at(2500))), None);
+        assert_eq!(outbox.retry_at(), None);
+    }
+
+    #[test]
+    fn a_shortening_leaves_the_rest_of_its_time_and_is_a_release_behind_it() {
+        let now = clock::instant();
+        let mut debt = Debt::shortening(key(b"a"), now + 500 * MS);
+        assert_eq!(debt.due(now + 100 * MS), Action::Shorten(ttl(400 * MS)));
+        assert_eq!(debt.due(now + 499 * MS), Action::Shorten(Ttl::MIN));
+        assert!(matches!(debt.sent(), Action::Shorten(_)));
+        for later in [500, 501, 9000] {
+            assert_eq!(debt.due(now + later * MS), Action::Release(Notify::None));
+            assert!(matches!(debt.sent(), Action::Release(_)));
+        }
     }
 }

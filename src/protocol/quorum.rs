@@ -112,6 +112,7 @@ pub(crate) struct Ttl(Duration);
 impl Ttl {
     /// What is left of it once drift is taken off is more than nothing.
     pub(crate) const SHORTEST: Duration = Duration::from_millis(3);
+    pub(crate) const MIN: Ttl = Ttl(Ttl::SHORTEST);
 
     /// Truncates to whole milliseconds first: PX and the validity use that same value.
     pub(crate) fn new(asked: Duration) -> Result<Ttl, ConfigError> {

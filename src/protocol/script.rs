@@ -67,6 +67,8 @@ pub(crate) struct Key {
     /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
     /// failed acquire.
     pub(crate) sent_to: NodeSet,
+    /// The longest ttl that was asked for, as far as this process knows.
+    pub(crate) longest: Option<Ttl>,
 }
 
 /// What the copies of a key share. Each operation has one, and so has each node that is owed a release.
@@ -99,6 +101,7 @@ impl Key {
         Key {
             shared,
             sent_to: NodeSet::EMPTY,
+            longest: None,
         }
     }
 
@@ -118,6 +121,14 @@ impl Key {
     /// These nodes may have it.
     pub(crate) fn sent_to(self, sent_to: NodeSet) -> Key {
         Key { sent_to, ..self }
+    }
+
+    /// This ttl was asked for, too.
+    pub(crate) fn lasting(self, ttl: Ttl) -> Key {
+        Key {
+            longest: self.longest.max(Some(ttl)),
+            ..self
+        }
     }
 
     /// What it is on.
@@ -190,6 +201,14 @@ impl Action {
 
     pub(crate) fn is_release(&self) -> bool {
         matches!(self, Action::Release(_))
+    }
+
+    /// The ttl that an acquire asks for.
+    pub(crate) fn acquires_for(&self) -> Option<Ttl> {
+        match self {
+            Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(*ttl),
+            _ => None,
+        }
     }
 
     /// Whether its holder has given the lock up.

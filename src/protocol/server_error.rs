@@ -167,6 +167,12 @@ impl Meaning {
         )
     }
 
+    /// Whether the server may well carry out later, over the same connection, what it refused. (Without memory it does much
+    /// for others.)
+    pub(crate) fn passes(self) -> bool {
+        self.is_not_now() || self == OutOfMemory
+    }
+
     /// Whether the server is a replica, which another server may stand in for by now (rule R38).
     pub(crate) fn is_demoted(self) -> bool {
         matches!(self, Replica | MasterDown)
@@ -374,14 +380,17 @@ mod tests {
             "BUSY Redis is busy running a script.",
         ] {
             assert!(Meaning::of(text).is_not_now(), "{text}");
+            assert!(Meaning::of(text).passes(), "{text}");
         }
+        let full = Meaning::of("OOM command not allowed when used memory > 'maxmemory'.");
+        assert!(!full.is_not_now() && full.passes());
         for text in [
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "NOPERM this user has no permissions to run the 'eval' command",
             "MOVED 3999 127.0.0.1:6381",
             "ERR unknown command 'EVAL', with args beginning with: 'if' '1' 'a BUSY name'",
         ] {
-            assert!(!Meaning::of(text).is_not_now(), "{text}");
+            assert!(!Meaning::of(text).passes(), "{text}");
         }
     }
 

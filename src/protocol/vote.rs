@@ -35,7 +35,7 @@ impl Vote {
             Meaning::OtherSlot if several => Cause::OtherSlots(text),
             _ => Cause::refused(&text),
         };
-        let later = meaning.is_not_now();
+        let later = meaning.passes();
         Vote::Failed { cause, later }
     }
 }

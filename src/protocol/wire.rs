@@ -14,6 +14,7 @@ use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::proof::{self, Answered, Proof, Proofs};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply, ReplyReader};
+use crate::protocol::outbox::Debt;
 use crate::protocol::script::Key;
 use crate::protocol::server_error::Meaning;
 use crate::protocol::witness::{self, WITNESS, Witness};
@@ -80,15 +81,15 @@ pub(crate) struct OperationId {
     pub(crate) number: u64,
 }
 
-/// What a pending reply answers. Without an operation and a release it is a ping.
+/// What a pending reply answers. Without an operation and a debt it is a ping.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) operation: Option<OperationId>,
-    /// The lock that is released. The release is sent again if the connection closes.
-    pub(crate) release: Option<Key>,
+    /// What ends a lock. It is sent again if the connection closes.
+    pub(crate) owed: Option<Debt>,
     /// No operation waits for it.
     pub(crate) alone: bool,
-    /// A deferred release sent as a probe: if it succeeds, the rest is sent too.
+    /// A deferred debt sent as a probe: if it succeeds, the rest is sent too.
     pub(crate) retries: bool,
     /// It named keys beside the lock's, which it can do without.
     pub(crate) named: bool,
@@ -102,9 +103,9 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Whether it answers a release that no operation waits for.
-    fn is_release_alone(&self) -> bool {
-        self.alone && self.release.is_some()
+    /// Whether it answers the end of a lock that no operation waits for.
+    fn is_owed_alone(&self) -> bool {
+        self.alone && self.owed.is_some()
     }
 }
 
@@ -155,20 +156,20 @@ struct Expected {
 #[derive(Default)]
 struct Replies {
     queue: VecDeque<Expected>,
-    /// How many of them are to releases that no operation waits for. (Whether there are any is asked behind each operation, and
+    /// How many of them are to debts that no operation waits for. (Whether there are any is asked behind each operation, and
     /// hundreds of others may be to come.)
     alone: usize,
 }
 
 impl Replies {
     fn push(&mut self, expected: Expected) {
-        self.alone += usize::from(expected.pending.is_release_alone());
+        self.alone += usize::from(expected.pending.is_owed_alone());
         self.queue.push_back(expected);
     }
 
     fn pop(&mut self) -> Option<Expected> {
         let expected = self.queue.pop_front()?;
-        self.alone -= usize::from(expected.pending.is_release_alone());
+        self.alone -= usize::from(expected.pending.is_owed_alone());
         Some(expected)
     }
 }
@@ -232,25 +233,24 @@ impl Wire {
         since.is_some_and(|since| Some(since) <= then)
     }
 
-    /// When the oldest release was written that may not have been carried out, and that no operation waits for.
-    /// `refused`: keys beside locks were refused lately. Then one that names such keys is among them: its operation ends
-    /// with a majority, and its reply may not be read. So is each one to a server of a Redis Cluster: another one may have the
-    /// key by now.
+    /// When the oldest end of a lock was written that may not have been carried out, and that no operation waits for.
+    /// `refused`: some were refused lately. Then one that an operation has waited for is among them: the operation ends
+    /// with a majority, and the reply may not be read. So is each one to a server of a Redis Cluster: another one may have
+    /// the key by now.
     pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
-        if self.expected.alone == 0 && !self.handshake.routed && !refused {
+        let all = self.handshake.routed || refused;
+        if self.expected.alone == 0 && !all {
             return None;
         }
-        let release = |one: &&Expected| {
-            let unread = self.handshake.routed || one.pending.named && refused;
-            one.pending.is_release_alone() || one.pending.release.is_some() && unread
-        };
-        Some(self.expected.queue.iter().find(release)?.at)
+        let is_it =
+            |one: &&Expected| one.pending.is_owed_alone() || all && one.pending.owed.is_some();
+        Some(self.expected.queue.iter().find(is_it)?.at)
     }
 
-    /// The releases to which replies are to come.
-    pub(crate) fn releases(&self) -> impl Iterator<Item = Key> {
+    /// The debts to which replies are to come.
+    pub(crate) fn owed(&self) -> impl Iterator<Item = Debt> {
         let expected = self.expected.queue.iter();
-        expected.filter_map(|one| one.pending.release.clone())
+        expected.filter_map(|one| one.pending.owed.clone())
     }
 
     // ---- sending
@@ -525,14 +525,13 @@ mod tests {
 
     /// Its reply may not be read once others have decided, and it may say that another server has the key.
     #[test]
-    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_another_server_may_have_its_key()
+    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_others_may_be_refused()
      {
-        for (routed, alone, named, refused, expected) in [
-            (false, false, false, false, false),
-            (false, true, false, false, true),
-            (false, false, true, false, false),
-            (false, false, true, true, true),
-            (true, false, false, false, true),
+        for (routed, alone, refused, expected) in [
+            (false, false, false, false),
+            (false, true, false, true),
+            (false, false, true, true),
+            (true, false, false, true),
         ] {
             let now = clock::instant();
             let mut wire = Wire::new(Handshake {
@@ -544,15 +543,14 @@ mod tests {
                 start: 0,
                 now,
             };
-            let pending = |release| Pending {
-                release,
+            let pending = |owed| Pending {
+                owed,
                 alone,
-                named,
                 ..Pending::default()
             };
             wire.expect(pending(None), &out);
             assert_eq!(wire.unconfirmed(refused), None);
-            wire.expect(pending(Some(key(b"a"))), &out);
+            wire.expect(pending(Some(Debt::release(key(b"a")))), &out);
             assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
             wire.receive(b"+OK\r\n:1\r\n");
             while wire.next_reply(now).unwrap().is_some() {}

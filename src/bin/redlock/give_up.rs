@@ -1,27 +1,33 @@
 //! The end of the lock behind COMMAND: its release, or what is left of `--at-least`.
 
+use std::fmt::Display;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redlock_sync::{Error, KeptLock, Lock};
+use redlock_sync::command::{escaped, human, wait_released};
+use redlock_sync::{Error, KeptLock, Lock, Redlock};
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::raise;
 
 use crate::arguments::Job;
 use crate::child::boot_time;
 use crate::plan::asks_to_end;
+use crate::show::shortened;
 use crate::{End, LOST, report};
 
 /// Between two tries to extend the lock for `--at-least`.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long nodes have that have not confirmed the end of the lock: one may be back, or well again, and is sent it once more. A
+/// script of others may keep one busy for seconds.
+const LONGER: Duration = Duration::from_secs(10);
 /// How long the nodes still have when a signal asks us to end.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Releases the lock, or leaves it until `--at-least` is over. How we end: as `end` says, unless the lock was lost, or
 /// a signal came and the nodes do not answer.
 pub(crate) fn give_up(
-    job: &Job,
+    (job, redlock): (&Job, &Redlock),
     kept: KeptLock,
     held: Duration,
     end: End,
@@ -32,18 +38,33 @@ pub(crate) fn give_up(
         true => "its release was not confirmed",
         false => "its end could not be set for --at-least",
     };
+    let left = kept.remaining().max(rest);
+    let began = Instant::now();
+    let locked = |trouble: &dyn Display| {
+        let name = shortened(&escaped(job.name.as_encoded_bytes()));
+        let left = human(left.saturating_sub(began.elapsed()));
+        report(format_args!(
+            "{name} stays locked for up to {left}, until its ttl ends: {trouble}"
+        ));
+    };
     let (done, result) = channel();
+    let (redlock, name) = (redlock.clone(), job.name.clone());
     let give_up = move || {
+        let name = name.as_encoded_bytes();
+        let confirmed = |ended| match ended {
+            Err(Error::Unavailable(_)) if wait_released(&redlock, name, left.min(LONGER)) => Ok(()),
+            ended => ended,
+        };
         let _ = done.send(match rest.is_zero() {
-            true => kept.release(),
-            false => leave(kept.stop(), rest),
+            true => confirmed(kept.release()),
+            false => leave(kept.stop(), rest, confirmed),
         });
         // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
     };
     let thread = thread::Builder::new().name("redlock-end".into());
     if let Err(error) = thread.spawn(give_up) {
-        report(format_args!("the lock ends with its ttl: {error}"));
+        locked(&error);
         return end;
     }
     let mut asked: Option<(i32, Instant)> = None;
@@ -57,7 +78,7 @@ pub(crate) fn give_up(
         if let Some((signal, _)) = asked
             && wait.is_zero()
         {
-            report(format_args!("the lock ends with its ttl: {trouble} yet"));
+            locked(&format_args!("{trouble} yet"));
             return End::Signal(signal);
         }
         let signal = signals.recv_timeout(wait).ok();
@@ -71,9 +92,7 @@ pub(crate) fn give_up(
             End::Code(LOST)
         }
         Err(error) => {
-            report(format_args!(
-                "the lock ends with its ttl: {trouble}: {error}"
-            ));
+            locked(&format_args!("{trouble}: {error}"));
             end
         }
     }
@@ -83,8 +102,12 @@ pub(crate) fn say_lost() {
     report(format_args!("the lock was lost before COMMAND had ended"));
 }
 
-/// Leaves the lock to others in `rest`.
-fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
+/// Leaves the lock to others in `rest`, if that is `confirmed`.
+fn leave(
+    mut lock: Lock,
+    rest: Duration,
+    confirmed: impl FnOnce(Result<(), Error>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let until = boot_time().saturating_add(rest);
     loop {
         let rest = until.saturating_sub(boot_time());
@@ -100,7 +123,7 @@ fn leave(mut lock: Lock, rest: Duration) -> Result<(), Error> {
                 lock.leak();
                 return Err(error);
             }
-            Ok(()) => return lock.leak_for(rest),
+            Ok(()) => return confirmed(lock.leak_for(rest)),
         }
     }
 }

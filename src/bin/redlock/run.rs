@@ -72,7 +72,7 @@ pub(crate) fn run(job: &Job, redlock: &Redlock, options: &Options) -> End {
     match (end, kept) {
         (Some(end), Some(kept)) => {
             let held = boot_time().saturating_sub(started);
-            give_up(job, kept, held, end, &signals)
+            give_up((job, redlock), kept, held, end, &signals)
         }
         _ => End::Code(LOST),
     }

@@ -172,7 +172,7 @@ impl World {
 
     // ---- a lock that it has
 
-    fn use_lock(&mut self, c: usize, thread: usize, held: Held) {
+    fn use_lock(&mut self, c: usize, thread: usize, mut held: Held) {
         self.begin(c, thread);
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
@@ -204,10 +204,16 @@ impl World {
             self.clients[c].threads[thread].doing = Doing::Extends(held, extension);
             return self.submit(c, thread, op);
         }
-        if choice != 5 || self.conditions.prompt {
-            return self.release(c, thread, held);
+        let forsaken = self.conditions.is_forsaken();
+        let leaves = match forsaken {
+            // One refusal at least is read.
+            true => self.clients[c].forsaken.waits && valid && self.random.chance(40),
+            false => choice == 5 && !self.conditions.prompt,
+        };
+        match leaves {
+            true => self.leave(c, thread, held),
+            false => self.release(c, thread, held),
         }
-        self.leave(c, thread, held);
     }
 
     fn fence(
@@ -283,14 +289,19 @@ impl World {
         let now = self.clients[c].clocks.point(self.t);
         let valid = !held.lease.left(now).is_zero();
         self.checks.tokens[held.token].belief = None;
-        if self.conditions.is_forsaken() {
-            self.clients[c].forsaken.gone_by += self.t + 2 * NODE_TIMEOUT + SLACK;
-            self.at(self.clients[c].forsaken.gone_by, Event::Gone(held.token));
-        }
-        let narrow = self.clients[c].forsaken.narrow && valid;
+        self.is_to_go(c, held.token, 0);
+        let waits = self.clients[c].forsaken.waits && valid;
         let only_write =
-            self.random.chance(40) || !valid || self.conditions.is_forsaken() && !narrow;
+            self.random.chance(40) || !valid || self.conditions.is_forsaken() && !waits;
         self.give_back(c, thread, held, only_write, None);
+    }
+
+    /// Where nothing follows, it is on no node from then on.
+    fn is_to_go(&mut self, c: usize, token: usize, left_for: u64) {
+        if self.conditions.is_forsaken() {
+            self.clients[c].forsaken.gone_by += self.t + left_for + 2 * NODE_TIMEOUT + SLACK;
+            self.at(self.clients[c].forsaken.gone_by, Event::Gone(token));
+        }
     }
 
     fn leave(&mut self, c: usize, thread: usize, held: Held) {
@@ -301,10 +312,12 @@ impl World {
         }
         self.checks.tokens[token].leaked = true;
         let now = self.clients[c].clocks.point(self.t);
-        let time = Duration::from_micros(self.random.below(100 * MS));
+        let time = self.random.below(100 * MS);
+        self.is_to_go(c, token, time);
+        let time = Duration::from_micros(time);
         let op = lease
             .shortening(time, now)
-            .filter(|_| self.random.chance(70));
+            .filter(|_| self.conditions.is_forsaken() || self.random.chance(70));
         let Some(op) = op else {
             // From here on it believes in nothing.
             self.checks.tokens[token].belief = None;
@@ -332,9 +345,9 @@ impl World {
             self.check(yes.len() >= quorum || any_slot, || {
                 format!("client {c}: {token} is shortened by {yes:?}")
             });
-            // A server that takes another one's place may not know of it.
-            self.checks.tokens[token].shortened = !self.conditions.fails_over;
         }
+        // Those that are away now learn it when they are back. A server that takes another one's place may not know of it.
+        self.checks.tokens[token].shortened = !self.conditions.fails_over;
         self.clients[c].threads[thread].doing = Doing::Idle(self.t);
     }
 

@@ -86,8 +86,8 @@ pub(super) struct Forsaken {
     pub(super) again: bool,
     /// How often new connections are closed.
     pub(super) unlucky: u32,
-    /// Servers refuse the keys beside its lock, and its release waits for their answers.
-    pub(super) narrow: bool,
+    /// Servers refuse the keys beside its lock, or all that ends it, and its release waits for their answers.
+    pub(super) waits: bool,
 }
 
 /// What one of its threads does.

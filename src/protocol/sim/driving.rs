@@ -133,7 +133,8 @@ impl World {
 
     /// What the core has returned.
     fn carry_out(&mut self, c: usize, role: Role, next: Next, now: Instant) {
-        let driver = &mut self.clients[c].driver;
+        let client = &mut self.clients[c];
+        let driver = &mut client.driver;
         match next {
             Next::StartWorker { node } => {
                 if let Some(old) = driver.connections[node].take() {
@@ -168,9 +169,11 @@ impl World {
             Next::Ask { .. } => unreachable!("no server here is named by a directory"),
             Next::Reconnected | Next::Finished => {
                 *driver.task(role) = Task::None;
-                if let Role::Worker(node) = role
-                    && let Some(fresh) = driver.fresh[node].take()
-                {
+                let Role::Worker(node) = role else { return };
+                if client.core.starts_confirmer() {
+                    driver.confirmer = Task::Runs;
+                }
+                if let Some(fresh) = driver.fresh[node].take() {
                     self.give_up(fresh, false);
                 }
             }

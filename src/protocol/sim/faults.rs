@@ -168,11 +168,19 @@ impl World {
             return;
         }
         // Only the first lock: a server that has refused such keys before is not asked for them again.
-        self.clients[c].forsaken.narrow = self.t < 10 * MS
+        self.clients[c].forsaken.waits = self.t < 10 * MS
             && self.random.chance(30)
             && !self.servers.iter().any(|one| one.runs_no_scripts);
-        if self.clients[c].forsaken.narrow {
-            return self.narrow();
+        if self.clients[c].forsaken.waits {
+            let until = self.t + 20_000 * MS;
+            return self.some_refuse(Trouble::ForbidsQueues, until);
+        }
+        if self.random.chance(40) {
+            let long = self.random.below(3000 * MS);
+            // And with the longest pause, and once more to read what has come.
+            self.clients[c].forsaken.gone_by += long + 700 * MS + 2 * NODE_TIMEOUT;
+            self.clients[c].forsaken.waits = self.random.chance(60);
+            return self.some_refuse(Trouble::LacksReplicas, until + long);
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
         self.at(at.max(self.t), Event::Forsake(c));
@@ -184,17 +192,16 @@ impl World {
         self.clients[c].forsaken.unlucky = u32::try_from(self.random.below(3)).unwrap();
     }
 
-    /// A client loses the right to the keys beside its lock, on at least one node of each majority: so at least one refusal is
-    /// read before its release is over. (Where that is the only one, and the last reply, no one reads it: the key stays until
-    /// the next operation.)
-    fn narrow(&mut self) {
-        let until = self.t + 20_000 * MS;
+    /// Servers refuse the keys beside a lock, or all that ends it, on at least one node of each majority: so at least one
+    /// refusal is read before its release is over. (Where that is the only one, and the last reply, no one reads it: the key
+    /// stays until the next operation.)
+    fn some_refuse(&mut self, trouble: Trouble, until: u64) {
         let spared = self.random.pick(self.quorum());
         let first = self.random.pick(self.servers.len());
         let count = self.servers.len() - spared;
         for at in first..first + count {
             let node = at % self.servers.len();
-            self.servers[node].begin(Trouble::ForbidsQueues, until);
+            self.servers[node].begin(trouble, until);
         }
     }
 

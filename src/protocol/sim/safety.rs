@@ -257,15 +257,17 @@ impl World {
         }
     }
 
-    /// A lock that a quorum has although it was shortened, long after its time.
+    /// A lock that a server has although it was shortened, long after its time, and a process is there that owes it that.
     pub(super) fn not_shortened(&self) -> Option<usize> {
-        let has = |token: usize| {
-            let servers = self.servers.iter();
-            let those = servers.filter(|server| server.locks(self.t).any(|lock| lock.1 == token));
-            those.count() >= self.quorum()
+        let is_there = |token: usize| {
+            let mut servers = self.servers.iter();
+            servers.any(|server| server.locks(self.t).any(|lock| lock.1 == token))
         };
-        let shortened =
-            (0..self.checks.tokens.len()).filter(|token| self.checks.tokens[*token].shortened);
-        shortened.into_iter().find(|token| has(*token))
+        let is_shortened = |token: &usize| {
+            let history = &self.checks.tokens[*token];
+            history.shortened && !self.clients[history.client].dead
+        };
+        let mut shortened = (0..self.checks.tokens.len()).filter(is_shortened);
+        shortened.find(|token| is_there(*token))
     }
 }

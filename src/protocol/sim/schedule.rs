@@ -198,7 +198,7 @@ impl World {
             }
         }
         if let Some(token) = self.not_shortened() {
-            return Some(format!("{token} was shortened, and a quorum has it still"));
+            return Some(format!("{token} was shortened, and a server has it still"));
         }
         if self.checks.probes_failed > 0 || self.checks.probes == 0 {
             let (failed, all) = (self.checks.probes_failed, self.checks.probes);
