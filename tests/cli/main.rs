@@ -5,6 +5,7 @@ mod support;
 
 mod children;
 mod cluster;
+mod give_up;
 mod kinds;
 mod operations;
 mod release;

@@ -2,9 +2,10 @@
 
 use crate::support;
 
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{Lock, Redlock};
 use support::relay::Relay;
 use support::*;
 
@@ -194,5 +195,170 @@ fn a_lock_that_is_released_needs_no_thread() {
                 assert_eq!(confirmers(), 0);
             }
         }
+    });
+}
+
+// ---- what servers refuse for now
+
+/// Why a server refuses for now to end a lock.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// A script of others does not end.
+    Busy,
+    DiskFailed,
+    TooFewReplicas,
+    /// It deletes keys, and cannot shorten a permit.
+    OutOfMemory,
+}
+
+const TROUBLES: [Trouble; 4] = [
+    Trouble::Busy,
+    Trouble::DiskFailed,
+    Trouble::TooFewReplicas,
+    Trouble::OutOfMemory,
+];
+
+impl Trouble {
+    fn begin<'scope>(self, scope: &'scope Scope<'scope, '_>, server: &'scope Server) {
+        let set = |name, value| drop(server.command(&["CONFIG", "SET", name, value]));
+        match self {
+            Trouble::Busy => {
+                set("lua-time-limit", "50");
+                scope.spawn(|| drop(server.try_command(&["EVAL", "while true do end", "0"])));
+                eventually("it is busy", || {
+                    let refused = server.try_command(&["GET", "x"]).unwrap_err();
+                    refused.to_string().contains("BUSY")
+                });
+            }
+            Trouble::DiskFailed => {
+                std::fs::create_dir(server.dir().join("dump.rdb")).unwrap();
+                set("save", "3600 1000");
+                server.command(&["BGSAVE"]);
+                eventually("it cannot save", || {
+                    server.info("persistence", "rdb_last_bgsave_status") == "err"
+                });
+            }
+            Trouble::TooFewReplicas => set("min-replicas-to-write", "1"),
+            Trouble::OutOfMemory => set("maxmemory", "1"),
+        }
+    }
+
+    fn end(self, server: &Server) {
+        let words: &[&str] = match self {
+            Trouble::Busy => &["SCRIPT", "KILL"],
+            Trouble::DiskFailed => &["CONFIG", "SET", "save", ""],
+            Trouble::TooFewReplicas => &["CONFIG", "SET", "min-replicas-to-write", "0"],
+            Trouble::OutOfMemory => &["CONFIG", "SET", "maxmemory", "0"],
+        };
+        server.command(words);
+    }
+}
+
+/// One lock of each kind, with names of its own.
+fn one_of_each(redlock: &Redlock, names: &str) -> Vec<Lock> {
+    let name = |kind: &str| format!("{names} {kind}");
+    let fair = redlock.clone().with_options(options().fair(true)).unwrap();
+    let others = [
+        redlock.semaphore(name("permit"), 2).unwrap(),
+        redlock.read_lock(name("read")).unwrap(),
+        redlock.write_lock(name("write")).unwrap(),
+        redlock.several([name("one"), name("two")]).unwrap(),
+    ];
+    let plain = [(redlock, "plain"), (&fair, "fair")];
+    let plain = plain.map(|(redlock, kind)| redlock.acquire(name(kind), HOUR).unwrap());
+    let others = others.iter().map(|other| other.acquire(HOUR).unwrap());
+    plain.into_iter().chain(others).collect()
+}
+
+#[test]
+fn what_servers_refuse_for_now_is_carried_out_when_they_are_well_though_nothing_follows() {
+    let name =
+        "what_servers_refuse_for_now_is_carried_out_when_they_are_well_though_nothing_follows";
+    in_own_process(name, || {
+        let given_up = |trouble: Trouble, nodes: usize| {
+            let servers = Server::several(nodes);
+            let redlock = connected(&servers);
+            let (released, dropped, left) = (
+                one_of_each(&redlock, "released"),
+                one_of_each(&redlock, "dropped"),
+                one_of_each(&redlock, "left"),
+            );
+            std::thread::scope(|scope| {
+                let troubled = &servers[..=nodes / 2];
+                troubled
+                    .iter()
+                    .for_each(|server| trouble.begin(scope, server));
+                drop(redlock.try_acquire("tried", HOUR));
+                drop(dropped);
+                // Unavailable, where a majority refuses it.
+                released.into_iter().for_each(|lock| drop(lock.release()));
+                left.into_iter()
+                    .for_each(|lock| drop(lock.leak_for(ms(100))));
+                troubled.iter().for_each(|server| trouble.end(server));
+            });
+            let what = format!("{trouble:?}, {nodes} nodes");
+            eventually(&what, || is_gone(&servers));
+            redlock
+        };
+        let users: Vec<Redlock> = std::thread::scope(|scope| {
+            let each = TROUBLES.iter().flat_map(|trouble| [(trouble, 1), (trouble, 3)]);
+            let each = each.map(|(trouble, nodes)| scope.spawn(move || given_up(*trouble, nodes)));
+            let threads: Vec<_> = each.collect();
+            threads.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let over = || attendants() == 0 && confirmers() == 0;
+        eventually("all threads have ended", over);
+        drop(users);
+    });
+}
+
+/// The end of a key is the end of what is owed.
+#[test]
+fn what_servers_refuse_is_not_sent_again_behind_the_end_of_the_key() {
+    let name = "what_servers_refuse_is_not_sent_again_behind_the_end_of_the_key";
+    in_own_process(name, || {
+        let servers = Server::several(1);
+        let redlock = connected(&servers);
+        let lock = redlock.acquire("held", ms(3000)).unwrap();
+        std::thread::scope(|scope| {
+            let began = Instant::now();
+            Trouble::TooFewReplicas.begin(scope, &servers[0]);
+            unavailable(lock.release());
+            eventually("a thread is there", || confirmers() == 1);
+            eventually("it has ended", || confirmers() == 0);
+            assert!(began.elapsed() > ms(2500), "{:?}", began.elapsed());
+            let calls = servers[0].calls("evalsha");
+            // With pauses.
+            assert!((4..40).contains(&calls), "{calls} calls");
+        });
+    });
+}
+
+/// For one node timeout.
+#[test]
+fn the_last_handle_waits_for_servers_that_refuse_for_now() {
+    let servers = Server::several(1);
+    std::thread::scope(|scope| {
+        let long = options().node_timeout(ms(10_000));
+        let redlock = redlock(&servers).with_options(long).unwrap();
+        let lock = redlock.acquire("held", HOUR).unwrap();
+        Trouble::TooFewReplicas.begin(scope, &servers[0]);
+        unavailable(lock.release());
+        let ends = scope.spawn(|| {
+            drop(redlock);
+            is_gone(&servers)
+        });
+        eventually("it is tried again", || servers[0].calls("evalsha") >= 3);
+        Trouble::TooFewReplicas.end(&servers[0]);
+        assert!(ends.join().unwrap());
+        // And for no longer.
+        let redlock = connected(&servers);
+        let lock = redlock.acquire("held", HOUR).unwrap();
+        Trouble::TooFewReplicas.begin(scope, &servers[0]);
+        unavailable(lock.release());
+        let began = Instant::now();
+        drop(redlock);
+        assert!(began.elapsed() < 4 * NODE_TIMEOUT, "{:?}", began.elapsed());
+        assert!(servers[0].exists("held"));
     });
 }

@@ -5,6 +5,7 @@ use crate::support;
 use std::time::{Duration, Instant};
 
 use redlock_sync::{Error, Lock, Redlock};
+use support::relay::Relay;
 use support::*;
 
 const TWO_SECONDS: Duration = ms(2000);
@@ -164,6 +165,62 @@ fn a_minority_that_is_away_changes_nothing_and_a_majority_is_reported() {
     let failed: Vec<usize> = errors.iter().map(|(node, _)| node).collect();
     assert_eq!(failed, [1, 2]);
     servers[1].resume();
+}
+
+/// What is left of the time, not all of it; and without another operation.
+#[test]
+fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
+    let servers = Server::several(3);
+    let relays: Vec<_> = servers.iter().map(|server| Relay::to(server.port())).collect();
+    let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    all_vote(&redlock, &servers);
+    let hour = Duration::from_secs(3600);
+    let lock = redlock.acquire("a", hour).unwrap();
+    let [short, permit] = [redlock.acquire("b", hour), {
+        let two = redlock.semaphore("pool", 2).unwrap();
+        two.acquire(hour)
+    }]
+    .map(Result::unwrap);
+    eventually("they are everywhere", || {
+        ["a", "b", "pool"].iter().all(|name| servers.iter().all(|server| server.exists(name)))
+    });
+    relays[2].refuse();
+    lock.leak_for(ms(20_000)).unwrap();
+    permit.leak_for(ms(20_000)).unwrap();
+    short.leak_for(ms(100)).unwrap();
+    // For three seconds.
+    eventually("some of it is over", || left(&servers[0], "a") < 17_000);
+    assert!(left(&servers[2], "a") > 60_000);
+    relays[2].accept();
+    eventually("it is shortened there, too", || {
+        left(&servers[2], "a") < 60_000 && left(&servers[2], "pool") < 60_000
+    });
+    for name in ["a", "pool"] {
+        let [here, there] = [2, 0].map(|node| left(&servers[node], name));
+        assert!((here - there).abs() < 1000, "{name}: {here}, {there}");
+    }
+    eventually("what was over is gone", || !servers[2].exists("b"));
+}
+
+/// Two leaks, each beside another node that is away: with both keys in its way nobody could have the lock.
+#[test]
+fn nodes_that_are_away_in_turn_keep_nobody_out() {
+    let servers = Server::several(3);
+    let relays: Vec<_> = servers.iter().map(|server| Relay::to(server.port())).collect();
+    let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
+    let redlock = redlock.with_options(options()).unwrap();
+    all_vote(&redlock, &servers);
+    for away in [2, 1] {
+        let lock = redlock.acquire_within("job", TTL, TTL).unwrap();
+        relays[away].refuse();
+        lock.leak_for(ms(200)).unwrap();
+        relays[away].accept();
+        eventually("it is gone everywhere", || {
+            servers.iter().all(|server| !server.exists("job"))
+        });
+    }
+    redlock.try_acquire("job", TTL).unwrap().unwrap().release().unwrap();
 }
 
 /// Their keys: all are left for as long, and other holders keep their times.

@@ -1,0 +1,88 @@
+//! The end of the lock behind COMMAND, where a server refuses it for now.
+
+use crate::support;
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::*;
+
+use crate::run::Fleet;
+
+/// `redlock run` with these options, whose COMMAND ends when there is this file.
+fn run_until(fleet: &Fleet, options: &[&str], ends: &Path) -> Child {
+    let waits = format!("while [ ! -e '{}' ]; do sleep 0.05; done", ends.display());
+    let arguments = [&["run"], options, &["shop:report", "sh", "-c", &waits]].concat();
+    let child = fleet.command(&arguments).stderr(Stdio::piped()).spawn();
+    eventually("it has the lock", || fleet.servers[0].exists("shop:report"));
+    child.unwrap()
+}
+
+fn set_replicas(fleet: &Fleet, count: &str) {
+    for server in &fleet.servers {
+        server.command(&["CONFIG", "SET", "min-replicas-to-write", count]);
+    }
+}
+
+/// COMMAND ends, and the release is refused.
+fn refuse(fleet: &Fleet, ends: &Path) {
+    set_replicas(fleet, "1");
+    let before = fleet.servers[0].info("errorstats", "errorstat_NOREPLICAS");
+    std::fs::write(ends, "").unwrap();
+    eventually("its release is refused", || {
+        fleet.servers[0].info("errorstats", "errorstat_NOREPLICAS") != before
+    });
+}
+
+fn said(child: &mut Child) -> String {
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_release_that_is_refused_for_now_is_waited_for_and_carried_out() {
+    for options in [&["--ttl", "60s"][..], &["--ttl", "60s", "--at-least", "2s"]] {
+        let (fleet, dir) = (Fleet::new(1), TempDir::new());
+        let ends = dir.path().join("ends");
+        let mut child = run_until(&fleet, options, &ends);
+        refuse(&fleet, &ends);
+        set_replicas(&fleet, "0");
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(said(&mut child), "");
+        fleet.nothing_is_left();
+    }
+}
+
+/// With the name, and for how long.
+#[test]
+fn a_lock_that_could_not_be_released_is_named() {
+    let (fleet, dir) = (Fleet::new(1), TempDir::new());
+    let ends = dir.path().join("ends");
+    // Until its ttl is over, which is soon.
+    let mut child = run_until(&fleet, &["--ttl", "4s"], &ends);
+    let began = Instant::now();
+    refuse(&fleet, &ends);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    let text = said(&mut child);
+    assert!(text.contains("shop:report stays locked for up to "), "{text}");
+    assert!(text.contains("NOREPLICAS"), "{text}");
+    // A signal ends the wait.
+    set_replicas(&fleet, "0");
+    std::fs::remove_file(&ends).unwrap();
+    let mut child = run_until(&fleet, &["--ttl", "60s"], &ends);
+    refuse(&fleet, &ends);
+    let id = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let began = Instant::now();
+    kill(id, Signal::SIGTERM).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let text = said(&mut child);
+    assert!(text.contains("not confirmed yet"), "{text}");
+    set_replicas(&fleet, "0");
+}
