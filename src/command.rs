@@ -32,7 +32,7 @@ pub fn list(
 /// Waits until locks on this name that this program has given up can be taken by others, but for no longer than this. Whether
 /// they can be. A node that was away, or has refused a release for now, is sent it again meanwhile.
 pub fn wait_released(redlock: &Redlock, name: &[u8], time: Duration) -> bool {
-    redlock.shared(name).driver.wait_owed(time)
+    redlock.wait_owed(name, time)
 }
 
 /// A time, rounded for people.

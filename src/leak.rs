@@ -31,8 +31,8 @@ impl Lock {
     /// # Errors
     ///
     /// - [`Error::Lost`]: the lock had already been lost: its validity was over, or a majority no longer held it.
-    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock can be taken after `time`, or at the latest when its
-    ///   ttl ends.
+    /// - [`Error::Unavailable`]: too few nodes confirmed. The others are sent the rest of `time` when they are back, as long as
+    ///   the program runs. The lock can be taken after `time`, or at the latest when its ttl ends.
     ///
     /// # Example
     ///

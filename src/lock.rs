@@ -82,7 +82,8 @@ pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Ite
 ///
 /// The answers to a dropped lock's release are read by the next operation, or, after one `node_timeout`, by a thread. A
 /// release that was not carried out, because the connection was closed or the node had forgotten the scripts, is sent
-/// again.
+/// again. So is one that a node refuses for now (it is busy, or cannot write to its disk), until the node carries it out or
+/// the key has ended; once the last handle and the last lock are dropped, for one `node_timeout`.
 #[must_use = "a lock is released when it is dropped"]
 pub struct Lock {
     pub(crate) shared: Arc<Shared>,
@@ -366,8 +367,8 @@ impl Lock {
     ///
     /// - [`Error::Lost`]: the lock had already been lost: its validity was over, or a majority no longer held
     ///   it. Others may have touched what it protected. The release is written all the same.
-    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did, and
-    ///   ends with its ttl on the others.
+    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did. The others are sent the release
+    ///   again as long as the program runs; at the latest it ends there with its ttl.
     pub fn release(mut self) -> Result<(), Error> {
         if !self.end() {
             return Err(Error::lost(&self.key.resource));

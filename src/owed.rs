@@ -1,4 +1,4 @@
-//! What is owed of locks that were given up, is to be sent on to other servers of a Redis Cluster, and that no call waits for.
+//! Debts that are to be sent on to other servers of a Redis Cluster, and that no call waits for.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -244,7 +244,7 @@ impl Lanes {
             }
             let mut owed = lock(&self.owed);
             if !is_elsewhere(&answer) && owed.closed_at.is_none() {
-                // What leads there owes it now, and sends it again.
+                // The lane owes it now, and sends it again.
                 continue;
             }
             if !is_elsewhere(&answer) && owed.closed_for(clock::instant()) >= Some(AFTER_CLOSE) {
@@ -313,7 +313,7 @@ fn is_elsewhere(answer: &Answer) -> bool {
     causes.any(|(_, cause)| matches!(**cause, Cause::Elsewhere(_)))
 }
 
-/// What is owed of a lock that one node may have.
+/// The operation that pays a debt to one node.
 fn owed_at(node: usize, mut debt: Debt) -> Op {
     let only: NodeSet = std::iter::once(node).collect();
     let now = clock::instant();

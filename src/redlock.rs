@@ -491,6 +491,19 @@ impl Redlock {
         family
     }
 
+    /// Waits until so few nodes are owed the end of a lock on this name that other processes can have a majority, but for no
+    /// longer than this. Whether that is so.
+    #[cfg(feature = "cli")]
+    pub(crate) fn wait_owed(&self, resource: &[u8], time: Duration) -> bool {
+        let until = clock::instant() + time;
+        if let Some(lanes) = &self.family().lanes {
+            // Some may be on their way to another server.
+            lanes.wait_owed(time);
+        }
+        let rest = until.saturating_duration_since(clock::instant());
+        self.shared(resource).driver.wait_owed(rest)
+    }
+
     /// What leads to the servers that have this resource.
     pub(crate) fn shared(&self, resource: &[u8]) -> Arc<Shared> {
         let family = self.family();

@@ -338,8 +338,8 @@ impl Driver {
         own.unwrap_or_else(|| Answer::none(clock::instant()))
     }
 
-    /// Waits until so few nodes owe the end of a lock that others can have a majority, but for no longer than this. Whether
-    /// that is so.
+    /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, but for no longer than
+    /// this. Whether that is so.
     #[cfg(feature = "cli")]
     pub(crate) fn wait_owed(&self, time: Duration) -> bool {
         const LOOK: Duration = Duration::from_millis(10);

@@ -581,7 +581,7 @@ impl<'a> Worker<'a> {
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
         let elsewhere = state.core.take_elsewhere(false);
-        let confirms = state.core.starts_confirmer();
+        let confirms = state.core.starts_confirmer(Role::Worker(node));
         drop(state);
         drop(not_adopted);
         if confirms {

@@ -60,7 +60,11 @@ impl Confirmation {
     ) -> Next {
         let again = |at: Instant| Some(at) > self.released;
         let oldest = oldest.filter(|(at, _)| !mutant(Mutant::ConfirmOnce) || !again(*at));
-        let work_at = oldest.map(|(_, until)| until).into_iter().chain(retry_at).min();
+        let work_at = oldest
+            .map(|(_, until)| until)
+            .into_iter()
+            .chain(retry_at)
+            .min();
         let until = work_at.or(self.released.map(|at| at + LINGER));
         match until.filter(|_| !closed) {
             Some(until) if now < until => Next::Wait { until },

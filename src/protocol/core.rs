@@ -108,7 +108,7 @@ impl<W> Core<W> {
         debts
     }
 
-    /// Whether so many nodes may not have carried out what they are owed that others may have no majority.
+    /// So many nodes may not have carried out what they are owed that other processes may have no majority.
     #[cfg(feature = "cli")]
     pub(crate) fn is_owed(&self) -> bool {
         self.which(Node::is_owed).len() > self.nodes.len() - majority(self.nodes.len())
@@ -436,7 +436,7 @@ impl<W> Core<W> {
     fn settle(&mut self, now: Instant) -> Next {
         let until = self.closed_at.map(|at| at + self.timeouts.node);
         let Some(until) = until.filter(|until| now < *until) else {
-            return match self.starts_confirmer() {
+            return match self.starts_confirmer(Role::Leader) {
                 true => Next::StartConfirmer,
                 false => Next::Finished,
             };
@@ -446,16 +446,19 @@ impl<W> Core<W> {
         let retry_at = self.retries_at().filter(|at| *at < until);
         match (pending.is_empty(), unfinished.is_empty()) {
             (true, true) => retry_at.map_or(Next::Finished, |until| Next::Wait { until }),
-            (true, false) => Next::Wait { until: retry_at.unwrap_or(until) },
+            (true, false) => Next::Wait {
+                until: retry_at.unwrap_or(until),
+            },
             (false, _) => self.recv(pending, until, now),
         }
     }
 
     // ---- releases that no operation waits for
 
-    /// Whether a thread is to be started that confirms them, and sends again what was refused for now.
-    pub(crate) fn starts_confirmer(&mut self) -> bool {
-        let any = self.unconfirmed().is_some() || self.retries_at().is_some();
+    /// A thread is to be started that confirms them, and sends again what was refused for now. From then on there is one.
+    pub(crate) fn starts_confirmer(&mut self, role: Role) -> bool {
+        let starts = role == Role::Leader || !mutant(Mutant::WorkersStartNothing);
+        let any = starts && (self.unconfirmed().is_some() || self.retries_at().is_some());
         self.confirmation.starts(any && self.closed_at.is_none())
     }
 
@@ -552,7 +555,10 @@ impl<W> Core<W> {
         operation.sent_to.add(at);
         let (number, mut owed) = (operation.number, operation.owed());
         let shortens = matches!(operation.op.action, Action::Shorten(_));
-        let late = owed.as_mut().filter(|_| shortens).map(|owed| owed.due(out.now));
+        let late = owed
+            .as_mut()
+            .filter(|_| shortens)
+            .map(|owed| owed.due(out.now));
         let Op {
             action,
             key,
@@ -562,7 +568,7 @@ impl<W> Core<W> {
         if named_at.is_some() {
             node.wire_mut().ask(out);
         }
-        // Of a time only what is left.
+        // A time that the lock is left for has begun with the operation.
         let action = late.as_ref().unwrap_or(action);
         let loads = action.loads(key);
         let means = node.wire_mut().means(loads, key);

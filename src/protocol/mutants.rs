@@ -21,6 +21,7 @@ macro_rules! mutants {
 
 mutants! {
     NeverRetryDeferred = "what a server has refused for now is not sent again without an operation",
+    WorkersStartNothing = "what a node refuses while it is connected anew is not sent again without an operation",
     OweNoShortening = "a shortening is not sent to a node that was away",
     LateShorteningBeginsAnew = "a shortening that comes late leaves the lock for as long as it could be held",
     LateShorteningReleases = "a shortening that comes late is a release",

@@ -402,7 +402,7 @@ impl Node {
 
     // ---- sending
 
-    /// What it is to be sent.
+    /// The node is to be sent this.
     pub(crate) fn add_debt(&mut self, debt: Debt) {
         self.outbox.push(debt);
     }
@@ -412,14 +412,14 @@ impl Node {
         self.outbox.defer(debt, again, rng, now);
     }
 
-    /// What it is still to be sent, and what it has not confirmed.
+    /// All that the node is still to be sent, or has not confirmed.
     pub(crate) fn take_owed(&mut self) -> Vec<Debt> {
         self.outbox.retry_deferred();
         let to_send = std::iter::from_fn(|| self.outbox.pop());
         self.wire.owed().chain(to_send).collect()
     }
 
-    /// Whether it may not have carried out all of it.
+    /// The node may not have carried out all of it.
     #[cfg(feature = "cli")]
     pub(crate) fn is_owed(&self) -> bool {
         self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
@@ -435,7 +435,7 @@ impl Node {
         self.outbox.retry_at().filter(|_| self.is_connected())
     }
 
-    /// Whether one is due.
+    /// One is due.
     pub(crate) fn retries(&self, now: Instant) -> bool {
         self.outbox.retry_at().is_some_and(|at| at <= now)
     }
@@ -788,7 +788,11 @@ impl Node {
             true => NodeTask::Stop,
             false if ping_at <= now => NodeTask::Send { until: soon },
             false => NodeTask::Pause {
-                until: self.outbox.retry_at().map_or(ping_at, |at| at.min(ping_at)).min(now + left),
+                until: self
+                    .outbox
+                    .retry_at()
+                    .map_or(ping_at, |at| at.min(ping_at))
+                    .min(now + left),
             },
         }
     }

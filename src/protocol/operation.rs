@@ -352,7 +352,7 @@ impl<W> Operation<W> {
         self.schedule.begun.map(|_| self.schedule.until)
     }
 
-    /// Whether it is too late to send it. (What ends a lock is written all the same.)
+    /// Whether it is too late to send it. (An operation that ends a lock is written all the same.)
     fn is_late(&self, now: Instant) -> bool {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         let late = is_over(self.own_end()) || is_over(self.op.until);
@@ -380,7 +380,7 @@ impl<W> Operation<W> {
         own
     }
 
-    /// A node that connects at the last moment has time to answer. (What ends a lock has one node timeout.)
+    /// A node that connects at the last moment has time to answer. (The end of a lock has one node timeout.)
     pub(crate) fn give_time_to(&mut self, node: usize, node_timeout: Duration, now: Instant) {
         let known = self.sent_to.or(self.votes.tally.voted()).has(node);
         let begun = self.schedule.begun.filter(|_| !self.ends());
@@ -425,7 +425,7 @@ impl<W> Operation<W> {
             return NodeSet::EMPTY;
         }
         if self.ends() || self.op.only_write {
-            // What ends a lock is also sent where it has failed already.
+            // The end of a lock is also sent where it has failed already.
             return new;
         }
         let new = new.without(self.votes.tally.voted());
@@ -621,7 +621,10 @@ impl<W> Operation<W> {
     /// The key of what an acquire may have left.
     fn lasting_key(&self) -> Key {
         let ttl = self.op.action.acquires_for();
-        ttl.map_or_else(|| self.op.key.clone(), |ttl| self.op.key.clone().lasting(ttl))
+        ttl.map_or_else(
+            || self.op.key.clone(),
+            |ttl| self.op.key.clone().lasting(ttl),
+        )
     }
 
     /// The votes as they count.

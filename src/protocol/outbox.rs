@@ -1,4 +1,4 @@
-//! What a node is still to be sent of locks that their holders have given up, over whichever connection.
+//! Debts to a node, of locks that their holders have given up: to be sent over whichever connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const MAX_DOUBLINGS: u32 = 3;
 /// For how long that is repeated where the ttl of a lock is not known, which another process has acquired.
 const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// What a node is owed of one lock: its release, or, where the lock is left for a time, to be shortened to a point in time
+/// Owed to a node of one lock: its release, or, where the lock is left for a time, that it is shortened to a point in time
 /// (rule R55).
 #[derive(Clone, Debug)]
 pub(crate) struct Debt {
@@ -47,7 +47,7 @@ impl Debt {
         }
     }
 
-    /// What the node is sent now: a shortening leaves what is left of its time, and is a release once that is over.
+    /// The action that the node is sent now: a shortening leaves the rest of its time, and is a release once that is over.
     pub(crate) fn due(&mut self, now: Instant) -> Action {
         let left = |until: Instant| match mutant(Mutant::LateShorteningBeginsAnew) {
             true => self.key.longest.map(Ttl::duration),
@@ -64,7 +64,7 @@ impl Debt {
         }
     }
 
-    /// What was sent, as far as that decides what its reply means.
+    /// The action that was sent, as far as that decides how its reply is read.
     pub(crate) fn sent(&self) -> Action {
         match self.left_until {
             Some(_) => Action::Shorten(Ttl::MIN),
@@ -113,7 +113,7 @@ impl Debts {
 
 pub(crate) struct Outbox {
     to_send: Debts,
-    /// What the server could not carry out at the time.
+    /// Debts that the server could not carry out at the time.
     deferred: Debts,
     /// When one of those is tried again, though no operation follows (rule R6b).
     retry_at: Option<Instant>,
@@ -145,7 +145,7 @@ impl Outbox {
         self.to_send.pop()
     }
 
-    /// Whether nothing is to be sent at once.
+    /// Nothing is to be sent at once.
     pub(crate) fn is_empty(&self) -> bool {
         self.to_send.queue.is_empty()
     }

@@ -15,6 +15,9 @@
 //!   did not answer "denied", also to those that did not answer at all.
 //! - R6a One node timeout after a REL was written that no operation waits for, its reply has been read, if by no
 //!   operation then by a thread; a REL that was not carried out is sent again.
+//! - R6b A REL that a node refuses for now is sent again with the next operation there, and without one after pauses, until it
+//!   is carried out, or the longest ttl that was asked for is over since the refusal: by then the node had read all that
+//!   could prolong the key.
 //! - R7  REL goes behind the SET that it undoes, on the same connection. A timeout alone closes none.
 //! - R8  If that connection died: pings over the new one, one at a time, until the server must have read
 //!   what the dead one left, 8 KiB a ping; then REL. (Over TLS it is one write a ping, and each ping is a
@@ -80,7 +83,9 @@
 //! - R53 One name is one kind of lock. A majority of another kind is an error of the caller's, never a grant.
 //! - R54 What tells one holder from the next differs where the holders differ, readers, too.
 //! - R55 A holder that gives its lock up, and leaves it for a time, shortens it to that: it sends that once no thread relies on
-//!   the lock. Shortening compares the token, and never prolongs; what of its extensions is not written yet never is.
+//!   the lock. Shortening compares the token, and never prolongs; what of its extensions is not written yet never is. A node
+//!   that is away, or refuses it for now, is owed it as it would be owed REL (R6a, R6b, R7, R8): sent late, it leaves the rest
+//!   of the time, and is REL once that is over.
 
 use std::time::Duration;
 

@@ -167,7 +167,7 @@ impl Meaning {
         )
     }
 
-    /// Whether the server may well carry out later, over the same connection, what it refused. (Without memory it does much
+    /// The server may well carry out later, over the same connection, what it refused. (Without memory it does much
     /// for others.)
     pub(crate) fn passes(self) -> bool {
         self.is_not_now() || self == OutOfMemory

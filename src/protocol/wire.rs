@@ -11,10 +11,10 @@ use crate::prefix::Prefix;
 use crate::protocol::address::{Address, Found};
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::outbox::Debt;
 use crate::protocol::proof::{self, Answered, Proof, Proofs};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply, ReplyReader};
-use crate::protocol::outbox::Debt;
 use crate::protocol::script::Key;
 use crate::protocol::server_error::Meaning;
 use crate::protocol::witness::{self, WITNESS, Witness};
@@ -81,11 +81,11 @@ pub(crate) struct OperationId {
     pub(crate) number: u64,
 }
 
-/// What a pending reply answers. Without an operation and a debt it is a ping.
+/// The command that a pending reply answers. Without an operation and a debt it is a ping.
 #[derive(Default)]
 pub(crate) struct Pending {
     pub(crate) operation: Option<OperationId>,
-    /// What ends a lock. It is sent again if the connection closes.
+    /// The end of a lock, which is sent again if the connection closes.
     pub(crate) owed: Option<Debt>,
     /// No operation waits for it.
     pub(crate) alone: bool,
@@ -103,7 +103,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Whether it answers the end of a lock that no operation waits for.
+    /// The end of a lock that no operation waits for.
     fn is_owed_alone(&self) -> bool {
         self.alone && self.owed.is_some()
     }
@@ -525,8 +525,7 @@ mod tests {
 
     /// Its reply may not be read once others have decided, and it may say that another server has the key.
     #[test]
-    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_others_may_be_refused()
-     {
+    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_others_may_be_refused() {
         for (routed, alone, refused, expected) in [
             (false, false, false, false),
             (false, true, false, true),

@@ -40,7 +40,12 @@ fn refuse(fleet: &Fleet, ends: &Path) {
 
 fn said(child: &mut Child) -> String {
     let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
     text
 }
 
@@ -68,9 +73,16 @@ fn a_lock_that_could_not_be_released_is_named() {
     let began = Instant::now();
     refuse(&fleet, &ends);
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
     let text = said(&mut child);
-    assert!(text.contains("shop:report stays locked for up to "), "{text}");
+    assert!(
+        text.contains("shop:report stays locked for up to "),
+        "{text}"
+    );
     assert!(text.contains("NOREPLICAS"), "{text}");
     // A signal ends the wait.
     set_replicas(&fleet, "0");
@@ -81,7 +93,11 @@ fn a_lock_that_could_not_be_released_is_named() {
     let began = Instant::now();
     kill(id, Signal::SIGTERM).unwrap();
     assert!(!child.wait().unwrap().success());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
     let text = said(&mut child);
     assert!(text.contains("not confirmed yet"), "{text}");
     set_replicas(&fleet, "0");

@@ -493,7 +493,9 @@ fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
     let owed = |world: &mut World| {
         assert_eq!(world.core.take_elsewhere(false).len(), 0);
         let owed = world.core.take_elsewhere(true);
-        let names = owed.iter().map(|(at, debt)| (*at, debt.key.resource.to_vec()));
+        let names = owed
+            .iter()
+            .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
         names.collect::<Vec<_>>()
     };
     // What was refused was sent once more.
@@ -565,7 +567,9 @@ fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
         world.connected(Ok(()));
         for name in [b"a", b"b", b"c"] {
             let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
-            world.core.submit(Op::new(action.clone(), key), 0, world.now);
+            world
+                .core
+                .submit(Op::new(action.clone(), key), 0, world.now);
         }
         world.answers(&b"-OOM command not allowed\r\n".repeat(3));
         assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
@@ -580,7 +584,7 @@ fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
     }
 }
 
-/// What is left of its time when the node is back; behind that it is a release.
+/// The rest of its time when the node is back; behind that it is a release.
 #[test]
 fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
     for (away, left) in [(400, Some("\r\n600\r\n")), (1000, None), (5000, None)] {

@@ -170,7 +170,7 @@ impl World {
             Next::Reconnected | Next::Finished => {
                 *driver.task(role) = Task::None;
                 let Role::Worker(node) = role else { return };
-                if client.core.starts_confirmer() {
+                if client.core.starts_confirmer(role) {
                     driver.confirmer = Task::Runs;
                 }
                 if let Some(fresh) = driver.fresh[node].take() {

@@ -180,7 +180,10 @@ impl World {
             // And with the longest pause, and once more to read what has come.
             self.clients[c].forsaken.gone_by += long + 700 * MS + 2 * NODE_TIMEOUT;
             self.clients[c].forsaken.waits = self.random.chance(60);
-            return self.some_refuse(Trouble::LacksReplicas, until + long);
+            self.some_refuse(Trouble::LacksReplicas, until + long);
+            if self.clients[c].forsaken.waits || self.random.chance(50) {
+                return;
+            }
         }
         let at = (until + self.random.below(MS / 2)).saturating_sub(self.random.below(15 * MS));
         self.at(at.max(self.t), Event::Forsake(c));

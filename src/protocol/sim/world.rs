@@ -98,7 +98,7 @@ pub(super) struct TokenHistory {
     pub(super) alone: bool,
     /// Left to its ttl.
     pub(super) leaked: bool,
-    /// It was left for a time, and nothing has prolonged it since.
+    /// Left for a time, and nothing has prolonged it since.
     pub(super) shortened: bool,
 }
 

@@ -226,8 +226,8 @@ impl Trouble {
                 set("lua-time-limit", "50");
                 scope.spawn(|| drop(server.try_command(&["EVAL", "while true do end", "0"])));
                 eventually("it is busy", || {
-                    let refused = server.try_command(&["GET", "x"]).unwrap_err();
-                    refused.to_string().contains("BUSY")
+                    let answer = server.try_command(&["GET", "x"]);
+                    answer.is_err_and(|error| error.to_string().contains("BUSY"))
                 });
             }
             Trouble::DiskFailed => {
@@ -301,7 +301,9 @@ fn what_servers_refuse_for_now_is_carried_out_when_they_are_well_though_nothing_
             redlock
         };
         let users: Vec<Redlock> = std::thread::scope(|scope| {
-            let each = TROUBLES.iter().flat_map(|trouble| [(trouble, 1), (trouble, 3)]);
+            let each = TROUBLES
+                .iter()
+                .flat_map(|trouble| [(trouble, 1), (trouble, 3)]);
             let each = each.map(|(trouble, nodes)| scope.spawn(move || given_up(*trouble, nodes)));
             let threads: Vec<_> = each.collect();
             threads.into_iter().map(|one| one.join().unwrap()).collect()

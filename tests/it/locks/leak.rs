@@ -171,7 +171,10 @@ fn a_minority_that_is_away_changes_nothing_and_a_majority_is_reported() {
 #[test]
 fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
     let servers = Server::several(3);
-    let relays: Vec<_> = servers.iter().map(|server| Relay::to(server.port())).collect();
+    let relays: Vec<_> = servers
+        .iter()
+        .map(|server| Relay::to(server.port()))
+        .collect();
     let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     all_vote(&redlock, &servers);
@@ -183,7 +186,9 @@ fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
     }]
     .map(Result::unwrap);
     eventually("they are everywhere", || {
-        ["a", "b", "pool"].iter().all(|name| servers.iter().all(|server| server.exists(name)))
+        ["a", "b", "pool"]
+            .iter()
+            .all(|name| servers.iter().all(|server| server.exists(name)))
     });
     relays[2].refuse();
     lock.leak_for(ms(20_000)).unwrap();
@@ -207,7 +212,10 @@ fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
 #[test]
 fn nodes_that_are_away_in_turn_keep_nobody_out() {
     let servers = Server::several(3);
-    let relays: Vec<_> = servers.iter().map(|server| Relay::to(server.port())).collect();
+    let relays: Vec<_> = servers
+        .iter()
+        .map(|server| Relay::to(server.port()))
+        .collect();
     let redlock = Redlock::new(relays.iter().map(Relay::url)).unwrap();
     let redlock = redlock.with_options(options()).unwrap();
     all_vote(&redlock, &servers);
@@ -220,7 +228,12 @@ fn nodes_that_are_away_in_turn_keep_nobody_out() {
             servers.iter().all(|server| !server.exists("job"))
         });
     }
-    redlock.try_acquire("job", TTL).unwrap().unwrap().release().unwrap();
+    redlock
+        .try_acquire("job", TTL)
+        .unwrap()
+        .unwrap()
+        .release()
+        .unwrap();
 }
 
 /// Their keys: all are left for as long, and other holders keep their times.
