@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use redlock_sync::redis;
 use support::*;
 
 use crate::run::Fleet;
@@ -31,11 +32,17 @@ fn set_replicas(fleet: &Fleet, count: &str) {
 /// COMMAND ends, and the release is refused.
 fn refuse(fleet: &Fleet, ends: &Path) {
     set_replicas(fleet, "1");
-    let before = fleet.servers[0].info("errorstats", "errorstat_NOREPLICAS");
+    let refusals = || {
+        let all = fleet.servers[0].command(&["INFO", "errorstats"]);
+        let all: String = redis::from_redis_value(all).unwrap();
+        let mut lines = all.lines();
+        lines
+            .find(|line| line.contains("NOREPLICAS"))
+            .map(str::to_owned)
+    };
+    let before = refusals();
     std::fs::write(ends, "").unwrap();
-    eventually("its release is refused", || {
-        fleet.servers[0].info("errorstats", "errorstat_NOREPLICAS") != before
-    });
+    eventually("its release is refused", || refusals() != before);
 }
 
 fn said(child: &mut Child) -> String {
