@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::protocol::outbox::Debt;
+use crate::protocol::debt::Debt;
 
 #[derive(Default)]
 pub(crate) struct Owed {

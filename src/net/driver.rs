@@ -68,6 +68,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(nodes: Nodes) -> Driver {
+        nodes.state().start_confirmer = start_confirmer;
         Driver {
             process: std::process::id(),
             nodes: Arc::new(nodes),
@@ -409,7 +410,7 @@ fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
 }
 
 /// Starts the thread that confirms releases. It ends when nothing is left to be confirmed, or to be sent again.
-pub(super) fn start_confirmer(nodes: &Arc<Nodes>) {
+fn start_confirmer(nodes: &Arc<Nodes>) {
     let confirmer = Confirmer {
         nodes: nodes.clone(),
         ended: false,

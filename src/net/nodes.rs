@@ -14,7 +14,6 @@ use crate::clock;
 use crate::error::Cause;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
-use crate::net::driver;
 use crate::net::leader::{Connections, Leader, Submitter};
 use crate::net::report;
 use crate::net::route::{self, Route};
@@ -26,12 +25,12 @@ use crate::options::Options;
 use crate::prefix::Prefix;
 use crate::protocol::address::Found;
 use crate::protocol::core::{Core, Input};
+use crate::protocol::debt::Debt;
 use crate::protocol::event::Event;
 use crate::protocol::guard::{self, Guard};
 use crate::protocol::means::Lack;
 use crate::protocol::next::{Next, Role};
 use crate::protocol::node::Timeouts;
-use crate::protocol::outbox::Debt;
 use crate::protocol::quorum::{NodeSet, Ttl};
 use crate::protocol::slots::Endpoint;
 use crate::protocol::witness::WITNESS;
@@ -78,6 +77,8 @@ pub(crate) struct State {
     leader_waits: bool,
     /// The last leader has left, and was answered together with others.
     pub(crate) after_group: bool,
+    /// The driver's, which is built on the nodes.
+    pub(super) start_confirmer: fn(&Arc<Nodes>),
     /// A thread is logging events.
     is_logging: bool,
     /// What has been logged and the observer has not been notified of.
@@ -136,6 +137,7 @@ impl Nodes {
             idle: Some(Box::new(leader)),
             leader_waits: false,
             after_group: false,
+            start_confirmer: |_| {},
             is_logging: false,
             unobserved: VecDeque::new(),
             outages: Some(vec![None; places.len()]),
@@ -582,10 +584,11 @@ impl<'a> Worker<'a> {
         nodes.announce(&mut state);
         let elsewhere = state.core.take_elsewhere(false);
         let confirms = state.core.starts_confirmer(Role::Worker(node));
+        let start_confirmer = state.start_confirmer;
         drop(state);
         drop(not_adopted);
         if confirms {
-            driver::start_confirmer(nodes);
+            start_confirmer(nodes);
         }
         nodes.follow_releases(elsewhere);
         nodes.log();

@@ -5,8 +5,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, Weak};
 
 use crate::net::directory::Place;
+use crate::protocol::debt::Debt;
 use crate::protocol::operation::{Answer, Op};
-use crate::protocol::outbox::Debt;
 
 pub(crate) trait Route: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Carries out an operation.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Cause, Limit, NodeErrors};
 use crate::prefix::Prefix;
 use crate::protocol::confirm::Confirmation;
+use crate::protocol::debt::Debt;
 use crate::protocol::event::Events;
 use crate::protocol::guard::Guard;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -25,7 +26,6 @@ use crate::protocol::notified::NotifiedElsewhere;
 use crate::protocol::operation::{Answer, Op, Operation, Phase, View, Voted};
 use crate::protocol::operations::{Operations, Wants};
 use crate::protocol::order::{Reader, SLICE};
-use crate::protocol::outbox::Debt;
 use crate::protocol::quorum::{NodeSet, Verdict, majority};
 use crate::protocol::random::Rng;
 use crate::protocol::resp::Reply;
@@ -714,18 +714,15 @@ impl<W> Core<W> {
         if pending.retries && !Meaning::of(error).passes() {
             self.nodes[at].retry_deferred();
         }
-        let alone;
-        let (action, key) = match (slot, &pending.owed) {
-            (Some(slot), _) => {
+        let sent = pending.owed.as_ref().map(Debt::sent);
+        let (action, key) = match (slot, &pending.owed, &sent) {
+            (Some(slot), ..) => {
                 let Op { action, key, .. } = &self.operations[slot].op;
                 (action, key)
             }
-            (None, Some(debt)) => {
-                alone = debt.sent();
-                (&alone, &debt.key)
-            }
+            (None, Some(debt), Some(sent)) => (sent, &debt.key),
             // No caller waits for it. An error that ends the connection comes again.
-            (None, None) => {
+            (None, ..) => {
                 if pending.operation.is_none() {
                     self.nodes[at].pinged();
                 }

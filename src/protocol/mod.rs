@@ -16,7 +16,7 @@
 //! - `backoff`, `random`: pauses
 //! - `wire`: one connection, and the replies that are to come
 //! - `address`: whether a connection still leads to the node's master
-//! - `outbox`: the releases that a node is still to be sent
+//! - `outbox`: what a node is still to be sent of locks that were given up, each a `debt`
 //! - `guard`: whether a server may have forgotten locks (`witness`: what it shows of that; `proof`: which answers count)
 //! - `node`: one node, over all its connections, and what its worker does
 //! - `order`: which node is read first
@@ -48,6 +48,7 @@ pub(crate) mod claims;
 pub(crate) mod companions;
 pub(crate) mod confirm;
 pub(crate) mod core;
+pub(crate) mod debt;
 pub(crate) mod event;
 pub(crate) mod fence;
 #[cfg(test)]

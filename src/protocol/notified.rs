@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::protocol::outbox::Debt;
+use crate::protocol::debt::Debt;
 
 /// The maximum number of resources that are remembered.
 const MAX_RESOURCES: usize = 64;

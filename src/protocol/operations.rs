@@ -7,9 +7,9 @@ use std::ops::{Index, IndexMut};
 use std::time::Instant;
 
 use crate::prefix::Prefix;
+use crate::protocol::debt::Debt;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::operation::{Op, Operation, Phase, View};
-use crate::protocol::outbox::Debt;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::wire::OperationId;
 

@@ -38,27 +38,16 @@ pub(crate) fn give_up(
         true => "its release was not confirmed",
         false => "its end could not be set for --at-least",
     };
-    let left = kept.remaining().max(rest);
-    let began = Instant::now();
+    let (left, began) = (kept.remaining().max(rest), Instant::now());
     let locked = |trouble: &dyn Display| {
-        let name = shortened(&escaped(job.name.as_encoded_bytes()));
-        let left = human(left.saturating_sub(began.elapsed()));
-        report(format_args!(
-            "{name} stays locked for up to {left}, until its ttl ends: {trouble}"
-        ));
+        report_locked(job, left.saturating_sub(began.elapsed()), trouble);
     };
     let (done, result) = channel();
     let (redlock, name) = (redlock.clone(), job.name.clone());
     let give_up = move || {
         let name = name.as_encoded_bytes();
-        let confirmed = |ended| match ended {
-            Err(Error::Unavailable(_)) if wait_released(&redlock, name, left.min(LONGER)) => Ok(()),
-            ended => ended,
-        };
-        let _ = done.send(match rest.is_zero() {
-            true => confirmed(kept.release()),
-            false => leave(kept.stop(), rest, confirmed),
-        });
+        let waits = || wait_released(&redlock, name, left.min(LONGER));
+        let _ = done.send(end_lock(kept, rest, waits));
         // Wakes the thread that waits for signals.
         let _ = raise(SIGCHLD);
     };
@@ -98,8 +87,28 @@ pub(crate) fn give_up(
     }
 }
 
+fn report_locked(job: &Job, left: Duration, trouble: &dyn Display) {
+    let name = shortened(&escaped(job.name.as_encoded_bytes()));
+    report(format_args!(
+        "{name} stays locked for up to {}, until its ttl ends: {trouble}",
+        human(left)
+    ));
+}
+
 pub(crate) fn say_lost() {
     report(format_args!("the lock was lost before COMMAND had ended"));
+}
+
+/// `waits`: for nodes that have not confirmed the end of the lock. Whether enough of them have then.
+fn end_lock(kept: KeptLock, rest: Duration, waits: impl Fn() -> bool) -> Result<(), Error> {
+    let confirmed = |ended| match ended {
+        Err(Error::Unavailable(_)) if waits() => Ok(()),
+        ended => ended,
+    };
+    match rest.is_zero() {
+        true => confirmed(kept.release()),
+        false => leave(kept.stop(), rest, confirmed),
+    }
 }
 
 /// Leaves the lock to others in `rest`, if that is `confirmed`.
