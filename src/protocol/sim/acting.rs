@@ -339,7 +339,9 @@ impl World {
         self.in_time(c, thread, 2 * NODE_TIMEOUT);
         if let Outcome::Yes(_) = answer.outcome {
             self.counts[Count::Shortened] += 1;
-            let (yes, quorum) = (self.checks.tokens[token].on.extended, self.quorum());
+            // One that was written when its time was over is a release.
+            let on = &self.checks.tokens[token].on;
+            let (yes, quorum) = (on.extended.or(on.rel), self.quorum());
             // A permit is shortened in another slot, too.
             let any_slot = self.conditions.permits().is_some();
             self.check(yes.len() >= quorum || any_slot, || {
