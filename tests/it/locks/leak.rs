@@ -191,6 +191,7 @@ fn a_node_that_was_away_learns_when_it_is_back_until_when_a_lock_is_left() {
             .all(|name| servers.iter().all(|server| server.exists(name)))
     });
     relays[2].refuse();
+    assert!(redlock.connect().unwrap().is_some());
     lock.leak_for(ms(20_000)).unwrap();
     permit.leak_for(ms(20_000)).unwrap();
     short.leak_for(ms(100)).unwrap();
@@ -222,6 +223,7 @@ fn nodes_that_are_away_in_turn_keep_nobody_out() {
     for away in [2, 1] {
         let lock = redlock.acquire_within("job", TTL, TTL).unwrap();
         relays[away].refuse();
+        assert!(redlock.connect().unwrap().is_some());
         lock.leak_for(ms(200)).unwrap();
         relays[away].accept();
         eventually("it is gone everywhere", || {
