@@ -53,6 +53,7 @@ mod faults {
     mod cluster_servers;
     mod confirm;
     mod demotion;
+    mod eviction;
     mod failover;
     mod narrow;
     mod no_threads;

@@ -3,10 +3,14 @@
 
 use crate::support;
 
-use std::sync::Mutex;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use redlock_sync::{LostReason, Options, Redlock};
+use support::fake::{Fake, Words};
 use support::relay::Relay;
 use support::*;
 
@@ -284,6 +288,99 @@ fn a_server_that_may_not_say_how_long_it_has_been_up_is_away_until_it_may() {
     assert_eq!(errors.retry_after(), None);
     server.command(&["ACL", "SETUSER", "u", "+info"]);
     redlock.acquire("a", MAX_TTL).unwrap().release().unwrap();
+}
+
+/// A server in front of which INFO says another uptime. It is a sentinel, too, which names itself.
+fn with_uptime(server: &Server, uptime: &'static str) -> Fake {
+    let (socket, port) = (server.socket(), Arc::new(OnceLock::new()));
+    let own = port.clone();
+    let fake = Fake::new(move |words| {
+        if words[0] == b"SENTINEL" {
+            let port = own.get().map(u16::to_string).unwrap();
+            return format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len()).into();
+        }
+        let reply = relayed(&socket, words);
+        let text = String::from_utf8_lossy(&reply);
+        let Some((before, after)) = text.split_once("uptime_in_seconds:") else {
+            return reply;
+        };
+        let [before, after] = [before, after].map(|text| text.split_once("\r\n").unwrap().1);
+        let info = format!("{before}{uptime}\r\n{}", after.trim_end());
+        format!("${}\r\n{info}\r\n", info.len()).into()
+    });
+    port.set(fake.port()).unwrap();
+    fake
+}
+
+/// The server's reply to a command.
+fn relayed(socket: &Path, words: &Words) -> Vec<u8> {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let end: &[Vec<u8>] = &["ECHO", "behind it"].map(|word| word.as_bytes().to_vec());
+    for words in [words, end] {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend(format!("${}\r\n", word.len()).into_bytes());
+            bytes.extend([word, &b"\r\n"[..]].concat());
+        }
+        stream.write_all(&bytes).unwrap();
+    }
+    let (mut reply, mut page, end) = (Vec::new(), [0; 65_536], b"$9\r\nbehind it\r\n");
+    while !reply.ends_with(end) {
+        let read = stream.read(&mut page).unwrap();
+        assert_ne!(read, 0);
+        reply.extend_from_slice(&page[..read]);
+    }
+    reply.truncate(reply.len() - end.len());
+    reply
+}
+
+/// So long as that may be: not at all.
+const NO_UPTIMES: [&str; 5] = [
+    "uptime_in_seconds:-3600",
+    "uptime_in_seconds:many",
+    "uptime_in_seconds:99999999999999999999",
+    "uptime_in_seconds:9000\r\nuptime_in_seconds:9001",
+    "uptime:9000",
+];
+
+/// Its clock was set back to before its start, for example.
+#[test]
+fn a_server_without_an_uptime_counts_as_started_now() {
+    let server = &seasoned(1)[0];
+    for_each_at_once(&NO_UPTIMES, |uptime| {
+        let fake = with_uptime(server, uptime);
+        let url = format!("redis://127.0.0.1:{}/1", fake.port());
+        let (redlock, since) = (client(&[url.clone()], guarded()), Instant::now());
+        let wait = unavailable(redlock.try_acquire(uptime, MAX_TTL)).retry_after();
+        assert!(wait.unwrap() > MAX_TTL, "{uptime}: {wait:?}");
+        let lock = redlock.acquire(uptime, MAX_TTL).unwrap();
+        assert!(since.elapsed() > MAX_TTL, "{uptime}");
+        lock.release().unwrap();
+        let plain = client(&[url], options());
+        plain.acquire(uptime, MAX_TTL).unwrap().release().unwrap();
+    });
+}
+
+/// Where a guard is on by default, less is done without what the server lacks.
+#[test]
+fn by_default_a_server_without_an_uptime_gives_no_unguarded_votes() {
+    let server = &seasoned(1)[0];
+    for_each_at_once(&NO_UPTIMES, |uptime| {
+        let fake = with_uptime(server, uptime);
+        let url = format!("redis+sentinel://127.0.0.1:{}/m", fake.port());
+        let redlock = client(&[url], options());
+        let wait = unavailable(redlock.acquire_within(uptime, MAX_TTL, S)).retry_after();
+        assert!(wait.unwrap() > 30 * S, "{uptime}: {wait:?}");
+    });
+}
+
+fn for_each_at_once(uptimes: &[&'static str], run: impl Fn(&'static str) + Sync) {
+    let run = &run;
+    std::thread::scope(|scope| {
+        for uptime in uptimes {
+            scope.spawn(move || run(uptime));
+        }
+    });
 }
 
 #[test]
