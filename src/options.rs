@@ -135,7 +135,9 @@ impl Options {
 
     /// Protects against nodes that were restarted without their data, and would grant locks that are still held:
     /// a node gives no votes until its server has been up for `max_ttl`. The Redlock specification asks for
-    /// such a "delayed restart". Here the clients see to it; the nodes only have to permit `INFO server`.
+    /// such a "delayed restart". Here the clients see to it; the nodes only have to permit `INFO`, and the key
+    /// `redlock:witness`. It also protects against [failovers](crate::guide::operations#failovers), `FLUSHALL`, and nodes that
+    /// evict keys.
     ///
     /// `max_ttl` is the longest ttl that *any* client uses on the same resources, extensions and renewals
     /// included, and all clients need this option with the same value. This client refuses longer ttls
@@ -145,8 +147,8 @@ impl Options {
     /// majority votes, operations fail with [`Error::Unavailable`](crate::Error::Unavailable), and
     /// [`NodeErrors::retry_after`](crate::NodeErrors::retry_after) says for how long. So keep `max_ttl`
     /// short, and restart nodes one by one. Nodes that write every command to a disk that survives
-    /// (`appendfsync always`) do not need it. It does not notice `FLUSHALL`, evicted keys, or a virtual machine
-    /// that was reset to a snapshot.
+    /// (`appendfsync always`) do not need it against restarts. It does not notice a virtual machine that was reset to a
+    /// snapshot.
     ///
     /// Where [sentinels](crate::guide::deployments) name the master, and in a Redis Cluster, the default is a guard for ttls of up
     /// to 30 s, with which longer ones are allowed; zero switches it off. For a server by itself it is no guard, because a node of a new deployment cannot be distinguished from one that has forgotten

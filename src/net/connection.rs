@@ -18,7 +18,7 @@ use crate::protocol::scripts::{SCRIPTS, TRIAL};
 use crate::protocol::server_error::{Meaning, lacks_command};
 use crate::protocol::server_info::{Role, ServerInfo};
 use crate::protocol::wire::Handshake;
-use crate::protocol::witness::{self, Judged, LOSSES, Look, Witness};
+use crate::protocol::witness::{self, FLUSHED, IDENTITY_PARTS, Judged, Look, Witness};
 use crate::secret::Secret;
 
 /// The maximum that is read at once.
@@ -228,13 +228,10 @@ impl Connection {
         time: (Instant, Duration),
     ) -> Result<(Witness, Duration), Cause> {
         let mut bytes = Vec::new();
-        for command in &LOSSES {
-            resp::pack(&mut bytes, &[command], None);
-        }
+        resp::pack(&mut bytes, &[&FLUSHED], None);
         let secret = reader.secret().clone();
-        let losses = self.ask_more(&bytes, LOSSES.len(), reader, time)?;
-        let (witness, uptime) = Look::calm(look, &losses, &secret)?;
-        Ok((witness, uptime.ok_or(Cause::NoInfo)?))
+        let commands = self.ask_more(&bytes, 1, reader, time)?;
+        Look::calm(look, commands.first(), &secret)
     }
 
     /// What a new connection's server shows of the locks that it has granted, and how long it has been up.
@@ -244,11 +241,10 @@ impl Connection {
         reader: ReplyReader,
         time: (Instant, Duration),
     ) -> Result<(Witness, Duration), Cause> {
-        let (witness, uptime) = match judged {
-            Judged::Fits(witness, uptime) => (witness, uptime),
-            Judged::LookAgain(first) => self.look_again((key, &first), reader, time)?,
-        };
-        Ok((witness, uptime.ok_or(Cause::NoInfo)?))
+        match judged {
+            Judged::Fits(witness, uptime) => Ok((witness, uptime)),
+            Judged::LookAgain(first) => self.look_again((key, &first), reader, time),
+        }
     }
 
     /// Sets the witness where that has to be, and sees what is there then.
@@ -257,7 +253,7 @@ impl Connection {
         (key, first): (&[u8], &Look),
         reader: ReplyReader,
         time: (Instant, Duration),
-    ) -> Result<(Witness, Option<Duration>), Cause> {
+    ) -> Result<(Witness, Duration), Cause> {
         let random = getrandom::u64().map_err(|error| Cause::Connect(error.to_string()))?;
         let (mut bytes, set) = (Vec::new(), first.set_witness(key, random));
         if let Some(set) = &set {
@@ -265,10 +261,10 @@ impl Connection {
             resp::pack(&mut bytes, &[&set], None);
         }
         let look = witness::look(key);
-        for command in look.iter().chain(&LOSSES) {
+        for command in look.iter().chain([&FLUSHED]) {
             resp::pack(&mut bytes, &[command], None);
         }
-        let count = usize::from(set.is_some()) + look.len() + LOSSES.len();
+        let count = usize::from(set.is_some()) + look.len() + 1;
         let secret = reader.secret().clone();
         let replies = self.ask_more(&bytes, count, reader, time)?;
         first.again(replies, &secret)
@@ -406,7 +402,8 @@ fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
         Purpose::GuardedLocks {
             witness: Some(key), ..
         } => (key, usize::MAX),
-        Purpose::GuardedLocks { witness: None, .. } | Purpose::Locks => (&b""[..], 2),
+        Purpose::GuardedLocks { witness: None, .. } => (&b""[..], IDENTITY_PARTS),
+        Purpose::Locks => (&b""[..], 2),
         Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
     let look = witness::look(key).into_iter().take(parts);
@@ -472,12 +469,17 @@ impl SetUpReplies<'_> {
             Reply::Bulk(bulk) if SCRIPTS.iter().any(|script| script.hash == bulk) => {
                 self.loaded += 1;
             }
-            Reply::Bulk(server) if self.set_up.look.start == self.answered => {
-                let info = ServerInfo::new(&server, &self.handshake.secret);
+            server if self.set_up.look.start == self.answered => {
+                let text = match &server {
+                    Reply::Bulk(text) => &text[..],
+                    _ => b"",
+                };
+                let info = ServerInfo::new(text, &self.handshake.secret);
                 self.handshake.run_id = info.run_id().map(str::to_owned);
-                let uptime = info.uptime();
-                self.handshake.uptime = uptime.map(|uptime| (uptime, clock::instant()));
-                self.look(Reply::Bulk(server));
+                // Without a number, the server may have been started just now (rule R15).
+                let uptime = info.uptime().unwrap_or_default();
+                self.handshake.uptime = Some((uptime, clock::instant()));
+                self.look(server);
             }
             other => self.look(other),
         }

@@ -22,9 +22,14 @@ pub(super) fn log(node: &str, event: &Event, guarded: bool) {
             dropped_suffix(*dropped)
         ),
         Event::Back(dropped, _) => say!(warn, "{node} is back{}", dropped_suffix(*dropped)),
-        Event::Quarantined(left) => say!(
+        Event::Quarantined(left, false) => say!(
             warn,
             "{node} gives no votes for {}: it was restarted or replaced and may have forgotten locks",
+            human(*left)
+        ),
+        Event::Quarantined(left, true) => say!(
+            warn,
+            "{node} gives no votes for {}: it has evicted keys, locks perhaps among them (set maxmemory-policy noeviction)",
             human(*left)
         ),
         Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
@@ -76,8 +81,8 @@ pub(super) fn notify(
         Event::Notice(..) | Event::Lacks(_) => return,
         Event::Back(..) | Event::VotesAgain(_) => None,
         Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
-        Event::Quarantined(left) => {
-            quarantined = Cause::Quarantined(*left);
+        Event::Quarantined(left, evicts) => {
+            quarantined = Cause::Quarantined(*left, *evicts);
             Some(&quarantined)
         }
     };

@@ -63,9 +63,9 @@ impl Redlock {
     /// | `probe` | it refuses the lock that is tried, and too few are left | it refuses it, or that name | another holder has that lock |
     /// | `same-server` | one server under two addresses | | |
     /// | `role` | a replica, a sentinel, a Redis Cluster's server at a plain URL | | |
-    /// | `eviction` | a policy that removes locks | keys were removed before the policy was corrected; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
+    /// | `eviction` | a policy that removes locks; or the restart guard needs `evicted_keys` in `INFO`, and too few nodes report it | it does not report that; keys were removed before the policy was corrected; more than 90 % of `maxmemory` is used | such a policy, without `maxmemory` |
     /// | `persistence` | | a restart forgets locks (`appendfsync` is not `always`), and there is no restart guard; the last write to disk failed | |
-    /// | `replicas` | | it has replicas, to which something may fail over | |
+    /// | `replicas` | | without the restart guard: it has replicas, to which something may fail over; or it takes writes when it is made a replica (`replica-read-only` is `no`) | |
     /// | `independence` | | two nodes at the same address | all on this machine |
     /// | `count` | | an even number | one |
     /// | `latency` | the median of ten answers is above `node_timeout`, and too few are left | it is; or the slowest is above half of that | |
@@ -270,10 +270,15 @@ fn ask(
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
-    for name in [&b"min-replicas-to-write"[..], b"min-replicas-max-lag"] {
+    for name in [
+        &b"min-replicas-to-write"[..],
+        b"min-replicas-max-lag",
+        // Before Redis 5 it is slave-read-only.
+        b"*-read-only",
+    ] {
         resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", name]], None);
     }
-    let [info, config, replicas, lag] = query.ask(&bytes)?;
+    let [info, config, replicas, lag, read_only] = query.ask(&bytes)?;
     let coverage = match in_cluster {
         true => coverage_of(query)?,
         false => Coverage::default(),
@@ -308,6 +313,7 @@ fn ask(
             lag: number(lag).map(Duration::from_secs),
         },
         coverage,
+        writable_replica: value(read_only).is_some_and(|value| value == "no"),
         witness,
         beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
         probe,

@@ -72,6 +72,7 @@ mod tests {
             info: Ok(ServerInfo::of(&format!("connected_slaves:{replicas}"))),
             appendfsync: Err(Cause::NotAsked),
             needs: Needs::default(),
+            writable_replica: false,
             coverage: Coverage {
                 is_full,
                 node_timeout: Some(node_timeout * S),

@@ -15,6 +15,8 @@ use crate::text::human;
 
 /// Clocks that differ by more are noticed.
 const CLOCK: i64 = 1000;
+/// The field of INFO that shows whether a server keeps its keys.
+const EVICTED: &str = "evicted_keys";
 /// A server that has been up for less than this was restarted lately.
 const LATELY: Duration = Duration::from_secs(3600);
 
@@ -130,6 +132,8 @@ pub(crate) struct Said {
     pub(crate) needs: Needs,
     /// In a Redis Cluster.
     pub(crate) coverage: Coverage,
+    /// It takes writes when it is made a replica.
+    pub(crate) writable_replica: bool,
     pub(crate) probe: Probe,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
@@ -219,10 +223,13 @@ impl Facts {
         if rules.guard.is_some() && said.witness.is_some() {
             return true;
         }
-        let info = said.info.as_ref().ok();
-        let kept = match info.and_then(ServerInfo::uptime) {
-            Some(uptime) => !rules.votes_in(uptime, self.default_guard).is_zero(),
-            None => rules.guard.is_some(),
+        let kept = match &said.info {
+            Ok(info) => {
+                let uptime = info.uptime().unwrap_or_default();
+                let unseen = rules.guard.is_some() && info.number(EVICTED).is_none();
+                unseen || !rules.votes_in(uptime, self.default_guard).is_zero()
+            }
+            Err(_) => rules.guard.is_some(),
         };
         let slow = median(&said.round_trips).is_some_and(|median| median > rules.node_timeout);
         let refuses = match &said.probe {
@@ -618,6 +625,10 @@ impl<'a> Findings<'a> {
         self.persistence(node, info, said);
         self.clients(node, info);
         self.uptime(node, info);
+        self.replicas(node, info, said);
+    }
+
+    fn replicas(&mut self, node: usize, info: &ServerInfo, said: &Said) {
         // A set has some, and the guard is for that.
         let is_guarded = self.has_default_guard(node);
         if let Some(replicas @ 1..) = info.number("connected_slaves").filter(|_| !is_guarded) {
@@ -627,18 +638,46 @@ impl<'a> Findings<'a> {
             );
             self.add(Severity::Warning, node, "replicas", text);
         }
+        // In a Redis Cluster a replica sends clients to its master.
+        let elsewhere = self.nodes.get(node).is_some_and(|facts| facts.in_cluster);
+        if said.writable_replica && !elsewhere && !is_guarded && self.rules.guard.is_none() {
+            let text = "replica-read-only is no: if it is made a replica, it may go on granting locks, also those that are held, \
+                        to programs that are connected: CONFIG SET replica-read-only yes, and the same in redis.conf; or \
+                        Options::restart_guard on all clients";
+            self.add(Severity::Warning, node, "replicas", text.into());
+        }
     }
 
     fn memory(&mut self, node: usize, info: &ServerInfo) {
         let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
         let limit = info.number("maxmemory").unwrap_or(0);
         let used = info.number("used_memory").unwrap_or(0);
-        let evicted = info.number("evicted_keys").unwrap_or(0);
+        let evicted = info.number(EVICTED).unwrap_or(0);
         let (evicts, code) = (policy != "noeviction", "eviction");
+        let is_guarded = self.rules.guard.is_some() || self.has_default_guard(node);
+        if is_guarded && info.number(EVICTED).is_none() {
+            let (severity, code, so) = match self.rules.guard {
+                Some(_) => (self.no_vote, code, "it gives no votes"),
+                None => (
+                    Severity::Warning,
+                    "guard",
+                    "its votes count without the guard",
+                ),
+            };
+            let text =
+                format!("INFO does not say evicted_keys, which the restart guard needs: {so}");
+            self.add(severity, node, code, text);
+        }
+        let waits = match is_guarded {
+            true => {
+                ". With the restart guard it gives no votes for max_ttl and 5 s after each key that it removes"
+            }
+            false => "",
+        };
         if evicts && limit > 0 {
             let text = format!(
                 "maxmemory-policy {policy} may remove locks when memory is short: CONFIG SET \
-                 maxmemory-policy noeviction, and the same in redis.conf"
+                 maxmemory-policy noeviction, and the same in redis.conf{waits}"
             );
             self.add(Severity::Fault, node, code, text);
         }
@@ -651,9 +690,15 @@ impl<'a> Findings<'a> {
                 // That is mended, but locks of that time may still be held.
                 false => (Severity::Warning, "now it does not. When that is known:"),
             };
+            let reset = match is_guarded {
+                true => {
+                    "after max_ttl and 5 s CONFIG RESETSTAT, behind which it gives no votes for as long"
+                }
+                false => "CONFIG RESETSTAT",
+            };
             let text = format!(
                 "it has removed {evicted} keys for want of memory since it was started, locks perhaps \
-                 among them: {what} CONFIG RESETSTAT"
+                 among them: {what} {reset}"
             );
             self.add(severity, node, code, text);
         }
@@ -726,15 +771,19 @@ impl<'a> Findings<'a> {
     }
 
     fn uptime(&mut self, node: usize, info: &ServerInfo) {
+        let default = self.nodes.get(node).and_then(|facts| facts.default_guard);
         let Some(uptime) = info.uptime() else {
-            if self.rules.guard.is_some() {
-                let text = "INFO does not say uptime_in_seconds, which the restart guard needs: it gives no \
-                            votes";
-                self.add(self.no_vote, node, "uptime", text.into());
+            let left = self.rules.votes_in(Duration::ZERO, default);
+            if !left.is_zero() {
+                let text = format!(
+                    "INFO does not say uptime_in_seconds, so for the restart guard it was started just now: it gives no votes \
+                     for {} after a new connection, until its witness is older than that",
+                    human(left)
+                );
+                self.add(self.no_vote, node, "uptime", text);
             }
             return;
         };
-        let default = self.nodes.get(node).and_then(|facts| facts.default_guard);
         let (left, up) = (self.rules.votes_in(uptime, default), human(uptime));
         if !left.is_zero() {
             let text = format!(
@@ -808,6 +857,7 @@ mod tests {
                 info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
                 needs: Needs::default(),
+                writable_replica: false,
                 coverage: Coverage::default(),
                 probe: Probe::Passed,
                 beside: None,
@@ -862,7 +912,10 @@ mod tests {
     #[test]
     fn each_thing_that_is_wrong_with_one_node_gives_its_code_alone() {
         type Change = fn(&mut Facts);
-        let table: [(Severity, &str, Change); 30] = [
+        let table: [(Severity, &str, Change); 31] = [
+            (Warning, "replicas", |node| {
+                said(node).writable_replica = true;
+            }),
             (Fault, "role", |node| set(node, "role", "slave")),
             (Fault, "role", |node| set(node, "redis_mode", "cluster")),
             (Fault, "role", |node| set(node, "redis_mode", "sentinel")),
@@ -995,6 +1048,30 @@ mod tests {
         let text = judge(&nodes, RULES)[0].to_string();
         assert!(text.ends_with("CONFIG RESETSTAT"), "{text}");
         assert!(text.contains("7 keys"), "{text}");
+        let guarded = Rules {
+            guard: Some(30 * Duration::from_secs(1)),
+            ..RULES
+        };
+        let text = judge(&nodes, guarded)[0].to_string();
+        assert!(text.ends_with("gives no votes for as long"), "{text}");
+    }
+
+    /// The guard looks at each vote, and a Redis Cluster's replica sends its clients to its master.
+    #[test]
+    fn that_a_replica_takes_writes_matters_where_no_guard_looks() {
+        let guarded = Rules {
+            guard: Some(30 * Duration::from_secs(1)),
+            ..RULES
+        };
+        let mut nodes = good(3);
+        said(&mut nodes[1]).writable_replica = true;
+        assert_eq!(found(&nodes, RULES), [(Warning, Some(1), "replicas")]);
+        assert_eq!(found(&nodes, guarded), []);
+        nodes[1].in_cluster = true;
+        assert_eq!(found(&nodes, RULES), []);
+        nodes[1].in_cluster = false;
+        nodes[1].default_guard = Some(30 * Duration::from_secs(1));
+        assert_eq!(found(&nodes, RULES), []);
     }
 
     /// Whatever keeps each of them from voting: locks cannot be had.
@@ -1005,7 +1082,7 @@ mod tests {
             guard: Some(30 * Duration::from_secs(1)),
             ..RULES
         };
-        let reasons: [(&str, Rules<'_>, Change); 8] = [
+        let reasons: [(&str, Rules<'_>, Change); 10] = [
             ("latency", RULES, |node| {
                 said(node).round_trips = vec![51 * MS; 10];
             }),
@@ -1023,6 +1100,10 @@ mod tests {
                 set(node, "uptime_in_seconds", "9")
             }),
             ("uptime", guarded, |node| set(node, "uptime_in_seconds", "")),
+            ("uptime", guarded, |node| {
+                set(node, "uptime_in_seconds", "-5");
+            }),
+            ("eviction", guarded, |node| set(node, "evicted_keys", "")),
             ("rights", guarded, |node| {
                 said(node).info = Err(Cause::refused("NOPERM"));
             }),

@@ -223,7 +223,7 @@ impl<W> Core<W> {
             let sits_out = node.is_quarantined() && node.quarantine_left(now).is_some();
             match node.grants_in(now) {
                 Some(left) if operation.is_acquire() || sits_out => {
-                    operation.fail(at, &Arc::new(Cause::Quarantined(left)));
+                    operation.fail(at, &Arc::new(node.sits_out(left)));
                 }
                 // It is connected now.
                 _ => self.news |= node.is_quarantined() && !sits_out,
@@ -1099,7 +1099,7 @@ impl<W> Core<W> {
     /// A node is connected, and gives no votes for now.
     fn quarantine(&mut self, at: usize, now: Instant) {
         let left = self.nodes[at].grants_in(now).unwrap_or_default();
-        let cause = Arc::new(Cause::Quarantined(left));
+        let cause = Arc::new(self.nodes[at].sits_out(left));
         self.unreachable(at, &cause);
         let event = self.nodes[at].quarantine(left, cause, now);
         self.events.push(at, event, now);
@@ -1115,10 +1115,10 @@ impl<W> Core<W> {
         if self.connected_nodes().len() >= majority(self.nodes.len()) {
             self.majority_at.get_or_insert(now);
         }
-        let grants_in = self.nodes[at]
+        let node = &self.nodes[at];
+        let grants_in = node
             .grants_in(now)
-            .map(Cause::Quarantined)
-            .map(Arc::new);
+            .map(|left| Arc::new(node.sits_out(left)));
         let began = self.nodes[at].try_began();
         for operation in self.operations.open_mut() {
             match &grants_in {

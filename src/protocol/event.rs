@@ -18,7 +18,7 @@ pub(crate) enum Event {
     /// How many releases for it were dropped, and whether it is another server.
     Back(u64, bool),
     /// Its server may have forgotten locks.
-    Quarantined(Duration),
+    Quarantined(Duration, bool),
     GivesNoVotes(Arc<Cause>),
     VotesAgain(u64),
     /// What its server does not do, or not for this user. Its votes are as good.

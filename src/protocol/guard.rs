@@ -51,6 +51,7 @@ impl Votes {
 pub(crate) struct ServerStart<'a> {
     /// Unknown where `INFO` is forbidden.
     pub(crate) run_id: Option<&'a str>,
+    /// Zero if it is not known.
     pub(crate) uptime: Duration,
     pub(crate) at: Instant,
     /// How old the witness is; `None`: since the server was started it has lost nothing.
@@ -145,9 +146,9 @@ impl Guard {
             None => by_itself,
             Some(known) if known.is_other(start.run_id) => {
                 let unheard = start.at.saturating_duration_since(known.heard);
-                // It was up already when the last reply of the one before was received: a replacement. Until now the one
-                // before may have granted locks.
-                let since = if start.uptime > unheard {
+                // It was up already when the last reply of the one before was received, for all that is known: a
+                // replacement. Until now the one before may have granted locks.
+                let since = if start.uptime > unheard || start.uptime.is_zero() {
                     start.at
                 } else {
                     known.heard
@@ -259,6 +260,13 @@ mod tests {
         };
         let late = guard.votes(Some(&known), &later).all;
         assert_eq!(late, zero + 110 * S, "started after the other was heard");
+        let unknown = ServerStart {
+            uptime: Duration::ZERO,
+            witness: Some(90 * S),
+            ..later
+        };
+        let late = guard.votes(Some(&known), &unknown).all;
+        assert_eq!(late, zero + 115 * S, "since now, as its uptime is unknown");
         assert_eq!(from(None, long), zero + 13 * S, "unknown");
     }
 

@@ -259,6 +259,10 @@ impl Server {
         }
     }
 
+    fn has_evicted(&self) -> bool {
+        self.identity.as_ref().is_some_and(Identity::has_evicted)
+    }
+
     /// How long until it votes: on extensions, and on everything.
     fn left(&self, now: Instant) -> [Option<Duration>; 2] {
         let previous = self.previous.as_ref().filter(|_| self.guard.is_some());
@@ -664,6 +668,11 @@ impl Node {
         self.server.left(now)[1]
     }
 
+    /// Why it gives no votes for so long.
+    pub(crate) fn sits_out(&self, left: Duration) -> Cause {
+        Cause::Quarantined(left, self.server.has_evicted())
+    }
+
     /// It gives no votes for now. What is to be reported.
     pub(crate) fn quarantine(
         &mut self,
@@ -677,7 +686,7 @@ impl Node {
         self.wire.set_ping_at(now.checked_add(PING_INTERVAL));
         self.cause = Some(cause);
         let known = std::mem::replace(&mut self.server.quarantine_reported, true);
-        (!known).then_some(Event::Quarantined(left))
+        (!known).then_some(Event::Quarantined(left, self.server.has_evicted()))
     }
 
     /// It is connected again. What is to be reported.
@@ -860,7 +869,7 @@ mod tests {
             uptime: Some((Duration::from_secs(1000), now)),
             witness: Some(Witness {
                 evidence: Evidence::Value(Vec::new()),
-                identity: Identity::new(Some("r"), Some(history)).unwrap(),
+                identity: Identity::new(Some("r"), Some(history), 0).unwrap(),
                 age: Duration::from_secs(age),
                 calm: false,
                 lossless,

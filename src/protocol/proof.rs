@@ -1,9 +1,10 @@
 //! Answers that count only if the server that gave them has lost nothing (rules R41, R42).
 //!
 //! Behind the last acquire of a write goes a GET of the [witness](crate::protocol::witness): a server that has lost it may
-//! have lost locks, too. And behind the last command whose answer counts goes a *look*, INFO replication: it shows that the
-//! server was not promoted since it was connected. A small data set is synchronized in two milliseconds, so a look that was
-//! sent before shows nothing, however recent it is. One costs the server about a microsecond, and a write needs only one.
+//! have lost locks, too. And behind the last command whose answer counts goes a *look*: INFO replication shows that the server
+//! was not promoted since it was connected, and INFO stats that it has evicted nothing. A small data set is synchronized in two
+//! milliseconds, and a policy may be set at any time, so a look that was sent before shows nothing, however recent it is. A
+//! write needs only one.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,9 +12,9 @@ use std::time::Instant;
 use crate::error::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::Reply;
-use crate::protocol::witness::{self, Evidence, Witness, changed};
+use crate::protocol::witness::{self, Evidence, Witness, changed, has_evicted};
 
-/// What must be shown before an answer counts; and what a reply shows.
+/// What must be shown before an answer counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Proof {
     #[default]
@@ -22,6 +23,33 @@ pub(crate) enum Proof {
     Look,
     /// And that it has the witness.
     Witness,
+}
+
+/// What one reply shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The witness is there.
+    Witness,
+    /// The server is a master still, with the same history.
+    Master,
+    /// It has evicted nothing since it was connected.
+    Evictions,
+}
+
+/// In the order in which they are asked for.
+type Parts = [Option<Part>; 3];
+
+impl Proof {
+    fn parts(self) -> Parts {
+        let get = self == Proof::Witness && !mutant(Mutant::NoWitness);
+        let look = self != Proof::None && !mutant(Mutant::NoLooks);
+        let evictions = self != Proof::None && !mutant(Mutant::EvictionsAtConnection);
+        [
+            get.then_some(Part::Witness),
+            look.then_some(Part::Master),
+            evictions.then_some(Part::Evictions),
+        ]
+    }
 }
 
 /// A reply with what it answers, and when that was sent.
@@ -34,7 +62,7 @@ pub(crate) struct Proofs<P> {
     /// What is being written needs.
     needed: Proof,
     /// In the order in which they came; what is still to be shown for each.
-    held: VecDeque<(Answered<P>, [bool; 2])>,
+    held: VecDeque<(Answered<P>, Parts)>,
 }
 
 impl<P> Default for Proofs<P> {
@@ -68,26 +96,17 @@ impl<P> Proofs<P> {
     }
 
     /// What is to be asked for behind the commands.
-    pub(crate) fn behind(&mut self) -> [Option<Proof>; 2] {
-        let needed = std::mem::take(&mut self.needed);
-        let get = needed == Proof::Witness && !mutant(Mutant::NoWitness);
-        let look = needed != Proof::None && !mutant(Mutant::NoLooks);
-        [get.then_some(Proof::Witness), look.then_some(Proof::Look)]
+    pub(crate) fn behind(&mut self) -> Parts {
+        std::mem::take(&mut self.needed).parts()
     }
 
     // ---- receiving
 
     /// A reply has come that needs this. It is given back if it counts as it is.
     pub(crate) fn received(&mut self, answered: Answered<P>, needs: Proof) -> Option<Answered<P>> {
-        let counts = self.witness.is_none() || needs == Proof::None;
+        let lacks = needs.parts();
+        let counts = self.witness.is_none() || lacks == [None; 3];
         if counts || matches!(answered.0, Reply::Error(_)) {
-            return Some(answered);
-        }
-        let lacks = [
-            !mutant(Mutant::NoLooks),
-            needs == Proof::Witness && !mutant(Mutant::NoWitness),
-        ];
-        if !lacks.contains(&true) {
             return Some(answered);
         }
         self.held.push_back((answered, lacks));
@@ -95,24 +114,19 @@ impl<P> Proofs<P> {
     }
 
     /// A reply shows something, or the connection is finished.
-    pub(crate) fn shown(&mut self, proof: Proof, value: &[u8]) -> Result<(), Cause> {
+    pub(crate) fn shown(&mut self, part: Part, value: &[u8]) -> Result<(), Cause> {
         let Some(witness) = &self.witness else {
             return Ok(());
         };
-        let same = match proof {
-            Proof::None => true,
-            Proof::Look => witness.identity.is_still(value),
-            Proof::Witness => witness.evidence.is_shown_by(value),
-        };
-        if !same {
-            return Err(changed());
+        match part {
+            Part::Witness if !witness.evidence.is_shown_by(value) => return Err(changed()),
+            Part::Master if !witness.identity.is_still(value) => return Err(changed()),
+            Part::Evictions if !witness.identity.keeps_keys(value) => return Err(has_evicted()),
+            _ => {}
         }
-        for (_, lacks) in &mut self.held {
-            match proof {
-                Proof::Look => lacks[0] = false,
-                Proof::Witness => lacks[1] = false,
-                Proof::None => {}
-            }
+        let lacking = self.held.iter_mut().flat_map(|(_, lacks)| lacks);
+        for one in lacking.filter(|one| **one == Some(part)) {
+            *one = None;
         }
         Ok(())
     }
@@ -120,8 +134,8 @@ impl<P> Proofs<P> {
     /// An answer for which all is shown.
     pub(crate) fn next(&mut self) -> Option<Answered<P>> {
         let (_, lacks) = self.held.front()?;
-        let lacks = lacks.contains(&true);
-        let next = (!lacks).then(|| self.held.pop_front());
+        let shown = *lacks == [None; 3];
+        let next = shown.then(|| self.held.pop_front());
         next.flatten().map(|(answered, _)| answered)
     }
 
@@ -132,9 +146,9 @@ impl<P> Proofs<P> {
 }
 
 /// The server refuses what was to show this, or cannot show it now.
-pub(crate) fn refused(text: &str, proof: Proof) -> Cause {
+pub(crate) fn refused(text: &str, part: Part) -> Cause {
     match witness::refused(text) {
-        Cause::NoWitness(_) if proof == Proof::Look => Cause::NoInfo,
+        Cause::NoWitness(_) if part != Part::Witness => Cause::NoInfo,
         cause => cause,
     }
 }
@@ -146,8 +160,8 @@ mod tests {
 
     fn proofs() -> Proofs<u8> {
         Proofs::new(Some(Witness {
-            evidence: Evidence::Value(b"r h 1".to_vec()),
-            identity: Identity::new(Some("r"), Some("h")).unwrap(),
+            evidence: Evidence::Value(b"r h 7 1".to_vec()),
+            identity: Identity::new(Some("r"), Some("h"), 7).unwrap(),
             age: std::time::Duration::ZERO,
             calm: true,
             lossless: true,
@@ -155,55 +169,57 @@ mod tests {
     }
 
     /// Writes what needs this, and returns what goes behind it.
-    fn written(proofs: &mut Proofs<u8>, proof: Proof) -> Vec<Proof> {
+    fn written(proofs: &mut Proofs<u8>, proof: Proof) -> Vec<Part> {
         proofs.needs(proof);
         proofs.behind().into_iter().flatten().collect()
     }
 
-    fn show(proofs: &mut Proofs<u8>, proof: Proof, text: &str) -> bool {
-        proofs.shown(proof, text.as_bytes()).is_ok()
+    fn show(proofs: &mut Proofs<u8>, part: Part, text: &str) -> bool {
+        proofs.shown(part, text.as_bytes()).is_ok()
     }
 
     const SAME: &str = "role:master\r\nmaster_replid:h\r\n";
+    const NO_MORE: &str = "evicted_keys:7\r\nevicted_clients:8\r\n";
 
     #[test]
     fn a_grant_counts_when_the_witness_and_the_same_server_are_shown_behind_it() {
         let (mut proofs, now) = (proofs(), crate::clock::instant());
-        assert_eq!(
-            written(&mut proofs, Proof::Witness),
-            [Proof::Witness, Proof::Look]
-        );
+        let all = [Part::Witness, Part::Master, Part::Evictions];
+        assert_eq!(written(&mut proofs, Proof::Witness), all);
         let granted = |one| (Reply::Okay, one, now);
         assert!(proofs.received(granted(1), Proof::Witness).is_none());
-        assert!(show(&mut proofs, Proof::Witness, "r h 1") && proofs.next().is_none());
-        assert!(show(&mut proofs, Proof::Look, SAME));
+        assert!(show(&mut proofs, Part::Witness, "r h 7 1") && proofs.next().is_none());
+        assert!(show(&mut proofs, Part::Master, SAME) && proofs.next().is_none());
+        assert!(show(&mut proofs, Part::Evictions, NO_MORE));
         assert_eq!(proofs.next(), Some(granted(1)));
         // However soon the next one follows.
-        assert_eq!(
-            written(&mut proofs, Proof::Witness),
-            [Proof::Witness, Proof::Look]
-        );
+        assert_eq!(written(&mut proofs, Proof::Witness), all);
         assert!(proofs.received(granted(2), Proof::Witness).is_none());
-        assert!(!show(&mut proofs, Proof::Witness, "r h 2"));
+        assert!(!show(&mut proofs, Part::Witness, "r h 7 2"));
         assert_eq!(proofs.into_held().collect::<Vec<_>>(), [2]);
     }
 
-    /// It may have become a replica and a master again since the last one.
+    /// It may have become a replica and a master again since the last one, or have evicted keys.
     #[test]
     fn an_extension_counts_when_a_look_behind_it_shows_the_same_master() {
         let now = crate::clock::instant();
-        for other in [
-            "role:master\r\nmaster_replid:g\r\n",
-            "role:slave\r\nmaster_replid:h\r\n",
+        for (part, other) in [
+            (Part::Master, "role:master\r\nmaster_replid:g\r\n"),
+            (Part::Master, "role:slave\r\nmaster_replid:h\r\n"),
+            (Part::Evictions, "evicted_keys:8\r\n"),
+            (Part::Evictions, "evicted_keys:0\r\n"),
+            (Part::Evictions, "evicted_clients:7\r\n"),
         ] {
             let mut proofs = proofs();
-            assert_eq!(written(&mut proofs, Proof::Look), [Proof::Look]);
+            let looks = [Part::Master, Part::Evictions];
+            assert_eq!(written(&mut proofs, Proof::Look), looks);
             let extended = || (Reply::Int(1), 1, now);
             assert!(proofs.received(extended(), Proof::Look).is_none());
-            assert!(show(&mut proofs, Proof::Look, SAME));
+            assert!(show(&mut proofs, Part::Master, SAME));
+            assert!(show(&mut proofs, Part::Evictions, NO_MORE));
             assert_eq!(proofs.next(), Some(extended()));
             assert!(proofs.received(extended(), Proof::Look).is_none());
-            assert!(!show(&mut proofs, Proof::Look, other) && proofs.next().is_none());
+            assert!(!show(&mut proofs, part, other) && proofs.next().is_none());
         }
     }
 

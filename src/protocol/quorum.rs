@@ -33,9 +33,11 @@
 //! - R13 A failed extension leaves the old deadline in force, unless more than N − q nodes answer "not
 //!   held": then the lock is lost at once.
 //! - R14 With a restart guard no ttl is larger than its `max_ttl`, on any client.
-//! - R15 A server votes from receipt of its INFO + (max(max_ttl, 1 s) + 1 s − `uptime_in_seconds`) on.
+//! - R15 A server votes from receipt of its INFO + (max(max_ttl, 1 s) + 1 s − `uptime_in_seconds`) on. An uptime that is
+//!   negative, or no number, is zero.
 //! - R16 Until then it gives no vote of any kind; it is sent REL.
-//! - R17 Another server at an address votes no earlier than max_ttl after the last reply of the one before.
+//! - R17 Another server at an address votes no earlier than max_ttl after the last reply of the one before; if it may have been
+//!   up already then, as one whose uptime is zero may, after its own first reply.
 //! - R18 Where too few nodes may vote, the error shows for how long.
 //! - R20 A node counts only while it holds the lock: max(its counter + 1, what is asked for, the time of day).
 //! - R21 A fencing token is the number that a quorum gave alike; otherwise 1 + the largest is asked for.
@@ -55,15 +57,16 @@
 //!   that node, and a release is due there.
 //! - R39 A node is a server that does not say in HELLO that it is a replica or a sentinel. A replica is away: it is
 //!   asked for nothing, and the node's name is resolved again with each try to connect, after the usual pauses, however
-//!   many operations want the node.
-//! - R40 With a restart guard, a new connection looks at its server: at its identity (`run_id`, `master_replid`), and at the
-//!   witness, a key that names one. A witness that names this identity, and is older than max(max_ttl, 1 s) + 5 s, gives it
+//!   many operations want the node. Without a restart guard, a server that becomes a replica and takes writes all the same
+//!   counts as a master until its connection ends.
+//! - R40 With a restart guard, a new connection looks at its server: at its identity (`run_id`, `master_replid`, and how many
+//!   keys it has evicted, `evicted_keys`), and at the witness, a key that names one. A witness that names this identity, and is older than max(max_ttl, 1 s) + 5 s, gives it
 //!   its votes. Otherwise the witness is set where it is missing or names another identity; then all is looked at once more,
 //!   which must be the same. The server votes when the witness is as old as that; or by R15, if it was never promoted nor
 //!   flushed, and has evicted nothing, as read when the witness was there.
 //! - R41 A vote on an acquire counts when the witness, read behind it on the same connection, is as it was, whole.
-//! - R42 A vote on an acquire, an extension or a fencing token counts when a look (INFO replication) shows the same identity
-//!   and a master, behind it on the same connection.
+//! - R42 A vote on an acquire, an extension or a fencing token counts when a look (INFO replication, INFO stats) shows the same
+//!   identity and a master, behind it on the same connection.
 //! - R44 The only node votes on extensions and fencing tokens from 5 s on after the witness was set (by R15: from 1 s of
 //!   uptime on), and until R40 gives it all its votes an acquire fails there unasked.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the

@@ -47,9 +47,11 @@ impl ServerInfo {
         self.get("run_id")
     }
 
-    /// Whole seconds.
+    /// Whole seconds; none where the server's clock was set back to before its start, which makes them negative.
     pub(crate) fn uptime(&self) -> Option<Duration> {
-        self.number("uptime_in_seconds").map(Duration::from_secs)
+        let seconds: i128 = self.get("uptime_in_seconds")?.parse().ok()?;
+        let seconds = u64::try_from(seconds.max(0)).ok()?;
+        Some(Duration::from_secs(seconds))
     }
 
     pub(crate) fn version(&self) -> Option<&str> {
@@ -150,11 +152,12 @@ mod tests {
             uptime("uptime_in_seconds:18446744073709551615"),
             seconds(u64::MAX)
         );
+        assert_eq!(uptime("uptime_in_seconds:-1"), seconds(0));
         for bad in [
             "",
             "uptime_in_seconds:",
-            "uptime_in_seconds:-1",
             "uptime_in_seconds:1.5",
+            "uptime_in_seconds:--1",
             "uptime_in_seconds:99999999999999999999",
             "uptime_in_seconds:5\r\nuptime_in_seconds:6",
         ] {

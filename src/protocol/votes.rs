@@ -124,7 +124,7 @@ impl Votes {
         };
         let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
         let wait = |error: &NodeError| match *error.cause {
-            Cause::Quarantined(left) => Some(left),
+            Cause::Quarantined(left, _) => Some(left),
             _ => None,
         };
         let waits = errors.iter().filter_map(wait).collect();

@@ -12,7 +12,7 @@ use crate::protocol::address::{Address, Found};
 use crate::protocol::debt::Debt;
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::proof::{self, Answered, Proof, Proofs};
+use crate::protocol::proof::{self, Answered, Part, Proof, Proofs};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::script::Key;
@@ -99,7 +99,7 @@ pub(crate) struct Pending {
     pub(crate) asking: bool,
     /// What must be shown before its reply counts, and what its reply shows.
     pub(crate) needs: Proof,
-    pub(crate) shows: Proof,
+    pub(crate) shows: Option<Part>,
 }
 
 impl Pending {
@@ -324,19 +324,20 @@ impl Wire {
 
     /// Appends what shows that the answers count.
     pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
-        for shows in self.proofs.behind().into_iter().flatten() {
+        for part in self.proofs.behind().into_iter().flatten() {
             let pending = Pending {
-                shows,
+                shows: Some(part),
                 ..Pending::default()
             };
             self.expect(pending, out);
             let own = self.handshake.witness_key.as_deref();
             let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
-            let [_, replication, get, _] = witness::look(&key);
-            let command = match shows {
-                Proof::Look => replication,
-                _ if self.proofs.lack_witness() => witness::ALL,
-                _ => get,
+            let [_, replication, stats, get, _] = witness::look(&key);
+            let command = match part {
+                Part::Master => replication,
+                Part::Evictions => stats,
+                Part::Witness if self.proofs.lack_witness() => witness::ALL,
+                Part::Witness => get,
             };
             resp::pack(out.bytes, &[&command], None);
         }
@@ -385,11 +386,11 @@ impl Wire {
             if pending.asking {
                 continue;
             }
-            if pending.shows != Proof::None {
+            if let Some(part) = pending.shows {
                 return Err(match reply {
                     // The witness's slot has moved, which says nothing of the lock's.
                     Reply::Error(text) if self.elsewhere(&text).is_some() => witness::changed(),
-                    Reply::Error(text) => proof::refused(&text, pending.shows),
+                    Reply::Error(text) => proof::refused(&text, part),
                     _ => witness::changed(),
                 });
             }
@@ -405,13 +406,13 @@ impl Wire {
     #[inline]
     fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
         let next = self.expected.queue.front();
-        let Some(one) = next.filter(|one| one.pending.shows != Proof::None) else {
+        let Some(part) = next.and_then(|one| one.pending.shows) else {
             return Ok(false);
         };
         let Some((value, length)) = resp::bulk(self.reader.rest()) else {
             return Ok(false);
         };
-        self.proofs.shown(one.pending.shows, value)?;
+        self.proofs.shown(part, value)?;
         self.reader.skip(length);
         self.expected.pop();
         self.active = Some(now);

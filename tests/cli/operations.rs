@@ -497,6 +497,10 @@ fn doctor_ends_with_1_for_a_fault_and_if_strict_for_a_warning() {
         doctor(&servers, &[]),
         (1, false, vec![finding("fault", "eviction", 2)])
     );
+    let writable = Server::with_args(&[&GOOD[..], &["--replica-read-only", "no"]].concat());
+    let servers: Vec<Server> = good(2).into_iter().chain([writable]).collect();
+    let found = vec![finding("warning", "replicas", 2)];
+    assert_eq!(doctor(&servers, &["--strict"]), (1, true, found));
 }
 
 /// Beside another node: the commas of a set separate its sentinels.

@@ -1,15 +1,15 @@
 //! The failover guard (rules R38–R46): one node, behind which several servers stand, with asynchronous
 //! replication. What promotes a replica, or says which server is the master, is a *directory*: Sentinel, Cluster, DNS.
 //!
-//! A server has a process (its run_id), a history (master_replid), a mark of its promotion (master_replid2) and of a flush
-//! (commandstats), one lock, and a *witness*: a key that a client has written there, with the identity of the server of that time
+//! A server has a process (its run_id), a history (master_replid), a count of the keys that it has evicted (evicted_keys), a mark
+//! of its promotion (master_replid2) and of a flush (commandstats), one lock, and a *witness*: a key that a client has written there, with the identity of the server of that time
 //! and a nonce. Its age is how long the server has been the same without losing anything. Replication copies a master to a
 //! replica at any moment, or never, so a promoted replica has any earlier state, the empty one included.
 //!
 //! Clients connect (a first look), write the witness, look once more, SET, GET the witness behind it, extend, look behind a grant
 //! and an extension, release, lose the connection, or end and come back fresh: each is a step of its own, in any order, with any
-//! pause between. Servers crash, restart, are promoted, made a replica, flushed, or begin another history without a loss; all of
-//! that may happen within a tick. No two clients may hold the lock.
+//! pause between. Servers crash, restart, are promoted, made a replica, flushed, evict the lock or the witness, or begin another
+//! history without a loss; all of that may happen within a tick. No two clients may hold the lock.
 //!
 //! In a Redis Cluster the witness's slot may move to another server, and the witness with it: then clients carry over what
 //! they knew.
@@ -32,6 +32,17 @@ enum Extend {
     Never,
     AfterMargin,
     AtOnce,
+}
+
+/// Where the count of evicted keys is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    Nowhere,
+    AtConnection,
+    /// And behind each acquire.
+    BehindAcquires,
+    /// And behind each extension, as the code does.
+    Behind,
 }
 
 /// When a client carries over what it knew of a server whose witness is gone: in a Redis Cluster its slot may have moved.
@@ -85,6 +96,11 @@ struct Failover {
     crashes: u8,
     promotions: u8,
     flushes: u8,
+    /// The server evicts the lock, or the witness, as often as this.
+    evictions: u8,
+    counts: Counts,
+    /// A server that has evicted keys may be calm.
+    evicting_is_calm: bool,
     /// New histories without a loss: a first replica, or a backlog that is dropped, after this number of ticks.
     new_histories: u8,
     backlog_ttl: u8,
@@ -121,6 +137,9 @@ const CRASH: Failover = Failover {
     crashes: 1,
     promotions: 1,
     flushes: 0,
+    evictions: 0,
+    counts: Counts::Behind,
+    evicting_is_calm: false,
     new_histories: 0,
     backlog_ttl: 9,
     uptime_over: 0,
@@ -151,6 +170,11 @@ const FLUSH: Failover = Failover {
     crashes: 0,
     promotions: 0,
     ..CRASH
+};
+const EVICT: Failover = Failover {
+    evictions: 1,
+    flushes: 0,
+    ..FLUSH
 };
 /// The old master goes on.
 const OLD: Failover = Failover {
@@ -250,6 +274,17 @@ pub(crate) fn rows() -> Vec<Row> {
         row("F7.3", Holds(899_464), "as F7.1, with FLUSHALL in place of the crash", FLUSHED),
         row("F7.4", Broken(16, 467_720), "the same, although it was flushed", Failover { carry: Carry::Same, ..FLUSHED }),
         row("F7.5", Holds(329_542), "as F7.1, nothing is carried over", Failover { carry: Carry::Never, ..MOVED }),
+        row("F8.1", Holds(390_505), "the server evicts keys", EVICT),
+        row("F8.2", Holds(1_544_491), "the same twice", Failover { evictions: 2, ..EVICT }),
+        row("F8.3", Broken(12, 110_486), "what it has evicted is not counted (against R40, R42)",
+            Failover { counts: Counts::Nowhere, ..EVICT }),
+        row("F8.4", Broken(14, 61_160), "the same, and nothing is calm", Failover { counts: Counts::Nowhere, lenient: false, ..EVICT }),
+        row("F8.5", Broken(12, 72_309), "the count is looked at only where a connection is made (against R42)",
+            Failover { counts: Counts::AtConnection, ..EVICT }),
+        row("F8.6", Broken(13, 117_829), "a server that has evicted keys is calm", Failover { evicting_is_calm: true, ..EVICT }),
+        row("F8.7", Holds(395_831), "the count is not looked at behind extensions (fencing tokens need it)",
+            Failover { counts: Counts::BehindAcquires, ..EVICT }),
+        row("F8.8", Holds(3_940_386), "an eviction and a failover", Failover { evictions: 1, ..CRASH }),
     ]
 }
 
@@ -258,7 +293,14 @@ pub(crate) fn rows() -> Vec<Row> {
 struct Identity {
     run: u8,
     history: u8,
+    evicted: u8,
 }
+
+const NONE: Identity = Identity {
+    run: 0,
+    history: 0,
+    evicted: 0,
+};
 
 /// What replication copies, and a restart or FLUSHALL loses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -274,7 +316,7 @@ struct Data {
 const EMPTY: Data = Data {
     holder: NOBODY,
     left: 0,
-    identity: Identity { run: 0, history: 0 },
+    identity: NONE,
     nonce: 0,
     age: 0,
 };
@@ -329,13 +371,13 @@ struct Client {
 const AWAY: Client = Client {
     server: NOBODY,
     phase: Phase::Away,
-    identity: Identity { run: 0, history: 0 },
+    identity: NONE,
     nonce: 0,
     age: 0,
     belief: 0,
     pending: 0,
     viewed: 0,
-    known: Identity { run: 0, history: 0 },
+    known: NONE,
     known_age: 0,
 };
 
@@ -348,6 +390,7 @@ struct State {
     crashes: u8,
     promotions: u8,
     flushes: u8,
+    evictions: u8,
     new_histories: u8,
     moves: u8,
 }
@@ -454,11 +497,29 @@ impl Failover {
     /// It cannot have lost anything since its process started.
     fn is_calm(&self, server: &Server) -> bool {
         let promoted = server.promoted > 0 && self.sees_promotion;
-        self.lenient && !promoted && !(server.flushed && self.sees_flush)
+        let evicted = server.identity.evicted > 0 && !self.evicting_is_calm;
+        let evicted = evicted && self.counts != Counts::Nowhere;
+        self.lenient && !promoted && !evicted && !(server.flushed && self.sees_flush)
     }
 
     fn is_same(&self, one: Identity, other: Identity) -> bool {
-        one.run == other.run && (self.run_only || one.history == other.history)
+        let same = one.run == other.run && (self.run_only || one.history == other.history);
+        same && (one.evicted == other.evicted || self.counts == Counts::Nowhere)
+    }
+
+    /// As a look behind a vote shows it.
+    fn is_still(&self, client: &Client, is: Identity) -> bool {
+        let acquired = client.belief == 0;
+        let counted = match self.counts {
+            Counts::Nowhere | Counts::AtConnection => false,
+            Counts::BehindAcquires => acquired,
+            Counts::Behind => true,
+        };
+        let evicted = match counted {
+            true => is.evicted,
+            false => client.identity.evicted,
+        };
+        self.is_same(client.identity, Identity { evicted, ..is })
     }
 
     fn add(&self, steps: &mut Steps<State>, mut state: State, describe: impl FnOnce() -> String) {
@@ -618,7 +679,9 @@ impl Failover {
         let server = &state.servers[of];
         let mut new = *state;
         let client = &mut new.clients[at];
-        let other = self.compares_again && server.identity.history != client.identity.history;
+        let [is, was] = [server.identity, client.identity];
+        let evicted = is.evicted != was.evicted && self.counts != Counts::Nowhere;
+        let other = self.compares_again && (is.history != was.history || evicted);
         if self.is_replica(state, of) || other {
             new.sever(at, self.remembers());
         } else {
@@ -687,8 +750,7 @@ impl Failover {
         let of = usize::from(state.clients[at].server);
         let mut new = *state;
         let client = &mut new.clients[at];
-        if self.is_same(state.servers[of].identity, client.identity) && !self.is_replica(state, of)
-        {
+        if self.is_still(client, state.servers[of].identity) && !self.is_replica(state, of) {
             Self::counts(client);
         } else {
             new.sever(at, self.remembers());
@@ -812,6 +874,7 @@ impl Failover {
             (new.servers[of].data, new.servers[of].flushed) = (EMPTY, true);
             self.add(steps, new, || format!("FLUSHALL on {name}"));
         }
+        self.evict(state, of, steps);
         if state.moves < self.moves && server.data.nonce > 0 {
             let mut new = *state;
             new.moves += 1;
@@ -843,11 +906,37 @@ impl Failover {
         }
     }
 
+    /// The lock or the witness goes, or both.
+    fn evict(&self, state: &State, of: usize, steps: &mut Steps<State>) {
+        if state.evictions >= self.evictions {
+            return;
+        }
+        let data = &state.servers[of].data;
+        let no_lock = Data {
+            holder: NOBODY,
+            left: 0,
+            ..*data
+        };
+        let no_witness = |data: &Data| Data {
+            holder: data.holder,
+            left: data.left,
+            ..EMPTY
+        };
+        for left in [no_lock, no_witness(data), EMPTY] {
+            let mut new = *state;
+            new.evictions += 1;
+            new.servers[of].identity.evicted += 1;
+            new.servers[of].data = left;
+            self.add(steps, new, || format!("{} evicts keys", server_name(of)));
+        }
+    }
+
     fn start(&self, state: &State, of: usize, steps: &mut Steps<State>) {
         let mut new = *state;
         let identity = Identity {
             run: fresh(new.runs()),
             history: fresh(new.histories()),
+            evicted: 0,
         };
         let before = &state.servers[of];
         new.servers[of] = Server {
@@ -917,6 +1006,7 @@ impl World for Failover {
             identity: Identity {
                 run: of as u8 + 1,
                 history: 1,
+                evicted: 0,
             },
             promoted: 0,
             flushed: false,
@@ -931,6 +1021,7 @@ impl World for Failover {
             crashes: 0,
             promotions: 0,
             flushes: 0,
+            evictions: 0,
             new_histories: 0,
             moves: 0,
         };

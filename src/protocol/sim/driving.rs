@@ -57,7 +57,7 @@ impl World {
         for event in client.core.events.take() {
             match event {
                 (_, CoreEvent::Back(..), _) => self.counts[Count::Reconnected] += 1,
-                (_, CoreEvent::Quarantined(_), _) => self.counts[Count::Quarantined] += 1,
+                (_, CoreEvent::Quarantined(..), _) => self.counts[Count::Quarantined] += 1,
                 _ => {}
             }
         }

@@ -1,5 +1,5 @@
 //! The servers behind one name: their data are copied at any moment, one of them is promoted, and the one before goes on for
-//! a while. They are flushed, and begin a new history without a loss.
+//! a while. They are flushed, evict keys, and begin a new history without a loss.
 
 use super::basics::{MARGIN, MS};
 use super::world::{Count, Event, World, trace};
@@ -31,7 +31,7 @@ impl World {
             true => None,
             false => Some(replicas[self.random.pick(replicas.len())]),
         };
-        match (self.random.below(20), replica) {
+        match (self.random.below(22), replica) {
             (0..8, Some(replica)) => self.servers[node].copy_to(replica),
             (8..10, Some(replica)) => self.fail_over(node, replica, Before::Ends),
             (10..13, Some(replica)) => self.fail_over(node, replica, Before::GoesOn),
@@ -45,6 +45,12 @@ impl World {
                 trace!(self, "node {node} is flushed");
                 self.counts[Count::Flushes] += 1;
                 self.servers[node].here_mut().flush();
+            }
+            (20 | 21, _) => {
+                trace!(self, "node {node} evicts keys");
+                self.counts[Count::Evictions] += 1;
+                let (t, random) = (self.t, &mut self.random);
+                self.servers[node].here_mut().evict(t, random);
             }
             (19, Some(replica)) if self.random.chance(50) => {
                 trace!(self, "node {node}: {replica} is a new server");

@@ -22,6 +22,8 @@ pub(super) struct Instance {
     pub(super) promoted: bool,
     pub(super) promoted_at: u64,
     pub(super) flushed: bool,
+    /// How many keys it has evicted since its start.
+    evicted: usize,
     /// Whether it is a replica, and has had its master's data since.
     pub(super) is_replica: bool,
     pub(super) synced: bool,
@@ -39,6 +41,7 @@ impl Instance {
             promoted: false,
             promoted_at: 0,
             flushed: false,
+            evicted: 0,
             is_replica,
             synced: is_replica,
         }
@@ -64,7 +67,7 @@ impl Instance {
         self.started = t;
         self.run += 1;
         self.history = history;
-        (self.promoted, self.flushed) = (own_data, false);
+        (self.promoted, self.flushed, self.evicted) = (own_data, false, 0);
         self.store.flush_scripts();
     }
 
@@ -72,6 +75,30 @@ impl Instance {
     pub(super) fn replication(&self) -> String {
         let role = if self.is_replica { "slave" } else { "master" };
         format!("role:{role}\r\nmaster_replid:{}\r\n", self.history)
+    }
+
+    /// What INFO stats says.
+    pub(super) fn stats(&self) -> String {
+        format!("evicted_keys:{}\r\n", self.evicted)
+    }
+
+    /// It evicts one of its keys, or all but one: which ones depends on its policy.
+    pub(super) fn evict(&mut self, t: u64, random: &mut Random) {
+        let names: Vec<Vec<u8>> = {
+            let keys = self.store.keys(self.time(t));
+            keys.map(|(name, ..)| name.to_vec()).collect()
+        };
+        if names.is_empty() {
+            return;
+        }
+        let chosen = random.pick(names.len());
+        let alone = random.chance(70);
+        for (at, name) in names.iter().enumerate() {
+            if (at == chosen) == alone {
+                self.store.remove(name);
+                self.evicted += 1;
+            }
+        }
     }
 
     pub(super) fn flush(&mut self) {

@@ -169,6 +169,7 @@ impl Server {
         let replies = vec![
             info(format!("run_id:{run_id}\r\n")),
             info(replication),
+            info(here.stats()),
             value,
             left,
         ];

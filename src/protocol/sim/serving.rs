@@ -64,7 +64,11 @@ impl World {
             Command::Extend(token) => self.extend_on(node, token, true, args),
             Command::Fence(token) => self.extend_on(node, token, false, args),
             Command::Look if args[0] == b"INFO" => {
-                let said = self.servers[node].here().replication();
+                let here = self.servers[node].here();
+                let said = match args[1] {
+                    b"stats" => here.stats(),
+                    _ => here.replication(),
+                };
                 format!("${}\r\n{said}\r\n", said.len()).into_bytes()
             }
             Command::Look => self.ask(node, args, None),

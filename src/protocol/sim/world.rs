@@ -195,6 +195,7 @@ counts! {
     Claims,
     Failovers,
     Flushes,
+    Evictions,
     SecondLooks,
     /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
     Slept,

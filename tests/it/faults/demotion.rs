@@ -149,6 +149,39 @@ fn a_replica_that_takes_writes_grants_nothing() {
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
 }
 
+fn take_and_release(redlock: &Redlock, ttl: std::time::Duration) {
+    let lock = redlock.try_acquire("a", ttl).unwrap().unwrap();
+    lock.release().unwrap();
+}
+
+/// Nothing else tells those that are connected: they take it for a master until their connections end.
+#[test]
+fn a_master_that_becomes_a_replica_and_takes_writes_grants_to_the_connected_only_without_the_guard()
+{
+    let max_ttl = ms(2000);
+    let server = Server::with_args(&["--replica-read-only", "no"]);
+    eventually("it has been up for long enough", || {
+        let uptime = server.info("server", "uptime_in_seconds");
+        uptime.parse::<u64>().unwrap() > 3
+    });
+    let [plain, guarded] = [ms(0), max_ttl].map(|guard| {
+        let redlock = Redlock::new([server.url()]).unwrap();
+        redlock
+            .with_options(options().restart_guard(guard))
+            .unwrap()
+    });
+    take_and_release(&plain, max_ttl);
+    take_and_release(&guarded, max_ttl);
+    let mut held = guarded.try_acquire("held", max_ttl).unwrap().unwrap();
+    demote(&server);
+    let errors = unavailable(guarded.try_acquire("c", max_ttl));
+    assert!(!errors.is_permanent(), "{errors}");
+    unavailable(held.extend(max_ttl));
+    take_and_release(&plain, max_ttl);
+    // A new connection notices it.
+    unavailable(client(server.url()).try_acquire("e", max_ttl));
+}
+
 /// Before Redis 6, and where it is not permitted, INFO tells it.
 #[test]
 fn a_replica_that_takes_writes_and_has_no_hello_grants_nothing() {

@@ -126,7 +126,7 @@ fn what_was_evicted_before_the_policy_was_corrected_counts() {
     set(&servers[0], "maxmemory-policy", "noeviction");
     let errors = unavailable(connected.try_acquire("a", MAX_TTL)).to_string();
     assert!(
-        errors.contains("evicted_keys") && errors.contains("maxmemory-policy noeviction"),
+        errors.contains("evicted") && errors.contains("set maxmemory-policy noeviction"),
         "{errors}"
     );
     assert!(held.is_valid());

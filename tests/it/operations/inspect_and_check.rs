@@ -594,6 +594,12 @@ fn what_may_lose_locks_is_named() {
     server.command(&["CONFIG", "SET", "maxmemory", &limit]);
     expect(Severity::Warning, "eviction", &server.url());
 
+    let server = with(&["--replica-read-only", "no"]);
+    expect(Severity::Warning, "replicas", &server.url());
+    server.command(&["CONFIG", "SET", "replica-read-only", "yes"]);
+    let report = redlock_on(vec![server.url()]).check("probe").unwrap();
+    assert!(!report.to_string().contains("replica"), "{report}");
+
     expect(Severity::Warning, "persistence", &Server::start().url());
     let server = with(&["--appendfsync", "everysec"]);
     expect(Severity::Warning, "persistence", &server.url());
