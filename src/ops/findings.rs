@@ -464,6 +464,10 @@ impl<'a> Findings<'a> {
         }
     }
 
+    fn is_guarded(&self, node: usize) -> bool {
+        self.rules.guard.is_some() || self.has_default_guard(node)
+    }
+
     fn has_default_guard(&self, node: usize) -> bool {
         let facts = self.nodes.get(node);
         facts.is_some_and(|facts| facts.default_guard.is_some())
@@ -640,7 +644,7 @@ impl<'a> Findings<'a> {
         }
         // In a Redis Cluster a replica sends clients to its master.
         let elsewhere = self.nodes.get(node).is_some_and(|facts| facts.in_cluster);
-        if said.writable_replica && !elsewhere && !is_guarded && self.rules.guard.is_none() {
+        if said.writable_replica && !elsewhere && !self.is_guarded(node) {
             let text = "replica-read-only is no: if it is made a replica, it may go on granting locks, also those that are held, \
                         to programs that are connected: CONFIG SET replica-read-only yes, and the same in redis.conf; or \
                         Options::restart_guard on all clients";
@@ -652,23 +656,8 @@ impl<'a> Findings<'a> {
         let policy = info.get("maxmemory_policy").unwrap_or("noeviction");
         let limit = info.number("maxmemory").unwrap_or(0);
         let used = info.number("used_memory").unwrap_or(0);
-        let evicted = info.number(EVICTED).unwrap_or(0);
         let (evicts, code) = (policy != "noeviction", "eviction");
-        let is_guarded = self.rules.guard.is_some() || self.has_default_guard(node);
-        if is_guarded && info.number(EVICTED).is_none() {
-            let (severity, code, so) = match self.rules.guard {
-                Some(_) => (self.no_vote, code, "it gives no votes"),
-                None => (
-                    Severity::Warning,
-                    "guard",
-                    "its votes count without the guard",
-                ),
-            };
-            let text =
-                format!("INFO does not say evicted_keys, which the restart guard needs: {so}");
-            self.add(severity, node, code, text);
-        }
-        let waits = match is_guarded {
+        let waits = match self.is_guarded(node) {
             true => {
                 ". With the restart guard it gives no votes for max_ttl and 5 s after each key that it removes"
             }
@@ -681,27 +670,7 @@ impl<'a> Findings<'a> {
             );
             self.add(Severity::Fault, node, code, text);
         }
-        if evicted > 0 {
-            let (severity, what) = match evicts {
-                true => (
-                    Severity::Fault,
-                    "maxmemory-policy noeviction and more memory, then",
-                ),
-                // That is mended, but locks of that time may still be held.
-                false => (Severity::Warning, "now it does not. When that is known:"),
-            };
-            let reset = match is_guarded {
-                true => {
-                    "after max_ttl and 5 s CONFIG RESETSTAT, behind which it gives no votes for as long"
-                }
-                false => "CONFIG RESETSTAT",
-            };
-            let text = format!(
-                "it has removed {evicted} keys for want of memory since it was started, locks perhaps \
-                 among them: {what} {reset}"
-            );
-            self.add(severity, node, code, text);
-        }
+        self.evicted(node, info.number(EVICTED), evicts);
         if limit > 0 && used > limit / 10 * 9 {
             let text = format!(
                 "it uses {used} of {limit} bytes: when they are used up it gives no locks. More maxmemory"
@@ -715,6 +684,46 @@ impl<'a> Findings<'a> {
             );
             self.add(Severity::Note, node, code, text);
         }
+    }
+
+    /// How many keys it has removed. `evicts`: it may go on.
+    fn evicted(&mut self, node: usize, count: Option<u64>, evicts: bool) {
+        let is_guarded = self.is_guarded(node);
+        if is_guarded && count.is_none() {
+            let (severity, code, so) = match self.rules.guard {
+                Some(_) => (self.no_vote, "eviction", "it gives no votes"),
+                None => (
+                    Severity::Warning,
+                    "guard",
+                    "its votes count without the guard",
+                ),
+            };
+            let text =
+                format!("INFO does not say evicted_keys, which the restart guard needs: {so}");
+            self.add(severity, node, code, text);
+        }
+        let Some(count @ 1..) = count else {
+            return;
+        };
+        let (severity, what) = match evicts {
+            true => (
+                Severity::Fault,
+                "maxmemory-policy noeviction and more memory, then",
+            ),
+            // That is mended, but locks of that time may still be held.
+            false => (Severity::Warning, "now it does not. When that is known:"),
+        };
+        let reset = match is_guarded {
+            true => {
+                "after max_ttl and 5 s CONFIG RESETSTAT, behind which it gives no votes for as long"
+            }
+            false => "CONFIG RESETSTAT",
+        };
+        let text = format!(
+            "it has removed {count} keys for want of memory since it was started, locks perhaps \
+             among them: {what} {reset}"
+        );
+        self.add(severity, node, "eviction", text);
     }
 
     fn persistence(&mut self, node: usize, info: &ServerInfo, said: &Said) {
@@ -734,7 +743,7 @@ impl<'a> Findings<'a> {
             }
             (Some(_), _) => Some("appendonly is no".into()),
         };
-        let is_guarded = self.rules.guard.is_some() || self.has_default_guard(node);
+        let is_guarded = self.is_guarded(node);
         if let Some(what) = forgets.filter(|_| !is_guarded) {
             let text = format!(
                 "{what}, so a restart may forget locks: Options::restart_guard on all clients, or appendonly \
