@@ -120,7 +120,7 @@ enum NextConnection {
     #[default]
     None,
     Connecting,
-    Made(Handshake),
+    Made(Box<Handshake>),
 }
 
 /// The tries to connect.
@@ -181,7 +181,7 @@ impl Reconnect {
 
     fn take_made(&mut self) -> Option<Handshake> {
         match std::mem::take(&mut self.next) {
-            NextConnection::Made(handshake) => Some(handshake),
+            NextConnection::Made(handshake) => Some(*handshake),
             other => {
                 self.next = other;
                 None
@@ -638,7 +638,7 @@ impl Node {
 
     /// A new connection was made.
     pub(crate) fn on_handshake(&mut self, handshake: Handshake) {
-        self.reconnect.next = NextConnection::Made(handshake);
+        self.reconnect.next = NextConnection::Made(Box::new(handshake));
         if self.link == Link::Disconnected || mutant(Mutant::TwoConnections) {
             self.link = Link::Draining;
         }
