@@ -17,7 +17,7 @@ use crate::net::sentinels::like;
 use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
 use crate::protocol::resp::Reply;
-use crate::protocol::slots::{Endpoint, Map};
+use crate::protocol::slots::{Endpoint, Map, Ranges};
 use crate::sync::lock;
 use crate::text;
 use crate::url;
@@ -284,17 +284,28 @@ impl Cluster {
         time: (Instant, Duration),
         corrected: Option<Instant>,
     ) -> Answer {
-        let reply = question::ask(peer, &[b"CLUSTER", b"SLOTS"], time);
-        let reply = match reply.map_err(Unknown::Failed)? {
-            Reply::Error(text) => return Err(Unknown::Failed(Cause::refused(&text))),
-            reply => reply,
-        };
         let asked = match peer.addr() {
             ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
             _ => "",
         };
         let garbage = || Cause::Garbage("not the map of a Redis Cluster".into());
-        let mut map = Map::of(&reply, asked).ok_or_else(|| Unknown::Failed(garbage()))?;
+        let mut ranges = Ranges::new(asked);
+        let reply = question::ask_and_read(
+            peer,
+            &[b"CLUSTER", b"SLOTS"],
+            time,
+            &mut |reader, begins| {
+                if begins {
+                    ranges = Ranges::new(asked);
+                }
+                reader.next_by_element(&mut |range| ranges.add(range))
+            },
+        );
+        let mut map = match reply.map_err(Unknown::Failed)? {
+            Reply::Array(_) => ranges.map(),
+            Reply::Error(text) => return Err(Unknown::Failed(Cause::refused(&text))),
+            _ => return Err(Unknown::Failed(garbage())),
+        };
         if let Some(asked) = corrected {
             self.correct(&mut map, &mut lock(&self.known), asked);
         }

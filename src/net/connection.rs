@@ -1,5 +1,6 @@
 //! A connection to a node, connected and set up: AUTH, SELECT, HELLO, the client's name, INFO, the scripts, the witness.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::clock;
 use crate::credentials::Credentials;
 use crate::error::Cause;
 use crate::net::peer::Peer;
-use crate::net::plain::Plain;
+use crate::net::plain::{self, Plain};
 use crate::net::tls::Tls;
 use crate::protocol::means::Means;
 use crate::protocol::resp::{self, Reply, ReplyReader};
@@ -37,6 +38,8 @@ pub(crate) enum Purpose<'a> {
     },
     /// For notifications of releases. It needs neither INFO nor scripts.
     Messages,
+    /// For questions about locks: to the master where a name has several addresses, else also to a replica.
+    Looks,
     /// For other questions, also to a replica.
     Questions,
 }
@@ -70,13 +73,63 @@ impl Connection {
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
+        Connection::open_and(info, timeout, purpose, &mut |opened, _| Ok(opened))
+    }
+
+    /// The same, and then does something with it, by that time. Where a name has several addresses, none of them decides alone:
+    /// the next one is tried if one fails, in whatever way, and each has its share of the time that is left.
+    pub(crate) fn open_and<T>(
+        info: &Peer,
+        timeout: Duration,
+        purpose: Purpose<'_>,
+        then: &mut dyn FnMut((Connection, Handshake), Instant) -> Result<T, Cause>,
+    ) -> Result<T, Cause> {
         let until = clock::instant() + timeout;
         let login = info.credentials(until, timeout)?;
-        let mut connection = match info.addr() {
-            ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, until, timeout)?),
-            _ => Connection::Plain(Plain::connect(info, until, timeout)?),
+        let addresses = plain::addresses(info.addr())?;
+        let mut open = |address: &Option<SocketAddr>, purpose, time: (Instant, Duration)| {
+            let (address, login) = (address.as_ref(), login.as_ref());
+            then(
+                Connection::open_at(info, address, login, (purpose, time))?,
+                time.0,
+            )
         };
-        let handshake = connection.set_up(info, login, purpose, (until, timeout));
+        if let [address] = &addresses[..] {
+            let purpose = match purpose {
+                Purpose::Looks => Purpose::Questions,
+                other => other,
+            };
+            return open(address, purpose, (until, timeout));
+        }
+        let tries = addresses.into_iter().map(|address| (address, purpose));
+        let (mut tries, mut failed) = (tries.collect::<VecDeque<_>>(), Vec::new());
+        while let Some((address, purpose)) = tries.pop_front() {
+            let now = clock::instant();
+            let left = u32::try_from(tries.len() + 1).unwrap_or(u32::MAX);
+            let share = until.saturating_duration_since(now) / left;
+            match open(&address, purpose, (now + share, share)) {
+                Ok(done) => return Ok(done),
+                // Behind all others, if none of them is a master.
+                Err(cause) if purpose == Purpose::Looks && cause.is_replica() => {
+                    tries.push_back((address, Purpose::Questions));
+                }
+                Err(cause) => failed.extend(address.map(|address| (address, cause))),
+            }
+        }
+        Err(Cause::of_addresses(failed))
+    }
+
+    fn open_at(
+        info: &Peer,
+        address: Option<&SocketAddr>,
+        login: Option<&Credentials>,
+        (purpose, time): (Purpose<'_>, (Instant, Duration)),
+    ) -> Result<(Connection, Handshake), Cause> {
+        let mut connection = match info.addr() {
+            ConnectionAddr::TcpTls { .. } => Connection::Tls(Tls::connect(info, address, time)?),
+            _ => Connection::Plain(Plain::connect(info, address, time)?),
+        };
+        let handshake = connection.set_up(info, login, purpose, time);
         let handshake = handshake.map_err(|cause| match cause {
             Cause::Garbage(mut text) => {
                 if text.starts_with(TLS_ALERT) {
@@ -141,11 +194,11 @@ impl Connection {
     fn set_up(
         &mut self,
         info: &Peer,
-        login: Option<Credentials>,
+        login: Option<&Credentials>,
         purpose: Purpose<'_>,
         (until, timeout): (Instant, Duration),
     ) -> Result<Handshake, Cause> {
-        let set_up = SetUp::new(info.redis_settings(), login.as_ref(), purpose);
+        let set_up = SetUp::new(info.redis_settings(), login, purpose);
         let mut bytes = Vec::new();
         for command in &set_up.commands {
             command.write_packed_command(&mut bytes);
@@ -154,7 +207,7 @@ impl Connection {
         let sent = self.send(&bytes, until, clock::instant());
         let handshake = Handshake {
             by_record: matches!(self, Connection::Tls(_)),
-            secret: Secret::of(login.as_ref().map(|login| &*login.password)),
+            secret: Secret::of(login.map(|login| &*login.password)),
             ..Handshake::default()
         };
         let mut reader = ReplyReader::new(handshake.secret.clone());
@@ -371,7 +424,7 @@ impl SetUp {
         let before_look = commands.len();
         commands.extend(look(purpose));
         let look = before_look + 1..commands.len() + 1;
-        let locks = !matches!(purpose, Purpose::Messages | Purpose::Questions);
+        let locks = matches!(purpose, Purpose::Locks | Purpose::GuardedLocks { .. });
         if locks {
             for script in SCRIPTS {
                 let mut load = redis::cmd("SCRIPT");
@@ -403,7 +456,7 @@ fn look(purpose: Purpose<'_>) -> Vec<Cmd> {
             witness: Some(key), ..
         } => (key, usize::MAX),
         Purpose::GuardedLocks { witness: None, .. } => (&b""[..], IDENTITY_PARTS),
-        Purpose::Locks => (&b""[..], 2),
+        Purpose::Locks | Purpose::Looks => (&b""[..], 2),
         Purpose::Messages | Purpose::Questions => (&b""[..], 0),
     };
     let look = witness::look(key).into_iter().take(parts);

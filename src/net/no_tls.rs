@@ -1,5 +1,6 @@
 //! In place of `tls` and `trust`, in a build without TLS: nothing of it is in the program.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use redis::{ConnectionAddr, ConnectionInfo};
@@ -41,7 +42,11 @@ impl Trust {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(crate) fn connect(peer: &Peer, _: Instant, _: Duration) -> Result<Tls, Cause> {
+    pub(crate) fn connect(
+        peer: &Peer,
+        _: Option<&SocketAddr>,
+        _: (Instant, Duration),
+    ) -> Result<Tls, Cause> {
         match *peer.access()? {}
     }
 

@@ -37,15 +37,15 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// `timeout`: the whole time that ends then.
+    /// Connects to one of its [addresses]. `timeout`: the whole time that ends then.
     pub(crate) fn connect(
         info: &ConnectionInfo,
-        until: Instant,
-        timeout: Duration,
+        address: Option<&SocketAddr>,
+        (until, timeout): (Instant, Duration),
     ) -> Result<Plain, Cause> {
-        let stream = match info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                let stream = connect_tcp(host, *port, until, timeout)?;
+        let stream = match (info.addr(), address) {
+            (_, Some(address)) => {
+                let stream = connect_tcp(address, until, timeout)?;
                 let keepalive = keepalive(info.tcp_settings());
                 // Without NODELAY a release behind an acquire waits 40 ms for the peer's delayed ACK.
                 stream
@@ -55,10 +55,10 @@ impl Plain {
                 stream
             }
             #[cfg(unix)]
-            ConnectionAddr::Unix(path) => std::os::unix::net::UnixStream::connect(path)
+            (ConnectionAddr::Unix(path), None) => std::os::unix::net::UnixStream::connect(path)
                 .map(|stream| TcpStream::from(std::os::fd::OwnedFd::from(stream)))
                 .map_err(|error| Cause::Connect(error.to_string()))?,
-            other => return Err(Cause::Connect(format!("{other} is not supported"))),
+            (other, None) => return Err(Cause::Connect(format!("{other} is not supported"))),
         };
         Ok(Plain {
             stream,
@@ -182,34 +182,43 @@ fn timed_out(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
+/// Where a server may be: the addresses of its name, in the order of the resolver, each once. `None`: at a path.
+pub(crate) fn addresses(addr: &ConnectionAddr) -> Result<Vec<Option<SocketAddr>>, Cause> {
+    let (host, port) = match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host, port),
+        _ => return Ok(vec![None]),
+    };
+    let found = (&**host, *port).to_socket_addrs();
+    let found = found.map_err(|error| Cause::Connect(format!("{host}: {error}")))?;
+    let mut addresses: Vec<Option<SocketAddr>> = Vec::new();
+    for address in found {
+        if !addresses.contains(&Some(address)) {
+            addresses.push(Some(address));
+        }
+    }
+    match addresses.is_empty() {
+        true => Err(Cause::Connect(format!("{host} has no address"))),
+        false => Ok(addresses),
+    }
+}
+
 fn connect_tcp(
-    host: &str,
-    port: u16,
+    address: &SocketAddr,
     until: Instant,
     timeout: Duration,
 ) -> Result<TcpStream, Cause> {
-    let addresses: Vec<_> = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| Cause::Connect(format!("{host}: {error}")))?
-        .collect();
-    let mut last = format!("{host} has no address");
-    for (tried, address) in addresses.iter().enumerate() {
-        // A share for each, so that one dead address does not use up the others' time.
-        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-        let share = until.saturating_duration_since(clock::instant()) / left;
-        match TcpStream::connect_timeout(address, share.max(SHORTEST)) {
-            // Loopback quirk: a port without a listener can connect to itself.
-            Ok(stream) if stream.local_addr().is_ok_and(|local| local == *address) => {
-                last = "connection refused".into();
-            }
-            Ok(stream) => return Ok(stream),
-            Err(error) if timed_out(error.kind()) && clock::instant() >= until => {
-                return Err(Cause::NotConnected(timeout, timeout));
-            }
-            Err(error) => last = error.to_string(),
+    let left = until.saturating_duration_since(clock::instant());
+    match TcpStream::connect_timeout(address, left.max(SHORTEST)) {
+        // Loopback quirk: a port without a listener can connect to itself.
+        Ok(stream) if stream.local_addr().is_ok_and(|local| local == *address) => {
+            Err(Cause::Connect("connection refused".into()))
         }
+        Ok(stream) => Ok(stream),
+        Err(error) if timed_out(error.kind()) && clock::instant() >= until => {
+            Err(Cause::NotConnected(timeout, timeout))
+        }
+        Err(error) => Err(Cause::Connect(error.to_string())),
     }
-    Err(Cause::Connect(last))
 }
 
 fn keepalive(settings: &TcpSettings) -> TcpKeepalive {

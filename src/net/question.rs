@@ -11,9 +11,11 @@ use crate::net::connection::{Connection, Purpose};
 use crate::net::peer::Peer;
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::slots::Map;
+use crate::protocol::wire::Handshake;
 
-/// No reply is larger: of a Cluster whose 16384 slots are scattered over its servers one by one.
-const MAX_REPLY: usize = 4 << 20;
+/// No reply is longer: of a Cluster whose 16384 slots are scattered over its servers one by one, each with three servers of
+/// long names.
+const MAX_REPLY: usize = 16 << 20;
 
 /// Where a master is; and what else the server has said that was asked.
 pub(crate) type Answer = Result<(ConnectionAddr, Option<Map>), Unknown>;
@@ -104,24 +106,70 @@ impl Said {
     }
 }
 
+/// Takes a reply out of the reader, once it is complete. `begins`: nothing of it was read before.
+type Read<'a> = &'a mut dyn FnMut(&mut ReplyReader, bool) -> Result<Option<Reply>, Cause>;
+
 /// The reply to one command, over a connection of its own.
 pub(crate) fn ask(
     peer: &Peer,
     command: &[&[u8]],
-    (until, timeout): (Instant, Duration),
+    time: (Instant, Duration),
 ) -> Result<Reply, Cause> {
-    let (mut connection, handshake) = Connection::open(peer, timeout, Purpose::Questions)?;
+    ask_and_read(peer, command, time, &mut |reader, _| reader.next())
+}
+
+/// The same, where the reply is read in another way. Where the server has several addresses, and one refuses to answer, the next
+/// one is asked.
+pub(crate) fn ask_and_read(
+    peer: &Peer,
+    command: &[&[u8]],
+    (until, timeout): (Instant, Duration),
+    read: Read<'_>,
+) -> Result<Reply, Cause> {
+    let mut refused = None;
+    let left = until.saturating_duration_since(clock::instant());
+    let answered =
+        Connection::open_and(
+            peer,
+            left,
+            Purpose::Questions,
+            &mut |opened, until| match answer(opened, command, (until, timeout), read)? {
+                Reply::Error(text) => {
+                    let cause = Cause::refused(&text);
+                    refused.get_or_insert(Reply::Error(text));
+                    Err(cause)
+                }
+                reply => Ok(reply),
+            },
+        );
+    answered.or_else(|cause| refused.ok_or(cause))
+}
+
+fn answer(
+    (mut connection, handshake): (Connection, Handshake),
+    command: &[&[u8]],
+    (until, timeout): (Instant, Duration),
+    read: Read<'_>,
+) -> Result<Reply, Cause> {
     let (mut bytes, mut buffer) = (Vec::new(), Vec::new());
     resp::pack(&mut bytes, &[command], None);
     connection.send(&bytes, until, clock::instant())?;
-    let mut reader = ReplyReader::new(handshake.secret).up_to(MAX_REPLY);
+    let (mut reader, mut received) = (ReplyReader::new(handshake.secret), 0);
     loop {
-        if let Some(reply) = reader.next()? {
-            return Ok(reply);
+        let bytes = connection.recv(&mut buffer, until, clock::instant())?;
+        if bytes.is_empty() {
+            return Err(Cause::NotConnected(timeout, timeout));
         }
-        match connection.recv(&mut buffer, until, clock::instant())? {
-            [] => return Err(Cause::NotConnected(timeout, timeout)),
-            bytes => reader.push(bytes),
+        let begins = received == 0;
+        received += bytes.len();
+        if received > MAX_REPLY {
+            let most = MAX_REPLY >> 20;
+            let text = format!("its answer is longer than {most} MiB");
+            return Err(Cause::Endless(text));
+        }
+        reader.push(bytes);
+        if let Some(reply) = read(&mut reader, begins)? {
+            return Ok(reply);
         }
     }
 }

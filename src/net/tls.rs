@@ -4,6 +4,7 @@
 //! those of the plain socket.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -32,13 +33,17 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Connects, and ends the handshake but for the last message, which goes with what is sent first.
-    pub(crate) fn connect(peer: &Peer, until: Instant, timeout: Duration) -> Result<Tls, Cause> {
+    pub(crate) fn connect(
+        peer: &Peer,
+        address: Option<&SocketAddr>,
+        (until, timeout): (Instant, Duration),
+    ) -> Result<Tls, Cause> {
         let access = peer.access()?;
         let (config, name) = (access.config.clone(), access.name.clone());
         let session = guarded(|| ClientConnection::new(config, name))?
             .map_err(|error| Cause::Tls(error.to_string()))?;
         let mut tls = Tls {
-            plain: Plain::connect(peer, until, timeout)?,
+            plain: Plain::connect(peer, address, (until, timeout))?,
             session: Box::new(session),
             out: Vec::new(),
             raw: vec![0; BUFFER],
@@ -287,7 +292,9 @@ mod tests {
             session.complete_io(&mut stream).unwrap();
             Server { session, stream }
         });
-        let mut tls = Tls::connect(&peer, clock::instant() + 10 * SECOND, 10 * SECOND).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let time = (clock::instant() + 10 * SECOND, 10 * SECOND);
+        let mut tls = Tls::connect(&peer, Some(&address), time).unwrap();
         tls.send(b"hello", clock::instant() + SECOND, clock::instant())
             .unwrap();
         let mut server = server.join().unwrap();

@@ -39,7 +39,7 @@ impl Query {
         timeout: Duration,
         time: (Duration, u32),
     ) -> Result<Query, Cause> {
-        let (connection, handshake) = place.open(timeout, Purpose::Questions)?;
+        let (connection, handshake) = place.open(timeout, Purpose::Looks)?;
         Ok(Query {
             connection,
             reader: ReplyReader::new(handshake.secret),

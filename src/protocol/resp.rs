@@ -5,12 +5,14 @@
 use crate::error::Cause;
 use crate::secret::Secret;
 
-/// No reply that we ask for is larger; what is, is not a Redis answer.
+/// No reply that is kept as a whole is larger; what is, is not a Redis answer.
 const MAX_REPLY: usize = 64 * 1024;
 /// What may stand around it.
 const MAX_AROUND: usize = 1024;
 /// The depth to which arrays are in arrays: HELLO lists modules, and for each its fields, of which one is a list.
-const MAX_DEPTH: u8 = 4;
+const MAX_DEPTH: usize = 4;
+/// A number and its line are no longer.
+const MAX_NUMBER: usize = 32;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -123,29 +125,37 @@ fn digit(number: u64) -> u8 {
 }
 
 /// Cuts what is received into replies. None of their texts repeats the secret.
+///
+/// Each byte is parsed once, in however many pieces a reply comes: arrays that are not complete yet are kept, and their elements
+/// are not looked at again. Nothing is allocated for what is announced and has not come.
 #[derive(Default)]
 pub(crate) struct ReplyReader {
     bytes: Vec<u8>,
-    /// Replies that end before this were returned.
+    /// Before this all bytes are parsed: they are in replies that were returned, or in `open`.
     read: usize,
+    /// The arrays that the next element belongs to, the outermost first.
+    open: Vec<Open>,
+    /// The size of what is in `open`, in bytes as they came.
+    kept: usize,
+    /// Up to here behind `read` the end of a line was looked for, and not found.
+    scanned: usize,
     secret: Secret,
-    /// By how much a reply may be larger than others.
-    larger: usize,
 }
+
+/// An array, and how many elements it still lacks.
+struct Open {
+    items: Vec<Reply>,
+    missing: usize,
+}
+
+/// Takes an element of a reply, or refuses it.
+type Each<'a> = &'a mut dyn FnMut(&Reply) -> bool;
 
 impl ReplyReader {
     pub(crate) fn new(secret: Secret) -> ReplyReader {
         ReplyReader {
             secret,
             ..ReplyReader::default()
-        }
-    }
-
-    /// For a reply that may be larger than others.
-    pub(crate) fn up_to(self, largest: usize) -> ReplyReader {
-        ReplyReader {
-            larger: largest.saturating_sub(MAX_REPLY),
-            ..self
         }
     }
 
@@ -156,21 +166,98 @@ impl ReplyReader {
     }
 
     /// The next reply, once it is complete.
+    #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Cause> {
-        let parsed = parse_up_to(self.rest(), self.larger, &self.secret)?;
-        Ok(parsed.map(|(reply, length)| {
+        // The usual answers at once.
+        if self.open.is_empty()
+            && let Some((reply, length)) = usual(self.rest())
+        {
             self.read += length;
-            reply
-        }))
+            return Ok(Some(reply));
+        }
+        self.parse(None)
     }
 
-    /// What was received beyond the last reply.
+    /// As [`next`](ReplyReader::next), for a reply of any length. Of an array each element is given to `each` when it is complete,
+    /// and dropped then: the array that is returned is empty. An element that `each` refuses is an error.
+    pub(crate) fn next_by_element(&mut self, each: Each<'_>) -> Result<Option<Reply>, Cause> {
+        self.parse(Some(each))
+    }
+
+    fn parse(&mut self, mut each: Option<Each<'_>>) -> Result<Option<Reply>, Cause> {
+        loop {
+            let rest = self.bytes.get(self.read..).unwrap_or_default();
+            let parsed = element(rest, self.open.len(), &mut self.scanned, &self.secret)?;
+            let Some((element, length)) = parsed else {
+                return match self.kept + rest.len() > MAX_REPLY + MAX_AROUND {
+                    true => Err(garbage(rest, &self.secret)),
+                    false => Ok(None),
+                };
+            };
+            (self.read, self.scanned) = (self.read + length, 0);
+            self.kept += length;
+            let reply = match element {
+                Element::Whole(reply) => self.put(reply, &mut each)?,
+                Element::Array(missing) => {
+                    let items = Vec::new();
+                    self.open.push(Open { items, missing });
+                    None
+                }
+            };
+            if reply.is_some() {
+                self.kept = 0;
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Puts an element into its array. With the last element of the reply: that.
+    fn put(
+        &mut self,
+        mut reply: Reply,
+        each: &mut Option<Each<'_>>,
+    ) -> Result<Option<Reply>, Cause> {
+        loop {
+            let depth = self.open.len();
+            let Some(array) = self.open.last_mut() else {
+                return Ok(Some(reply));
+            };
+            array.missing = array.missing.saturating_sub(1);
+            match each {
+                Some(take) if depth == 1 => {
+                    if !take(&reply) {
+                        return Err(Cause::Garbage(reply.kind().into()));
+                    }
+                    self.kept = 0;
+                }
+                _ => array.items.push(reply),
+            }
+            if array.missing > 0 {
+                return Ok(None);
+            }
+            reply = Reply::Array(std::mem::take(&mut array.items));
+            self.open.pop();
+        }
+    }
+
+    /// What was received and is not parsed yet.
     pub(crate) fn rest(&self) -> &[u8] {
         self.bytes.get(self.read..).unwrap_or_default()
     }
 
+    /// The next reply and its length, if it is a bulk and has come as a whole.
+    pub(crate) fn bulk(&self) -> Option<(&[u8], usize)> {
+        let next = if self.open.is_empty() {
+            self.rest()
+        } else {
+            b""
+        };
+        bulk(next)
+    }
+
+    /// Whether nothing was received beyond the last reply.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rest().is_empty()
+        self.rest().is_empty() && self.open.is_empty()
     }
 
     /// What the texts must not repeat.
@@ -185,9 +272,10 @@ impl ReplyReader {
 }
 
 /// The first reply and its length, if it is a whole bulk.
-pub(crate) fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
+fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let rest = bytes.strip_prefix(b"$")?;
-    let line = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let header = rest.get(..rest.len().min(MAX_NUMBER))?;
+    let line = header.windows(2).position(|pair| pair == b"\r\n")?;
     let size: usize = str::from_utf8(rest.get(..line)?).ok()?.parse().ok()?;
     let rest = rest.get(line + 2..)?;
     let end = rest.get(size..)?;
@@ -196,47 +284,50 @@ pub(crate) fn bulk(bytes: &[u8]) -> Option<(&[u8], usize)> {
         .then_some((rest.get(..size)?, length))
 }
 
-#[cfg(test)]
-pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
-    parse_up_to(bytes, 0, secret)
-}
-
-/// The first reply in `bytes` and its length, once it is complete. Here the texts of servers enter: none of them repeats
-/// the `secret`. `larger`: by how much it may be larger than others.
+/// The first reply and its length, if it is one of the usual answers.
 #[inline]
-fn parse_up_to(
-    bytes: &[u8],
-    larger: usize,
-    secret: &Secret,
-) -> Result<Option<(Reply, usize)>, Cause> {
-    // The usual answers at once.
-    if let Some(start) = bytes.first_chunk::<4>() {
-        match start {
-            b":1\r\n" => return Ok(Some((Reply::Int(1), 4))),
-            b":0\r\n" => return Ok(Some((Reply::Int(0), 4))),
-            b"+OK\r" if bytes.starts_with(b"+OK\r\n") => return Ok(Some((Reply::Okay, 5))),
-            b"$-1\r" if bytes.starts_with(b"$-1\r\n") => return Ok(Some((Reply::Nil, 5))),
-            _ => {}
-        }
+fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
+    match bytes.first_chunk::<4>()? {
+        b":1\r\n" => Some((Reply::Int(1), 4)),
+        b":0\r\n" => Some((Reply::Int(0), 4)),
+        b"+OK\r" if bytes.starts_with(b"+OK\r\n") => Some((Reply::Okay, 5)),
+        b"$-1\r" if bytes.starts_with(b"$-1\r\n") => Some((Reply::Nil, 5)),
+        _ => None,
     }
-    let parsed = element(bytes, MAX_DEPTH, secret)?;
-    if parsed.is_none() && bytes.len() > MAX_REPLY + MAX_AROUND + larger {
-        return Err(garbage(bytes, secret));
-    }
-    Ok(parsed)
 }
 
-fn element(bytes: &[u8], depth: u8, secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
+/// A reply, or the beginning of an array of so many elements.
+enum Element {
+    Whole(Reply),
+    Array(usize),
+}
+
+/// The first element in `bytes`, in arrays of this depth, and its length, once it is complete. Here the texts of servers enter:
+/// none of them repeats the `secret`. `scanned`: no line ends before.
+fn element(
+    bytes: &[u8],
+    depth: usize,
+    scanned: &mut usize,
+    secret: &Secret,
+) -> Result<Option<(Element, usize)>, Cause> {
     let Some(kind) = bytes.first() else {
         return Ok(None);
     };
-    let known: &[u8] = if depth > 0 { b"+-:$*" } else { b"+-:$" };
+    let known: &[u8] = if depth < MAX_DEPTH { b"+-:$*" } else { b"+-:$" };
     if !known.contains(kind) {
         return Err(garbage(bytes, secret));
     }
-    let Some(line) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
-        return Ok(None);
+    let unscanned = bytes.get(*scanned..).unwrap_or_default();
+    let Some(line) = unscanned.windows(2).position(|pair| pair == b"\r\n") else {
+        // The first byte of its end may be the last one here.
+        *scanned = bytes.len() - 1;
+        let is_text = matches!(kind, b'+' | b'-');
+        return match is_text || bytes.len() <= MAX_NUMBER {
+            true => Ok(None),
+            false => Err(garbage(bytes, secret)),
+        };
     };
+    let line = *scanned + line;
     let text = String::from_utf8_lossy(bytes.get(1..line).unwrap_or_default());
     let number = || text.parse::<i64>().map_err(|_| garbage(bytes, secret));
     let size = |number: i64| match usize::try_from(number) {
@@ -259,20 +350,21 @@ fn element(bytes: &[u8], depth: u8, secret: &Secret) -> Result<Option<(Reply, us
                 None => return Ok(None),
             }
         }
-        _ => {
-            let mut items = Vec::new();
-            for _ in 0..size(number()?)? {
-                let rest = bytes.get(end..).unwrap_or_default();
-                let Some((item, length)) = element(rest, depth.saturating_sub(1), secret)? else {
-                    return Ok(None);
-                };
-                items.push(item);
-                end += length;
-            }
-            Reply::Array(items)
-        }
+        _ => match size(number()?)? {
+            0 => Reply::Array(Vec::new()),
+            count => return Ok(Some((Element::Array(count), end))),
+        },
     };
-    Ok(Some((reply, end)))
+    Ok(Some((Element::Whole(reply), end)))
+}
+
+/// The first reply in these bytes, and its length, once it is complete.
+#[cfg(test)]
+pub(crate) fn parse(bytes: &[u8], secret: &Secret) -> Result<Option<(Reply, usize)>, Cause> {
+    let mut reader = ReplyReader::new(secret.clone());
+    reader.push(bytes);
+    let reply = reader.next()?;
+    Ok(reply.map(|reply| (reply, bytes.len() - reader.rest().len())))
 }
 
 /// What came is no Redis answer; its beginning shows people what it is.

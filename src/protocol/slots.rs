@@ -12,6 +12,9 @@ use crate::protocol::witness::WITNESS;
 /// How many there are.
 pub(crate) const SLOTS: u16 = 16384;
 
+/// No Cluster has more servers.
+const MOST_SERVERS: usize = 16384;
+
 /// Where a server is: host and port.
 pub(crate) type Endpoint = (String, u16);
 
@@ -38,30 +41,14 @@ pub(crate) struct Map {
 
 impl Map {
     /// By the reply to CLUSTER SLOTS of a server of this host. `None`: it is something else.
+    #[cfg(test)]
     pub(crate) fn of(reply: &Reply, asked: &str) -> Option<Map> {
-        let Reply::Array(ranges) = reply else {
+        let Reply::Array(all) = reply else {
             return None;
         };
-        let mut map = Map::default();
-        for range in ranges {
-            let Reply::Array(range) = range else {
-                return None;
-            };
-            let [Reply::Int(first), Reply::Int(last), master, replicas @ ..] = &range[..] else {
-                return None;
-            };
-            let number = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS);
-            let (first, last) = (number(first)?, number(last)?);
-            let master = map.master_index(endpoint(master, asked)?);
-            map.ranges.insert(last, (first, master));
-            for replica in replicas {
-                let replica = endpoint(replica, asked)?;
-                if !map.replicas.contains(&replica) {
-                    map.replicas.push(replica);
-                }
-            }
-        }
-        Some(map)
+        let mut ranges = Ranges::new(asked);
+        let is_map = all.iter().all(|range| ranges.add(range));
+        is_map.then(|| ranges.map())
     }
 
     fn master_index(&mut self, master: Endpoint) -> usize {
@@ -84,12 +71,14 @@ impl Map {
     }
 
     /// A slot of each master.
-    pub(crate) fn shards(&self) -> impl Iterator<Item = u16> {
-        let first = |master| {
-            let mut ranges = self.ranges.values();
-            ranges.find_map(|(first, other)| (*other == master).then_some(*first))
-        };
-        (0..self.masters.len()).filter_map(first)
+    pub(crate) fn shards(&self) -> impl Iterator<Item = u16> + use<> {
+        let mut slots = vec![None; self.masters.len()];
+        for (first, master) in self.ranges.values() {
+            if let Some(slot) = slots.get_mut(*master) {
+                slot.get_or_insert(*first);
+            }
+        }
+        slots.into_iter().flatten()
     }
 
     /// How many slots no server has.
@@ -142,6 +131,77 @@ impl Map {
     }
 }
 
+/// A map as it is read from the reply to CLUSTER SLOTS, range by range.
+pub(crate) struct Ranges<'a> {
+    map: Map,
+    /// The host of the server that was asked.
+    asked: &'a str,
+    masters: Indices,
+    replicas: Indices,
+}
+
+/// By host and port.
+#[derive(Default)]
+struct Indices(BTreeMap<String, BTreeMap<u16, usize>>);
+
+impl Indices {
+    /// The place of a server in this list, to which it is added if it is not there yet.
+    fn of(&mut self, (host, port): (&str, u16), all: &mut Vec<Endpoint>) -> usize {
+        let mut add = || {
+            all.push((host.to_owned(), port));
+            all.len() - 1
+        };
+        match self.0.get_mut(host) {
+            Some(ports) => *ports.entry(port).or_insert_with(add),
+            None => {
+                let index = add();
+                self.0.insert(host.into(), BTreeMap::from([(port, index)]));
+                index
+            }
+        }
+    }
+}
+
+impl<'a> Ranges<'a> {
+    pub(crate) fn new(asked: &'a str) -> Ranges<'a> {
+        Ranges {
+            map: Map::default(),
+            asked,
+            masters: Indices::default(),
+            replicas: Indices::default(),
+        }
+    }
+
+    /// False: it is no range.
+    pub(crate) fn add(&mut self, range: &Reply) -> bool {
+        self.added(range).is_some()
+    }
+
+    fn added(&mut self, range: &Reply) -> Option<()> {
+        let Reply::Array(range) = range else {
+            return None;
+        };
+        let [Reply::Int(first), Reply::Int(last), master, replicas @ ..] = &range[..] else {
+            return None;
+        };
+        let number = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS);
+        let (first, last) = (number(first)?, number(last)?);
+        let master = endpoint(master, self.asked)?;
+        let master = self.masters.of(master, &mut self.map.masters);
+        self.map.ranges.insert(last, (first, master));
+        for replica in replicas {
+            let replica = endpoint(replica, self.asked)?;
+            self.replicas.of(replica, &mut self.map.replicas);
+        }
+        let servers = self.map.masters.len() + self.map.replicas.len();
+        (servers <= MOST_SERVERS).then_some(())
+    }
+
+    pub(crate) fn map(self) -> Map {
+        self.map
+    }
+}
+
 /// For each combination of masters that have the same slots, one of each Cluster, one of these slots. Where a Cluster has no
 /// server for some slots, these are as those of one more master.
 pub(crate) fn combinations(maps: &[Arc<Map>]) -> Vec<u16> {
@@ -186,7 +246,7 @@ pub(crate) fn unserved(slots: usize) -> String {
 }
 
 /// Where a server is, by its entry. Without a host it is that of the server that was asked.
-fn endpoint(entry: &Reply, asked: &str) -> Option<Endpoint> {
+fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
     let Reply::Array(entry) = entry else {
         return None;
     };
@@ -202,8 +262,7 @@ fn endpoint(entry: &Reply, asked: &str) -> Option<Endpoint> {
         "" | "?" => asked,
         host => host,
     };
-    let port = u16::try_from(*port).ok()?;
-    Some((host.to_owned(), port))
+    Some((host, u16::try_from(*port).ok()?))
 }
 
 /// What a server says that does not have a key.

@@ -409,7 +409,7 @@ impl Wire {
         let Some(part) = next.and_then(|one| one.pending.shows) else {
             return Ok(false);
         };
-        let Some((value, length)) = resp::bulk(self.reader.rest()) else {
+        let Some((value, length)) = self.reader.bulk() else {
             return Ok(false);
         };
         self.proofs.shown(part, value)?;
