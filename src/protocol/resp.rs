@@ -160,6 +160,8 @@ impl ReplyReader {
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        #[cfg(test)]
+        tests::worked(if self.read > 0 { self.rest().len() } else { 0 });
         self.bytes.drain(..self.read);
         self.read = 0;
         self.bytes.extend_from_slice(bytes);
@@ -318,7 +320,10 @@ fn element(
         return Err(garbage(bytes, secret));
     }
     let unscanned = bytes.get(*scanned..).unwrap_or_default();
-    let Some(line) = unscanned.windows(2).position(|pair| pair == b"\r\n") else {
+    let line = unscanned.windows(2).position(|pair| pair == b"\r\n");
+    #[cfg(test)]
+    tests::worked(line.unwrap_or(unscanned.len()));
+    let Some(line) = line else {
         // The first byte of its end may be the last one here.
         *scanned = bytes.len() - 1;
         let is_text = matches!(kind, b'+' | b'-');
@@ -345,7 +350,11 @@ fn element(
             let start = end;
             end += size(number()?)? + 2;
             match bytes.get(start..end) {
-                Some([bulk @ .., b'\r', b'\n']) => Reply::Bulk(bulk.to_vec()),
+                Some([bulk @ .., b'\r', b'\n']) => {
+                    #[cfg(test)]
+                    tests::worked(bulk.len());
+                    Reply::Bulk(bulk.to_vec())
+                }
                 Some(_) => return Err(garbage(bytes, secret)),
                 None => return Ok(None),
             }
@@ -378,6 +387,8 @@ fn garbage(bytes: &[u8], secret: &Secret) -> Cause {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn whole(bytes: &[u8]) -> Reply {
@@ -484,6 +495,159 @@ mod tests {
             whole(b"*3\r\n:0\r\n$1\r\na\r\n+OK\r\n"),
             Reply::Array(items)
         );
+    }
+
+    thread_local! {
+        /// The bytes that were looked at, copied or moved.
+        static WORK: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn worked(bytes: usize) {
+        WORK.set(WORK.get() + bytes + 1);
+    }
+
+    /// As a server of a Redis Cluster replies whose slots are scattered.
+    fn ranges(count: usize) -> Vec<u8> {
+        let mut bytes = format!("*{count}\r\n").into_bytes();
+        let server = "*4\r\n$9\r\n127.0.0.1\r\n:7000\r\n$40\r\n0123456789012345678901234567890123456789\r\n*0\r\n";
+        for slot in 0..count {
+            let range = format!("*4\r\n:{slot}\r\n:{slot}\r\n{server}{server}");
+            bytes.extend_from_slice(range.as_bytes());
+        }
+        bytes
+    }
+
+    /// All replies in these bytes, which come in pieces of this size.
+    fn in_pieces(bytes: &[u8], size: usize) -> Vec<Reply> {
+        let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
+        for piece in bytes.chunks(size) {
+            reader.push(piece);
+            while let Some(reply) = reader.next().unwrap() {
+                replies.push(reply);
+            }
+        }
+        assert!(reader.is_empty());
+        replies
+    }
+
+    #[test]
+    fn a_reply_is_the_same_in_whatever_pieces_it_comes() {
+        let bulk = [&b"$60000\r\n"[..], &[b'\r'; 60_000], b"\r\n"].concat();
+        let all = [
+            &b"-ERR no\r\n*2\r\n*0\r\n*1\r\n*2\r\n*-1\r\n+OK\r\n$-1\r\n"[..],
+            &ranges(100),
+            &bulk,
+            b"*3\r\n*1\r\n:1\r\n-\xff\r\n$0\r\n\r\n:0\r\n",
+        ]
+        .concat();
+        let whole = in_pieces(&all, all.len());
+        assert_eq!(whole.len(), 7);
+        for size in [1, 2, 3, 7, 100, 16 * 1024] {
+            assert!(in_pieces(&all, size) == whole, "{size}");
+        }
+    }
+
+    /// The work is counted, not the time.
+    #[test]
+    fn what_comes_in_pieces_is_not_parsed_again_from_its_start() {
+        let line = [&[b'+'; 60_000][..], b"\r\n"].concat();
+        let bulk = [&b"$60000\r\n"[..], &[b'b'; 60_000], b"\r\n"].concat();
+        let small = [b"*16000\r\n".to_vec(), b":1\r\n".repeat(16_000)].concat();
+        for bytes in [line, bulk, small, ranges(300)] {
+            for size in [1, 2, 100, 16 * 1024] {
+                WORK.set(0);
+                assert_eq!(in_pieces(&bytes, size).len(), 1);
+                let (work, length) = (WORK.get(), bytes.len());
+                assert!(work < 12 * length, "{work} for {length} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_long_array_no_more_than_one_element_is_kept() {
+        let bytes = ranges(16_384);
+        assert!(bytes.len() > 40 * MAX_REPLY);
+        for size in [1000, 16 * 1024] {
+            let (mut reader, mut count) = (ReplyReader::default(), 0);
+            let mut reply = None;
+            WORK.set(0);
+            for piece in bytes.chunks(size) {
+                assert!(reply.is_none());
+                reader.push(piece);
+                let each: Each<'_> = &mut |range| {
+                    count += 1;
+                    matches!(range, Reply::Array(range) if range.len() == 4)
+                };
+                reply = reader.next_by_element(each).unwrap();
+                assert!(reader.rest().len() < 1000);
+            }
+            assert_eq!((reply, count), (Some(Reply::Array(Vec::new())), 16_384));
+            assert!(reader.is_empty() && WORK.get() < 3 * bytes.len());
+        }
+        // What is no array is a reply like any other, and an element may be refused.
+        let mut reader = ReplyReader::default();
+        reader.push(b"-ERR no\r\n*1\r\n:1\r\n");
+        let error = reader.next_by_element(&mut |_| false).unwrap().unwrap();
+        assert_eq!(error.error(), "ERR no");
+        assert!(reader.next_by_element(&mut |_| false).is_err());
+    }
+
+    #[test]
+    fn what_is_announced_takes_no_memory_and_what_comes_takes_little() {
+        let mut reader = ReplyReader::default();
+        reader.push(b"*65536\r\n*65536\r\n*65536\r\n*65536\r\n:1\r\n$65536\r\n");
+        assert_eq!(reader.next().unwrap(), None);
+        let kept = reader.open.iter().map(|array| array.items.capacity());
+        assert!(kept.sum::<usize>() < 16 && reader.bytes.capacity() < 1024);
+        // Arrays, lines and bulks that do not end.
+        for piece in [
+            &b"*65536\r\n*1\r\n"[..],
+            b"*1000\r\n:1\r\n",
+            b"+x",
+            b"$65536\r\nx",
+        ] {
+            let (mut reader, mut received) = (ReplyReader::default(), 0);
+            let begins = piece.starts_with(b"*");
+            reader.push(if begins { b"*65536\r\n" } else { piece });
+            let failed = loop {
+                reader.push(match begins {
+                    true => b"*0\r\n:1\r\n$1\r\na\r\n",
+                    false => b"xxxxxxxxxxx",
+                });
+                received += 16;
+                assert!(received < 2 * MAX_REPLY, "{}", piece.escape_ascii());
+                if let Err(cause) = reader.next() {
+                    break cause;
+                }
+            };
+            assert!(matches!(failed, Cause::Garbage(_)), "{failed}");
+        }
+        for announced in [
+            "*65537\r\n",
+            "$65537\r\n",
+            "*99999999999999999999\r\n",
+            &"*".repeat(40),
+            ":0000000000000000000000000000000000",
+        ] {
+            assert!(
+                parse(announced.as_bytes(), &Secret::default()).is_err(),
+                "{announced}"
+            );
+        }
+    }
+
+    /// Between the parts of an array nothing else is read.
+    #[test]
+    fn an_element_is_not_taken_for_a_reply() {
+        let mut reader = ReplyReader::default();
+        reader.push(b"*2\r\n:1\r\n");
+        assert_eq!(reader.next().unwrap(), None);
+        assert!(reader.rest().is_empty() && !reader.is_empty());
+        reader.push(b"$1\r\na\r\n$1\r\nb\r\n");
+        assert_eq!(reader.bulk(), None);
+        let array = vec![Reply::Int(1), Reply::Bulk(b"a".to_vec())];
+        assert_eq!(reader.next().unwrap(), Some(Reply::Array(array)));
+        assert_eq!(reader.bulk(), Some((&b"b"[..], 7)));
     }
 
     /// Random bytes, cut anywhere: a reply or an error, never a panic.

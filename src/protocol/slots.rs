@@ -429,6 +429,28 @@ mod tests {
     }
 
     #[test]
+    fn a_map_names_no_more_servers_than_a_cluster_can_have() {
+        let of = |first: i64, count: i64| {
+            let mut ranges = Ranges::new("h");
+            let replica = |port| server(bulk("r"), port);
+            let masters = (0..count).all(|port| {
+                ranges.add(&range(
+                    port % 16384,
+                    port % 16384,
+                    vec![server(bulk("m"), first + port)],
+                ))
+            });
+            let mut last = vec![server(bulk("m"), first)];
+            last.extend((0..count).map(replica));
+            (masters, ranges.add(&range(0, 0, last)), ranges.map())
+        };
+        let (masters, replicas, map) = of(0, 8192);
+        assert!(masters && replicas);
+        assert_eq!((map.servers().count(), map.shards().count()), (16384, 8192));
+        assert!(!of(0, 8193).1 && !of(0, 16385).0);
+    }
+
+    #[test]
     fn a_slot_that_has_moved_is_at_its_new_server_and_the_others_stay() {
         for (slot, around) in [
             (0, [(1, "a:1"), (99, "a:1")]),

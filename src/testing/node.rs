@@ -3,12 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, UNIX_EPOCH};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+use redis::io::tcp::socket2::SockRef;
 
 use super::server::{Held, Replies, Requests, Server};
 use crate::clock::{self, Point};
@@ -20,8 +23,13 @@ use crate::token::Token;
 
 /// More connections at a time are not accepted.
 const MAX_CONNECTIONS: usize = 1000;
-/// A client that takes in nothing for this long is disconnected.
+/// A client that takes in nothing for this long is disconnected, and one for which more than this is to be written.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_OUTBOX: usize = 64 << 20;
+/// Replies are put together for one write until they are this long.
+const MAX_WRITE: usize = 64 << 10;
+/// After this time it is tried again to write to a client that does not take in what it is sent.
+const RETRY: Duration = Duration::from_millis(5);
 /// How long a thread sleeps when there is nothing to do.
 const LONG: Duration = Duration::from_secs(3600);
 /// A lock that is held until it is released.
@@ -70,6 +78,8 @@ struct Connection {
     stream: Arc<TcpStream>,
     /// Replies, and when they are due.
     outbox: VecDeque<(Instant, Vec<u8>)>,
+    /// Since when it has taken in nothing of what it was sent.
+    stuck: Option<Instant>,
 }
 
 impl Node {
@@ -432,6 +442,41 @@ impl State {
         }
     }
 
+    /// How much of that was written to a client. The rest is written later, before all else.
+    fn written(
+        &mut self,
+        number: u64,
+        mut bytes: Vec<u8>,
+        written: io::Result<usize>,
+        now: Instant,
+    ) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        let (count, waits) = match written {
+            Ok(count) => (count, false),
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => (0, true),
+                ErrorKind::Interrupted => (0, false),
+                _ => return self.close(number),
+            },
+        };
+        connection.stuck = match count {
+            0 if waits => connection.stuck.or(Some(now)),
+            _ => None,
+        };
+        bytes.drain(..count.min(bytes.len()));
+        if !bytes.is_empty() {
+            let due = if waits { now + RETRY } else { now };
+            connection.outbox.push_front((due, bytes));
+        }
+        let is_dead = |since: Instant| now >= since + WRITE_TIMEOUT;
+        let size = connection.outbox.iter().map(|(_, bytes)| bytes.len());
+        if connection.stuck.is_some_and(is_dead) || size.sum::<usize>() > MAX_OUTBOX {
+            self.close(number);
+        }
+    }
+
     /// What is to be written now, or until when there is nothing.
     fn next(&mut self, now: Instant) -> Result<(u64, Arc<TcpStream>, Vec<u8>), Instant> {
         let mut until = now + LONG;
@@ -440,18 +485,17 @@ impl State {
         }
         for (number, connection) in &mut self.connections {
             let mut bytes = Vec::new();
-            while let Some((due, _)) = connection.outbox.front() {
+            while bytes.len() < MAX_WRITE
+                && let Some((due, _)) = connection.outbox.front()
+            {
                 if *due > now {
                     until = until.min(*due);
                     break;
                 }
-                bytes.extend(
-                    connection
-                        .outbox
-                        .pop_front()
-                        .into_iter()
-                        .flat_map(|reply| reply.1),
-                );
+                let reply = connection.outbox.pop_front();
+                reply
+                    .into_iter()
+                    .for_each(|(_, mut reply)| bytes.append(&mut reply));
             }
             if !bytes.is_empty() {
                 return Ok((*number, connection.stream.clone(), bytes));
@@ -459,6 +503,20 @@ impl State {
         }
         Err(until)
     }
+}
+
+/// Writes as much as is taken in without waiting.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn write_at_once(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    /// Without waiting, and without a signal.
+    const FLAGS: i32 = 0x40 | 0x4000;
+    SockRef::from(stream).send_with_flags(bytes, FLAGS)
+}
+
+/// The same where the flags for that differ: it waits for as long as the socket's timeout.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn write_at_once(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    io::Write::write(&mut stream, bytes)
 }
 
 impl Shared {
@@ -486,7 +544,7 @@ impl Shared {
         }
         let set_up = stream
             .set_nodelay(true)
-            .and_then(|()| stream.set_write_timeout(Some(WRITE_TIMEOUT)));
+            .and_then(|()| stream.set_write_timeout(Some(RETRY)));
         if set_up.is_err() {
             return;
         }
@@ -500,10 +558,12 @@ impl Shared {
         state.readers.push(reader);
         state.accepted += 1;
         state.server.connect(number);
-        let outbox = VecDeque::new();
-        state
-            .connections
-            .insert(number, Connection { stream, outbox });
+        let connection = Connection {
+            stream,
+            outbox: VecDeque::new(),
+            stuck: None,
+        };
+        state.connections.insert(number, connection);
     }
 
     fn read(&self, number: u64, mut stream: &TcpStream) {
@@ -540,11 +600,10 @@ impl Shared {
                 Err(until) => wait_until(&self.changed, state, until),
                 Ok((number, stream, bytes)) => {
                     drop(state);
-                    let written = (&*stream).write_all(&bytes);
+                    // The others do not wait for a client that takes in nothing.
+                    let written = write_at_once(&stream, &bytes);
                     let mut state = lock(&self.state);
-                    if written.is_err() {
-                        state.close(number);
-                    }
+                    state.written(number, bytes, written, clock::instant());
                     state
                 }
             };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::store::{Store, Value, parse};
+use super::store::{Begun, Store, Value};
 use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::companions::Companion;
@@ -17,8 +17,8 @@ use crate::protocol::sha1::sha1;
 use crate::protocol::witness::WITNESS;
 use crate::token::Token;
 
-/// No command of this crate is longer: a name has 64 KiB at most.
-const LONGEST_COMMAND: usize = 1 << 20;
+/// No command of this crate is longer: a lock on several names has 1 MiB of them, and for each name two keys beside it.
+const LONGEST_COMMAND: usize = 4 << 20;
 /// Fencing tokens see the time of day in steps of this length, in microseconds.
 pub(crate) const STEP: u64 = 100_000;
 /// How long it says that it has been up when it is started, in microseconds: 100 days. Otherwise the restart guard would
@@ -75,6 +75,8 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct Connection {
     inbox: Vec<u8>,
+    /// The command at its beginning.
+    begun: Begun,
     channels: Vec<Vec<u8>>,
 }
 
@@ -150,20 +152,23 @@ impl Server {
             return false;
         };
         let mut inbox = std::mem::take(&mut open.inbox);
+        let mut begun = std::mem::take(&mut open.begun);
         inbox.extend_from_slice(bytes);
         let mut at = 0;
-        while let Some((args, length)) = inbox.get(at..).and_then(parse) {
-            at += length;
-            let reply = self.command(connection, &args, time, replies);
+        loop {
+            let rest = inbox.get(at..).unwrap_or_default();
+            match begun.go_on(rest, LONGEST_COMMAND) {
+                None => return false,
+                Some(false) => break,
+                Some(true) => {}
+            }
+            let reply = self.command(connection, &begun.args(rest), time, replies);
             replies.push((connection, reply));
+            at += std::mem::take(&mut begun).at;
         }
         inbox.drain(..at);
-        let is_command = inbox.first().is_none_or(|first| *first == b'*');
-        if !is_command || inbox.len() > LONGEST_COMMAND {
-            return false;
-        }
         if let Some(open) = self.connections.get_mut(&connection) {
-            open.inbox = inbox;
+            (open.inbox, open.begun) = (inbox, begun);
         }
         true
     }

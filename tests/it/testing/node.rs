@@ -259,7 +259,8 @@ fn what_is_no_command_of_this_crate_is_refused_or_ends_the_connection() {
     // A command that never ends.
     let mut stream = connect();
     let endless = [&b"*2\r\n$2000000000\r\n"[..], &vec![b'x'; 3 << 20]].concat();
-    assert!(stream.write_all(&endless).is_err() || stream.read(&mut [0; 1]).is_ok_and(|n| n == 0));
+    let sent = stream.write_all(&endless);
+    assert!(sent.is_err() || matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)));
     let lock = client(std::slice::from_ref(&node)).acquire("a", TTL);
     lock.unwrap().release().unwrap();
 }
@@ -276,6 +277,65 @@ fn names_and_labels_of_any_length_are_understood() {
     assert_eq!(node.holder(&name).unwrap().label.unwrap().len(), 64);
     assert!(redlock.try_acquire(&name, TTL).unwrap().is_none());
     lock.release().unwrap();
+}
+
+/// The release of a lock on several names has two keys more for each name than its acquisition, and all of it is one command.
+#[test]
+fn as_many_names_as_there_may_be_are_taken_extended_and_released() {
+    let node = Node::start().unwrap();
+    let patient = options().node_timeout(Duration::from_secs(10));
+    for prefix in ["", &"p".repeat(64)] {
+        let redlock = Redlock::new([node.url()]).unwrap();
+        let redlock = redlock
+            .with_options(patient.clone().prefix(prefix))
+            .unwrap();
+        let names = (0..1000).map(|n| format!("{n:0>1048}"));
+        let several = redlock.several(names).unwrap();
+        let mut lock = several.try_acquire(TTL).unwrap().unwrap();
+        assert_eq!(node.locks().len(), 1000);
+        lock.extend(TTL).unwrap();
+        lock.fencing_token().unwrap();
+        lock.release().unwrap();
+        assert_eq!(node.locks().len(), 0);
+    }
+}
+
+/// A client that reads nothing is disconnected after a second, and none of the others waits for that.
+#[test]
+fn a_client_that_takes_in_nothing_stalls_no_other_one() {
+    let node = Node::start().unwrap();
+    let address = node.url().strip_prefix("redis://").unwrap();
+    let redlock = client(std::slice::from_ref(&node));
+    redlock.acquire("a", TTL).unwrap().release().unwrap();
+    let dead: Vec<TcpStream> = (0..5)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let text = [b'x'; 60_000];
+            let ping = [&b"*2\r\n$4\r\nPING\r\n$60000\r\n"[..], &text, b"\r\n"].concat();
+            for _ in 0..200 {
+                stream.write_all(&ping).unwrap();
+            }
+            stream
+        })
+        .collect();
+    let mut longest = Duration::ZERO;
+    let started = Instant::now();
+    while started.elapsed() < ms(2500) {
+        let before = Instant::now();
+        redlock.acquire("a", TTL).unwrap().release().unwrap();
+        longest = longest.max(before.elapsed());
+    }
+    assert!(longest < ms(500), "{longest:?}");
+    for mut stream in dead {
+        stream.set_read_timeout(Some(ms(5000))).unwrap();
+        let mut page = vec![0; 1 << 20];
+        // What the socket had taken, and then its end.
+        while stream.read(&mut page).is_ok_and(|read| read > 0) {}
+        assert!(
+            stream.write_all(b"*1\r\n$4\r\nPING\r\n").is_err()
+                || stream.read(&mut page).is_ok_and(|read| read == 0)
+        );
+    }
 }
 
 #[test]
