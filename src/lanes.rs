@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::clock;
@@ -16,6 +16,9 @@ use crate::owed::Owed;
 use crate::protocol::quorum::spare;
 use crate::protocol::slots::{self, Endpoint, Map};
 use crate::sync::lock;
+
+/// So many threads connect lanes, or close them.
+const MAX_AT_ONCE: usize = 32;
 
 pub(crate) struct Lanes {
     /// With the nodes as they were given. It connects to none of them.
@@ -203,17 +206,9 @@ impl Lanes {
         lock(&self.owed).closed_at = Some(clock::instant());
         let KnownLanes { lanes, by_slot, .. } = std::mem::take(&mut *lock(&self.known));
         drop(by_slot);
-        std::thread::scope(|scope| {
-            let close = |lane: Arc<Shared>| {
-                let thread = std::thread::Builder::new().name("redlock-close".into());
-                // Without a thread it is closed here.
-                thread.spawn_scoped(scope, move || drop(lane))
-            };
-            let threads: Vec<_> = lanes.into_iter().map(close).collect();
-            threads
-                .into_iter()
-                .flatten()
-                .for_each(|thread| drop(thread.join()));
+        at_once("redlock-close", lanes, |lane| {
+            drop(lane);
+            true
         });
         self.wait_owed(2 * self.node_timeout());
     }
@@ -314,20 +309,42 @@ impl Lanes {
                 lanes.push(lane);
             }
         }
-        let connected = std::thread::scope(|scope| {
-            let connect = |lane: &Arc<Shared>| {
-                let lane = lane.clone();
-                let thread = std::thread::Builder::new().name("redlock-connect".into());
-                thread.spawn_scoped(scope, move || lane.driver.connect())
-            };
-            let threads: Vec<_> = lanes.iter().map(connect).collect();
-            let joined = threads.into_iter().zip(&lanes).map(|(thread, lane)| {
-                let joined = thread.ok().and_then(|thread| thread.join().ok());
-                // Without a thread this one does it.
-                joined.unwrap_or_else(|| lane.driver.connect())
-            });
-            joined.collect::<Result<Vec<_>, _>>()
+        let results = Mutex::new(Vec::new());
+        at_once("redlock-connect", lanes, |lane| {
+            let result = lane.driver.connect();
+            // Without this one the others do not help.
+            let goes_on = result.is_ok();
+            lock(&results).push(result);
+            goes_on
         });
-        Ok(connected?.into_iter().flatten().next())
+        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let connected = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(connected.into_iter().flatten().next())
     }
+}
+
+/// Does that with all of them, side by side, [some](MAX_AT_ONCE) at a time, until one returns false.
+fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
+    let (count, all) = (all.len(), Mutex::new(all.into_iter()));
+    let work = || {
+        loop {
+            let Some(one) = lock(&all).next() else {
+                return;
+            };
+            if !act(one) {
+                let rest: Vec<T> = lock(&all).by_ref().collect();
+                drop(rest);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..count.min(MAX_AT_ONCE) {
+            let thread = std::thread::Builder::new().name(name.into());
+            // Without threads this one does it all.
+            if thread.spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
 }

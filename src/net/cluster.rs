@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::ConnectionAddr;
@@ -18,7 +18,7 @@ use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
 use crate::protocol::resp::Reply;
 use crate::protocol::slots::{Endpoint, Map, Ranges};
-use crate::sync::lock;
+use crate::sync::{lock, wait_until};
 use crate::text;
 use crate::url;
 
@@ -44,6 +44,24 @@ pub(crate) struct Cluster {
     looked_up: Mutex<bool>,
     /// The threads that ask a server.
     asking: AtomicUsize,
+    /// The questions for maps, by the address of the server that is asked.
+    questions: Mutex<BTreeMap<String, Arc<Question>>>,
+}
+
+/// A server is asked for its map by one thread at a time. Those that want it meanwhile share the next answer: however many
+/// connections are to be made or confirmed, it is not asked more often than it answers.
+#[derive(Default)]
+struct Question {
+    state: Mutex<QuestionState>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct QuestionState {
+    /// A thread asks.
+    is_asked: bool,
+    /// The last answer, and when that was asked for.
+    last: Option<(Instant, Result<Arc<Map>, Cause>)>,
 }
 
 /// What is known of its servers.
@@ -56,8 +74,9 @@ struct Known {
     moved: BTreeMap<u16, Moved>,
     /// When a server last gave reason to ask for it again.
     refreshed: Option<Instant>,
-    /// The server that is asked first the next time.
+    /// The server that is asked first, and since when it is.
     turn: usize,
+    turned: Option<Instant>,
 }
 
 /// The server at `from` has said at this time that the one at `to` has a slot.
@@ -83,6 +102,7 @@ impl Cluster {
             changes: AtomicU64::new(0),
             looked_up: Mutex::default(),
             asking: AtomicUsize::new(0),
+            questions: Mutex::default(),
         }
     }
 
@@ -105,7 +125,7 @@ impl Cluster {
     pub(crate) fn has_at(&self, slot: u16, address: &str) -> bool {
         let map = self.map();
         let master = map.as_ref().and_then(|map| map.master(slot));
-        master.is_some_and(|master| text::address(&self.addr(master)) == address)
+        master.is_some_and(|master| is_at(master, address))
     }
 
     /// Puts another slot of the server at this address in place of one that it may have lost, by this map. False: it has
@@ -113,7 +133,7 @@ impl Cluster {
     pub(crate) fn stay(&self, slot: &AtomicU16, address: &str, map: Option<&Map>) -> bool {
         let is_its = |slot: &u16| {
             let master = map.and_then(|map| map.master(*slot));
-            master.is_some_and(|master| text::address(&self.addr(master)) == address)
+            master.is_some_and(|master| is_at(master, address))
         };
         if is_its(&slot.load(Ordering::Relaxed)) {
             return true;
@@ -185,8 +205,12 @@ impl Cluster {
             true => all,
             false => others,
         };
+        // Questions at the same time are those to the same servers.
+        let now = clock::instant();
+        if known.turned.is_none_or(|last| now >= last + REFRESH) {
+            (known.turn, known.turned) = (known.turn.wrapping_add(1), Some(now));
+        }
         let start = known.turn;
-        known.turn = start.wrapping_add(1);
         let count = from.len().max(1);
         let mut addrs: Vec<ConnectionAddr> = from
             .iter()
@@ -284,36 +308,50 @@ impl Cluster {
         time: (Instant, Duration),
         corrected: Option<Instant>,
     ) -> Answer {
-        let asked = match peer.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-            _ => "",
-        };
-        let garbage = || Cause::Garbage("not the map of a Redis Cluster".into());
-        let mut ranges = Ranges::new(asked);
-        let reply = question::ask_and_read(
-            peer,
-            &[b"CLUSTER", b"SLOTS"],
-            time,
-            &mut |reader, begins| {
-                if begins {
-                    ranges = Ranges::new(asked);
-                }
-                reader.next_by_element(&mut |range| ranges.add(range))
-            },
-        );
-        let mut map = match reply.map_err(Unknown::Failed)? {
-            Reply::Array(_) => ranges.map(),
-            Reply::Error(text) => return Err(Unknown::Failed(Cause::refused(&text))),
-            _ => return Err(Unknown::Failed(garbage())),
-        };
+        let map = self.map_of(peer, time).map_err(Unknown::Failed)?;
+        let mut map = Arc::unwrap_or_clone(map);
         if let Some(asked) = corrected {
             self.correct(&mut map, &mut lock(&self.known), asked);
         }
         match map.master(slot) {
             Some(master) if url::is_host(&master.0) => Ok((self.addr(master), Some(map))),
-            Some(_) => Err(Unknown::Failed(garbage())),
+            Some(_) => Err(Unknown::Failed(no_map())),
             None => Err(Unknown::Name),
         }
+    }
+
+    /// The map of a server, asked for from now on: by this thread, or by another one for several.
+    fn map_of(
+        &self,
+        peer: &Peer,
+        (until, timeout): (Instant, Duration),
+    ) -> Result<Arc<Map>, Cause> {
+        let (wanted, address) = (clock::instant(), text::address(peer.addr()));
+        let question = lock(&self.questions).entry(address).or_default().clone();
+        let mut state = lock(&question.state);
+        let answer = loop {
+            match &state.last {
+                Some((asked, answer)) if *asked >= wanted => break answer.clone(),
+                _ if !state.is_asked => {
+                    state.is_asked = true;
+                    drop(state);
+                    let asked = clock::instant();
+                    let answer = ask_for_map(peer, (until, timeout));
+                    state = lock(&question.state);
+                    state.is_asked = false;
+                    state.last = Some((asked, answer.clone()));
+                    question.answered.notify_all();
+                    break answer;
+                }
+                _ if clock::instant() >= until => break Err(Cause::NotConnected(timeout, timeout)),
+                _ => state = wait_until(&question.answered, state, until),
+            }
+        };
+        drop(state);
+        drop(question);
+        // Nothing is kept that no thread wants.
+        lock(&self.questions).retain(|_, question| Arc::strong_count(question) > 1);
+        answer
     }
 
     /// Why none of them has named the master of a slot.
@@ -343,6 +381,42 @@ impl Cluster {
             is_final,
         )
     }
+}
+
+/// Whether a server's address is shown like this, as [`text::address`] does.
+fn is_at((host, port): &Endpoint, shown: &str) -> bool {
+    let Some((shown, its)) = shown.rsplit_once(':') else {
+        return false;
+    };
+    let bare = shown
+        .strip_prefix('[')
+        .and_then(|shown| shown.strip_suffix(']'));
+    bare.unwrap_or(shown) == host && its.parse() == Ok(*port)
+}
+
+/// The map of a server.
+fn ask_for_map(peer: &Peer, time: (Instant, Duration)) -> Result<Arc<Map>, Cause> {
+    let asked = match peer.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
+    };
+    let mut ranges = Ranges::new(asked);
+    let command: &[&[u8]] = &[b"CLUSTER", b"SLOTS"];
+    let reply = question::ask_and_read(peer, command, time, &mut |reader, begins| {
+        if begins {
+            ranges = Ranges::new(asked);
+        }
+        reader.next_by_element(&mut |range| ranges.add(range))
+    })?;
+    match reply {
+        Reply::Array(_) => Ok(Arc::new(ranges.map())),
+        Reply::Error(text) => Err(Cause::refused(&text)),
+        _ => Err(no_map()),
+    }
+}
+
+fn no_map() -> Cause {
+    Cause::Garbage("not the map of a Redis Cluster".into())
 }
 
 /// The words of Redis and Valkey.

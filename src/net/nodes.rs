@@ -178,7 +178,10 @@ impl Nodes {
 
     /// What the servers of a lane that is closed are still to be sent goes where the keys are now (rule R45).
     pub(crate) fn hand_over(&self) {
-        if let Some(route) = self.route().filter(|route| route.hands_over(&self.places)) {
+        // Whether it is to be is a question about all masters.
+        if self.state().core.owes_any()
+            && let Some(route) = self.route().filter(|route| route.hands_over(&self.places))
+        {
             let owed = self.state().core.take_elsewhere(true);
             route.take_over(owed);
         }

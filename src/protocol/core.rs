@@ -97,6 +97,11 @@ impl<W> Core<W> {
         }
     }
 
+    /// Whether [`take_elsewhere`](Core::take_elsewhere) finds anything, with all.
+    pub(crate) fn owes_any(&self) -> bool {
+        !self.operations.elsewhere.is_empty() || self.nodes.iter().any(Node::is_owed)
+    }
+
     /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45). `all`: and what a
     /// node is still to be sent, or has not confirmed.
     pub(crate) fn take_elsewhere(&mut self, all: bool) -> Vec<(usize, Debt)> {

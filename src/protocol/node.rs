@@ -425,7 +425,6 @@ impl Node {
     }
 
     /// The node may not have carried out all of it.
-    #[cfg(feature = "cli")]
     pub(crate) fn is_owed(&self) -> bool {
         self.has_releases() || self.outbox.retry_at().is_some() || self.wire.owed().next().is_some()
     }

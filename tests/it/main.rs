@@ -38,6 +38,7 @@ mod connections {
     mod connect;
     mod credentials;
     mod first_use;
+    mod names;
     mod sockets;
     mod tls;
 }

@@ -1,0 +1,243 @@
+//! Names with several addresses, of which one is the master's: none of the others decides.
+
+use crate::support;
+
+use std::io::Write;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use redlock_sync::{Error, LockState, Redlock};
+use support::fake::Fake;
+use support::*;
+
+/// Runs a test in a process of its own, where `redis.test` has the addresses 127.0.0.1 and 127.0.0.2, which the C library names in
+/// this order; if this machine permits that.
+fn with_a_name(name: &str, test: impl FnOnce()) {
+    if told().is_some() {
+        return test();
+    }
+    let dir = TempDir::new();
+    let (hosts, services) = (dir.path().join("hosts"), dir.path().join("nsswitch.conf"));
+    std::fs::write(&hosts, "127.0.0.1 redis.test\n127.0.0.2 redis.test\n").unwrap();
+    std::fs::write(&services, "hosts: files\n").unwrap();
+    let script = format!(
+        "mount --bind {} /etc/hosts && mount --bind {} /etc/nsswitch.conf || exit 77; exec \"$@\"",
+        hosts.display(),
+        services.display()
+    );
+    let inner = own_process(name, "");
+    for options in ["-m", "-rm"] {
+        let mut command = Command::new("unshare");
+        command.args([options, "sh", "-c", &script, "sh"]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.envs(
+            inner
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        let Ok(output) = command.output() else {
+            break;
+        };
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        // Nothing was run.
+        if !said.contains("running 1 test") {
+            continue;
+        }
+        assert!(output.status.success(), "{said}");
+        return;
+    }
+    eprintln!("no mounts are permitted here");
+}
+
+/// What is at an address.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// Whatever listens at this port.
+    Server(u16),
+    /// No server.
+    Nothing,
+    /// It accepts connections, and says nothing.
+    Silence,
+    /// It says this to each connection, and closes it.
+    Text(&'static str),
+}
+
+/// Puts these at both addresses, at one port.
+fn url(both: [At; 2]) -> String {
+    let port = free_port();
+    for (at, what) in ["127.0.0.1", "127.0.0.2"].into_iter().zip(both) {
+        if let At::Nothing = what {
+            continue;
+        }
+        let listener = TcpListener::bind((at, port)).unwrap();
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                match what {
+                    At::Server(port) => forward(stream, TcpStream::connect(("127.0.0.1", port))),
+                    At::Text(text) => drop(stream.write_all(text.as_bytes())),
+                    At::Silence | At::Nothing => kept.push(stream),
+                }
+            }
+        });
+    }
+    format!("redis://redis.test:{port}")
+}
+
+fn forward(client: TcpStream, server: std::io::Result<TcpStream>) {
+    let Ok(server) = server else {
+        return;
+    };
+    let ways = [
+        (client.try_clone().unwrap(), server.try_clone().unwrap()),
+        (server, client),
+    ];
+    for (mut from, mut to) in ways {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    }
+}
+
+fn client(url: &str) -> Redlock {
+    let redlock = Redlock::new([url]).unwrap();
+    let options = options().connect_timeout(S).node_timeout(S).wait(2 * S);
+    redlock.with_options(options).unwrap()
+}
+
+const S: Duration = Duration::from_secs(1);
+
+fn replica_of(master: &Server) -> Server {
+    let replica = Server::plain();
+    replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    eventually("it is a replica", || {
+        replica.info("replication", "master_link_status") == "up"
+    });
+    replica
+}
+
+fn sentinel() -> Fake {
+    Fake::new(|words| match &*words[0] {
+        b"HELLO" => b"*2\r\n$4\r\nrole\r\n$8\r\nsentinel\r\n".to_vec(),
+        _ => b"-ERR unknown command\r\n".to_vec(),
+    })
+}
+
+fn loading() -> Fake {
+    Fake::new(|_| b"-LOADING Redis is loading the dataset in memory\r\n".to_vec())
+}
+
+#[test]
+fn the_master_is_found_whatever_is_at_the_other_address() {
+    with_a_name(
+        "the_master_is_found_whatever_is_at_the_other_address",
+        || {
+            let master = Server::plain();
+            let (replica, sentinel, loading) = (replica_of(&master), sentinel(), loading());
+            for other in [
+                At::Server(replica.port()),
+                At::Server(sentinel.port()),
+                At::Server(loading.port()),
+                At::Silence,
+                At::Nothing,
+                At::Text(""),
+                At::Text("HTTP/1.1 400 Bad Request\r\n\r\n"),
+                At::Text("-ERR max number of clients reached\r\n"),
+            ] {
+                for both in [
+                    [other, At::Server(master.port())],
+                    [At::Server(master.port()), other],
+                ] {
+                    let redlock = client(&url(both));
+                    let began = Instant::now();
+                    let lock = redlock.try_acquire("a", TTL).unwrap().unwrap();
+                    assert!(began.elapsed() < S, "{both:?}: {:?}", began.elapsed());
+                    assert!(master.exists("a"));
+                    // What is asked over other connections is answered by the master, too.
+                    let inspection = redlock.inspect("a").unwrap();
+                    let LockState::Held { holder, .. } = inspection.state() else {
+                        panic!("{both:?}: {inspection:?}");
+                    };
+                    assert!(redlock.break_lock("a", &holder).is_ok(), "{both:?}");
+                    assert!(!master.exists("a"), "{both:?}");
+                    assert!(matches!(lock.release(), Err(Error::Lost(_))));
+                    let report = redlock.check("check").unwrap();
+                    assert!(report.is_checked(), "{both:?}: {report}");
+                }
+            }
+        },
+    );
+}
+
+#[test]
+fn where_no_address_leads_to_a_master_the_error_says_what_is_at_each() {
+    with_a_name(
+        "where_no_address_leads_to_a_master_the_error_says_what_is_at_each",
+        || {
+            let master = Server::plain();
+            let (replica, sentinel) = (replica_of(&master), sentinel());
+            let (replica, sentinel) = (At::Server(replica.port()), At::Server(sentinel.port()));
+            for (both, expected, is_final) in [
+                (
+                    [replica, replica],
+                    "127.0.0.1:PORT and 127.0.0.2:PORT: a replica",
+                    false,
+                ),
+                (
+                    [replica, At::Nothing],
+                    "127.0.0.1:PORT: a replica; 127.0.0.2:PORT: Connection refused",
+                    false,
+                ),
+                (
+                    [At::Silence, replica],
+                    "127.0.0.1:PORT: not connected within 500 ms; 127.0.0.2:PORT: a replica",
+                    false,
+                ),
+                (
+                    [sentinel, replica],
+                    "127.0.0.1:PORT: a sentinel; 127.0.0.2:PORT: a replica",
+                    false,
+                ),
+                (
+                    [At::Nothing, At::Nothing],
+                    "cannot connect: 127.0.0.1:PORT and 127.0.0.2:PORT: Connection refused",
+                    false,
+                ),
+                ([sentinel, sentinel], "that is a sentinel: ", true),
+            ] {
+                let url = url(both);
+                let (_, port) = url.rsplit_once(':').unwrap();
+                let expected = expected.replace("PORT", port);
+                let Err(Error::Unavailable(nodes)) = client(&url).try_acquire("a", TTL) else {
+                    panic!("{both:?}");
+                };
+                let text = nodes.to_string();
+                assert!(text.contains(&expected), "{text}");
+                assert_eq!(nodes.is_permanent(), is_final, "{text}");
+                let is_replica = text.contains("a replica");
+                assert_eq!(
+                    text.contains("give a name of the master alone"),
+                    is_replica,
+                    "{text}"
+                );
+            }
+            assert_eq!(master.keys(), [""; 0]);
+        },
+    );
+}
+
+#[test]
+fn a_server_behind_two_names_counts_once() {
+    with_a_name("a_server_behind_two_names_counts_once", || {
+        let servers = [Server::plain(), Server::plain()];
+        let other = url([At::Silence, At::Server(servers[0].port())]);
+        let urls = [servers[0].url(), servers[1].url(), other];
+        let redlock = Redlock::new(urls.iter().map(String::as_str)).unwrap();
+        let redlock = redlock.with_options(options().connect_timeout(S)).unwrap();
+        let refused = redlock.connect();
+        assert!(refused.is_err_and(|error| error.to_string().contains("one server")));
+    });
+}
