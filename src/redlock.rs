@@ -131,7 +131,7 @@ impl Redlock {
     ///
     /// It takes at most [`connect_timeout`](Options::connect_timeout) plus five times
     /// [`node_timeout`](Options::node_timeout). Only a node that neither answers nor refuses makes it wait for the
-    /// whole `connect_timeout`.
+    /// whole `connect_timeout`. (Of a Redis Cluster 32 masters are connected at a time, each of them within this time.)
     ///
     /// It does not check what the nodes are and whether they permit locks: [`check`](Redlock::check) finds a replica,
     /// a user without the rights, or a policy that evicts keys. With the [restart guard](Options::restart_guard), a

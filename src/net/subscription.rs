@@ -58,8 +58,10 @@ impl Subscription {
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
                 Some(reply) => {
                     self.pinged = false;
-                    if let Some(key) = queue::message(reply) {
-                        return Ok(Some(key));
+                    let key = queue::message(reply);
+                    // Nor does a server that sends other things without an end keep its reader here.
+                    if key.is_some() || clock::instant() >= until {
+                        return Ok(key);
                     }
                 }
                 None if clock::instant() < until => self.read(until)?,

@@ -21,6 +21,9 @@ use crate::secret::Secret;
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);
 
+/// Where so many masters of a Redis Cluster do not answer, one after the other, the rest is not asked.
+pub(crate) const MOST_AWAY: usize = 16;
+
 pub(crate) struct Query {
     connection: Connection,
     reader: ReplyReader,
@@ -194,9 +197,15 @@ impl Redlock {
             let ask = ask.clone();
             threads.start(node, sender.clone(), move |send| {
                 let masters = place.masters(connect);
+                let mut away = 0;
                 let answers = masters.iter().map(|master| {
-                    let mut query = Query::open(master, connect, time)?;
-                    ask(&mut query, send)
+                    if away >= MOST_AWAY {
+                        return Err(Cause::NotAsked);
+                    }
+                    let query = Query::open(master, connect, time);
+                    let answer = query.and_then(|mut query| ask(&mut query, send));
+                    away += usize::from(answer.is_err());
+                    answer
                 });
                 let last = answers.reduce(|one, other| one.and(other));
                 last.unwrap_or(Err(Cause::NotAsked))

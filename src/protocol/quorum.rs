@@ -57,8 +57,9 @@
 //!   that node, and a release is due there.
 //! - R39 A node is a server that does not say in HELLO that it is a replica or a sentinel. A replica is away: it is
 //!   asked for nothing, and the node's name is resolved again with each try to connect, after the usual pauses, however
-//!   many operations want the node. Without a restart guard, a server that becomes a replica and takes writes all the same
-//!   counts as a master until its connection ends.
+//!   many operations want the node. Each try goes on from address to address of the name until one leads to a master.
+//!   Without a restart guard, a server that becomes a replica and takes writes all the same counts as a master until its
+//!   connection ends.
 //! - R40 With a restart guard, a new connection looks at its server: at its identity (`run_id`, `master_replid`, and how many
 //!   keys it has evicted, `evicted_keys`), and at the witness, a key that names one. A witness that names this identity, and is older than max(max_ttl, 1 s) + 5 s, gives it
 //!   its votes. Otherwise the witness is set where it is missing or names another identity; then all is looked at once more,

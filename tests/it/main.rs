@@ -52,6 +52,7 @@ mod faults {
     mod cluster_moves;
     mod cluster_newcomers;
     mod cluster_servers;
+    mod cluster_sizes;
     mod confirm;
     mod demotion;
     mod eviction;

@@ -121,7 +121,7 @@ fn replica_of(master: &Server) -> Server {
 
 fn sentinel() -> Fake {
     Fake::new(|words| match &*words[0] {
-        b"HELLO" => b"*2\r\n$4\r\nrole\r\n$8\r\nsentinel\r\n".to_vec(),
+        b"HELLO" => b"*2\r\n$4\r\nmode\r\n$8\r\nsentinel\r\n".to_vec(),
         _ => b"-ERR unknown command\r\n".to_vec(),
     })
 }
