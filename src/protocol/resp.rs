@@ -298,6 +298,20 @@ fn usual(bytes: &[u8]) -> Option<(Reply, usize)> {
     }
 }
 
+/// Where the first line ends. What was looked at in vain is not looked at again.
+fn line_end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
+    let unscanned = bytes.get(*scanned..).unwrap_or_default();
+    let end = unscanned.windows(2).position(|pair| pair == b"\r\n");
+    #[cfg(test)]
+    tests::worked(end.unwrap_or(unscanned.len()));
+    let end = end.map(|end| *scanned + end);
+    if end.is_none() {
+        // The first byte of its end may be the last one here.
+        *scanned = bytes.len().saturating_sub(1);
+    }
+    end
+}
+
 /// A reply, or the beginning of an array of so many elements.
 enum Element {
     Whole(Reply),
@@ -319,20 +333,13 @@ fn element(
     if !known.contains(kind) {
         return Err(garbage(bytes, secret));
     }
-    let unscanned = bytes.get(*scanned..).unwrap_or_default();
-    let line = unscanned.windows(2).position(|pair| pair == b"\r\n");
-    #[cfg(test)]
-    tests::worked(line.unwrap_or(unscanned.len()));
-    let Some(line) = line else {
-        // The first byte of its end may be the last one here.
-        *scanned = bytes.len() - 1;
+    let Some(line) = line_end(bytes, scanned) else {
         let is_text = matches!(kind, b'+' | b'-');
         return match is_text || bytes.len() <= MAX_NUMBER {
             true => Ok(None),
             false => Err(garbage(bytes, secret)),
         };
     };
-    let line = *scanned + line;
     let text = String::from_utf8_lossy(bytes.get(1..line).unwrap_or_default());
     let number = || text.parse::<i64>().map_err(|_| garbage(bytes, secret));
     let size = |number: i64| match usize::try_from(number) {
