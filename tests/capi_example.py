@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from redlock import OPTIONS, Busy, Config, Error, ExtensionLimit, Lost, Redlock, TooSlow, Unavailable
+from redlock import OPTIONS, Busy, Config, Error, ExtensionLimit, Lock, Lost, Redlock, TooSlow, Unavailable
 
 
 def raises(expected, call):
@@ -154,6 +154,37 @@ def expire():
 
 raises(Lost, expire)
 
+
+# A `with` protects from its first line to its last one, or raises before the first one.
+def enter(lock):
+    with lock:
+        raise AssertionError("this is not protected")
+
+
+takes = [lambda: locks.lock("once", ttl=60), lambda: locks.permit("once", 2, ttl=60), lambda: locks.read_lock("once", ttl=60),
+         lambda: locks.write_lock("once", ttl=60), lambda: locks.several(["once", "twice"], ttl=60),
+         lambda: locks.try_lock("once", ttl=60)]
+for take in takes:
+    for keep in False, True:
+        with take() as lock:
+            if keep:
+                lock.keep_alive(3600)
+            # The inner one would release it in the middle of the outer one.
+            assert "with" in str(raises(Config, lambda: enter(lock)))
+            lock.ensure(1)
+        assert "with" in str(raises(Config, lambda: enter(lock)))
+        locks.try_lock("once", ttl=60).release()
+        for end in Lock.release, lambda lock: lock.leak_for(0):
+            lock = take()
+            if keep:
+                lock.keep_alive(3600)
+            end(lock)
+            assert "released or left before" in str(raises(Config, lambda: enter(lock)))
+            locks.lock("once", ttl=60, wait=30).release()
+lock = locks.lock("over", ttl=0.5)
+time.sleep(1)
+raises(Lost, lambda: enter(lock))
+
 # What the work raises is not hidden, and the lock is released.
 try:
     with locks.lock("größe", ttl=60):
@@ -181,6 +212,7 @@ lock = locks.lock("größe", ttl=60, wait=0)
 lock.release()
 with locks.lock("throttle", ttl=5) as lock:
     lock.leak()
+raises(Config, lambda: enter(lock))
 assert locks.try_lock("throttle", ttl=5) is None
 locks.lock("throttle", ttl=60, wait=30).release()
 # And what is left for a time stays for that.

@@ -159,10 +159,11 @@ def _bytes(name):
 
 
 class Lock:
-    """A lock that is held. Released at the end of a `with`, and at the latest when nothing refers to it any more."""
+    """A lock that is held. Released at the end of a `with`, and at the latest when nothing refers to it any more. One
+    lock is for one `with`: a second one raises an Error before its first line, and so does one on a lock that is over."""
 
     def __init__(self, library, handle):
-        self._library, self._handle = library, handle
+        self._library, self._handle, self._entered = library, handle, False
 
     def ensure(self, at_least):
         """Call it before a write that takes up to this long. Lost: it is over; TooSlow: less is left."""
@@ -220,6 +221,11 @@ class Lock:
         self._library.redlock_lock_leak_for(handle, _ms(seconds))
 
     def __enter__(self):
+        # The end of a `with` releases the lock: a second one, behind it or inside it, would protect nothing.
+        if self._entered:
+            raise Config("this lock was in a `with` before, which releases it at its end: take another one for this `with`")
+        self.ensure(0)
+        self._entered = True
         return self
 
     def __exit__(self, kind, *_):
