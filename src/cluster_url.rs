@@ -25,11 +25,11 @@ pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
 }
 
 fn cluster(parts: &Parts<'_>) -> Result<NodeAddress, String> {
-    // A password may stand there.
-    let unknown = "it has a parameter that is not known: node=host:port is";
-    let more = parts.parameters(|_, _| Err(unknown.into()))?;
+    let known = "node=host:port is";
+    let more = parts.parameters(|key, _| Err(parts.unknown(key, known)))?;
     if !parts.fragment.is_empty() {
-        return Err(url::ENCODED.into());
+        let text = parts.in_fragment(known);
+        return Err(text.unwrap_or_else(|| url::ENCODED.into()));
     }
     let login = parts.login()?;
     let seeds = parts.hosts(&more, &login)?;
@@ -210,7 +210,19 @@ mod tests {
             ),
             ("redis+cluster://h?node", "6379?node=host:6379"),
             ("redis+cluster://h?hunter2", "not known: node=host:port is"),
-            ("redis+cluster://h?pass=hunter2", "a parameter that is not"),
+            (
+                "redis+cluster://h?pass=hunter2",
+                "its parameter pass is not known: write redis+cluster://user:password@host:6379",
+            ),
+            (
+                "redis+cluster://h/?db=3",
+                "its parameter db is not known: write redis+cluster://host:6379/3",
+            ),
+            ("redis+cluster://h#db=3", "the db behind its # is not known"),
+            (
+                "redis+cluster://h?role=x",
+                "parameter role is not known: node=",
+            ),
             ("redis+cluster://u:hun@ter2@h", "%40 for @"),
             ("redis+cluster://u:hun/ter2@h", "%2F for /"),
             ("redis+cluster://u:hun?ter2@h", "%3F for ?"),

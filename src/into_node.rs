@@ -19,6 +19,9 @@ use crate::{cluster_url, sentinel_url, url};
 ///
 /// The URLs of Lettuce, fred and others for these two are taken, too.
 ///
+/// A URL with another parameter or fragment than those that are written here, in [Choosing the
+/// nodes](crate::guide::operations#choosing-the-nodes) and in [TLS](crate::guide::tls) is refused: `?db=3` names no database.
+///
 /// In a URL, user and password are percent-encoded: `%23` stands for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`,
 /// `%3F` for `?` and `%40` for `@`.
 #[diagnostic::on_unimplemented(

@@ -278,6 +278,8 @@ mod tls;
 mod token;
 /// The URL of a node, and what is wrong with it.
 mod url;
+/// What stands behind the `?` of a URL.
+mod url_parameters;
 /// What the URLs with several hosts have in common.
 mod url_parts;
 /// How threads wait for a lock that another holder has.

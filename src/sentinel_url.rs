@@ -4,6 +4,7 @@
 use crate::config_error::ConfigError;
 use crate::node_address::{NodeAddress, Set};
 use crate::url;
+use crate::url_parameters;
 use crate::url_parts::{Parts, Scheme, database, decoded, login};
 
 const SCHEME: Scheme = Scheme {
@@ -21,6 +22,7 @@ const NAMES: [&str; 4] = [
 ];
 const USERS: [&str; 2] = ["sentinel_username", "sentinelUsername"];
 const PASSWORDS: [&str; 2] = ["sentinel_password", "sentinelPassword"];
+const KNOWN: &str = "sentinel_username and sentinel_password are";
 
 /// The set that a URL names; `None`: its scheme is another.
 ///
@@ -64,9 +66,9 @@ impl Parameters {
         found.hosts = parts.parameters(|key, value| {
             match key {
                 _ if NAMES.contains(&key) => found.names(parts, value)?,
-                _ if USERS.contains(&key) => found.user = value,
-                _ if PASSWORDS.contains(&key) => found.password = value,
-                _ => return Err(unknown(key)),
+                _ if USERS.contains(&key) => return once(&mut found.user, key, value),
+                _ if PASSWORDS.contains(&key) => return once(&mut found.password, key, value),
+                _ => return Err(parts.unknown(key, KNOWN)),
             }
             Ok(())
         })?;
@@ -74,6 +76,9 @@ impl Parameters {
             // It may be the rest of a password.
             if !found.password.is_empty() {
                 return Err(url::ENCODED.into());
+            }
+            if let Some(text) = parts.in_fragment(KNOWN) {
+                return Err(text);
             }
             found.names(parts, decoded(parts.fragment)?)?;
         }
@@ -91,14 +96,12 @@ impl Parameters {
     }
 }
 
-/// It is named only if it looks like one of ours: a password may stand there.
-fn unknown(key: &str) -> String {
-    let ours = key.starts_with("sentinel") && key.len() <= 32;
-    let named = match ours && key.chars().all(|c| c.is_ascii_alphabetic() || c == '_') {
-        true => format!("its parameter {key} is not known"),
-        false => "it has a parameter that is not known".into(),
-    };
-    format!("{named}: sentinel_username and sentinel_password are")
+/// Two values for the same are one too many.
+fn once(found: &mut String, key: &str, value: String) -> Result<(), String> {
+    match std::mem::replace(found, value).is_empty() {
+        true => Ok(()),
+        false => Err(url_parameters::twice(key)),
+    }
 }
 
 /// `named`: by a parameter or by the fragment.
@@ -262,6 +265,23 @@ mod tests {
                 "a parameter that is not known",
             ),
             ("redis+sentinel://h/m?hunter2=hunter2", "a parameter that"),
+            (
+                "redis+sentinel://h/m?db=3",
+                "its parameter db is not known: write redis+sentinel://host:26379/NAME/3",
+            ),
+            (
+                "redis+sentinel://h/m?password=hunter2",
+                "write redis+sentinel://user:password@host:26379/NAME",
+            ),
+            (
+                "redis+sentinel://h#db=3",
+                "the db behind its # is not known",
+            ),
+            ("redis+sentinel://h/3#m?db=3", "behind its # is not known"),
+            (
+                "redis+sentinel://h/m?sentinel_password=a&sentinelPassword=b",
+                "the parameter sentinelPassword twice",
+            ),
             (
                 "redis+sentinel://u:hunter2@h1,u:hunter2@h2/m",
                 "write redis+sentinel://user:password@host,host/NAME",

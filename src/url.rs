@@ -7,6 +7,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::config_error::ConfigError;
 use crate::text::NO_TLS;
+use crate::url_parameters::{self, Right};
 
 const SCHEMES: [&str; 7] = [
     "redis",
@@ -23,6 +24,7 @@ const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each n
 const NO_HOST: &str = "its host has characters that no host's name has: write redis://user:password@host:port, with : \
     and @ between them as they are, and an international name as punycode (xn--…)";
 const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
+const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
 pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
     and %40 for @ in it";
 
@@ -35,7 +37,57 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
     match url.into_connection_info() {
         Err(error) => Err(ConfigError::new(right_form(url, &error.to_string()))),
         Ok(_) if is_torn(url) => Err(ConfigError::new(ENCODED)),
-        Ok(info) => checked(info),
+        Ok(info) => match not_obeyed(url) {
+            Some(reason) => Err(ConfigError::new(reason)),
+            None => checked(info),
+        },
+    }
+}
+
+/// Why a URL is refused of which the redis crate would leave out a part without a word: another database, say, or a user.
+fn not_obeyed(url: &str) -> Option<String> {
+    let (scheme, rest) = split_scheme(url.trim());
+    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = place.split('/').next().unwrap_or_default();
+    let is_path = is_path(url);
+    if is_path && !scheme.is_empty() && !matches!(authority, "" | "localhost") {
+        let text = "something stands before its path, which begins with the third slash: write";
+        return Some(format!("{text} {UNIX}"));
+    }
+    // The redis crate reads `protocol`, which changes nothing here: RESP2 is all that locks need.
+    let (known, right): (&[&str], _) = match is_path {
+        true => (&["user", "pass", "db", "protocol"], right_of_path()),
+        false => (&["protocol"], right_of_server(scheme)),
+    };
+    if let Some(text) = url_parameters::refused(query, known, place, &right) {
+        return Some(text);
+    }
+    let tls = ["rediss://", "valkeys://"].contains(&&*scheme.to_ascii_lowercase());
+    match fragment {
+        "" => None,
+        "insecure" if tls => None,
+        "insecure" => Some("#insecure is for TLS: write rediss://host:port/#insecure".into()),
+        _ => {
+            let known = url_parameters::in_fragment(fragment, &right);
+            Some(known.unwrap_or_else(|| ENCODED.into()))
+        }
+    }
+}
+
+fn right_of_server(scheme: &str) -> Right {
+    Right {
+        database: format!("{scheme}host:port/3 for the database 3"),
+        login: format!("{scheme}user:password@host:port"),
+        others: format!("write {scheme}user:password@host:port/database"),
+    }
+}
+
+fn right_of_path() -> Right {
+    Right {
+        database: "unix:///path?db=3 for the database 3".into(),
+        login: "unix:///path?user=…&pass=…".into(),
+        others: format!("write {UNIX}"),
     }
 }
 
@@ -124,6 +176,9 @@ fn right_form(url: &str, error: &str) -> String {
     if !port.is_empty() && !authority.ends_with(']') && port.parse::<u16>().is_err() {
         return format!("its port is not a number up to 65535; {ENCODED}");
     }
+    if let Some(text) = not_obeyed(url) {
+        return text;
+    }
     format!("{}: write {scheme}://host:port/database", reason(error))
 }
 
@@ -198,7 +253,8 @@ fn split_scheme(url: &str) -> (&str, &str) {
 }
 
 fn is_path(url: &str) -> bool {
-    scheme(url).is_some_and(|scheme| scheme.ends_with("unix")) || url.trim().starts_with("unix:")
+    let is_unix = |scheme: &str| scheme.to_ascii_lowercase().ends_with("unix");
+    scheme(url).is_some_and(is_unix) || url.trim().starts_with("unix:")
 }
 
 fn is_port(text: &str) -> bool {
@@ -331,6 +387,45 @@ mod tests {
             ),
             ("redis://host?protocol=9", "Invalid protocol version"),
             ("redis://0.0.0.0", "wildcard address"),
+            (
+                "redis://h/?db=3",
+                "its parameter db is not known: write redis://host:port/3 for the database 3",
+            ),
+            ("REDIS://h?db=3", "write REDIS://host:port/3"),
+            ("redis://db:1/2?db=3", "its parameter db is not known"),
+            ("redis://u:p@h?database=3", "its parameter database is"),
+            ("redis://h#db=3", "the db behind its # is not known: write"),
+            ("redis://h/3#4", "%23 for #"),
+            (
+                "redis://h/?timeout=5",
+                "options (node_timeout, connect_timeout)",
+            ),
+            ("redis://h/?role=master", "its parameter role is not known"),
+            ("redis://h?protocol=3&db=3", "its parameter db is not known"),
+            ("redis://h?protocol=2&protocol=3", "protocol twice"),
+            (
+                "redis://h?ssl_cert_reqs=none",
+                "the scheme is rediss, and #insecure",
+            ),
+            (
+                "redis://h/#insecure",
+                "#insecure is for TLS: write rediss://",
+            ),
+            (
+                "valkey://h?password=hunter2",
+                "write valkey://user:password@",
+            ),
+            ("unix:///s?database=3", "write unix:///path?db=3"),
+            ("unix:///s?db=1&db=3", "the parameter db twice"),
+            ("unix:///s?password=x", "write unix:///path?user=…&pass=…"),
+            (
+                "redis+unix:///s?username=x",
+                "write unix:///path?user=…&pass=…",
+            ),
+            ("unix:///s#db=3", "the db behind its # is not known"),
+            ("unix:///s#insecure", "#insecure is for TLS"),
+            ("unix://u:p@localhost/s", "before its path"),
+            ("unix://localhost:3/s", "before its path"),
         ] {
             let text = text(url);
             assert!(text.contains(expected), "{url}: {text}");
@@ -351,6 +446,13 @@ mod tests {
             "redis://a_b.c-d.:1",
             "unix:///a,b",
             " redis://a:1/2 ",
+            "redis://a/?",
+            "redis://a/#",
+            "redis://a?protocol=resp3",
+            "redis://a/3/",
+            "unix:///a?db=3&user=u&pass=p&protocol=2",
+            "unix://localhost/a?db=3",
+            "UNIX:///a?db=3",
         ] {
             parse(url).unwrap();
         }

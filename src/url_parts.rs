@@ -5,6 +5,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 
 use crate::text::NO_TLS;
 use crate::url;
+use crate::url_parameters::{self, Right};
 
 const MAX_HOSTS: usize = 64;
 const MAX_LENGTH: usize = 16 * 1024;
@@ -132,14 +133,33 @@ impl<'a> Parts<'a> {
         mut other: impl FnMut(&str, String) -> Result<(), String>,
     ) -> Result<Vec<String>, String> {
         let mut hosts = Vec::new();
-        for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        for (key, value) in url_parameters::pairs(self.query) {
             match (key, decoded(value)?) {
                 ("node", host) => hosts.push(host),
                 (key, value) => other(key, value)?,
             }
         }
         Ok(hosts)
+    }
+
+    /// Why a parameter is refused. `known`: which there are.
+    pub(crate) fn unknown(&self, key: &str, known: &str) -> String {
+        let before = format!("{}@{}/{}", self.login, self.hosts, self.path);
+        url_parameters::unknown(key, (&before, self.query), &self.right_parameters(known))
+    }
+
+    /// Why what stands behind the `#` is refused, if it is what other clients write as a parameter.
+    pub(crate) fn in_fragment(&self, known: &str) -> Option<String> {
+        url_parameters::in_fragment(self.fragment, &self.right_parameters(known))
+    }
+
+    fn right_parameters(&self, known: &str) -> Right {
+        let port = self.scheme.port;
+        Right {
+            database: format!("{}/3 for the database 3", self.right_form()),
+            login: self.right(&format!("user:password@host:{port}")),
+            others: known.into(),
+        }
     }
 
     /// The hosts, and those of the parameter `node`, with these settings. At least one.

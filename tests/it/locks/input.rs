@@ -87,6 +87,30 @@ fn what_is_no_url_of_a_node_is_named_by_its_index_with_the_right_form() {
             "redis+cluster+sentinel://a",
             "it names sentinels and a cluster",
         ),
+        // Otherwise the locks would lie elsewhere than the URL says.
+        (
+            "redis://:hunter2@host/?db=3",
+            "its parameter db is not known: write redis://host:port/3",
+        ),
+        ("redis://host#db=3", "the db behind its # is not known"),
+        ("redis://host/3#hunter2", "write %23 for #"),
+        (
+            "unix:///s?database=3&pass=hunter2",
+            "write unix:///path?db=3",
+        ),
+        ("unix://u:hunter2@localhost/s", "before its path"),
+        (
+            "redis+sentinel://host/m?db=3",
+            "write redis+sentinel://host:26379/NAME/3",
+        ),
+        (
+            "redis+cluster://host?database=3",
+            "write redis+cluster://host:6379/3",
+        ),
+        (
+            "redis://host?ssl_cert_reqs=none",
+            "the scheme is rediss, and #insecure at the end",
+        ),
         (
             "unix+cluster:///a",
             "a Redis Cluster is named so: write redis+cluster://",
