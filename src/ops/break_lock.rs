@@ -60,7 +60,7 @@ impl Redlock {
                 slot: Some(slot),
             },
         };
-        let key = Key::new(resource, *holder.token(), None).of_kind(kind);
+        let key = Key::new(resource, *holder.token(), holder.own_label().cloned()).of_kind(kind);
         let key = key.sent_to(NodeSet::ALL);
         let release = Release {
             key,
@@ -69,8 +69,10 @@ impl Redlock {
             only_write: false,
             node_timeout: shared.driver.nodes().timeouts.node,
         };
-        // As long as it is being released it counts as held here.
-        shared.waiting.held_here.add(&release.key.resource);
+        // As long as it is being released it counts as held here; the release takes that back, of plain locks.
+        if release.key.kind.is_plain() {
+            shared.waiting.held_here.add(&release.key.resource);
+        }
         match shared.waiting.release(&shared.driver, &release) {
             Outcome::Yes(_) => Ok(true),
             Outcome::No => Ok(false),
@@ -89,5 +91,38 @@ impl Redlock {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::Node;
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// Otherwise each waiter of this process would pause for a holder here, for as long as the process lives.
+    #[test]
+    fn what_was_broken_does_not_count_as_held_here() {
+        let node = Node::start().unwrap();
+        let redlock = Redlock::new(node.url()).unwrap();
+        let other = Redlock::new(node.url()).unwrap();
+        for lockable in [
+            other.write_lock("plain").unwrap(),
+            other.semaphore("permit", 2).unwrap(),
+            other.read_lock("reader").unwrap(),
+        ] {
+            let lock = lockable.acquire(TTL).unwrap();
+            let name = lockable.resources().next().unwrap().to_vec();
+            let state = redlock.inspect(&name).unwrap().state();
+            let (holder, _) = state.holders().next().unwrap();
+            assert!(redlock.break_lock(&name, holder).unwrap());
+            assert!(!redlock.break_lock(&name, holder).unwrap());
+            let held = redlock.shared(&name).waiting.held_here.count(&name);
+            assert_eq!(held, 0, "{lockable:?}");
+            drop(lock);
+        }
     }
 }

@@ -32,6 +32,11 @@ impl Holder {
         &self.token
     }
 
+    /// As it was read: where no scripts are run, servers compare the whole value.
+    pub(crate) fn own_label(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
     pub(crate) fn role(&self) -> Role {
         self.role
     }
