@@ -170,6 +170,9 @@ impl Subscriber {
         let key = self.waiting.prefix.key(&name);
         Some(match Subscription::open(&place, &key, timeout) {
             Ok(subscription) => {
+                if subscription.is_deaf {
+                    self.lacks_messages();
+                }
                 self.subscription = Some(subscription);
                 SubscriberEvent::Opened
             }
@@ -196,14 +199,21 @@ impl Subscriber {
         Some(SubscriberEvent::Forwarded(resource))
     }
 
+    fn lacks_messages(&self) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.nodes().lacks(self.node, Lack::Messages);
+        }
+    }
+
     fn lose_subscription(&mut self, cause: &Cause) -> SubscriberEvent {
         self.subscription = None;
-        let name = self.driver.upgrade().map(|driver| {
-            if cause.meaning().concerns_rights() {
-                driver.nodes().lacks(self.node, Lack::Messages);
-            }
-            driver.nodes().name(self.node)
-        });
+        let name = self
+            .driver
+            .upgrade()
+            .map(|driver| driver.nodes().name(self.node));
+        if cause.meaning().concerns_rights() {
+            self.lacks_messages();
+        }
         if let Some(name) = name {
             say!(
                 debug,

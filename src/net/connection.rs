@@ -1,11 +1,13 @@
-//! A connection to a node, connected and set up: AUTH, SELECT, HELLO, the client's name, INFO, the scripts, the witness.
+//! A connection to a node, connected and set up: AUTH, HELLO, SELECT, INFO, the scripts, the witness. With the rights of the
+//! README's user no command of these is refused: what a server lacks is tried only where that shows that it may.
 
 use std::collections::VecDeque;
+use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, ConnectionAddr, RedisConnectionInfo};
+use redis::{Arg, Cmd, ConnectionAddr, RedisConnectionInfo};
 
 use crate::clock;
 use crate::credentials::Credentials;
@@ -13,10 +15,10 @@ use crate::error::Cause;
 use crate::net::peer::Peer;
 use crate::net::plain::{self, Plain};
 use crate::net::tls::Tls;
-use crate::protocol::means::Means;
+use crate::protocol::means::{self, Means};
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::scripts::{SCRIPTS, TRIAL};
-use crate::protocol::server_error::{Meaning, lacks_command};
+use crate::protocol::server_error::Meaning;
 use crate::protocol::server_info::{Role, ServerInfo};
 use crate::protocol::wire::Handshake;
 use crate::protocol::witness::{self, FLUSHED, IDENTITY_PARTS, Judged, Look, Witness};
@@ -40,7 +42,7 @@ pub(crate) enum Purpose<'a> {
     Messages,
     /// For questions about locks: to the master where a name has several addresses, else also to a replica.
     Looks,
-    /// For other questions, also to a replica.
+    /// For other questions, also to a replica or a sentinel.
     Questions,
 }
 
@@ -244,7 +246,23 @@ impl Connection {
         if !reader.is_empty() {
             return Err(Cause::Garbage("more than was asked for".into()));
         }
-        self.guarded(replies.end()?, purpose, reader, (until, timeout))
+        let (means, mut handshake, look) = replies.end();
+        let (time, secret) = ((until, timeout), &handshake.secret);
+        handshake.means = means.or_else(|refused| self.without_scripts(&refused, secret, time))?;
+        self.guarded((handshake, look), purpose, reader, time)
+    }
+
+    /// Only a server that runs no scripts is asked for the commands that stand in for them: each of these questions is
+    /// answered by an error, which operators watch.
+    fn without_scripts(
+        &mut self,
+        refused: &str,
+        secret: &Secret,
+        time: (Instant, Duration),
+    ) -> Result<Means, Cause> {
+        let (trials, reader) = (means::native_trials(), ReplyReader::new(secret.clone()));
+        let replies = self.ask_more(&trials, means::NATIVE.len(), reader, time)?;
+        Means::without_scripts(refused, &replies)
     }
 
     /// With the restart guard: what a new connection's server shows goes with its handshake.
@@ -368,6 +386,8 @@ fn with_witness(
 }
 
 const SPEAKS_TLS: &str = " (does it speak TLS? write rediss://)";
+const IS_A_PROXY: &str =
+    " (is it a proxy? it may not know that command: give the address of the server behind it)";
 /// How an alert of TLS begins, as text.
 const TLS_ALERT: &str = "\"\\u{15}\\u{3}";
 
@@ -376,17 +396,16 @@ struct SetUp {
     commands: Vec<Cmd>,
     /// How many of them, from the first on, must not be refused. (HELLO may be.)
     needed: usize,
-    /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it.
-    hello: Option<usize>,
+    /// The number of HELLO, from 1 on. Without arguments it changes nothing, and every user may send it. A server that does
+    /// not speak Redis' protocol shows that here.
+    hello: usize,
+    /// Whether only a master will do.
+    for_locks: bool,
     /// The number of the command before the trials.
     before_trials: usize,
     /// The numbers of the commands of a look.
     look: Range<usize>,
 }
-
-/// What shows how a server takes commands, in this order. The last three are incomplete: so a server that has them does
-/// nothing, and does not look at this user's rights.
-const TRIALS: usize = 5;
 
 impl SetUp {
     fn new(
@@ -403,19 +422,19 @@ impl SetUp {
             auth.arg(&**password);
             commands.push(auth);
         }
-        let mut hello = None;
-        if purpose != Purpose::Questions {
-            commands.push(redis::cmd("HELLO"));
-            hello = Some(commands.len());
-        }
+        commands.push(redis::cmd("HELLO"));
+        let hello = commands.len();
         if settings.db() != 0 {
             commands.push(redis::cmd("SELECT").arg(settings.db()).clone());
         }
         let needed = commands.len();
-        if !settings.skip_set_lib_name() {
-            let name = settings.lib_name().unwrap_or(env!("CARGO_PKG_NAME"));
-            let version = settings.lib_ver().unwrap_or(env!("CARGO_PKG_VERSION"));
-            for (what, value) in [("LIB-NAME", name), ("LIB-VER", version)] {
+        // Only on request: few users are permitted it, and each refusal is an entry in the server's ACL LOG.
+        let names = [
+            ("LIB-NAME", settings.lib_name()),
+            ("LIB-VER", settings.lib_ver()),
+        ];
+        for (what, value) in names {
+            if let Some(value) = value.filter(|_| !settings.skip_set_lib_name()) {
                 let mut set_info = redis::cmd("CLIENT");
                 set_info.arg("SETINFO").arg(what).arg(value);
                 commands.push(set_info);
@@ -437,12 +456,12 @@ impl SetUp {
             for (call, script) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
                 commands.push(redis::cmd(call).arg(script).arg(0).clone());
             }
-            commands.extend(["DELIFEQ", "DELEX", "PUBLISH"].map(redis::cmd));
         }
         SetUp {
             commands,
             needed,
             hello,
+            for_locks: purpose != Purpose::Questions,
             before_trials,
             look,
         }
@@ -480,8 +499,8 @@ struct SetUpReplies<'a> {
     loaded: usize,
     /// What the first look has found.
     look: Vec<Reply>,
-    /// What it has said of the trials.
-    trials: [Option<String>; TRIALS],
+    /// The errors of the trials, EVAL and EVALSHA.
+    trials: [Option<String>; 2],
     /// A server that is full, or that demands what we do not have, answers that and hangs up.
     refused: Option<Cause>,
 }
@@ -489,15 +508,20 @@ struct SetUpReplies<'a> {
 impl SetUpReplies<'_> {
     fn next(&mut self, reply: Reply) -> Result<(), Cause> {
         self.answered += 1;
-        let is_hello = self.set_up.hello == Some(self.answered);
+        let is_hello = self.set_up.hello == self.answered;
+        // A name that a busy server does not take now, say, is no reason to do without the server.
+        let is_name = self.set_up.needed < self.answered && self.answered < self.set_up.look.start;
         match reply {
+            Reply::Error(_) if is_name => {}
             Reply::Error(text) => {
                 let cause = self.peer.refused(&text);
                 // Where INFO is merely not answered now, the run id can be had later.
                 let meaning = Meaning::of(&text);
                 let ends = meaning.is_not_now() || meaning == Meaning::NoLogin;
+                let turned_away = matches!(meaning, Meaning::TooManyClients | Meaning::Protected);
                 // A server that does not report its role counts as a master (rule R39).
-                if !is_hello && (self.answered <= self.set_up.needed || ends) {
+                let is_needed = !is_hello && (self.answered <= self.set_up.needed || ends);
+                if is_needed || turned_away {
                     return Err(cause);
                 }
                 self.look(Reply::Error(text.clone()));
@@ -507,11 +531,13 @@ impl SetUpReplies<'_> {
                     None => drop(self.refused.get_or_insert(cause)),
                 }
             }
-            Reply::Array(fields) if is_hello => match Role::of_hello(&fields) {
-                Some(Role::Replica) => return Err(Cause::Replica(self.address)),
-                Some(Role::Sentinel) => return Err(Cause::Sentinel),
-                None => {}
-            },
+            Reply::Array(fields) if is_hello && self.set_up.for_locks => {
+                match Role::of_hello(&fields) {
+                    Some(Role::Replica) => return Err(Cause::Replica(self.address)),
+                    Some(Role::Sentinel) => return Err(Cause::Sentinel),
+                    None => {}
+                }
+            }
             // For servers without HELLO.
             Reply::Bulk(replication)
                 if self.set_up.look.start + 1 == self.answered
@@ -546,23 +572,29 @@ impl SetUpReplies<'_> {
         }
     }
 
-    /// The server has hung up. A TLS server does so, without a word, on a client that does not begin with a handshake.
+    /// The server has hung up. A TLS server does so, without a word, on a client that does not begin with a handshake, and
+    /// some proxies do on a command that they do not know.
     fn hung_up(self, mut text: String, silent: bool) -> Cause {
         let plain = matches!(self.peer.addr(), ConnectionAddr::Tcp(..));
+        let unanswered = self.set_up.commands.get(self.answered);
+        if let Some(Arg::Simple(name)) = unanswered.and_then(|command| command.args_iter().next()) {
+            let name = String::from_utf8_lossy(name);
+            let _ = write!(text, ", before it answered {name}");
+        }
         if silent && self.answered == 0 && plain {
             text.push_str(SPEAKS_TLS);
         }
+        text.push_str(IS_A_PROXY);
         self.refused.unwrap_or(Cause::Closed(text))
     }
 
-    /// What the server has reported, and the replies to the first look.
-    fn end(mut self) -> Result<(Handshake, Vec<Reply>), Cause> {
-        if self.set_up.before_trials < self.set_up.commands.len() {
-            let loaded = self.loaded == SCRIPTS.len();
-            let [trials @ .., publish] = &self.trials;
-            self.handshake.means = Means::found(loaded, trials)?;
-            self.handshake.cannot_publish = publish.as_deref().is_some_and(lacks_command);
-        }
-        Ok((self.handshake, self.look))
+    /// How the server takes commands, or why it runs no scripts; what it has reported; the replies to the first look.
+    fn end(self) -> (Result<Means, String>, Handshake, Vec<Reply>) {
+        let has_trials = self.set_up.before_trials < self.set_up.commands.len();
+        let means = match has_trials {
+            true => Means::with_scripts(self.loaded == SCRIPTS.len(), self.trials),
+            false => Ok(Means::default()),
+        };
+        (means, self.handshake, self.look)
     }
 }

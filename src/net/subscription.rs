@@ -8,6 +8,7 @@ use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
 use crate::protocol::queue;
 use crate::protocol::resp::{self, Reply, ReplyReader};
+use crate::protocol::server_error::Meaning;
 
 /// A node that has sent nothing for this time is asked whether it is still there.
 const QUIET: Duration = Duration::from_secs(1);
@@ -18,6 +19,8 @@ pub(crate) struct Subscription {
     buffer: Vec<u8>,
     /// The node was asked whether it is still there.
     pinged: bool,
+    /// It has no command that sends messages, or not for this user: none will come from clients as this one.
+    pub(crate) is_deaf: bool,
 }
 
 impl Subscription {
@@ -30,6 +33,8 @@ impl Subscription {
         let until = clock::instant() + timeout;
         let (mut connection, handshake) = place.open(timeout, Purpose::Messages)?;
         let mut bytes = Vec::new();
+        // To a channel that has no other listener: a server that lacks PUBLISH, which the scripts use, shows that.
+        resp::pack(&mut bytes, &[&[b"PUBLISH", channel, b""]], None);
         resp::pack(&mut bytes, &[&[b"SUBSCRIBE", channel]], None);
         connection.send(&bytes, until, clock::instant())?;
         let mut subscription = Subscription {
@@ -37,11 +42,19 @@ impl Subscription {
             reader: ReplyReader::new(handshake.secret),
             buffer: Vec::new(),
             pinged: false,
+            is_deaf: false,
         };
+        let mut published = None;
         loop {
             match subscription.reader.next()? {
+                Some(reply) if published.is_none() => published = Some(reply),
                 Some(Reply::Error(text)) => return Err(Cause::refused(&text)),
-                Some(_) => return Ok(subscription),
+                Some(_) => {
+                    let refuses = |text: &str| Meaning::of(text).concerns_rights();
+                    subscription.is_deaf =
+                        matches!(published, Some(Reply::Error(text)) if refuses(&text));
+                    return Ok(subscription);
+                }
                 None if clock::instant() >= until => {
                     return Err(Cause::NotConnected(timeout, timeout));
                 }

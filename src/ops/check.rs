@@ -18,7 +18,7 @@ use crate::prefix::Prefix;
 use crate::protocol::companions::{self, Companion};
 use crate::protocol::guard::DEFAULT_TTL;
 use crate::protocol::kind::Kind;
-use crate::protocol::means::Means;
+use crate::protocol::means::{self, Means};
 use crate::protocol::quorum::{NodeSet, Ttl, majority};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::script::{Action, Key, Notify};
@@ -387,7 +387,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
     // So that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
-    let mut means = find_means(query)?;
+    let means = find_means(query)?;
     let steps = [
         (
             if key.kind.is_plain() {
@@ -404,15 +404,7 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
     for (_, action) in &steps {
         action.pack(key, prefix, means, &mut bytes);
     }
-    let mut replies = query.ask::<3>(&bytes)?;
-    // As a lock does it: a user may not be permitted to delete natively.
-    if let Reply::Error(error) = &replies[2]
-        && means.learn_delete(error)
-    {
-        bytes.clear();
-        steps[2].1.pack(key, prefix, means, &mut bytes);
-        [replies[2]] = query.ask::<1>(&bytes)?;
-    }
+    let replies = query.ask::<3>(&bytes)?;
     // What is refused whatever the name is says more than that the name is refused.
     let mut name = None;
     for ((what, action), reply) in steps.iter().zip(replies) {
@@ -441,13 +433,17 @@ fn find_means(query: &mut Query) -> Result<Means, Cause> {
     for (call, text) in [("EVAL", TRIAL.text), ("EVALSHA", TRIAL.hash)] {
         resp::pack(&mut trials, &[&[call.as_bytes(), text, b"0"]], None);
     }
-    resp::pack(&mut trials, &[&[b"DELIFEQ"]], None);
-    resp::pack(&mut trials, &[&[b"DELEX"]], None);
-    let trials = query.ask::<4>(&trials)?.map(|reply| match reply {
+    let trials = query.ask::<2>(&trials)?.map(|reply| match reply {
         Reply::Error(text) => Some(text),
         _ => None,
     });
-    Ok(Means::found(false, &trials).unwrap_or_default())
+    match Means::with_scripts(false, trials) {
+        Ok(means) => Ok(means),
+        Err(refused) => {
+            let replies = query.ask::<2>(&means::native_trials())?;
+            Ok(Means::without_scripts(&refused, &replies).unwrap_or_default())
+        }
+    }
 }
 
 /// Why scripts may not use the keys beside the lock. The one that is tried uses none of them.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::companions;
+use crate::protocol::resp::{self, Reply};
 use crate::protocol::server_error::{
-    is_not_loaded, refuses_companions, refuses_delete, refuses_scripts, without_arguments,
+    is_not_loaded, refuses_companions, refuses_scripts, without_arguments,
 };
 
 /// After this number of names without their companions, and none with them, no other is tried.
@@ -34,8 +35,8 @@ pub(crate) enum Scripts {
     ByHash,
     #[default]
     ByText,
-    /// The server runs none: there is no queue, and there are no fencing tokens.
-    None,
+    /// The server runs none, and this command releases: there is no queue, and there are no fencing tokens.
+    None(Delete),
 }
 
 impl Scripts {
@@ -52,6 +53,19 @@ impl Scripts {
 pub(crate) enum Delete {
     IfEq,
     Ex,
+}
+
+pub(crate) const NATIVE: [(Delete, &[u8]); 2] =
+    [(Delete::IfEq, b"DELIFEQ"), (Delete::Ex, b"DELEX")];
+
+/// What shows which of these commands a server has. They are incomplete: so a server that has them does nothing, and does not
+/// look at this user's rights.
+pub(crate) fn native_trials() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (_, name) in NATIVE {
+        resp::pack(&mut bytes, &[&[name]], None);
+    }
+    bytes
 }
 
 /// What has to be done without.
@@ -74,8 +88,6 @@ pub(crate) enum Lack {
 pub(crate) struct Means {
     pub(crate) scripts: Scripts,
     pub(crate) beside: Beside,
-    /// Cheaper than a script, where no process is to be notified.
-    pub(crate) delete: Option<Delete>,
 }
 
 /// What a lock is on: the name, and all of them if there are several.
@@ -119,34 +131,36 @@ impl Means {
     pub(crate) const ALL: Means = Means {
         scripts: Scripts::ByHash,
         beside: Beside::All,
-        delete: None,
     };
 
-    /// What follows from what a server has said of the trials: EVAL, EVALSHA, DELIFEQ and DELEX, the last two incomplete.
-    /// `None` stands for an answer that is no error. `loaded`: all scripts were. `Err`: a lock could be taken on it, and
+    /// What follows from the errors of the trials, EVAL and EVALSHA; `None` stands for an answer that is none. `loaded`: all
+    /// scripts were. `Err`: the server runs no scripts, and this is what it answered.
+    pub(crate) fn with_scripts(
+        loaded: bool,
+        [eval, by_hash]: [Option<String>; 2],
+    ) -> Result<Means, String> {
+        let known = loaded && !by_hash.as_deref().is_some_and(refuses_scripts);
+        match eval.filter(|said| !known && refuses_scripts(said)) {
+            Some(refused) => Err(refused),
+            None => Ok(Means {
+                scripts: Scripts::by_hash_if(known),
+                ..Means::default()
+            }),
+        }
+    }
+
+    /// The same of a server that runs no scripts, by its replies to [`native_trials`]. `Err`: a lock could be taken on it, and
     /// not released.
-    pub(crate) fn found(loaded: bool, trials: &[Option<String>; 4]) -> Result<Means, Cause> {
-        let [eval, by_hash, del_if_eq, del_ex] = trials.each_ref().map(Option::as_deref);
-        let is_known = |said: Option<&str>| {
-            said.is_some_and(|said| said.starts_with("ERR wrong number of arguments"))
-        };
-        let delete = match (is_known(del_if_eq), is_known(del_ex)) {
-            (true, _) => Some(Delete::IfEq),
-            (_, true) => Some(Delete::Ex),
-            _ => None,
-        };
-        let known = loaded && !by_hash.is_some_and(refuses_scripts);
-        let refused = eval.filter(|said| !known && refuses_scripts(said));
-        let scripts = match (refused, delete) {
-            (None, _) => Scripts::by_hash_if(known),
-            (Some(_), Some(_)) => Scripts::None,
-            (Some(said), None) => return Err(Cause::NoRelease(without_arguments(said).into())),
-        };
-        Ok(Means {
-            scripts,
-            delete,
-            ..Means::default()
-        })
+    pub(crate) fn without_scripts(refused: &str, replies: &[Reply]) -> Result<Means, Cause> {
+        let is_known = |reply: &Reply| matches!(reply, Reply::Error(said) if said.starts_with("ERR wrong number of arguments"));
+        let mut trials = NATIVE.iter().zip(replies);
+        match trials.find(|(_, reply)| is_known(reply)) {
+            Some(((delete, _), _)) => Ok(Means {
+                scripts: Scripts::None(*delete),
+                ..Means::default()
+            }),
+            None => Err(Cause::NoRelease(without_arguments(refused).into())),
+        }
     }
 
     /// For a script that the server does not know yet.
@@ -163,7 +177,7 @@ impl Means {
     pub(crate) fn lack(self) -> Option<Lack> {
         match self {
             Means {
-                scripts: Scripts::None,
+                scripts: Scripts::None(_),
                 ..
             } => Some(Lack::Scripts),
             Means {
@@ -172,15 +186,6 @@ impl Means {
             } => Some(Lack::Queues),
             _ => None,
         }
-    }
-
-    /// Whether the server refused the native deletion, and a script takes its place from now on.
-    pub(crate) fn learn_delete(&mut self, error: &str) -> bool {
-        let learns = self.scripts != Scripts::None && refuses_delete(error);
-        if learns {
-            self.delete = None;
-        }
-        learns
     }
 
     /// Whether the server refused not what a command does, but how it was sent: nothing was done, and it is sent again
@@ -195,9 +200,6 @@ impl Means {
     ) -> bool {
         if is_not_loaded(error) {
             self.scripts = Scripts::ByText;
-            return true;
-        }
-        if self.learn_delete(error) {
             return true;
         }
         if !named || !refuses_companions(error) {
@@ -219,7 +221,6 @@ impl Means {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::script::{Action, Notify};
 
     const NO_KEY: &str = "NOPERM No permissions to access a key";
     const CROSSSLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
@@ -313,83 +314,41 @@ mod tests {
     }
 
     #[test]
-    fn a_native_deletion_that_is_refused_is_a_script_from_then_on() {
-        let refused = "NOPERM this user has no permissions to run the 'delifeq' command";
-        let mut means = Means {
-            delete: Some(Delete::IfEq),
-            ..Means::ALL
-        };
-        let undo = Action::Release(Notify::None);
-        assert!(means.is_native(&undo) && !means.is_native(&Action::Release(Notify::First)));
-        assert!(learn(&mut means, refused, false, "a") && means == Means::ALL);
-        // Where there are no scripts it is final.
-        let narrow = Means {
-            scripts: Scripts::None,
-            delete: Some(Delete::IfEq),
-            ..Means::ALL
-        };
-        let mut means = narrow;
-        assert!(!learn(&mut means, refused, false, "a") && means == narrow);
-        assert!(means.is_native(&Action::Release(Notify::First)));
-    }
-    #[test]
     fn what_a_server_takes_is_found_by_trying() {
         let unknown = "ERR unknown command 'X', with args beginning with: 'return 1' ";
         let noperm = "NOPERM this user has no permissions to run the 'eval' command";
         let incomplete = "ERR wrong number of arguments for 'x' command";
         let garnet = "ERR Garnet Lua scripting must be enabled to use this command.";
         let not_known = "NOSCRIPT No matching script. Please use EVAL.";
-        let (if_eq, ex) = (Some(Delete::IfEq), Some(Delete::Ex));
-        for (loaded, trials, scripts, delete) in [
-            (true, ["", "", unknown, unknown], Scripts::ByHash, None),
-            (true, ["", "", incomplete, unknown], Scripts::ByHash, if_eq),
-            (true, ["", "", unknown, incomplete], Scripts::ByHash, ex),
-            (false, ["", "", unknown, unknown], Scripts::ByText, None),
-            (true, ["", noperm, unknown, unknown], Scripts::ByText, None),
+        let said = |said: &str| Some(said.to_owned()).filter(|said| !said.is_empty());
+        for (loaded, trials, scripts) in [
+            (true, ["", ""], Some(Scripts::ByHash)),
+            (false, ["", ""], Some(Scripts::ByText)),
+            (true, ["", noperm], Some(Scripts::ByText)),
             // EVALSHA alone is permitted.
-            (
-                true,
-                [noperm, not_known, unknown, unknown],
-                Scripts::ByHash,
-                None,
-            ),
-            (
-                true,
-                [noperm, noperm, incomplete, unknown],
-                Scripts::None,
-                if_eq,
-            ),
-            (
-                false,
-                [garnet, garnet, unknown, incomplete],
-                Scripts::None,
-                ex,
-            ),
+            (true, [noperm, not_known], Some(Scripts::ByHash)),
+            (true, [noperm, noperm], None),
+            (false, [garnet, garnet], None),
+            (false, [unknown, unknown], None),
             // Not for want of a right.
-            (
-                true,
-                ["ERR another error", "", unknown, unknown],
-                Scripts::ByHash,
-                None,
-            ),
-            (
-                false,
-                ["ERR another error", "", unknown, unknown],
-                Scripts::ByText,
-                None,
-            ),
+            (true, ["ERR another error", ""], Some(Scripts::ByHash)),
+            (false, ["ERR another error", ""], Some(Scripts::ByText)),
         ] {
-            let said = trials.map(|said| Some(said.to_owned()).filter(|said| !said.is_empty()));
-            let means = Means::found(loaded, &said).unwrap();
-            assert_eq!(
-                (means.scripts, means.delete),
-                (scripts, delete),
-                "{trials:?}"
-            );
+            let found = Means::with_scripts(loaded, trials.map(said)).ok();
+            assert_eq!(found.map(|means| means.scripts), scripts, "{trials:?}");
+        }
+        let replies = |said: [&str; 2]| said.map(|said| Reply::Error(said.into()));
+        for (trials, delete) in [
+            ([incomplete, unknown], Delete::IfEq),
+            ([unknown, incomplete], Delete::Ex),
+            ([incomplete, incomplete], Delete::IfEq),
+        ] {
+            let means = Means::without_scripts(noperm, &replies(trials)).unwrap();
+            assert_eq!(means.scripts, Scripts::None(delete), "{trials:?}");
         }
         for eval in [unknown, noperm, garnet] {
-            let trials = [eval, unknown, unknown, noperm].map(|said| Some(said.to_owned()));
-            let refused = Means::found(false, &trials).unwrap_err().to_string();
+            let refused = Means::without_scripts(eval, &replies([unknown, noperm]));
+            let refused = refused.unwrap_err().to_string();
             assert!(
                 refused.contains("neither EVAL nor") && !refused.contains("return"),
                 "{refused}"

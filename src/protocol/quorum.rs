@@ -72,7 +72,8 @@
 //!   uptime on), and until R40 gives it all its votes an acquire fails there unasked.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
 //!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
-//!   connection; but keys may be refused for one name, and not for others. A server on which nothing compares and deletes is away: a lock could be taken there, and not released.
+//!   connection; but keys may be refused for one name, and not for others. Only where no scripts run does another command compare and
+//!   delete, the whole value then. A server on which nothing does is away: a lock could be taken there, and not released.
 //! - R47 A permit is q grants of one slot. Other grants count as refusals, and are released behind the verdict.
 //! - R48 So is an extension of a permit: a node that has it in another slot does not hold it. A refill puts it right.
 //! - R49 A permit or a reader ends by its own time and the node's clock. What has ended is removed before anything is

@@ -169,19 +169,21 @@ impl Means {
 
     /// Whether the action is done without a script.
     pub(crate) fn is_native(self, action: &Action) -> bool {
-        match (self.scripts, action) {
-            (_, Action::Release(Notify::None)) => self.delete.is_some(),
-            (Scripts::None, Action::Release(_)) => self.delete.is_some(),
-            (Scripts::None, Action::AcquireOrEnqueue(..) | Action::Dequeue(..)) => true,
-            (Scripts::None, Action::Extend(..) | Action::Shorten(_)) => true,
-            _ => false,
-        }
+        let otherwise = matches!(
+            action,
+            Action::Release(_)
+                | Action::AcquireOrEnqueue(..)
+                | Action::Dequeue(..)
+                | Action::Extend(..)
+                | Action::Shorten(_)
+        );
+        otherwise && matches!(self.scripts, Scripts::None(_))
     }
 
     /// Whether the action names keys beside the lock that it can do without.
     pub(crate) fn names_companions(self, action: &Action, key: &Key, prefix: &Prefix) -> bool {
         action.uses_companions(&key.kind)
-            && self.scripts != Scripts::None
+            && !matches!(self.scripts, Scripts::None(_))
             && match self.beside {
                 Beside::All => true,
                 Beside::InSlot => !companions::are_elsewhere(&prefix.key(&key.resource)),
@@ -276,8 +278,10 @@ impl Action {
             let by_hash = means.scripts == Scripts::ByHash;
             return key.kind.pack(ask, lock, by_hash, out);
         }
-        if means.is_native(self) {
-            return self.pack_natively(key, prefix, means, out);
+        if let Scripts::None(delete) = means.scripts
+            && means.is_native(self)
+        {
+            return self.pack_natively(key, prefix, delete, out);
         }
         let (resource, token): (&[u8], &[u8]) = (&prefix.key(&key.resource), key.token.as_bytes());
         let companions = |all: &'static [Companion]| if named { all } else { &[] };
@@ -322,13 +326,13 @@ impl Action {
     }
 
     /// The same without a script, as far as that goes: there is no queue.
-    fn pack_natively(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
+    fn pack_natively(&self, key: &Key, prefix: &Prefix, delete: Delete, out: &mut Vec<u8>) {
         let (resource, value): (&[u8], _) = (&prefix.key(&key.resource), key.value());
-        match (self, means.delete) {
-            (Action::Release(_), Some(Delete::IfEq)) => {
+        match (self, delete) {
+            (Action::Release(_), Delete::IfEq) => {
                 resp::pack(out, &[&[b"DELIFEQ", resource, &value]], None);
             }
-            (Action::Release(_), _) => {
+            (Action::Release(_), Delete::Ex) => {
                 resp::pack(out, &[&[b"DELEX", resource, b"IFEQ", &value]], None);
             }
             (Action::Extend(ttl, longest), _) => {
@@ -336,14 +340,14 @@ impl Action {
                     true => ttl,
                     false => longest,
                 };
-                Action::Shorten(*ttl).pack_natively(key, prefix, means, out);
+                Action::Shorten(*ttl).pack_natively(key, prefix, delete, out);
             }
             (Action::Shorten(ttl), _) => {
                 let args: &[&[u8]] = &[b"SET", resource, &value, b"IFEQ", &value, b"PX"];
                 resp::pack(out, &[args], Some(ttl.millis()));
             }
             (Action::AcquireOrEnqueue(ttl, _), _) => {
-                Action::Acquire(*ttl).pack(key, prefix, means, out);
+                Action::Acquire(*ttl).pack(key, prefix, Means::ALL, out);
             }
             // There is no queue to leave.
             _ => resp::pack(out, &[&[b"PING"]], None),

@@ -249,16 +249,8 @@ pub(crate) fn is_not_loaded(error: &str) -> bool {
     }
 }
 
-/// Whether the command was refused that compares and deletes.
-pub(crate) fn refuses_delete(error: &str) -> bool {
-    let names = ["'delifeq'", "'delex'", "DELIFEQ", "DELEX"];
-    Meaning::of(error).concerns_rights()
-        && names
-            .iter()
-            .any(|name| without_arguments(error).contains(name))
-}
-
-/// Whether a server runs no scripts, or not for this user. (Another error says that it tried to.)
+/// Whether a server runs no scripts, or not for this user. (Another error says that it tried to, such as one of a command in
+/// the script.)
 pub(crate) fn refuses_scripts(error: &str) -> bool {
     let words = [
         "disabled",
@@ -266,12 +258,14 @@ pub(crate) fn refuses_scripts(error: &str) -> bool {
         "not supported",
         "not allowed",
     ];
-    Meaning::of(error).concerns_rights() || words.iter().any(|words| error.contains(words))
-}
-
-/// Whether the server does not know a command.
-pub(crate) fn lacks_command(error: &str) -> bool {
-    Meaning::of(error) == NoSuchCommand
+    let in_script = [
+        "executing the script",
+        "in script",
+        "from script",
+        "running script",
+    ];
+    let any = |words: &[&str]| words.iter().any(|words| error.contains(words));
+    !any(&in_script) && (Meaning::of(error).concerns_rights() || any(&words))
 }
 
 /// Whether a name is refused and not a command: other names may be permitted. Servers of different versions put it in
@@ -294,6 +288,14 @@ pub(crate) fn refuses_companions(error: &str) -> bool {
 pub(crate) fn without_arguments(error: &str) -> &str {
     let parts = error.split_once(", with args beginning with");
     parts.map_or(error, |(text, _)| text)
+}
+
+/// An error as it is shown before our advice. That of protected mode has a thousand characters of advice of its own.
+pub(crate) fn brief(error: &str) -> &str {
+    match (Meaning::of(error), error.split_once(" because ")) {
+        (Protected, Some((text, _))) => text,
+        _ => error,
+    }
 }
 
 /// The length of the start of an error that is Redis' own wording, whatever it was sent.
@@ -441,6 +443,19 @@ mod tests {
             ("ERR Error running script", Other),
         ] {
             assert_eq!(Meaning::of(text), meaning, "{text}");
+        }
+    }
+
+    #[test]
+    fn protected_mode_gives_no_advice_beside_ours() {
+        for (error, shown) in [
+            (
+                "DENIED Valkey is running in protected mode because protected mode is enabled and no …",
+                "DENIED Valkey is running in protected mode",
+            ),
+            ("ERR x because y", "ERR x because y"),
+        ] {
+            assert_eq!(brief(error), shown);
         }
     }
 

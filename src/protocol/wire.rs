@@ -47,8 +47,6 @@ pub(crate) struct Handshake {
     pub(crate) found: Option<Found>,
     /// The server refuses what the restart guard needs, and the guard is not needed.
     pub(crate) unguarded: bool,
-    /// It has no command that sends messages.
-    pub(crate) cannot_publish: bool,
     /// Another server may have a key, and is asked then.
     pub(crate) routed: bool,
     /// Slots may be on their way to it: it carries out releases there all the same.
@@ -63,11 +61,10 @@ pub(crate) struct Handshake {
 
 impl Handshake {
     /// What is missing without which locks are as good.
-    pub(crate) fn lacks(&self) -> [Option<Lack>; 4] {
+    pub(crate) fn lacks(&self) -> [Option<Lack>; 3] {
         [
             self.means.lack(),
             self.unguarded.then_some(Lack::Guard),
-            self.cannot_publish.then_some(Lack::Messages),
             self.run_id.is_none().then_some(Lack::RunId),
         ]
     }

@@ -409,6 +409,7 @@ impl Run<'_> {
                 self.set(name, value, Some(ttl), false)?;
                 Ok(Answer::Okay)
             }
+            [b"PUBLISH", channel, message] => Ok(Answer::Int(self.publish(channel, message))),
             [b"PTTL", name] => Ok(Answer::Int(self.pttl(name))),
             [b"GETRANGE", name, b"0", last] => {
                 let length = number::<usize>(last).ok_or(NO_NUMBER)?.saturating_add(1);

@@ -14,6 +14,11 @@ pub struct Fake {
 impl Fake {
     /// Lives as long as the test's process.
     pub fn new(answer: impl Fn(&Words) -> Vec<u8> + Send + Sync + 'static) -> Fake {
+        Fake::ending(move |words| Some(answer(words)))
+    }
+
+    /// `None`: it ends the connection.
+    pub fn ending(answer: impl Fn(&Words) -> Option<Vec<u8>> + Send + Sync + 'static) -> Fake {
         super::turns::take();
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -37,12 +42,19 @@ impl Fake {
     }
 }
 
-fn serve(mut stream: TcpStream, answer: &impl Fn(&Words) -> Vec<u8>) {
+fn serve(mut stream: TcpStream, answer: &impl Fn(&Words) -> Option<Vec<u8>>) {
     let (mut inbox, mut page) = (Vec::new(), [0; 65_536]);
     loop {
         while let Some((words, length)) = command(&inbox) {
             inbox.drain(..length);
-            if stream.write_all(&answer(&words)).is_err() {
+            let Some(reply) = answer(&words) else {
+                // Without this, what was not read would take back what was written.
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = stream.set_read_timeout(Some(std::time::Duration::from_millis(200)));
+                while stream.read(&mut page).is_ok_and(|read| read > 0) {}
+                return;
+            };
+            if stream.write_all(&reply).is_err() {
                 return;
             }
         }

@@ -99,7 +99,6 @@ impl Pair {
         let mut bytes = Vec::new();
         let means = Means {
             scripts: Scripts::by_hash_if(self.random.chance(70)),
-            delete: None,
             beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
         };
         action.pack(&key, &Prefix::default(), means, &mut bytes);
@@ -157,7 +156,6 @@ impl Pair {
         let means = Means {
             scripts: Scripts::by_hash_if(self.random.chance(50)),
             beside: self.one_of(&[Beside::All, Beside::All, Beside::None]),
-            ..Means::ALL
         };
         action.pack(&key.of_kind(kind), &Prefix::default(), means, &mut bytes);
         bytes

@@ -222,21 +222,19 @@ impl World {
         (fresh, result)
     }
 
-    /// How a server takes commands: some run no scripts, and some delete without.
+    /// How a server takes commands: some run no scripts, and delete without.
     fn random_means(&mut self, node: usize, by_hash: bool) -> Means {
-        let delete = match self.random.below(10) {
-            0..2 => Some(Delete::IfEq),
-            2..4 => Some(Delete::Ex),
-            _ => None,
+        let delete = match self.random.chance(50) {
+            true => Delete::IfEq,
+            false => Delete::Ex,
         };
         // Where it runs none, no waiter is notified.
         let runs_none = self.servers[node].runs_no_scripts && !self.conditions.prompt;
         Means {
             scripts: match runs_none {
-                true => Scripts::None,
+                true => Scripts::None(delete),
                 false => Scripts::by_hash_if(by_hash),
             },
-            delete: delete.or(runs_none.then_some(Delete::IfEq)),
             ..Means::default()
         }
     }

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use redlock_sync::redis::{self, IntoConnectionInfo};
 use redlock_sync::{Error, LockState, Options, Redlock};
 use support::{Server, TTL, eventually, ms, options};
 
@@ -652,6 +653,58 @@ fn everything(servers: &[Server], nodes: &[String]) {
     assert!(!findings.iter().any(|code| refused(code)), "{report}");
 }
 
+/// What connections find out about their servers is not among the errors there, which operators watch.
+fn no_error_is_made(servers: &[Server], urls: &[String]) {
+    let mut quiet = Vec::new();
+    for server in servers {
+        let info = server.unix_url().into_connection_info().unwrap();
+        // Redis 7.0 does not know what the redis crate sends otherwise.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let client = redis::Client::open(info.set_redis_settings(settings)).unwrap();
+        quiet.push(client.get_connection().unwrap());
+        let reset = redis::cmd("CONFIG").arg("RESETSTAT").to_owned();
+        reset.exec(quiet.last_mut().unwrap()).unwrap();
+    }
+    let locks = |guard: Duration| {
+        let locks = Redlock::new(urls.iter().map(String::as_str)).unwrap();
+        locks.with_options(options().restart_guard(guard)).unwrap()
+    };
+    let [holder, waiter] = [(); 2].map(|()| locks(Duration::ZERO));
+    let lock = holder.acquire("shop:a", TTL).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| waiter.acquire("shop:a", TTL).unwrap().release().unwrap());
+        eventually("it waits on all nodes", || {
+            let mut all = quiet.iter_mut();
+            all.all(|one| {
+                redis::cmd("ZCARD")
+                    .arg("{shop:a}:w")
+                    .query::<u64>(one)
+                    .unwrap()
+                    == 1
+            })
+        });
+        lock.release().unwrap();
+    });
+    for kind in [
+        locks(ms(1000)).semaphore("shop:a", 1).unwrap(),
+        holder.semaphore("shop:pool", 1).unwrap(),
+        holder.read_lock("shop:b").unwrap(),
+        holder.write_lock("shop:b").unwrap(),
+        holder.several(["shop:c", "shop:d"]).unwrap(),
+    ] {
+        kind.acquire(ms(500)).unwrap().release().unwrap();
+    }
+    for one in &mut quiet {
+        let text: String = redis::cmd("INFO").arg("errorstats").query(one).unwrap();
+        assert!(!text.contains("errorstat_"), "{text}");
+        let text: String = redis::cmd("INFO").arg("commandstats").query(one).unwrap();
+        let good = |line: &str| {
+            !line.contains("failed_calls=") || line.contains("rejected_calls=0,failed_calls=0")
+        };
+        assert!(text.lines().all(good), "{text}");
+    }
+}
+
 /// Acquired, waited for in vain, extended, counted and released.
 fn locks_of_all_kinds(urls: &[String], fair: bool) {
     let redlock = Redlock::new(urls.iter().map(String::as_str)).unwrap();
@@ -692,10 +745,11 @@ fn a_user_with_the_rights_of_the_readme_is_refused_nothing() {
     }
     let url = |server: &Server| server.url_for("locks", "PASSWORD");
     let urls: Vec<String> = servers.iter().map(url).collect();
-    everything(&servers, &urls);
+    no_error_is_made(&servers, &urls);
     for fair in [false, true] {
         locks_of_all_kinds(&urls, fair);
     }
+    everything(&servers, &urls);
     for server in &servers {
         let refused = server.command(&["ACL", "LOG"]);
         assert_eq!(refused, redlock_sync::redis::Value::Array(Vec::new()));

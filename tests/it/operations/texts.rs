@@ -169,3 +169,66 @@ fn an_ipv6_address_has_brackets_wherever_it_is_shown() {
         assert!(text.contains(&address), "{text}");
     }
 }
+
+/// A server before which a proxy stands that ends connections at all commands but these.
+fn behind_a_proxy(known: &'static [&'static str]) -> String {
+    let server = fake::Fake::ending(move |words| {
+        let is_known = known.iter().any(|name| name.as_bytes() == words[0]);
+        is_known.then(|| b"+OK\r\n".to_vec())
+    });
+    server.url("hunter2")
+}
+
+#[test]
+fn where_a_connection_ends_the_command_that_was_not_answered_is_named() {
+    for (known, unanswered) in [
+        (&[][..], "AUTH"),
+        (&["AUTH"], "HELLO"),
+        (&["AUTH", "HELLO"], "INFO"),
+        (&["AUTH", "HELLO", "INFO"], "SCRIPT"),
+    ] {
+        let redlock = Redlock::new([behind_a_proxy(known)]).unwrap();
+        let redlock = redlock.with_options(options()).unwrap();
+        let expected =
+            format!("connection closed: by the other side, before it answered {unanswered} (");
+        let proxy = "(is it a proxy? it may not know that command: give the address of the server behind it)";
+        let error = unavailable(redlock.try_acquire("a", TTL)).to_string();
+        assert!(
+            error.contains(&expected) && error.contains(proxy),
+            "{error}"
+        );
+        let tls = error.contains("(does it speak TLS? write rediss://)");
+        assert_eq!(tls, known.is_empty(), "{error}");
+        let report = redlock.check("probe").unwrap().to_string();
+        let said = report.contains(proxy) || report.contains("by the other side");
+        assert!(said && !report.contains("hunter2"), "{report}");
+    }
+    let redlock = Redlock::new([behind_a_proxy(&["AUTH"])]).unwrap();
+    let report = redlock.check("probe").unwrap().to_string();
+    assert!(
+        report.contains("before it answered HELLO (is it a proxy?"),
+        "{report}"
+    );
+}
+
+#[test]
+fn protected_mode_is_said_in_one_line_with_what_to_do() {
+    let long = "it has a long advice of its own. ".repeat(30);
+    let text = format!(
+        "-DENIED Redis is running in protected mode because protected mode is enabled and {long}\r\n"
+    );
+    let server = fake::Fake::new(move |_| text.clone().into_bytes());
+    let redlock = Redlock::new([server.url("hunter2")]).unwrap();
+    let error = unavailable(redlock.acquire_within("a", TTL, TTL)).to_string();
+    let expected = "the server answered: DENIED Redis is running in protected mode (it is in protected mode: give it a \
+                    password, or bind it to private addresses and set protected-mode no)";
+    assert!(error.ends_with(expected), "{error}");
+    let report = redlock.check("probe").unwrap().to_string();
+    assert!(
+        report.contains(
+            "DENIED Redis is running in protected mode; it is in protected mode: give it"
+        ),
+        "{report}"
+    );
+    assert!(!report.contains("advice of its own"), "{report}");
+}
