@@ -5,9 +5,12 @@ use crate::error::{Cause, Error, NodeError, NodeErrors};
 use crate::lock_value;
 use crate::net::directory::Place;
 use crate::ops::holder::Holder;
+use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
+use crate::protocol::means::{self, Means};
 use crate::protocol::resp::{self, Reply};
 use crate::protocol::scripts::INSPECT;
+use crate::protocol::server_error::{Meaning, concerns_name, refuses_scripts};
 use crate::protocol::slots;
 use crate::redlock::{Redlock, checked};
 
@@ -46,16 +49,10 @@ impl Redlock {
     pub fn inspect(&self, resource: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let resource = checked(resource.as_ref())?;
         let key = self.options().prefix.key(&resource);
-        let mut look = Vec::new();
-        resp::pack(&mut look, &[&[b"EVAL", INSPECT.text, b"1", &key]], None);
         let places = self.places_of(&resource);
-        let bytes = look.clone();
-        let answers = self.query(&places, 1, move |query| {
-            let [reply] = query.ask(&bytes)?;
-            seen(reply)
-        });
-        let slot = slots::slot(&key);
-        let answers = self.follow((&places, slot), answers, look);
+        let asked = key.to_vec();
+        let answers = self.query(&places, 1, move |query| look(query, &asked, false));
+        let answers = self.follow(&places, &key, answers);
         let nodes = places.iter().zip(answers).enumerate();
         let nodes = nodes.map(|(node, (place, answer))| inspected(node, place, answer));
         Ok(Inspection {
@@ -68,24 +65,19 @@ impl Redlock {
     /// With the answers of those servers that have the key instead of those that do not.
     fn follow(
         &self,
-        (places, slot): (&[Place], u16),
+        places: &[Place],
+        key: &[u8],
         mut answers: Vec<Result<NodeState, Cause>>,
-        look: Vec<u8>,
     ) -> Vec<Result<NodeState, Cause>> {
-        let mut asking = Vec::new();
-        resp::pack(&mut asking, &[&[b"ASKING"]], None);
-        asking.extend(look);
+        let slot = slots::slot(key);
         for (place, answer) in places.iter().zip(&mut answers) {
             let server = match answer {
                 Err(Cause::Refused(text)) => place.asked_for(slot, text),
                 _ => None,
             };
             if let Some(server) = server {
-                let bytes = asking.clone();
-                let mut answered = self.query(&[server], 1, move |query| {
-                    let [_, reply] = query.ask(&bytes)?;
-                    seen(reply)
-                });
+                let key = key.to_vec();
+                let mut answered = self.query(&[server], 1, move |query| look(query, &key, true));
                 *answer = answered.pop().unwrap_or(Err(Cause::NotAsked));
             }
         }
@@ -106,6 +98,82 @@ fn inspected(node: usize, place: &Place, answer: Result<NodeState, Cause>) -> (S
     (address, state)
 }
 
+/// What a node has. Where locks do without scripts, this does too. `asking`: the slot of the key
+/// is on its way to the node.
+fn look(query: &mut Query, key: &[u8], asking: bool) -> Result<NodeState, Cause> {
+    let [reply] = ask(query, [&[b"EVAL", INSPECT.text, b"1", key]], asking)?;
+    let refused = match reply {
+        Reply::Error(text) if refuses_scripts(&text) && !concerns_name(&text) => text,
+        reply => return seen(reply),
+    };
+    let trials = query.ask::<{ means::NATIVE.len() }>(&means::native_trials())?;
+    if Means::without_scripts(&refused, &trials).is_err() {
+        return Err(Cause::refused(&refused));
+    }
+    // One byte more than a lock's value has. It may be large.
+    let last = lock_value::LONGEST.to_string();
+    let [begin, left]: [&[&[u8]]; 2] =
+        [&[b"GETRANGE", key, b"0", last.as_bytes()], &[b"PTTL", key]];
+    let replies = ask(query, [begin, left], asking)?;
+    match replies {
+        [Reply::Error(text), _] if Meaning::of(&text).concerns_rights() => {
+            seen_natively(ask(query, [&[b"GET", key], left], asking)?)
+        }
+        replies => seen_natively(replies),
+    }
+}
+
+fn ask<const N: usize>(
+    query: &mut Query,
+    commands: [&[&[u8]]; N],
+    asking: bool,
+) -> Result<[Reply; N], Cause> {
+    let mut bytes = Vec::new();
+    if !asking {
+        for command in commands {
+            resp::pack(&mut bytes, &[command], None);
+        }
+        return query.ask(&bytes);
+    }
+    let mut replies = [const { Reply::Other }; N];
+    for (reply, command) in replies.iter_mut().zip(commands) {
+        bytes.clear();
+        resp::pack(&mut bytes, &[&[b"ASKING"]], None);
+        resp::pack(&mut bytes, &[command], None);
+        let [_, answered] = query.ask(&bytes)?;
+        *reply = answered;
+    }
+    Ok(replies)
+}
+
+/// What the beginning of a key's value and its ttl say.
+fn seen_natively([value, left]: [Reply; 2]) -> Result<NodeState, Cause> {
+    let left = match left {
+        Reply::Int(-2) => return Ok(NodeState::Free),
+        Reply::Int(left) => left,
+        Reply::Error(text) => return Err(Cause::refused(&text)),
+        other => return Err(Cause::Garbage(other.kind().into())),
+    };
+    let value = match value {
+        Reply::Bulk(value) => value,
+        Reply::Nil => return Ok(NodeState::Free),
+        // It is no lock's, and not to be shown.
+        Reply::Error(text) if Meaning::of(&text) == Meaning::WrongType => Vec::new(),
+        Reply::Error(text) => return Err(Cause::refused(&text)),
+        other => return Err(Cause::Garbage(other.kind().into())),
+    };
+    Ok(held(left, Some(value.len()), &value))
+}
+
+/// What a key with this value, of which this is the beginning, and this ttl is.
+fn held(left: i64, length: Option<usize>, value: &[u8]) -> NodeState {
+    let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+    match length.and_then(|length| Holder::parse(value, length)) {
+        Some(holder) => NodeState::Held { holder, remaining },
+        None => NodeState::Foreign { remaining },
+    }
+}
+
 /// What a node's reply says.
 fn seen(reply: Reply) -> Result<NodeState, Cause> {
     let bulk = match reply {
@@ -120,13 +188,7 @@ fn seen(reply: Reply) -> Result<NodeState, Cause> {
     let (Some(left), Some(length), Some(value)) = (number(), number(), parts.next()) else {
         return Err(Cause::Garbage("not what the script says".into()));
     };
-    let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-    let length = usize::try_from(length).ok();
-    let holder = length.and_then(|length| Holder::parse(value, length));
-    Ok(match holder {
-        Some(holder) => NodeState::Held { holder, remaining },
-        None => NodeState::Foreign { remaining },
-    })
+    Ok(held(left, usize::try_from(length).ok(), value))
 }
 
 /// What it says of permits or readers.
@@ -254,6 +316,51 @@ mod tests {
         ));
         let refused = seen(Reply::Error("NOPERM no".into()));
         assert!(matches!(refused, Err(Cause::Refused(_))));
+    }
+
+    #[test]
+    fn a_value_and_a_ttl_say_the_same_as_the_script() {
+        let seen = |value: Reply, left: i64| seen_natively([value, Reply::Int(left)]);
+        let value = |rest: &[u8]| Reply::Bulk([&[7; TOKEN], rest].concat());
+        let Ok(NodeState::Held { holder, remaining }) = seen(value(b"\0redlock:web-3"), 5000)
+        else {
+            panic!("not held");
+        };
+        assert_eq!(
+            (holder.label(), remaining),
+            (Some("web-3"), Some(5000 * MS))
+        );
+        let endless = seen(value(b""), -1);
+        assert!(matches!(
+            endless,
+            Ok(NodeState::Held {
+                remaining: None,
+                ..
+            })
+        ));
+        let wrong_type = || Reply::Error("WRONGTYPE Operation against a key".into());
+        // Longer than any lock's.
+        let long = value(&[&b"\0redlock:"[..], &[b'a'; 65]].concat());
+        for foreign in [Reply::Bulk(b"text".to_vec()), long, wrong_type()] {
+            let found = seen(foreign, 7);
+            assert!(
+                matches!(found, Ok(NodeState::Foreign { remaining }) if remaining == Some(7 * MS))
+            );
+        }
+        for (value, left) in [
+            (Reply::Bulk(Vec::new()), -2),
+            (Reply::Nil, -2),
+            (Reply::Nil, 5),
+        ] {
+            assert!(matches!(seen(value, left), Ok(NodeState::Free)));
+        }
+        let refused = || Reply::Error("NOPERM no".into());
+        for replies in [[refused(), Reply::Int(5)], [value(b""), refused()]] {
+            assert!(matches!(seen_natively(replies), Err(Cause::Refused(_))));
+        }
+        for replies in [[Reply::Int(5), Reply::Int(5)], [value(b""), Reply::Nil]] {
+            assert!(matches!(seen_natively(replies), Err(Cause::Garbage(_))));
+        }
     }
 
     #[test]
