@@ -2,6 +2,7 @@
 //! version may repeat in an error what it does not understand.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::protocol::server_error::own_words;
@@ -44,6 +45,18 @@ impl Secret {
             .find(|at| is_repeated(text, *at, secret));
         let shown = found.and_then(|at| text.get(..at));
         shown.map_or_else(|| text.to_owned(), |shown| format!("{shown}{HIDDEN}"))
+    }
+
+    /// Whether a host is the secret or has it in its name. No server is looked for there, and no text names it. By chance an
+    /// address may have any digits, and a name the words of `HOST_WORDS`.
+    pub(crate) fn is_in_host(&self, host: &str) -> bool {
+        let Some(secret) = &self.0 else {
+            return false;
+        };
+        let (host, secret) = (host.to_ascii_lowercase(), secret.to_ascii_lowercase());
+        let by_chance = host.parse::<IpAddr>().is_ok() || secret.chars().count() < SHORT;
+        let is_in = host == secret || !by_chance && host.contains(&secret);
+        is_in && !HOST_WORDS.contains(&&*secret)
     }
 
     /// The same of a value that INFO or CONFIG gives.
@@ -134,6 +147,20 @@ fn single(mark: &str, c: char) -> String {
     u8::try_from(c).map_or_else(|_| String::new(), |byte| format!("{mark}{byte:02x}"))
 }
 
+/// Passwords that cannot be told from the names of servers.
+const HOST_WORDS: [&str; 10] = [
+    "cluster",
+    "host",
+    "localhost",
+    "master",
+    "node",
+    "redis",
+    "replica",
+    "sentinel",
+    "server",
+    "valkey",
+];
+
 /// What stands in the values that are shown.
 const VALUES: [&str; 11] = [
     "allkeys-lfu",
@@ -202,6 +229,26 @@ mod tests {
             assert_eq!(secret(password).cut(text), shown, "{text}");
         }
         assert_eq!(Secret::default().cut("ERR hunter2"), "ERR hunter2");
+    }
+
+    #[test]
+    fn a_host_that_has_the_password_in_it_is_recognized() {
+        for (password, host, expected) in [
+            ("hunter2", "hunter2", true),
+            ("Hunter2", "db-hunter2.example.com", true),
+            ("hunter2", "hunter", false),
+            ("x1", "x1", true),
+            ("x1", "x1.example.com", false),
+            // By chance.
+            ("2001", "2001:db8::1", false),
+            ("10.0", "10.0.0.1", false),
+            ("10.0.0.1", "10.0.0.1", true),
+            ("redis", "redis-0", false),
+            ("", "h", false),
+        ] {
+            let secret = Secret::of(Some(password));
+            assert_eq!(secret.is_in_host(host), expected, "{password}, {host}");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
 use crate::protocol::resp::Reply;
 use crate::protocol::slots::{Endpoint, Map, Ranges};
+use crate::secret::Secret;
 use crate::sync::{lock, wait_until};
 use crate::text;
 use crate::url;
@@ -29,12 +30,15 @@ const REFRESH: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_secs(1);
 /// A server that has lost a slot says so before others know: for this time they are not believed that it still has it.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// The threads that ask at the same time. One that resolves a name may take long.
+/// The threads that ask at the same time. One that resolves a name may take long. The second half of them is for those that
+/// confirm masters: without an answer no locks are granted.
 const MAX_THREADS: usize = 128;
 
 pub(crate) struct Cluster {
     pub(crate) given: NodeAddress,
     seeds: Vec<Peer>,
+    /// The password: no server is looked for at a host that repeats it.
+    secret: Secret,
     pub(crate) trust: Trust,
     pub(crate) credentials: Option<Ask>,
     known: Mutex<Known>,
@@ -94,6 +98,7 @@ impl Cluster {
         credentials: Option<Ask>,
     ) -> Cluster {
         Cluster {
+            secret: Secret::of(given.info().redis_settings().password()),
             given,
             seeds,
             trust: trust.clone(),
@@ -159,12 +164,17 @@ impl Cluster {
         }
     }
 
-    /// When the server that lost the slot to this one has said so, if others may not know it yet.
-    pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<Instant> {
+    /// When the server that lost the slot to this one has said so, if others may not know it yet; and which one it is.
+    pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<(Instant, String)> {
         let known = lock(&self.known);
         let moved = known.moved.get(&slot);
         let moved = moved.filter(|moved| self.addr(&moved.to) == *to);
-        moved.map(|moved| moved.at)
+        moved.map(|moved| (moved.at, moved.from.clone()))
+    }
+
+    /// Whether it is the address of a server that was given.
+    pub(crate) fn is_given(&self, addr: &ConnectionAddr) -> bool {
+        self.seeds.iter().any(|seed| seed.addr() == addr)
     }
 
     /// Takes the slots of a map from servers that have said that they lost them. `asked`: when the one was asked that gave it.
@@ -238,31 +248,56 @@ impl Cluster {
         except: Option<&str>,
         time: Duration,
     ) -> Said {
+        self.ask_until(slot, except, time, Said::is_certain)
+    }
+
+    /// The same, and waits for no more than that.
+    fn ask_until(
+        self: &Arc<Self>,
+        slot: u16,
+        except: Option<&str>,
+        time: Duration,
+        will_do: impl Fn(&Said) -> bool,
+    ) -> Said {
         let asked = clock::instant();
         let (until, (sender, answers)) = (asked + time, channel());
+        let time_to_answer = question::share(time);
         let peers = self.to_ask(except);
-        let count = peers.len();
+        let mut said = Said::of(peers.iter().map(|peer| peer.addr()), (asked, time));
         for (at, peer) in peers.into_iter().enumerate() {
-            let Some(asking) = Asking::begin(self) else {
-                break;
-            };
-            let sender = sender.clone();
-            // An address is confirmed by what others say now.
-            let corrected = except.is_none().then_some(asked);
-            let ask = move || {
-                let answer = asking.0.ask(&peer, slot, (until, time), corrected);
-                drop(asking);
-                let _ = sender.send((at, answer));
-            };
-            let thread = std::thread::Builder::new().name("redlock-find".into());
-            // Without a thread it has not answered.
-            let _ = thread.spawn(ask);
+            let most = MAX_THREADS / if except.is_some() { 1 } else { 2 };
+            let begun = Asking::begin(self, most).and_then(|asking| {
+                let sender = sender.clone();
+                // An address is confirmed by what others say now.
+                let corrected = except.is_none().then_some(asked);
+                let ask = move || {
+                    let time = (asked + time_to_answer, time_to_answer);
+                    let answer = asking.0.ask(&peer, slot, time, corrected);
+                    drop(asking);
+                    let _ = sender.send((at, answer));
+                };
+                let thread = std::thread::Builder::new().name("redlock-find".into());
+                let thread = thread.spawn(ask);
+                thread.map_err(|error| Cause::NoThread(error.to_string()))
+            });
+            if let Err(cause) = begun {
+                said.add(at, Err(Unknown::Failed(cause)), asked);
+            }
         }
         drop(sender);
-        // For a first map one answer will do.
-        let all = if self.map().is_some() { count } else { 1 };
-        let said = Said::gather(&answers, (count, all), (until, time));
-        if let Some(map) = said.majority().and_then(|named| named.map.clone()) {
+        let left = || until.saturating_duration_since(clock::instant());
+        while !will_do(&said)
+            && let Ok((at, answer)) = answers.recv_timeout(left())
+        {
+            said.add(at, answer, asked);
+        }
+        let map = match said.believed() {
+            Some(named) => named.map,
+            // It is better than none: each server that it names is asked for before it is used.
+            None if self.map().is_none() => said.first_map(),
+            None => None,
+        };
+        if let Some(map) = map {
             self.learn(map, asked);
         }
         said
@@ -296,7 +331,9 @@ impl Cluster {
         // The others wait for it: otherwise each slot would have connections of its own.
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
-            drop(self.ask_all(slot, None, time));
+            // For a first map one answer will do.
+            let will_do = |said: &Said| said.is_certain() || said.names_any();
+            drop(self.ask_until(slot, None, time, will_do));
         }
     }
 
@@ -309,6 +346,10 @@ impl Cluster {
         corrected: Option<Instant>,
     ) -> Answer {
         let map = self.map_of(peer, time).map_err(Unknown::Failed)?;
+        // Errors name servers.
+        if map.servers().any(|(host, _)| self.secret.is_in_host(host)) {
+            return Err(Unknown::Failed(no_map()));
+        }
         let mut map = Arc::unwrap_or_clone(map);
         if let Some(asked) = corrected {
             self.correct(&mut map, &mut lock(&self.known), asked);
@@ -343,7 +384,7 @@ impl Cluster {
                     question.answered.notify_all();
                     break answer;
                 }
-                _ if clock::instant() >= until => break Err(Cause::NotConnected(timeout, timeout)),
+                _ if clock::instant() >= until => break Err(Cause::NotAsked),
                 _ => state = wait_until(&question.answered, state, until),
             }
         };
@@ -354,12 +395,24 @@ impl Cluster {
         answer
     }
 
-    /// Why none of them has named the master of a slot.
-    pub(crate) fn no_master(&self, unknown: &[(usize, Unknown)]) -> Cause {
-        let given = &self.given;
-        let failed = unknown.iter().filter_map(|(_, why)| match why {
-            Unknown::Failed(cause) => Some(cause),
-            Unknown::Name => None,
+    /// Why no master of a slot is believed.
+    pub(crate) fn no_master(&self, said: &Said) -> Cause {
+        let (given, each) = (&self.given, said.each());
+        if said.names_any() {
+            let words = each.iter().map(|(server, word)| match word {
+                Ok(master) => format!("{server} names {master}"),
+                Err(Unknown::Name) => format!("{server} knows none"),
+                Err(Unknown::Failed(cause)) => format!("{server}: {}", cause.without_advice()),
+            });
+            let words = words.collect::<Vec<_>>().join("; ");
+            let text = format!(
+                "no majority of the servers of the {given} names the master of that slot: {words}"
+            );
+            return Cause::NoMaster(text, false);
+        }
+        let failed = each.iter().filter_map(|(_, word)| match word {
+            Err(Unknown::Failed(cause)) => Some(cause),
+            _ => None,
         });
         let failed: Vec<&Cause> = failed.collect();
         let Some(cause) = failed.first() else {
@@ -367,7 +420,7 @@ impl Cluster {
             return Cause::NoMaster(text, false);
         };
         let is_final = |cause: &&Cause| cause.is_final() || is_no_cluster(cause);
-        let is_final = failed.iter().all(is_final) && failed.len() == unknown.len();
+        let is_final = failed.iter().all(is_final) && failed.len() == each.len();
         let why = match cause {
             Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
             cause if is_no_cluster(cause) => format!(
@@ -428,10 +481,14 @@ fn is_no_cluster(cause: &Cause) -> bool {
 struct Asking(Arc<Cluster>);
 
 impl Asking {
-    fn begin(cluster: &Arc<Cluster>) -> Option<Asking> {
+    fn begin(cluster: &Arc<Cluster>, most: usize) -> Result<Asking, Cause> {
         let asking = Asking(cluster.clone());
         let before = cluster.asking.fetch_add(1, Ordering::Relaxed);
-        (before < MAX_THREADS).then_some(asking)
+        if before < most {
+            Ok(asking)
+        } else {
+            Err(Cause::NotAsked)
+        }
     }
 }
 
@@ -471,7 +528,11 @@ mod tests {
         cluster.moved(3, "a:1", ("b".into(), 1));
         let moved = clock::instant();
         let b = cluster.addr(&("b".into(), 1));
-        assert!(cluster.moved_at(3, &b).is_some_and(|at| at <= moved));
+        assert!(
+            cluster
+                .moved_at(3, &b)
+                .is_some_and(|(at, by)| at <= moved && by == "a:1")
+        );
         assert_eq!(cluster.moved_at(4, &b), None);
         // Asked before that, right behind it, and much later.
         let times = [

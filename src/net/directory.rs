@@ -1,6 +1,5 @@
 //! Where a node's master is: the only file that knows what a deployment is.
 
-use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use redis::ConnectionAddr;
 
 use crate::clock;
 use crate::credentials::Ask;
-use crate::error::Cause;
+use crate::error::{Announced, Cause};
 use crate::net::cluster::Cluster;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::peer::Peer;
@@ -17,7 +16,7 @@ use crate::net::question::Said;
 use crate::net::sentinels::{Description, Sentinels};
 use crate::net::trust::Trust;
 use crate::node_address::NodeAddress;
-use crate::protocol::address::Found;
+use crate::protocol::address::{Found, Word};
 use crate::protocol::server_error::Meaning;
 use crate::protocol::slots::{Elsewhere, Endpoint};
 use crate::protocol::wire::Handshake;
@@ -26,7 +25,7 @@ use crate::text;
 use crate::url;
 
 /// How long a directory has to confirm an address: some time is left before the last word is too old (rule R43).
-const CONFIRM: Duration = Duration::from_millis(700);
+const CONFIRM: Duration = Duration::from_millis(850);
 
 /// How many keys are tried for the witness.
 const MAX_WITNESSES: usize = 3;
@@ -78,7 +77,9 @@ impl Place {
             return Place::Server(peer(given.info(), credentials).into());
         };
         let all = set.sentinels.iter().map(|info| peer(info, None)).collect();
-        let sentinels = Sentinels::new(set.name.clone(), all, given.info().addr().clone());
+        let info = given.info();
+        let password = info.redis_settings().password();
+        let sentinels = Sentinels::new(set.name.clone(), all, info.addr().clone(), password);
         let source = Source::Sentinels(Arc::new(sentinels));
         Place::Master(Arc::new(Directory {
             shown: Mutex::new(given.to_string().into()),
@@ -104,7 +105,7 @@ impl Place {
             return vec![self.clone()];
         };
         let said = cluster.ask_all(0, None, timeout);
-        let map = cluster.map().filter(|_| said.majority().is_some());
+        let map = cluster.map().filter(|_| said.believed().is_some());
         let slots = map.map_or_else(|| vec![0], |map| map.shards().collect());
         slots.into_iter().map(|slot| self.of_slot(slot)).collect()
     }
@@ -182,10 +183,13 @@ impl Place {
     }
 
     /// Whether the master still is where it was found. `None`: that is not known.
-    pub(crate) fn confirm(&self, found: &Found) -> Option<Result<(), Cause>> {
+    pub(crate) fn confirm(&self, found: &Found) -> Option<Word> {
         match self {
             Place::Master(directory) => directory.confirm(&found.address),
-            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Some(Ok(())),
+            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Some(Word {
+                answer: Ok(()),
+                at: found.at,
+            }),
         }
     }
 
@@ -335,47 +339,74 @@ impl Directory {
         timeout: Duration,
         purpose: Purpose<'_>,
     ) -> Result<(Connection, Handshake), Cause> {
-        let asked = clock::instant();
-        let until = asked + timeout;
+        let until = clock::instant() + timeout;
         // The master needs its share of the time.
-        let mut said = self.ask_all(None, timeout / 2);
-        // The others are tried as well: a server that is no master any more says so.
-        said.named.sort_by_key(|named| Reverse(named.count));
-        let mut failed = None;
-        for named in &said.named {
-            let found = Found {
-                address: self.at(&named.addr),
-                at: self.moved_at(&named.addr).unwrap_or(asked).min(asked),
-            };
-            let info = self.given.info().clone().set_addr(named.addr.clone());
-            let peer = Peer::new(info, &self.trust, self.credentials.clone());
-            let rest = until.saturating_duration_since(clock::instant());
-            match self.connect(&peer, rest, purpose) {
-                Ok((connection, handshake)) => {
-                    *lock(&self.shown) = found.address.clone();
-                    let found = Some(found);
-                    return Ok((connection, Handshake { found, ..handshake }));
-                }
-                Err(cause) => drop(failed.get_or_insert((found.address, cause))),
+        let said = self.ask_all(None, timeout / 2);
+        let Some(named) = said.believed() else {
+            return Err(self.no_master(&said));
+        };
+        let moved = self.moved_at(&named.addr);
+        let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
+        let found = Found {
+            address: self.at(&named.addr),
+            at: at.min(named.at),
+        };
+        let info = self.given.info().clone().set_addr(named.addr.clone());
+        let peer = Peer::new(info, &self.trust, self.credentials.clone());
+        let rest = until.saturating_duration_since(clock::instant());
+        let connected = self.connect(&peer, rest, purpose);
+        *lock(&self.shown) = found.address.clone();
+        match connected {
+            Ok((connection, handshake)) => {
+                let found = Some(found);
+                Ok((connection, Handshake { found, ..handshake }))
             }
-        }
-        Err(match failed {
-            Some((address, cause)) => {
-                *lock(&self.shown) = address;
-                match cause {
+            Err(cause) => {
+                let cause = match cause {
                     Cause::NotConnected(..) => Cause::NotConnected(timeout, timeout),
                     cause => cause,
-                }
+                };
+                Err(self.announced(cause, &named.addr, by))
             }
-            None => match &self.source {
-                Source::Sentinels(sentinels) => sentinels.no_master(&said.unknown),
-                Source::Cluster(cluster, _) => cluster.no_master(&said.unknown),
-            },
-        })
+        }
     }
 
-    /// When it was said that this server has become the master, if others may not know it yet.
-    fn moved_at(&self, addr: &ConnectionAddr) -> Option<Instant> {
+    /// Why no master is believed.
+    fn no_master(&self, said: &Said) -> Cause {
+        match &self.source {
+            Source::Sentinels(sentinels) => sentinels.no_master(said),
+            Source::Cluster(cluster, _) => cluster.no_master(said),
+        }
+    }
+
+    /// An address that cannot be reached may be one that servers have for each other, in a network of their own.
+    fn announced(&self, cause: Cause, addr: &ConnectionAddr, by: String) -> Cause {
+        let advice = match &self.source {
+            _ if !cause.is_silence() => return cause,
+            Source::Cluster(cluster, _) if cluster.is_given(addr) => return cause,
+            Source::Cluster(..) => {
+                "if that is not its address for this host, set cluster-announce-ip on it, or cluster-announce-hostname"
+            }
+            Source::Sentinels(_) => {
+                "if that is not the master's address for this host, set replica-announce-ip on the servers, and name it in \
+                 sentinel monitor"
+            }
+        };
+        let by = match &self.source {
+            Source::Cluster(..) => by,
+            Source::Sentinels(_) => format!("the sentinel {by}"),
+        };
+        Cause::Announced(Box::new(Announced {
+            at: text::address(addr),
+            shown: self.at(addr),
+            cause,
+            by,
+            advice,
+        }))
+    }
+
+    /// When it was said that this server has become the master, if others may not know it yet; and which server has said so.
+    fn moved_at(&self, addr: &ConnectionAddr) -> Option<(Instant, String)> {
         match &self.source {
             Source::Sentinels(_) => None,
             Source::Cluster(cluster, slot) => cluster.moved_at(slot.load(Ordering::Relaxed), addr),
@@ -446,56 +477,47 @@ impl Directory {
         }
     }
 
-    /// What most say that name a master counts: one alone may be cut off from the others. Where none answers at all, that
-    /// confirms: for another master a majority of them is needed (rule R43). Those that refuse to answer may have chosen one.
-    fn confirm(&self, address: &str) -> Option<Result<(), Cause>> {
+    /// By rule R43. `None`: nothing is known.
+    fn confirm(&self, address: &str) -> Option<Word> {
         let said = self.ask_all(Some(address), CONFIRM);
-        if let Some(named) = said.majority() {
+        if let Some(named) = said.believed() {
             self.warned.store(false, Ordering::Relaxed);
             let still = match &self.source {
                 // It may have others.
                 Source::Cluster(cluster, slot) => cluster.stay(slot, address, named.map.as_ref()),
                 Source::Sentinels(_) => false,
             };
-            return Some(match still || *self.at(&named.addr) == *address {
+            let answer = match still || *self.at(&named.addr) == *address {
                 true => Ok(()),
                 false => Err(Cause::Moved(text::address(&named.addr))),
-            });
+            };
+            let at = named.at;
+            return Some(Word { answer, at });
         }
-        let is_silence = said.is_silence();
         if !self.warned.swap(true, Ordering::Relaxed) {
-            self.warn(&said, is_silence);
+            self.warn(&said);
         }
-        is_silence.then_some(Ok(()))
+        said.silence().map(|at| Word { answer: Ok(()), at })
     }
 
-    fn warn(&self, said: &Said, is_silence: bool) {
-        let (given, none) = (&self.given, said.named.is_empty());
-        match &self.source {
-            Source::Sentinels(_) if is_silence => say!(
+    fn warn(&self, said: &Said) {
+        let given = &self.given;
+        let until = match said.names_any() {
+            true => "most agree",
+            false => "one does",
+        };
+        match (&self.source, said.silence()) {
+            (Source::Sentinels(_), Some(_)) => say!(
                 warn,
                 "no sentinel of {given} answers: locks go on, and no failover comes about",
             ),
-            Source::Sentinels(sentinels) if none => say!(
-                warn,
-                "{}: no locks are granted until one does",
-                sentinels.no_master(&said.unknown)
-            ),
-            Source::Sentinels(_) => say!(
-                warn,
-                "the sentinels of {given} name different masters: no locks are granted until most agree",
-            ),
-            Source::Cluster(..) if is_silence => {
+            (Source::Cluster(..), Some(_)) => {
                 say!(warn, "no other server of the {given} answers: locks go on")
             }
-            Source::Cluster(cluster, _) if none => say!(
+            (_, None) => say!(
                 warn,
-                "{}: no locks are granted there until one does",
-                cluster.no_master(&said.unknown)
-            ),
-            Source::Cluster(..) => say!(
-                warn,
-                "the servers of the {given} name different masters: no locks are granted there until most agree",
+                "{}: no locks are granted there until {until}",
+                self.no_master(said)
             ),
         }
     }

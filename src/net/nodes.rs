@@ -23,7 +23,7 @@ use crate::observe::Observer;
 use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::prefix::Prefix;
-use crate::protocol::address::Found;
+use crate::protocol::address::{Found, Word};
 use crate::protocol::core::{Core, Input};
 use crate::protocol::debt::Debt;
 use crate::protocol::event::Event;
@@ -637,12 +637,12 @@ struct Question {
 impl Question {
     fn ask(mut self) {
         let place = self.nodes.places.get(self.node);
-        let answer = place.map_or(Some(Ok(())), |place| place.confirm(&self.found));
+        let answer = place.and_then(|place| place.confirm(&self.found));
         self.answered = true;
         self.said(answer);
     }
 
-    fn said(&self, answer: Option<Result<(), Cause>>) {
+    fn said(&self, answer: Option<Word>) {
         let asked = self.found.at;
         let mut state = self.nodes.state();
         let input = Input::Confirmed { asked, answer };

@@ -6,7 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::TcpSettings;
@@ -189,7 +189,7 @@ pub(crate) fn addresses(addr: &ConnectionAddr) -> Result<Vec<Option<SocketAddr>>
         _ => return Ok(vec![None]),
     };
     let found = (&**host, *port).to_socket_addrs();
-    let found = found.map_err(|error| Cause::Connect(format!("{host}: {error}")))?;
+    let found = found.map_err(|error| not_resolved(host, &error))?;
     let mut addresses: Vec<Option<SocketAddr>> = Vec::new();
     for address in found {
         if !addresses.contains(&Some(address)) {
@@ -217,7 +217,32 @@ fn connect_tcp(
         Err(error) if timed_out(error.kind()) && clock::instant() >= until => {
             Err(Cause::NotConnected(timeout, timeout))
         }
-        Err(error) => Err(Cause::Connect(error.to_string())),
+        Err(error) if is_of_network(error.kind()) => Err(Cause::Connect(error.to_string())),
+        Err(error) => Err(Cause::NoSocket(error.to_string())),
+    }
+}
+
+/// Whether the error is one of the other side, or of the way there. Others are of this process: too many open files, no port
+/// left, no memory.
+fn is_of_network(kind: ErrorKind) -> bool {
+    timed_out(kind)
+        || matches!(
+            kind,
+            ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::NetworkDown
+        )
+}
+
+/// A resolver that finds no socket reports that as any other failure.
+fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
+    let text = format!("{host}: {error}");
+    match UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0))) {
+        Ok(_) => Cause::Connect(text),
+        Err(_) => Cause::NoSocket(text),
     }
 }
 

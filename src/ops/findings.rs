@@ -184,7 +184,7 @@ fn advice(cause: &Cause) -> (&'static str, &'static str) {
             "look at its address: is a Redis server there, and without TLS?"
         }
         Cause::Tls(_) => "look at its certificate, and at what this program trusts and shows",
-        Cause::NoThread(_) => "raise the limits of this process",
+        Cause::NoThread(_) | Cause::NoSocket(_) => "raise the limits of this process",
         _ => "start it, or look at its address and the network",
     };
     (code, what)

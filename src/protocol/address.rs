@@ -28,6 +28,14 @@ pub(crate) struct Found {
     pub(crate) at: Instant,
 }
 
+/// A directory's word on an address: whether the master is there, or why it is not.
+#[derive(Debug)]
+pub(crate) struct Word {
+    pub(crate) answer: Result<(), Cause>,
+    /// When the servers were asked that it relies on.
+    pub(crate) at: Instant,
+}
+
 /// What is known of the address of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Address {
@@ -78,17 +86,21 @@ impl Address {
         self.found.clone().map(|found| Found { at: now, ..found })
     }
 
-    /// What the directory said, when it was asked at that time; `None`: it could not be asked.
-    pub(crate) fn answered(&mut self, asked: Instant, answer: Option<Result<(), Cause>>) {
+    /// The directory's word on the question of that time. An answer that is older than the last word says nothing: it may be
+    /// that of a question of another thread.
+    pub(crate) fn answered(&mut self, asked: Instant, word: Option<Word>) {
         // It may have been asked for the connection before.
         if self.asked != Some(asked) {
             return;
         }
         self.asking = false;
-        match (answer, &mut self.found) {
-            (Some(Ok(())), Some(found)) => found.at = asked,
-            (Some(Err(cause)), _) => self.moved = Some(cause),
-            (Some(Ok(())), None) | (None, _) => {}
+        let (Some(word), Some(found)) = (word, &mut self.found) else {
+            return;
+        };
+        match word.answer {
+            Ok(()) => found.at = found.at.max(word.at),
+            Err(cause) if word.at >= found.at => self.moved = Some(cause),
+            Err(_) => {}
         }
     }
 
@@ -112,6 +124,15 @@ mod tests {
         }))
     }
 
+    fn yes(at: Instant) -> Option<Word> {
+        Some(Word { answer: Ok(()), at })
+    }
+
+    fn moved(at: Instant) -> Option<Word> {
+        let answer = Err(Cause::Closed("moved".into()));
+        Some(Word { answer, at })
+    }
+
     fn is_unconfirmed(address: &mut Address, now: Instant) -> bool {
         address.update(now);
         address.is_unconfirmed()
@@ -128,7 +149,7 @@ mod tests {
         assert!(!is_unconfirmed(&mut address, zero + 2 * S));
         assert!(is_unconfirmed(&mut address, zero + 2 * S + MS));
         // The answer is as old as the question.
-        address.answered(zero + S, Some(Ok(())));
+        address.answered(zero + S, yes(zero + S));
         assert!(!is_unconfirmed(&mut address, zero + 3 * S));
         assert!(is_unconfirmed(&mut address, zero + 3 * S + MS));
         assert!(address.is_due(zero + 3 * S));
@@ -145,17 +166,35 @@ mod tests {
         assert!(is_unconfirmed(&mut address, zero + 3 * S));
     }
 
+    /// Another thread may have asked.
+    #[test]
+    fn an_answer_is_no_newer_than_its_question() {
+        let zero = crate::clock::instant();
+        let mut address = address(zero + S);
+        for (asked, answer, newest) in [
+            (2 * S, yes(zero + 1500 * MS), 1500 * MS),
+            (3 * S, yes(zero), 1500 * MS),
+            (4 * S, moved(zero + 1499 * MS), 1500 * MS),
+            (5 * S, yes(zero + 5 * S), 5 * S),
+        ] {
+            address.ask(zero + asked);
+            address.answered(zero + asked, answer);
+            assert!(!is_unconfirmed(&mut address, zero + newest + HOLDS));
+            assert!(is_unconfirmed(&mut address, zero + newest + HOLDS + MS));
+            assert!(address.take_moved().is_none());
+        }
+    }
+
     #[test]
     fn another_address_ends_the_connection_and_no_other_one() {
         let zero = crate::clock::instant();
-        let moved = || Some(Err(Cause::Closed("moved".into())));
         let mut old = address(zero);
         old.ask(zero + S);
-        old.answered(zero + S, moved());
+        old.answered(zero + S, moved(zero + S));
         assert!(!old.is_due(zero + 9 * S));
         assert!(old.take_moved().is_some() && old.take_moved().is_none());
         let mut new = address(zero + S);
-        new.answered(zero + S, moved());
+        new.answered(zero + S, moved(zero + S));
         assert!(new.take_moved().is_none());
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Limit, NodeErrors};
 use crate::prefix::Prefix;
+use crate::protocol::address::Word;
 use crate::protocol::confirm::Confirmation;
 use crate::protocol::debt::Debt;
 use crate::protocol::event::Events;
@@ -42,10 +43,10 @@ pub(crate) enum Input<'a> {
     Sent(Result<(), Cause>),
     /// What has come; no bytes: nothing did in time.
     Received(Result<&'a [u8], Cause>),
-    /// What its directory said of its address, when it was asked at that time; `None`: it could not be asked.
+    /// Its directory's word on its address, when it was asked at that time; `None`: nothing is known.
     Confirmed {
         asked: Instant,
-        answer: Option<Result<(), Cause>>,
+        answer: Option<Word>,
     },
     /// Its server has said that the one at this address has its keys now.
     Moved(String),
@@ -633,13 +634,7 @@ impl<W> Core<W> {
         }
     }
 
-    fn confirmed(
-        &mut self,
-        at: usize,
-        asked: Instant,
-        answer: Option<Result<(), Cause>>,
-        now: Instant,
-    ) {
+    fn confirmed(&mut self, at: usize, asked: Instant, answer: Option<Word>, now: Instant) {
         let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
         node.wire_mut().address.answered(asked, answer);
         node.wire_mut().address.update(now);

@@ -15,6 +15,7 @@
 //! - `queue`: the processes that wait for a lock which another one holds, on the nodes
 //! - `backoff`, `random`: pauses
 //! - `wire`: one connection, and the replies that are to come
+//! - `answers`: which server is the master, by the answers of those that were asked
 //! - `address`: whether a connection still leads to the node's master
 //! - `outbox`: what a node is still to be sent of locks that were given up, each a `debt`
 //! - `guard`: whether a server may have forgotten locks (`witness`: what it shows of that; `proof`: which answers count)
@@ -42,6 +43,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod address;
+pub(crate) mod answers;
 pub(crate) mod attempt;
 pub(crate) mod backoff;
 pub(crate) mod claims;

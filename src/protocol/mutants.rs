@@ -131,6 +131,11 @@ mutants! {
     ExtensionShortens = "an extension by less shortens the validity",
     LoseWithoutToken = "a waiter is not returned to its queue where no token could be drawn for its hand-off",
     ConfirmOneTime = "the thread that confirms releases is started once, and not again after its end",
+    // Found by the tests of `answers`: the simulation has no directory.
+    UnaskedIsSilent = "a server that was not asked where the master is counts as one that does not answer",
+    RefusalIsNoAnswer = "a server that may name another master does not count where others name one",
+    MinorityNames = "a master is believed that few name",
+    AnswerIsNew = "an answer counts from a later question than its own",
     // Found only where a server reads one write in a turn, as it does over TLS.
     PingCountsManyWrites = "over TLS, a ping stands for many writes",
 }

@@ -584,6 +584,9 @@ impl Node {
 
     /// It is not connected. What is to be reported.
     pub(crate) fn away(&mut self, cause: Arc<Cause>) -> Option<Event> {
+        if let Cause::Announced(announced) = &*cause {
+            self.address = announced.shown.clone();
+        }
         self.cause = Some(cause.clone());
         let before = std::mem::replace(&mut self.reported, Reported::Away);
         (before != Reported::Away).then_some(Event::Away(cause))

@@ -68,8 +68,18 @@
 //! - R41 A vote on an acquire counts when the witness, read behind it on the same connection, is as it was, whole.
 //! - R42 A vote on an acquire, an extension or a fencing token counts when a look (INFO replication, INFO stats) shows the same
 //!   identity and a master, behind it on the same connection.
+//! - R43 Where sentinels, or the other servers of a Redis Cluster, name the master, an acquire, an extension and a fencing token
+//!   are sent only within 2 s of a question that confirmed the connection's address. Only the master is connected to, and
+//!   confirmed, that more than half name of those servers that name one, or might: one that was not asked, has not answered yet,
+//!   or refuses to. One that was asked and could not be reached does not count, nor one that knows no such master. Where each was
+//!   asked and none could be reached, that confirms: for another master a majority of them is needed. An answer is as old as
+//!   its question, whichever thread has asked it. A master of a Redis Cluster that names another one (MOVED, ASK) is believed
+//!   for 1 s.
 //! - R44 The only node votes on extensions and fencing tokens from 5 s on after the witness was set (by R15: from 1 s of
 //!   uptime on), and until R40 gives it all its votes an acquire fails there unasked.
+//! - R45 In a Redis Cluster an operation follows its key: what a server answers MOVED or ASK to was not carried out, and is sent
+//!   to the server that it names, at most five times in two node timeouts. A release goes on until one has carried it out, ten
+//!   seconds at most; so does one that is still owed to a server which has lost the slot.
 //! - R46 A script names all keys that it uses. A server that refuses how a command is sent (by a hash, with keys beside the
 //!   lock), and not what it does, has done nothing: it is sent again in another way, and so is all that follows on that
 //!   connection; but keys may be refused for one name, and not for others. Only where no scripts run does another command compare and

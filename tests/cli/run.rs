@@ -282,7 +282,7 @@ fn exit_codes_are_those_of_the_table() {
     );
     lock.release().unwrap();
 
-    let options = patient().label("web-2:4711");
+    let options = unhurried().label("web-2:4711");
     let labelled = redlock(&fleet.servers).with_options(options).unwrap();
     let lock = labelled.acquire("x", Duration::from_secs(60)).unwrap();
     eventually("it is on all nodes", || fleet.holding("x") == 3);

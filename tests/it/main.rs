@@ -45,6 +45,7 @@ mod connections {
 
 mod faults {
     mod cluster;
+    mod cluster_answers;
     mod cluster_changes;
     mod cluster_ends;
     mod cluster_failovers;

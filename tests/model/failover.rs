@@ -55,6 +55,16 @@ enum Carry {
     Unflushed,
 }
 
+/// Which answers of the directory's servers count (rule R43).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Believes {
+    Majority,
+    /// And that of a few, where what most of them name cannot be reached.
+    Few,
+    /// Where they were not asked, that confirms: as if none of them could be reached.
+    Unasked,
+}
+
 #[derive(Clone, Copy)]
 struct Failover {
     servers: usize,
@@ -65,6 +75,7 @@ struct Failover {
     margin: u8,
     /// The directory's answer holds for this number of ticks (rule R43); 0: it is not asked.
     view: u8,
+    believes: Believes,
     /// An old master accepts writes for this number of ticks after a promotion (min-replicas, node timeout, Sentinel's repair).
     limit: u8,
     guard: bool,
@@ -118,6 +129,7 @@ const CRASH: Failover = Failover {
     quarantine: 2,
     margin: 1,
     view: 0,
+    believes: Believes::Majority,
     limit: 0,
     guard: true,
     run_only: false,
@@ -255,6 +267,12 @@ pub(crate) fn rows() -> Vec<Row> {
         row("F4.8", Holds(1_267_191), "the same, the old master stops after 1 tick", Failover { partition: true, limit: 1, ..VIEWED }),
         row("F4.9", HoldsSoFar(12_000_000), "F4.5 with 3 clients", Failover { clients: 3, ..VIEWED }),
         row("F4.10", HoldsSoFar(12_000_000), "F4.5 with A, B, A and a crash", Failover { promotions: 2, crashes: 1, ..VIEWED }),
+        row("F4.11", Broken(17, 1_400_000), "as F4.5, a directory that was not asked counts as one that does not answer (against R43)",
+            Failover { believes: Believes::Unasked, ..VIEWED }),
+        row("F4.12", Broken(17, 1_400_000), "as F4.5, what a few of the directory's servers name is used (against R43)",
+            Failover { believes: Believes::Few, ..VIEWED }),
+        row("F4.13", Holds(1_199_704), "the same, the old master stops after 1 tick",
+            Failover { believes: Believes::Few, limit: 1, ..VIEWED }),
         row("F5.1", Holds(2_273_634), "extensions at once, the old master is dead", Failover { extend: Extend::AtOnce, ..TWICE }),
         row("F5.2", Broken(21, 501_252), "extensions at once, the old master goes on for 1 tick (against R44)",
             Failover { extend: Extend::AtOnce, limit: 1, ..OLD }),
@@ -605,7 +623,8 @@ impl Failover {
     /// Rule R40: the first look.
     fn connect(&self, state: &State, at: usize, of: usize, steps: &mut Steps<State>) {
         let server = &state.servers[of];
-        let found = usize::from(state.named) == of || self.partition;
+        let few = self.believes == Believes::Few;
+        let found = usize::from(state.named) == of || self.partition || few;
         if !found || server.up == 0 || server.replica_of != MASTER {
             return;
         }
@@ -771,7 +790,8 @@ impl Failover {
             return;
         }
         let mut new = *state;
-        if state.named == client.server || self.partition {
+        let unasked = self.believes == Believes::Unasked;
+        if state.named == client.server || self.partition || unasked {
             new.clients[at].viewed = 0;
         } else {
             new.sever(at, self.remembers());

@@ -31,6 +31,8 @@ enum View {
     /// Any of them.
     One,
     Most,
+    /// As `Most`; and where none was asked, that confirms.
+    Unasked,
 }
 
 /// How the operator gives a move up.
@@ -100,6 +102,8 @@ pub(crate) fn rows() -> Vec<Row> {
             Moves { asked_holds: 1, ..FAILS_OVER }),
         row("M2.3", Broken(12, 324_668), "one server that names the master is believed (against R43)", Moves { view: View::One, ..FAILS_OVER }),
         row("M2.4", Broken(12, 59_989), "no server is asked (against R43)", Moves { view: View::Nobody, ..FAILS_OVER }),
+        row("M2.4b", Broken(12, 59_989), "servers that were not asked count as silent, and that confirms (against R43)",
+            Moves { view: View::Unasked, ..FAILS_OVER }),
         row("M2.5", Broken(9, 54_525), "the slot moves from a promoted master that gives no votes yet", Moves { moves_late: true, ..FAILS_OVER }),
         row("M2.6", Broken(22, 2_189_192), "the source fails over when the target has the slot and the source was not told yet",
             Moves { fails_between: true, ..FAILS_OVER }),
@@ -213,6 +217,7 @@ impl Moves {
     fn client_steps(&self, state: &State, at: usize, steps: &mut Steps<State>) {
         let client = state.clients[at];
         self.ask_directory(state, at, steps);
+        self.ask_nobody(state, at, steps);
         if self.remembers_asked && state.servers[state.source()].migrating {
             let mut new = *state;
             new.clients[at].was_sent = true;
@@ -254,7 +259,7 @@ impl Moves {
         let some = state.told < VOTERS;
         let says: &[bool] = match self.view {
             View::Nobody => return,
-            View::Most => &[most],
+            View::Most | View::Unasked => &[most],
             // Any that was told, and any that was not.
             View::One if some && state.told > 0 => &[true, false],
             View::One => &[!some],
@@ -270,6 +275,17 @@ impl Moves {
             if new != *state {
                 steps.add(new, || format!("{} asks the directory", client_name(at)));
             }
+        }
+    }
+
+    /// Against rule R43.
+    fn ask_nobody(&self, state: &State, at: usize, steps: &mut Steps<State>) {
+        let mut new = *state;
+        new.clients[at].viewed = 0;
+        if self.view == View::Unasked && new != *state {
+            steps.add(new, || {
+                format!("{} does not ask the directory", client_name(at))
+            });
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock;
 use crate::prefix::Prefix;
-use crate::protocol::address::Found;
+use crate::protocol::address::{Found, Word};
 use crate::protocol::event::Event;
 use crate::protocol::fixtures::{MS, key, ttl};
 use crate::protocol::operation::Outcome;
@@ -363,7 +363,10 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
             // It is time that the acquire has for its answer.
             let asked = world.now;
             world.now += 40 * MS;
-            let answer = Some(Ok(()));
+            let answer = Some(Word {
+                answer: Ok(()),
+                at: asked,
+            });
             world.input(Input::Confirmed { asked, answer });
             assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
         }
@@ -408,7 +411,11 @@ fn another_address_ends_the_connection() {
     let mut world = found_before(5000 * MS);
     world.acquire();
     assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
-    let (asked, answer) = (world.now, Some(Err(Cause::Moved("h:2".into()))));
+    let asked = world.now;
+    let answer = Some(Word {
+        answer: Err(Cause::Moved("h:2".into())),
+        at: asked,
+    });
     world.input(Input::Confirmed { asked, answer });
     let next = world.core.next(Role::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");

@@ -4,10 +4,11 @@ use crate::support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redlock_sync::Redlock;
+use redlock_sync::{LockState, Redlock};
 use support::sentinels::client;
 use support::*;
 
@@ -164,4 +165,190 @@ fn sentinels_that_are_far_away_are_heard() {
         drop(lock);
         moved
     });
+}
+
+/// For how long after this the first server still grants locks; none of the second's are counted.
+fn last_grant(servers: &[Server], redlock: &Redlock, time: Duration) -> Option<Duration> {
+    let (since, mut last) = (Instant::now(), None);
+    while since.elapsed() < time {
+        if let Ok(Some(lock)) = redlock.try_acquire("a", TTL) {
+            if servers[0].exists("a") {
+                last = Some(since.elapsed());
+            }
+            drop(lock);
+        }
+        std::thread::sleep(ms(5));
+    }
+    last
+}
+
+/// Whether threads look at the set all the time, and how far away its sentinels are.
+fn a_replaced_master_is_left(threads: usize, delay: Duration) {
+    let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+    take(&redlock, "a").release().unwrap();
+    fakes
+        .iter()
+        .for_each(|fake| fake.say(|says| says.delay = delay));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = OnDrop(&over);
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    redlock.inspect("x").unwrap();
+                    drop(redlock.list(None));
+                }
+            });
+        }
+        for fake in &fakes {
+            fake.say(|says| says.master = Ok(servers[1].port()));
+        }
+        let last = last_grant(&servers, &redlock, 8 * S);
+        assert!(last.is_none_or(|last| last < 4 * S), "{last:?}");
+    });
+    eventually("it has moved", || {
+        let lock = redlock.try_acquire("a", TTL).ok().flatten();
+        lock.is_some() && servers[1].exists("a")
+    });
+}
+
+/// A question that another thread has under way was not put to silent sentinels.
+#[test]
+fn a_replaced_master_is_left_although_others_ask_for_it_all_the_time() {
+    a_replaced_master_is_left(4, ms(50));
+}
+
+#[test]
+fn a_replaced_master_is_left_although_its_sentinels_are_slow() {
+    a_replaced_master_is_left(1, ms(150));
+}
+
+/// The answer to one question is for all of them.
+#[test]
+fn threads_that_inspect_a_lock_at_the_same_time_are_told() {
+    let (_servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+    fakes
+        .iter()
+        .for_each(|fake| fake.say(|says| says.delay = ms(5)));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..30 {
+                    let inspection = redlock.inspect("a").unwrap();
+                    assert_eq!(inspection.state(), LockState::Free, "{inspection:?}");
+                }
+            });
+        }
+    });
+}
+
+/// A port where no server listens.
+fn nobody() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// That is no reason to use the one that few name. The error names the address, who has named it, and what to set.
+#[test]
+fn a_master_that_few_sentinels_name_is_not_used_where_the_other_one_cannot_be_reached() {
+    let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+    take(&redlock, "a").release().unwrap();
+    let new = nobody();
+    for fake in &fakes[1..] {
+        fake.say(|says| says.master = Ok(new));
+    }
+    let last = last_grant(&servers, &redlock, 6 * S);
+    assert!(last.is_none_or(|last| last < 3 * S), "{last:?}");
+    let text = unavailable(redlock.acquire_within("a", TTL, S)).to_string();
+    let address = format!("m at 127.0.0.1:{new}): cannot connect");
+    let named = format!("at 127.0.0.1:{new}, which the sentinel 127.0.0.1:");
+    for word in [&*address, &named, "replica-announce-ip"] {
+        assert!(text.contains(word), "{text}");
+    }
+    let by = |fake: &Fake| text.contains(&format!("the sentinel 127.0.0.1:{} names", fake.port));
+    assert!(fakes[1..].iter().any(by) && !by(&fakes[0]), "{text}");
+    // One is dead, and the other two name different ones.
+    fakes[2].say(|says| says.master = Err("LOADING"));
+    eventually("the error says so", || {
+        let text = unavailable(redlock.try_acquire("a", TTL)).to_string();
+        text.contains("no majority of the sentinels names the master \"m\"")
+    });
+    fakes[1].say(|says| says.master = Ok(servers[0].port()));
+    eventually("it is granted again", || {
+        redlock
+            .try_acquire("a", TTL)
+            .is_ok_and(|lock| lock.is_some())
+    });
+}
+
+/// A process without a socket cannot ask, and the sentinels are not silent for that.
+#[test]
+fn a_process_with_too_many_open_files_confirms_no_master() {
+    let name = "a_process_with_too_many_open_files_confirms_no_master";
+    in_own_process(name, || {
+        let (servers, fakes, redlock) = fakes(NODE_TIMEOUT);
+        take(&redlock, "a").release().unwrap();
+        eventually("no question is under way", || attendants() == 0);
+        for fake in &fakes {
+            fake.say(|says| says.master = Ok(servers[1].port()));
+        }
+        let free = || std::fs::File::open("/dev/null").is_ok();
+        let mut files = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: plain system calls on this process.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) };
+        let set = |limit: u64| {
+            let limit = libc::rlimit {
+                rlim_cur: limit,
+                ..files
+            };
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        };
+        set(1);
+        assert!(!free());
+        let since = Instant::now();
+        let mut last = None;
+        while since.elapsed() < 5 * S {
+            if let Ok(Some(lock)) = redlock.try_acquire("a", TTL) {
+                last = Some(since.elapsed());
+                drop(lock);
+            }
+            std::thread::sleep(ms(5));
+        }
+        set(files.rlim_cur);
+        assert!(last.is_none_or(|last| last < 3 * S), "{last:?}");
+        eventually("it has moved", || {
+            let lock = redlock.try_acquire("a", TTL).ok().flatten();
+            lock.is_some() && servers[1].exists("a")
+        });
+    });
+}
+
+/// In place of the master's.
+#[test]
+fn a_sentinel_that_gives_a_password_as_a_host_is_not_repeated() {
+    for password in ["hunter2", "hunter3"] {
+        let named = format!("db-{password}");
+        let fake = fake::Fake::new(move |words| match &words[0][..] {
+            b"SENTINEL" if words[1] == *b"MASTER" => {
+                format!("*4\r\n$2\r\nip\r\n$10\r\n{named}\r\n$4\r\nport\r\n$1\r\n1\r\n").into()
+            }
+            b"SENTINEL" => format!("*2\r\n$10\r\n{named}\r\n$1\r\n1\r\n").into(),
+            _ => b"+OK\r\n".to_vec(),
+        });
+        let url = format!(
+            "redis+sentinel://u:hunter2@127.0.0.1:{}/m?sentinel_password=hunter3",
+            fake.port()
+        );
+        let redlock = client(&url, options().restart_guard(Duration::ZERO));
+        let errors = unavailable(redlock.try_acquire("a", TTL));
+        let report = redlock.check("probe").unwrap();
+        let inspection = redlock.inspect("a").unwrap();
+        let text = format!("{errors} {errors:?} {report} {inspection:?} {redlock:?}");
+        assert!(text.contains("not the address of a master"), "{text}");
+        assert!(!text.contains("hunter"), "{text}");
+    }
 }

@@ -1,0 +1,157 @@
+//! What the servers of a Redis Cluster answer, and which of them are believed.
+
+use crate::support;
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redlock_sync::Redlock;
+use support::fake::Fake;
+use support::*;
+
+const S: Duration = Duration::from_secs(1);
+
+/// The master that a server names: host and port.
+type Master = Arc<Mutex<(String, u16)>>;
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// A map in which this master has all slots, and the others are its replicas.
+fn slots((host, port): &(String, u16), replicas: &[u16]) -> Vec<u8> {
+    let server = |host: &str, port: u16| format!("*3\r\n{}:{port}\r\n{}", bulk(host), bulk("id"));
+    let replicas = replicas.iter().map(|port| server("127.0.0.1", *port));
+    let servers: Vec<String> = std::iter::once(server(host, *port))
+        .chain(replicas)
+        .collect();
+    let servers = (servers.len() + 2, servers.concat());
+    format!("*1\r\n*{}\r\n:0\r\n:16383\r\n{}", servers.0, servers.1).into()
+}
+
+/// Three servers that name the first of two masters.
+struct Fakes {
+    servers: [Server; 2],
+    named: [Master; 3],
+    ports: [u16; 3],
+    redlock: Redlock,
+}
+
+fn fakes() -> Fakes {
+    let servers = [(); 2].map(|()| Server::plain());
+    let old = ("127.0.0.1".to_owned(), servers[0].port());
+    let named = [(); 3].map(|()| Arc::new(Mutex::new(old.clone())));
+    let all: Arc<Mutex<Vec<u16>>> = Arc::default();
+    let ports = named.each_ref().map(|named| {
+        let (named, all) = (named.clone(), all.clone());
+        let fake = Fake::new(move |words| match &words[0][..] {
+            b"CLUSTER" => slots(&named.lock().unwrap(), &all.lock().unwrap()),
+            _ => b"+OK\r\n".to_vec(),
+        });
+        fake.port()
+    });
+    all.lock().unwrap().extend(ports);
+    let hosts = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
+    let redlock = Redlock::new(format!("redis+cluster://u:hunter2@{hosts}")).unwrap();
+    let redlock = redlock
+        .with_options(options().restart_guard(Duration::ZERO))
+        .unwrap();
+    for server in &servers {
+        server.command(&["ACL", "SETUSER", "u", "on", ">hunter2", "~*", "&*", "+@all"]);
+    }
+    Fakes {
+        servers,
+        named,
+        ports,
+        redlock,
+    }
+}
+
+/// For how long after this the first server still grants locks.
+fn last_grant(fakes: &Fakes, redlock: &Redlock, time: Duration) -> Option<Duration> {
+    let (since, mut last) = (Instant::now(), None);
+    while since.elapsed() < time {
+        if let Ok(Some(lock)) = redlock.try_acquire("a", TTL) {
+            if fakes.servers[0].exists("a") {
+                last = Some(since.elapsed());
+            }
+            drop(lock);
+        }
+        std::thread::sleep(ms(5));
+    }
+    last
+}
+
+/// A port where no server listens.
+fn nobody() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// By a client that had its lock there, and by one that asks for the map first. The error names the address, who has named it,
+/// and what to set.
+#[test]
+fn a_master_that_few_servers_name_is_not_used_where_the_other_one_cannot_be_reached() {
+    let fakes = fakes();
+    take(&fakes.redlock, "a").release().unwrap();
+    let new = nobody();
+    for named in &fakes.named[1..] {
+        named.lock().unwrap().1 = new;
+    }
+    let fresh = fakes.redlock.clone();
+    let fresh = fresh
+        .with_options(options().restart_guard(Duration::ZERO))
+        .unwrap();
+    for redlock in [&fakes.redlock, &fresh] {
+        let last = last_grant(&fakes, redlock, 6 * S);
+        assert!(last.is_none_or(|last| last < 3 * S), "{last:?}");
+    }
+    let words = [
+        &*format!("(127.0.0.1:{new}): cannot connect"),
+        &format!("at 127.0.0.1:{new}, which 127.0.0.1:"),
+        "cluster-announce-ip",
+    ];
+    // The three that are asked in turn may also be the new master, and one of each.
+    eventually("the error names the new master", || {
+        let text = unavailable(fakes.redlock.try_acquire("a", TTL)).to_string();
+        let by = |port: &u16| text.contains(&format!("127.0.0.1:{port} names"));
+        words.iter().all(|word| text.contains(word)) && fakes.ports[1..].iter().any(by)
+    });
+    for named in &fakes.named {
+        named.lock().unwrap().1 = fakes.servers[1].port();
+    }
+    eventually("it has moved", || {
+        let lock = fakes.redlock.try_acquire("a", TTL).ok().flatten();
+        lock.is_some() && fakes.servers[1].exists("a")
+    });
+}
+
+/// In its map, and as the server that has a slot now.
+#[test]
+fn a_server_that_gives_the_password_as_a_host_is_not_repeated() {
+    let fakes = fakes();
+    for named in &fakes.named {
+        named.lock().unwrap().0 = "db-hunter2".into();
+    }
+    let own = Arc::new(Mutex::new(0));
+    let port = own.clone();
+    let moved = Fake::new(move |words| match &words[0][..] {
+        b"CLUSTER" => slots(&("127.0.0.1".into(), *port.lock().unwrap()), &[]),
+        b"SET" | b"EVAL" | b"EVALSHA" => b"-MOVED 15495 db-hunter2:1\r\n".to_vec(),
+        _ => b"+OK\r\n".to_vec(),
+    });
+    *own.lock().unwrap() = moved.port();
+    let moved = format!("redis+cluster://u:hunter2@127.0.0.1:{}", moved.port());
+    let moved = Redlock::new(moved).unwrap();
+    let moved = moved
+        .with_options(options().restart_guard(Duration::ZERO))
+        .unwrap();
+    for redlock in [&fakes.redlock, &moved] {
+        let errors = unavailable(redlock.try_acquire("a", TTL));
+        let report = redlock.check("probe").unwrap();
+        let inspection = redlock.inspect("a").unwrap();
+        let text = format!("{errors} {errors:?} {report} {inspection:?} {redlock:?}");
+        assert!(!text.contains("hunter"), "{text}");
+    }
+}
