@@ -54,9 +54,10 @@ pub(crate) fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         if std::env::var_os(RELEASE).is_none() {
-            let to = crate::built().join("debug/capi");
-            link_libraries(&crate::library(), &to);
-            return to;
+            // Of this process: another one may run the same tests. It goes with the process.
+            let to = std::mem::ManuallyDrop::new(TempDir::for_programs());
+            link_libraries(&crate::library(), to.path());
+            return to.path().to_owned();
         }
         let features = match cfg!(feature = "tls") {
             true => "capi,tls",
@@ -75,7 +76,6 @@ pub(crate) fn libraries() -> &'static Path {
 
 /// Of what the tests were built with, which takes no time.
 fn link_libraries(library: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
     let source = to.join("capi.rs");
     std::fs::write(&source, "pub extern crate library;").unwrap();
     let dependencies = library.with_file_name("deps");
