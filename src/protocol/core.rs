@@ -164,7 +164,8 @@ impl<W> Core<W> {
         if op.action.ends() {
             self.cancel_behind(&op, now);
         }
-        if op.action.ends() && (op.only_write || self.is_routed()) {
+        let shortens = matches!(op.action, Action::Shorten(_));
+        if op.action.ends() && (op.only_write || shortens || self.is_routed()) {
             self.confirmation.released(now);
         }
         let slot = self.operations.submit(op, caller, now);
@@ -581,7 +582,8 @@ impl<W> Core<W> {
         let pending = Pending {
             operation: Some(OperationId { slot, number }),
             owed,
-            alone: operation.op.only_write,
+            // Shortening is rare: each one is confirmed.
+            alone: operation.op.only_write || shortens,
             retries: false,
             named: means.names_companions(action, key, prefix),
             loads: loads.is_some(),
