@@ -257,11 +257,14 @@ impl World {
         }
     }
 
-    /// A lock that a server has although it was shortened, long after its time, and a process is there that owes it that.
+    /// A lock that a server has although it was shortened, long after its time, and a process is there that owes it that. (Where
+    /// the server does not permit it, the lock ends with its ttl.)
     pub(super) fn not_shortened(&self) -> Option<usize> {
         let is_there = |token: usize| {
-            let mut servers = self.servers.iter();
-            servers.any(|server| server.locks(self.t).any(|lock| lock.1 == token))
+            let forbidden = self.checks.tokens[token].on.forbidden;
+            let servers = self.servers.iter().enumerate();
+            let mut servers = servers.filter(|(node, _)| !forbidden.has(*node));
+            servers.any(|(_, server)| server.locks(self.t).any(|lock| lock.1 == token))
         };
         let is_shortened = |token: &usize| {
             let history = &self.checks.tokens[*token];

@@ -192,6 +192,7 @@ impl World {
             }
             b":0\r\n" | b"$-1\r\n" => self.checks.tokens[token].on.not_held.add(node),
             [b':', ..] | b"+OK\r\n" => self.checks.tokens[token].on.extended.add(node),
+            _ if reply.starts_with(b"-NOPERM") => self.checks.tokens[token].on.forbidden.add(node),
             _ => {}
         }
         reply
