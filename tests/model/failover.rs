@@ -517,7 +517,8 @@ impl Failover {
         let promoted = server.promoted > 0 && self.sees_promotion;
         let evicted = server.identity.evicted > 0 && !self.evicting_is_calm;
         let evicted = evicted && self.counts != Counts::Nowhere;
-        self.lenient && !promoted && !evicted && !(server.flushed && self.sees_flush)
+        let flushed = server.flushed && self.sees_flush;
+        self.lenient && !(promoted || evicted || flushed)
     }
 
     fn is_same(&self, one: Identity, other: Identity) -> bool {
