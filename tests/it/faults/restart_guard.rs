@@ -350,7 +350,10 @@ fn a_server_without_an_uptime_counts_as_started_now() {
     for_each_at_once(&NO_UPTIMES, |uptime| {
         let fake = with_uptime(server, uptime);
         let url = format!("redis://127.0.0.1:{}/1", fake.port());
-        let (redlock, since) = (client(&[url.clone()], guarded()), Instant::now());
+        let (redlock, since) = (
+            client(std::slice::from_ref(&url), guarded()),
+            Instant::now(),
+        );
         let wait = unavailable(redlock.try_acquire(uptime, MAX_TTL)).retry_after();
         assert!(wait.unwrap() > MAX_TTL, "{uptime}: {wait:?}");
         let lock = redlock.acquire(uptime, MAX_TTL).unwrap();
