@@ -71,7 +71,7 @@ fn url(both: [At; 2]) -> String {
         if let At::Nothing = what {
             continue;
         }
-        let listener = TcpListener::bind((at, port)).unwrap();
+        let listener = TcpListener::bind((at, port.number())).unwrap();
         std::thread::spawn(move || {
             let mut kept = Vec::new();
             for mut stream in listener.incoming().flatten() {
@@ -83,7 +83,10 @@ fn url(both: [At; 2]) -> String {
             }
         });
     }
-    format!("redis://redis.test:{port}")
+    let url = format!("redis://redis.test:{port}");
+    // Its listeners live as long as the process, too.
+    std::mem::forget(port);
+    url
 }
 
 fn forward(client: TcpStream, server: std::io::Result<TcpStream>) {
