@@ -174,7 +174,7 @@ impl ReplyReader {
         if self.open.is_empty()
             && let Some((reply, length)) = usual(self.rest())
         {
-            self.read += length;
+            self.advance(length);
             return Ok(Some(reply));
         }
         self.parse(None)
@@ -196,7 +196,7 @@ impl ReplyReader {
                     false => Ok(None),
                 };
             };
-            (self.read, self.scanned) = (self.read + length, 0);
+            self.advance(length);
             self.kept += length;
             let reply = match element {
                 Element::Whole(reply) => self.put(reply, &mut each)?,
@@ -242,6 +242,12 @@ impl ReplyReader {
         }
     }
 
+    /// So many bytes more are parsed. `scanned` counts from there.
+    fn advance(&mut self, length: usize) {
+        self.read += length;
+        self.scanned = 0;
+    }
+
     /// What was received and is not parsed yet.
     pub(crate) fn rest(&self) -> &[u8] {
         self.bytes.get(self.read..).unwrap_or_default()
@@ -269,7 +275,7 @@ impl ReplyReader {
 
     /// Drops a part of the rest, which its reader understands by itself.
     pub(crate) fn skip(&mut self, length: usize) {
-        self.read += length.min(self.rest().len());
+        self.advance(length.min(self.rest().len()));
     }
 }
 
@@ -551,6 +557,34 @@ mod tests {
         assert_eq!(whole.len(), 7);
         for size in [1, 2, 3, 7, 100, 16 * 1024] {
             assert!(in_pieces(&all, size) == whole, "{size}");
+        }
+    }
+
+    /// Wherever the first piece ends: the end of a line that was looked for in vain belongs to that line alone.
+    #[test]
+    fn any_reply_is_read_behind_any_other_in_two_pieces() {
+        let all = [
+            &b":1\r\n"[..],
+            b"+OK\r\n",
+            b"$-1\r\n",
+            b"*0\r\n",
+            b"*1\r\n:12345\r\n",
+            b"$3\r\nabc\r\n",
+            b"-ERR a longer line\r\n",
+        ];
+        for (one, two) in all.iter().flat_map(|one| all.map(|two| (*one, two))) {
+            let bytes = [one, two].concat();
+            let whole = in_pieces(&bytes, bytes.len());
+            for end in 1..bytes.len() {
+                let (mut reader, mut replies) = (ReplyReader::default(), Vec::new());
+                for piece in [&bytes[..end], &bytes[end..]] {
+                    reader.push(piece);
+                    while let Some(reply) = reader.next().unwrap() {
+                        replies.push(reply);
+                    }
+                }
+                assert!(replies == whole, "{} at {end}", bytes.escape_ascii());
+            }
         }
     }
 
