@@ -3,7 +3,8 @@
 //!
 //! In reading order:
 //!
-//! - `quorum`: the rules; majority, validity, votes and verdicts
+//! - [the rules](#the-rules-of-the-protocol), below
+//! - `quorum`: majority, validity, votes and verdicts
 //! - `resp`: commands and replies as bytes
 //! - `server_error`: what servers answer when they refuse, and what it means
 //! - `server_info`: what a server reports in INFO
@@ -40,6 +41,8 @@
 //! - `mutants`: how each rule can be broken, for tests
 //! - `oracle`: whether the code does what the model of the rules does, on its schedules
 //! - `sim`: all of that among virtual servers, connections and clocks
+#![doc = ""]
+#![doc = include_str!("rules.md")]
 
 pub(crate) mod acquire;
 pub(crate) mod address;

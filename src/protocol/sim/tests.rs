@@ -117,7 +117,7 @@ fn simulation_finds_every_mutant() {
     let count = number("SIM_COUNT", 20_000);
     let only = std::env::var("SIM_MUTANT").ok();
     let mut missed = Vec::new();
-    for (mutant, what) in MUTANTS.iter().copied() {
+    for (mutant, rule, what) in MUTANTS.iter().copied() {
         let is_other = |only: &String| *only != format!("{mutant:?}");
         if ELSEWHERE.contains(&mutant) || only.as_ref().is_some_and(is_other) {
             continue;
@@ -128,7 +128,7 @@ fn simulation_finds_every_mutant() {
         let took = started.elapsed();
         match found.failure {
             Some((seed, failure)) => {
-                println!("{mutant:?}: {what}: seed {seed}, {took:.1?}: {failure}");
+                println!("{mutant:?} ({rule}): {what}: seed {seed}, {took:.1?}: {failure}");
                 // It is the mutant that fails.
                 set_mutant(None);
                 assert_eq!(World::new(seed, false).run(), Ok(()), "seed {seed}");
@@ -143,8 +143,8 @@ fn simulation_finds_every_mutant() {
 #[ignore = "one seed, with a trace"]
 fn replay() {
     let name = std::env::var("SIM_MUTANT").unwrap_or_default();
-    let named = |(mutant, _): &&(Mutant, &str)| format!("{mutant:?}") == name;
-    set_mutant(MUTANTS.iter().find(named).map(|(mutant, _)| *mutant));
+    let named = |(mutant, ..): &&(Mutant, &str, &str)| format!("{mutant:?}") == name;
+    set_mutant(MUTANTS.iter().find(named).map(|(mutant, ..)| *mutant));
     let mut world = World::new(number("SIM_SEED", 0), true);
     println!("{:?}", world.run());
 }

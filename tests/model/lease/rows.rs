@@ -1,4 +1,4 @@
-//! Acquire, extend, restart: the rows that the rules R1–R19 come from.
+//! Acquire, extend, restart: the rows that the rules R1–R18 come from.
 
 use super::super::table::{Broken, Holds, HoldsSoFar, Row, row};
 use super::Extension::{HeldOnly, SetCounts, SetHeals};
@@ -115,7 +115,7 @@ fn extend() -> Vec<Row> {
     ]
 }
 
-/// The restart guard (R14–R19).
+/// The restart guard (R14–R18).
 #[rustfmt::skip] // A row on two lines.
 fn guard() -> Vec<Row> {
     vec![
@@ -163,7 +163,7 @@ fn guard() -> Vec<Row> {
             Lease { nodes: 5, quorum: 3, quarantine: 3, restarts: 2, ..RESTARTS }),
         row("D2.23", Holds(12_621_042), "the guard with Q = ttl + 1, uptime reported too large by 1, 2 restarts, extensions, R16",
             Lease { quarantine: 4, uptime_over: 1, restarts: 2, extension: HeldOnly, extensions: 1, guards_extensions: true, ..RESTARTS }),
-        row("D2.24", Broken(9, 15_327), "keys are lost without a restart (FLUSHALL, eviction, a clock that is set): no guard sees that (R19)",
+        row("D2.24", Broken(9, 15_327), "keys are lost without a restart (FLUSHALL, eviction, a clock that is set): no guard by uptime sees that",
             Lease { quarantine: 3, unseen_loss: true, ..RESTARTS }),
         row("D2.15", Holds(3_893_667), "the guard with Q = the largest ttl, extensions included (R14)",
             Lease { quarantine: 4, extension: HeldOnly, extensions: 1, extension_ttl: 4, ..RESTARTS }),
