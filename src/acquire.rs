@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::{self, Point};
 use crate::error::Error;
-use crate::lock::{Lock, Shared};
+use crate::lock::Lock;
 use crate::net::leader::Waiter;
 use crate::options::Options;
 use crate::protocol::acquire::{Ended, Step};
@@ -15,6 +15,7 @@ use crate::protocol::operation::{Answer, Outcome};
 use crate::protocol::queue::Turn;
 use crate::protocol::quorum::Ttl;
 use crate::protocol::waiter::{AcquireRequest, Failure};
+use crate::shared::Shared;
 use crate::shown::Shown;
 use crate::text::human;
 

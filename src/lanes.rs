@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::error::{Cause, NodeError, NodeErrors};
-use crate::lock::Shared;
 use crate::net::cluster::Cluster;
 use crate::net::directory::Place;
 use crate::net::route::Route;
@@ -15,6 +14,7 @@ use crate::options::Options;
 use crate::owed::Owed;
 use crate::protocol::quorum::spare;
 use crate::protocol::slots::{self, Endpoint, Map};
+use crate::shared::Shared;
 use crate::sync::lock;
 
 /// So many threads connect lanes, or close them.

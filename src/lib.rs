@@ -265,6 +265,7 @@ mod renewals;
 mod secret;
 /// The URL of a set that sentinels watch, and what is wrong with it.
 mod sentinel_url;
+mod shared;
 /// A resource in a log line.
 mod shown;
 /// Poisoned mutexes, in one place.
@@ -287,7 +288,7 @@ mod waiting;
 
 pub use config_error::ConfigError;
 pub use credentials::Credentials;
-pub use error::{Error, NodeErrors, RandomError};
+pub use error::{Error, NodeErrors};
 pub use into_node::{IntoNode, IntoNodes};
 pub use kept_lock::KeptLock;
 pub use lock::Lock;
@@ -308,7 +309,7 @@ pub use redis;
 pub use redlock::Redlock;
 pub use reentrant::{Reentrant, ReentrantLock};
 pub use tls::Tls;
-pub use token::{Fingerprint, Token};
+pub use token::{Fingerprint, RandomError, Token};
 
 /// Compiles the code in the README. (`.ci/run` runs it, and the guide's.)
 #[cfg(doctest)]

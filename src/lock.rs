@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use crate::clock::Point;
 use crate::error::Error;
-use crate::net::driver::Driver;
-use crate::net::nodes::Nodes;
 use crate::net::route::Route;
-use crate::observe::{Ending, Event, Observer};
+use crate::observe::{Ending, Event};
 use crate::options::Options;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::{Extended, Lease, Loss, LostReason};
@@ -15,52 +13,11 @@ use crate::protocol::operation::Outcome;
 use crate::protocol::quorum::{Deadline, Ttl};
 use crate::protocol::release::Release;
 use crate::protocol::script::SharedKey;
-use crate::renewals::{DetectedBy, Renewal, Renewals};
+use crate::renewals::{DetectedBy, Renewal};
+use crate::shared::Shared;
 use crate::shown::Shown;
 use crate::sync;
 use crate::token::Token;
-use crate::waiting::Waiting;
-
-/// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
-/// the last of them is gone, and the kept locks.
-pub(crate) struct Shared {
-    pub(crate) driver: Arc<Driver>,
-    pub(crate) renewals: Renewals,
-    pub(crate) waiting: Arc<Waiting>,
-}
-
-impl Shared {
-    pub(crate) fn new(nodes: Nodes) -> Shared {
-        Shared {
-            waiting: Arc::new(Waiting::new(&nodes)),
-            driver: Arc::new(Driver::new(nodes)),
-            renewals: Renewals::default(),
-        }
-    }
-
-    /// Whether this is the process that made it, not a forked child. Check this before anything else is touched.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.driver.is_ours()
-    }
-
-    pub(crate) fn observer(&self) -> &Observer {
-        &self.driver.nodes().observer
-    }
-
-    /// Whether locks of one are locks of the other.
-    pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        let routes = || Some((self.driver.nodes().route()?, other.driver.nodes().route()?));
-        Arc::ptr_eq(self, other) || routes().is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.is_ours() {
-            self.driver.close();
-        }
-    }
-}
 
 /// All names that are locked.
 pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Item = &'a [u8]> {

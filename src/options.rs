@@ -4,7 +4,6 @@ use std::time::Duration;
 use crate::config_error::ConfigError;
 use crate::credentials::{Ask, Credentials};
 use crate::label::Label;
-use crate::net::trust;
 use crate::prefix::Prefix;
 use crate::protocol::quorum::Ttl;
 use crate::tls::Tls;
@@ -311,7 +310,6 @@ impl Options {
     }
 
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        trust::validate(&self.tls).map_err(ConfigError::new)?;
         let timeouts = [
             ("node_timeout", self.node_timeout),
             ("connect_timeout", self.connect_timeout),

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::clock;
 use crate::error::Cause;
 use crate::lanes::Lanes;
-use crate::lock::Shared;
 use crate::net::directory::Place;
 use crate::net::route::Route;
 use crate::owed::OwedRelease;
@@ -18,6 +17,7 @@ use crate::protocol::queue::LockInfo;
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::script::{Action, Key, Notify};
 use crate::protocol::slots::Elsewhere;
+use crate::shared::Shared;
 use crate::sync::lock;
 
 /// How often an operation is sent on.

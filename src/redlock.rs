@@ -11,19 +11,20 @@ use crate::config_error::ConfigError;
 use crate::error::{Error, NodeErrors};
 use crate::into_node::IntoNodes;
 use crate::lanes::Lanes;
-use crate::lock::{Lock, Shared};
+use crate::lock::Lock;
+use crate::net::abandoned::AbandonedThreads;
 use crate::net::directory::Place;
 use crate::net::nodes::Nodes;
 use crate::net::trust;
 use crate::node_address::NodeAddress;
 use crate::observe::{Event, Observer};
-use crate::ops::abandoned::AbandonedThreads;
 use crate::options::Options;
 use crate::protocol::kind::Kind;
 use crate::protocol::lease::Lease;
 use crate::protocol::quorum::{Deadline, MAX_NODES, NodeSet, Ttl};
 use crate::protocol::script::Key;
 use crate::protocol::slots;
+use crate::shared::Shared;
 use crate::token::Token;
 
 /// A resource is a Redis key. The maximum is far above what a name needs.
@@ -114,6 +115,7 @@ impl Redlock {
     /// [`Error::Config`] for a value out of range.
     pub fn with_options(self, options: Options) -> Result<Redlock, Error> {
         options.validate()?;
+        trust::validate(&options.tls).map_err(ConfigError::new)?;
         let family = if options.same_connections(&self.options) {
             self.family
         } else {

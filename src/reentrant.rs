@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lock::{Lock, Shared};
+use crate::lock::Lock;
 use crate::protocol::quorum::Ttl;
 use crate::redlock::Redlock;
+use crate::shared::Shared;
 
 thread_local! {
     /// The locks that this thread holds reentrantly. Without a destructor it stays usable while the thread ends; the

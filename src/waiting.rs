@@ -102,7 +102,7 @@ impl Process for &Waiting {
     }
 
     fn token(&mut self, _: &[u8]) -> Result<Token, Error> {
-        Token::random()
+        Token::random().map_err(Error::Random)
     }
 
     fn jitter(&mut self, min: Duration, max: Duration) -> Duration {

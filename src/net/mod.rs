@@ -19,6 +19,7 @@
 //! - `route`: operations that follow their keys from server to server
 //! - `differential`: a test of the simulation's model of a server against real ones
 
+pub(crate) mod abandoned;
 pub(crate) mod cluster;
 pub(crate) mod connection;
 #[cfg(test)]

@@ -15,6 +15,7 @@ use crate::ops::findings::{
 use crate::ops::query::{MOST_AWAY, Query};
 use crate::ops::set::remarks;
 use crate::prefix::Prefix;
+use crate::protocol::companions::WITNESS;
 use crate::protocol::companions::{self, Companion};
 use crate::protocol::guard::DEFAULT_TTL;
 use crate::protocol::kind::Kind;
@@ -27,7 +28,7 @@ use crate::protocol::server_error::refuses_companions;
 use crate::protocol::server_info::ServerInfo;
 use crate::protocol::slots;
 use crate::protocol::vote::Vote;
-use crate::protocol::witness::{self, WITNESS};
+use crate::protocol::witness;
 use crate::redlock::{Redlock, checked};
 use crate::token::Token;
 
@@ -116,7 +117,8 @@ impl Redlock {
         let mut away = 0;
         for (places, probe) in self.shards(probe) {
             let not_asked = |place| NodeFacts(facts(place, Err(Cause::NotAsked)));
-            let key = Key::new(probe, Token::random()?, None).of_kind(kind.clone());
+            let key = Key::new(probe, Token::random().map_err(Error::Random)?, None)
+                .of_kind(kind.clone());
             let shard: Vec<NodeFacts> = match away < MOST_AWAY {
                 true => self.facts(&places, key.sent_to(NodeSet::ALL), ttl),
                 false => places.iter().map(not_asked).collect(),

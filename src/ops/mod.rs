@@ -2,7 +2,6 @@
 //!
 //! In reading order:
 //!
-//! - `abandoned`: threads that a query has left behind
 //! - `query`: questions to all nodes in parallel
 //! - `holder`: what is shown of the holder of a lock
 //! - `state`: what the nodes say about a lock, and what that means together
@@ -14,7 +13,6 @@
 //! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels; `coverage`: in a Redis Cluster)
 //! - `literal`, `seen`: what was found, in the words and the JSON of the command and of C
 
-pub(crate) mod abandoned;
 pub(crate) mod break_lock;
 pub(crate) mod check;
 pub(crate) mod coverage;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{Cause, Limit};
+use crate::net::abandoned::AbandonedThreads;
 use crate::net::connection::{Connection, Purpose};
 use crate::net::directory::Place;
-use crate::ops::abandoned::AbandonedThreads;
 use crate::protocol::resp::{Reply, ReplyReader};
 use crate::protocol::slots;
 use crate::redlock::Redlock;

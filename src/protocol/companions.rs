@@ -11,6 +11,10 @@
 //!
 //! No two resources share such a key: before the last colon is a brace in the first form, and a colon in the second.
 
+/// Where the witness is, in the database of the locks, behind their prefix: a user whose rights are for that prefix may
+/// have it. It is never deleted. Several show as much as one.
+pub(crate) const WITNESS: &[u8] = b"redlock:witness";
+
 /// What a key beside a lock's is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Companion {

@@ -12,10 +12,10 @@ use crate::protocol::means::Means;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::{Node, Timeouts};
 use crate::protocol::order::SLICE;
-use crate::protocol::proof::Proof;
 use crate::protocol::queue::{Channel, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Tally, Verdict, majority, spare};
 use crate::protocol::script::{Action, Key};
+use crate::protocol::vote::Proof;
 use crate::protocol::vote::{NOTIFIED, Vote};
 use crate::protocol::votes::{Remarks, Votes};
 

@@ -12,18 +12,8 @@ use std::time::Instant;
 use crate::error::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::resp::Reply;
+use crate::protocol::vote::Proof;
 use crate::protocol::witness::{self, Evidence, Witness, changed, has_evicted};
-
-/// What must be shown before an answer counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Proof {
-    #[default]
-    None,
-    /// That the server is the same.
-    Look,
-    /// And that it has the witness.
-    Witness,
-}
 
 /// What one reply shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

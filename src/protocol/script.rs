@@ -13,7 +13,6 @@ use crate::protocol::companions::{self, Companion};
 use crate::protocol::kind::{Ask, Kind, Named};
 use crate::protocol::means::{Beside, Delete, Means, Names, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::proof::Proof;
 use crate::protocol::queue::{Channel, LockInfo, QueueEntry, Turn};
 use crate::protocol::quorum::{NodeSet, Question, Ttl};
 use crate::protocol::resp::{self, Reply};
@@ -22,6 +21,7 @@ use crate::protocol::scripts::{
     Script,
 };
 use crate::protocol::server_error::Meaning;
+use crate::protocol::vote::Proof;
 use crate::protocol::vote::Vote;
 use crate::secret::Secret;
 use crate::token::Token;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::protocol::companions::WITNESS;
 use crate::protocol::companions::tag;
 use crate::protocol::resp::Reply;
 use crate::protocol::server_error::code;
-use crate::protocol::witness::WITNESS;
 
 /// How many there are.
 pub(crate) const SLOTS: u16 = 16384;

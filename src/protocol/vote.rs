@@ -8,6 +8,17 @@ use crate::protocol::server_error::Meaning;
 /// A release has notified a waiter in another process.
 pub(crate) const NOTIFIED: u64 = 2;
 
+/// What must be shown before an answer counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Proof {
+    #[default]
+    None,
+    /// That the server is the same.
+    Look,
+    /// And that it has the witness.
+    Witness,
+}
+
 pub(crate) enum Vote {
     /// With the number that a fencing token may become, or what a release returns: [`NOTIFIED`] or not.
     Granted(u64),

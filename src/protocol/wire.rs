@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 use crate::error::Cause;
 use crate::prefix::Prefix;
 use crate::protocol::address::{Address, Found};
+use crate::protocol::companions::WITNESS;
 use crate::protocol::debt::Debt;
 use crate::protocol::means::{Alone, Beside, Lack, Means};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::proof::{self, Answered, Part, Proof, Proofs};
+use crate::protocol::proof::{self, Answered, Part, Proofs};
 use crate::protocol::quorum::NodeSet;
 use crate::protocol::resp::{self, Reply, ReplyReader};
 use crate::protocol::script::Key;
 use crate::protocol::server_error::Meaning;
-use crate::protocol::witness::{self, WITNESS, Witness};
+use crate::protocol::vote::Proof;
+use crate::protocol::witness::{self, Witness};
 use crate::secret::Secret;
 
 /// A connection that was silent in both directions for this long is probed before it is written to: if it was closed

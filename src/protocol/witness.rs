@@ -16,9 +16,6 @@ use crate::protocol::server_error::{Meaning, without_arguments};
 use crate::protocol::server_info::{self, ServerInfo};
 use crate::secret::Secret;
 
-/// Where the witness is, in the database of the locks, behind their prefix: a user whose rights are for that prefix may
-/// have it. It is never deleted. Several show as much as one.
-pub(crate) const WITNESS: &[u8] = b"redlock:witness";
 /// How long the witness lives: ten years.
 const LIFE: Duration = Duration::from_secs(3600 * 24 * 365 * 10);
 /// Commands after which locks may be gone.
@@ -380,6 +377,7 @@ pub(crate) struct Witness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::companions::WITNESS;
 
     const S: Duration = Duration::from_secs(1);
     const ZEROS: &str = "0000000000000000000000000000000000000000";

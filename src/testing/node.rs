@@ -204,7 +204,7 @@ impl Node {
         let name = checked(resource.as_ref())?;
         let label = Label::new(label);
         label.as_ref().map_or(Ok(()), Label::validate)?;
-        let token = Token::random()?;
+        let token = Token::random().map_err(Error::Random)?;
         let ttl = u64::try_from(ttl.min(CENTURY).as_millis()).unwrap_or(u64::MAX);
         if ttl == 0 {
             return Err(Error::config(
@@ -233,7 +233,7 @@ impl Node {
     ///
     /// [`Error::Random`].
     pub fn hold_all(&self) -> Result<(), Error> {
-        let token = Token::random()?;
+        let token = Token::random().map_err(Error::Random)?;
         self.state().server.hold_all(token);
         Ok(())
     }

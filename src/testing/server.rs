@@ -7,6 +7,7 @@ use super::store::{Begun, Store, Value};
 use crate::label::Label;
 use crate::lock_value;
 use crate::protocol::companions::Companion;
+use crate::protocol::companions::WITNESS;
 use crate::protocol::resp;
 use crate::protocol::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
@@ -14,7 +15,6 @@ use crate::protocol::scripts::{
     RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES, Script,
 };
 use crate::protocol::sha1::sha1;
-use crate::protocol::witness::WITNESS;
 use crate::token::Token;
 
 /// No command of this crate is longer: a lock on several names has 1 MiB of them, and for each name two keys beside it.

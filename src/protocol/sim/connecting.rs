@@ -8,10 +8,11 @@ use super::connection::{Connection, LooksAgain};
 use super::server::Trouble;
 use super::world::{Count, Event, World, trace};
 use crate::error::Cause;
+use crate::protocol::companions::WITNESS;
 use crate::protocol::means::{Delete, Means, Scripts};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::wire::Handshake;
-use crate::protocol::witness::{Judged, WITNESS, refused};
+use crate::protocol::witness::{Judged, refused};
 
 impl World {
     pub(super) fn connect(&mut self, c: usize, node: usize) {

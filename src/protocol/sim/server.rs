@@ -3,8 +3,9 @@
 use super::basics::{MS, RESOLUTION, Random};
 use super::command::token;
 use super::instance::Instance;
+use crate::protocol::companions::WITNESS;
 use crate::protocol::resp::Reply;
-use crate::protocol::witness::{self, Look, WITNESS};
+use crate::protocol::witness::{self, Look};
 use crate::secret::Secret;
 use crate::testing::store::{Mood, Value, members};
 
