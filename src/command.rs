@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::label::Label;
+use crate::errors::text;
 pub use crate::ops::literal::{escaped, printable};
 pub use crate::ops::seen::{LOCK, PERMITS, READERS, Seen, kind};
 use crate::ops::{list, seen};
-use crate::protocol::kind::MAX_PERMITS as MOST;
-use crate::text;
+use crate::protocol::commands::kind::MAX_PERMITS as MOST;
+use crate::values::label::Label;
 use crate::{Error, Finding, Inspection, Listing, Redlock, Report};
 
 /// The longest label, in bytes.

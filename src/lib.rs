@@ -198,118 +198,53 @@ macro_rules! say {
 // To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, acquire, renewals,
 // kept_lock, observe, fence, leak, reentrant, ops, capi.
 
-/// The client object. First, so that the page of `Redlock` begins with what is in this file.
-mod redirect;
-mod redlock;
-
-/// How a thread acquires a lock.
-mod acquire;
 /// The C interface.
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]
 mod capi;
-/// The only file that reads a clock.
-mod clock;
-/// The URL of a Redis Cluster, and what is wrong with it.
-mod cluster_url;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod command;
-/// Values that cannot work.
-mod config_error;
-/// Passwords that change.
-mod credentials;
-/// What fails, and what to do about it.
-mod error;
-/// Numbers that grow with every holder.
-mod fence;
+mod errors;
 pub mod guide;
-/// What names nodes.
-mod into_node;
-/// Values for programs in other languages.
-#[cfg(any(feature = "capi", feature = "cli"))]
-mod json;
-/// Locks that are renewed automatically.
-mod kept_lock;
-mod label;
-mod lanes;
-/// Locks that end by themselves.
-mod leak;
-/// A held lock.
 mod lock;
-mod lock_error;
-/// What stands in a lock's key.
-mod lock_value;
-/// Locks that are not plain ones.
-mod lockable;
-/// Sockets, threads and clocks: what drives the protocol.
 mod net;
-/// Where a node is.
-mod node_address;
-/// Events, for a closure of the program.
-mod observe;
 /// What people and monitoring ask the nodes.
 mod ops;
-/// What can be set.
-mod options;
-mod owed;
-/// What stands before the names of all locks.
-mod prefix;
+#[cfg(test)]
+mod proof;
 /// The protocol, pure.
 mod protocol;
-/// Locks that a thread can lock again.
-mod reentrant;
-/// The threads of kept locks.
-mod renewals;
-/// What no text of a server may repeat.
-mod secret;
-/// The URL of a set that sentinels watch, and what is wrong with it.
-mod sentinel_url;
-mod shared;
-/// A resource in a log line.
-mod shown;
-/// Poisoned mutexes, in one place.
-mod sync;
+mod settings;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-/// How times and addresses are written for people.
-mod text;
-mod tls;
-/// The random value that signs an acquisition.
-mod token;
-/// The URL of a node, and what is wrong with it.
-mod url;
-/// What stands behind the `?` of a URL.
-mod url_parameters;
-/// What the URLs with several hosts have in common.
-mod url_parts;
-/// How threads wait for a lock that another holder has.
-mod waiting;
+/// Sockets, threads and clocks: what drives the protocol.
+mod values;
 
-pub use config_error::ConfigError;
-pub use credentials::Credentials;
-pub use error::{Error, NodeErrors};
-pub use into_node::{IntoNode, IntoNodes};
-pub use kept_lock::KeptLock;
-pub use lock::Lock;
-pub use lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};
-pub use lockable::Lockable;
-pub use node_address::NodeAddress;
-pub use observe::{Ending, Event};
+pub use errors::error::{Error, NodeErrors};
+pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};
+pub use lock::kept_lock::KeptLock;
+pub use lock::lock::Lock;
+pub use lock::lockable::Lockable;
+pub use lock::redlock::Redlock;
+pub use lock::reentrant::{Reentrant, ReentrantLock};
+pub use net::driver::observe::{Ending, Event};
 pub use ops::check::{NodeFacts, Report};
 pub use ops::findings::{Finding, Severity};
 pub use ops::holder::Holder;
 pub use ops::inspect::Inspection;
 pub use ops::list::{ListedLock, Listing, Problem};
 pub use ops::state::{LockState, NodeState};
-pub use options::Options;
-pub use protocol::lease::LostReason;
+pub use protocol::calls::lease::LostReason;
 /// The redis crate, because [`Redlock::new`] takes its `ConnectionInfo`.
 pub use redis;
-pub use redlock::Redlock;
-pub use reentrant::{Reentrant, ReentrantLock};
-pub use tls::Tls;
-pub use token::{Fingerprint, RandomError, Token};
+pub use settings::credentials::Credentials;
+pub use settings::into_node::{IntoNode, IntoNodes};
+pub use settings::node_address::NodeAddress;
+pub use settings::options::Options;
+pub use settings::tls::Tls;
+pub use values::config_error::ConfigError;
+pub use values::token::{Fingerprint, RandomError, Token};
 
 /// Compiles the code in the README. (`.ci/run` runs it, and the guide's.)
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::*;
 use crate::LostReason;
-use crate::sync::lock;
+use crate::values::sync::lock;
 
 thread_local! {
     /// The lock whose callback is running in this thread, by its address.

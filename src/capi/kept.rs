@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::callback::{Callback, LostFn, reason_code};
 use super::lock::{Handle, Held, end_callbacks, handle, is_reentrant};
 use super::*;
-use crate::clock;
-use crate::sync::lock;
+use crate::values::clock;
+use crate::values::sync::lock;
 
 /// Waiting for a loss goes on in slices of this length, between which other threads may change the lock.
 const WAIT_SLICE: Duration = Duration::from_millis(50);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use super::callback::{self, Callback};
 use super::*;
-use crate::sync::lock;
+use crate::values::sync::lock;
 use crate::{Error, KeptLock, Lock, ReentrantLock, Token};
 
 /// `redlock_lock_t`.

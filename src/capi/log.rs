@@ -308,7 +308,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::time::Instant;
 
-    use crate::sync::lock;
+    use crate::values::sync::lock;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use super::client::{Client, redlock_of};
 use super::*;
-use crate::json::Json;
+use crate::ops::json::Json;
 use crate::ops::seen;
 use crate::{Inspection, LockState, NodeState};
 

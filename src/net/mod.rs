@@ -19,29 +19,7 @@
 //! - `route`: operations that follow their keys from server to server
 //! - `differential`: a test of the simulation's model of a server against real ones
 
-pub(crate) mod abandoned;
 pub(crate) mod cluster;
-pub(crate) mod connection;
-#[cfg(test)]
-mod differential;
-pub(crate) mod directory;
 pub(crate) mod driver;
-pub(crate) mod leader;
-#[cfg(not(feature = "tls-rustls"))]
-pub(crate) mod no_tls;
-pub(crate) mod nodes;
-pub(crate) mod peer;
-pub(crate) mod plain;
-pub(crate) mod question;
-mod report;
-pub(crate) mod route;
-pub(crate) mod sentinels;
-pub(crate) mod subscription;
-#[cfg(feature = "tls-rustls")]
-pub(crate) mod tls;
-#[cfg(not(feature = "tls-rustls"))]
-pub(crate) use no_tls as tls;
-#[cfg(feature = "tls-rustls")]
-pub(crate) mod trust;
-#[cfg(not(feature = "tls-rustls"))]
-pub(crate) use no_tls as trust;
+pub(crate) mod place;
+pub(crate) mod socket;

@@ -1,13 +1,13 @@
-use crate::error::Error;
-use crate::lock_value::Role;
+use crate::errors::error::Error;
+use crate::lock::redlock::{Redlock, checked};
 use crate::ops::holder::Holder;
 use crate::ops::state::NodeState;
-use crate::protocol::kind::{Kind, MAX_PERMITS};
-use crate::protocol::operation::Outcome;
-use crate::protocol::quorum::NodeSet;
-use crate::protocol::release::Release;
-use crate::protocol::script::Key;
-use crate::redlock::{Redlock, checked};
+use crate::protocol::calls::release::Release;
+use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
+use crate::protocol::commands::script::Key;
+use crate::protocol::quorum::operation::Outcome;
+use crate::values::lock_value::Role;
+use crate::values::quorum::NodeSet;
 
 impl Redlock {
     /// Releases a lock that another process holds, for people who know that its `holder` will not come back. Returns true

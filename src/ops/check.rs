@@ -4,33 +4,33 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::ConnectionAddr;
 
-use crate::clock::{self, Point};
-use crate::error::{Cause, Error};
-use crate::lockable::Lockable;
-use crate::net::directory::Place;
+use crate::errors::error::{Cause, Error};
+use crate::errors::server_error::refuses_companions;
+use crate::lock::lockable::Lockable;
+use crate::lock::redlock::{Redlock, checked};
+use crate::net::place::directory::Place;
 use crate::ops::coverage;
 use crate::ops::findings::{
     self, Coverage, Facts, Finding, Needs, Probe, Rules, Said, Severity, judge, median,
 };
 use crate::ops::query::{MOST_AWAY, Query};
 use crate::ops::set::remarks;
-use crate::prefix::Prefix;
-use crate::protocol::companions::WITNESS;
-use crate::protocol::companions::{self, Companion};
-use crate::protocol::guard::DEFAULT_TTL;
-use crate::protocol::kind::Kind;
-use crate::protocol::means::{self, Means};
-use crate::protocol::quorum::{NodeSet, Ttl, majority};
-use crate::protocol::resp::{self, Reply};
-use crate::protocol::script::{Action, Key, Notify};
-use crate::protocol::scripts::TRIAL;
-use crate::protocol::server_error::refuses_companions;
-use crate::protocol::server_info::ServerInfo;
-use crate::protocol::slots;
-use crate::protocol::vote::Vote;
-use crate::protocol::witness;
-use crate::redlock::{Redlock, checked};
-use crate::token::Token;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::companions::{self, Companion};
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::means::{self, Means};
+use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::script::{Action, Key, Notify};
+use crate::protocol::commands::scripts::TRIAL;
+use crate::protocol::commands::server_info::ServerInfo;
+use crate::protocol::commands::slots;
+use crate::protocol::commands::vote::Vote;
+use crate::protocol::node::guard::DEFAULT_TTL;
+use crate::protocol::node::witness;
+use crate::values::clock::{self, Point};
+use crate::values::prefix::Prefix;
+use crate::values::quorum::{NodeSet, Ttl, majority};
+use crate::values::token::Token;
 
 /// How long the lock that the check takes stays at most.
 const PROBE_TTL: Duration = Duration::from_secs(1);

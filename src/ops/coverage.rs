@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::errors::text::human;
 use crate::ops::findings::{Remark, Said, Severity};
-use crate::protocol::guard::{DEFAULT_TTL, MARGIN};
-use crate::protocol::slots;
-use crate::text::human;
+use crate::protocol::commands::slots;
+use crate::protocol::node::guard::{DEFAULT_TTL, MARGIN};
 
 /// Until a replica is promoted, and until a lock is renewed.
 const PROMOTION: Duration = Duration::from_secs(2);
@@ -60,9 +60,9 @@ pub(crate) fn remarks<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Cause;
+    use crate::errors::error::Cause;
     use crate::ops::findings::{Coverage, Needs, Place, Probe};
-    use crate::protocol::server_info::ServerInfo;
+    use crate::protocol::commands::server_info::ServerInfo;
 
     const S: Duration = Duration::from_secs(1);
 

@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::Cause;
-use crate::protocol::companions::Companion;
-use crate::protocol::guard::Guard;
-use crate::protocol::quorum::majority;
-use crate::protocol::server_error::Meaning;
-use crate::protocol::server_info::ServerInfo;
-use crate::text::human;
+use crate::errors::error::Cause;
+use crate::errors::server_error::Meaning;
+use crate::errors::text::human;
+use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::server_info::ServerInfo;
+use crate::protocol::node::guard::Guard;
+use crate::values::quorum::majority;
 
 /// Clocks that differ by more are noticed.
 const CLOCK: i64 = 1000;
@@ -842,7 +842,7 @@ fn is_public(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Limit;
+    use crate::errors::error::Limit;
 
     const MS: Duration = Duration::from_millis(1);
     const RULES: Rules<'_> = Rules {

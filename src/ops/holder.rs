@@ -1,8 +1,8 @@
 use std::fmt;
 
-use crate::label::Label;
-use crate::lock_value::{self, Role};
-use crate::token::{Fingerprint, Token};
+use crate::values::label::Label;
+use crate::values::lock_value::{self, Role};
+use crate::values::token::{Fingerprint, Token};
 
 /// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
 /// fingerprint, the label if there is one, and what it has if that is not the whole lock: `3fa9c1d2 (web-3:4711)`,
@@ -99,7 +99,7 @@ impl fmt::Debug for Holder {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::lock_value::TOKEN;
+    use crate::values::lock_value::TOKEN;
 
     /// One with a token of this byte.
     pub(crate) fn holder(token: u8, role: Role) -> Holder {

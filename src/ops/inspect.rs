@@ -1,18 +1,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Cause, Error, NodeError, NodeErrors};
-use crate::lock_value;
-use crate::net::directory::Place;
+use crate::errors::error::{Cause, Error, NodeError, NodeErrors};
+use crate::errors::server_error::{Meaning, concerns_name, refuses_scripts};
+use crate::lock::redlock::{Redlock, checked};
+use crate::net::place::directory::Place;
 use crate::ops::holder::Holder;
 use crate::ops::query::Query;
 use crate::ops::state::{LockState, NodeState, decide};
-use crate::protocol::means::{self, Means};
-use crate::protocol::resp::{self, Reply};
-use crate::protocol::scripts::INSPECT;
-use crate::protocol::server_error::{Meaning, concerns_name, refuses_scripts};
-use crate::protocol::slots;
-use crate::redlock::{Redlock, checked};
+use crate::protocol::commands::means::{self, Means};
+use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::scripts::INSPECT;
+use crate::protocol::commands::slots;
+use crate::values::lock_value;
 
 const _: () = assert!(
     lock_value::LONGEST == 93 && lock_value::LONGEST_MEMBER == 105,
@@ -248,7 +248,7 @@ impl Inspection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock_value::TOKEN;
+    use crate::values::lock_value::TOKEN;
 
     const MS: Duration = Duration::from_millis(1);
 

@@ -6,14 +6,14 @@ use std::fmt;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::error::{Cause, Error};
-use crate::lock_value::Role;
+use crate::errors::error::{Cause, Error};
+use crate::lock::redlock::Redlock;
 use crate::ops::holder::Holder;
 use crate::ops::query::{Query, SendPart};
 use crate::ops::scan::{Key, Page, What, scan};
-use crate::prefix::Prefix;
-use crate::protocol::quorum::{NodeSet, majority};
-use crate::redlock::Redlock;
+use crate::values::lock_value::Role;
+use crate::values::prefix::Prefix;
+use crate::values::quorum::{NodeSet, majority};
 
 /// The time for a page, in node timeouts: it is two questions, four where there are sets, and more to answer than for a lock.
 const TIMEOUTS: u32 = 4;
@@ -352,7 +352,7 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock_value::TOKEN;
+    use crate::values::lock_value::TOKEN;
 
     const S: Duration = Duration::from_secs(1);
     const MINORITY: Option<Problem> = Some(Problem::Minority);

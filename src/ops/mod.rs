@@ -19,6 +19,8 @@ pub(crate) mod coverage;
 pub(crate) mod findings;
 pub(crate) mod holder;
 pub(crate) mod inspect;
+#[cfg(any(feature = "capi", feature = "cli"))]
+pub(crate) mod json;
 pub(crate) mod list;
 #[cfg(any(feature = "capi", feature = "cli"))]
 #[cfg_attr(not(feature = "cli"), allow(unreachable_pub))]

@@ -8,15 +8,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::clock;
-use crate::error::{Cause, Limit};
-use crate::net::abandoned::AbandonedThreads;
-use crate::net::connection::{Connection, Purpose};
-use crate::net::directory::Place;
-use crate::protocol::resp::{Reply, ReplyReader};
-use crate::protocol::slots;
-use crate::redlock::Redlock;
-use crate::secret::Secret;
+use crate::errors::error::{Cause, Limit};
+use crate::errors::secret::Secret;
+use crate::lock::redlock::Redlock;
+use crate::net::driver::abandoned::AbandonedThreads;
+use crate::net::place::directory::Place;
+use crate::net::socket::connection::{Connection, Purpose};
+use crate::protocol::commands::resp::{Reply, ReplyReader};
+use crate::protocol::commands::slots;
+use crate::values::clock;
 
 /// Grace period: a thread that has not reported its own timeout by then is abandoned.
 const GRACE: Duration = Duration::from_millis(50);

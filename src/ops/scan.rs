@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
-use crate::error::Cause;
-use crate::lock_value;
+use crate::errors::error::Cause;
+use crate::errors::server_error::{Meaning, without_arguments};
 use crate::ops::holder::Holder;
 use crate::ops::inspect::member;
 use crate::ops::query::{Query, SendPart};
-use crate::prefix::Prefix;
-use crate::protocol::companions::Companion;
-use crate::protocol::queue;
-use crate::protocol::scripts::INSPECT;
-use crate::protocol::server_error::{Meaning, without_arguments};
-use crate::protocol::slots;
+use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::queue;
+use crate::protocol::commands::scripts::INSPECT;
+use crate::protocol::commands::slots;
+use crate::values::lock_value;
+use crate::values::prefix::Prefix;
 
 /// How many keys are asked for at a time.
 const PAGE: usize = 1000;

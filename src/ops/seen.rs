@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::error::NodeErrors;
-use crate::json::Json;
+use crate::errors::error::NodeErrors;
 use crate::ops::check::{NodeFacts, Report};
 use crate::ops::findings::Finding;
 use crate::ops::holder::Holder;
 use crate::ops::inspect::Inspection;
+use crate::ops::json::Json;
 use crate::ops::literal::{escaped, printable};
 use crate::ops::state::{LockState, NodeState};
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::error::Cause;
-use crate::net::sentinels::Description;
+use crate::errors::error::Cause;
+use crate::errors::text::human;
+use crate::net::place::sentinels::Description;
 use crate::ops::findings::{Needs, Remark, Severity};
-use crate::protocol::server_info::ServerInfo;
-use crate::text::human;
+use crate::protocol::commands::server_info::ServerInfo;
 
 /// So much longer than the time after which a silent master is down may a replica be silent.
 const LATER: Duration = Duration::from_secs(4);
@@ -123,7 +123,7 @@ fn isolation(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secret::Secret;
+    use crate::errors::secret::Secret;
 
     fn said(port: &str, others: &str) -> Result<Description, Cause> {
         let pairs = [

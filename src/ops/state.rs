@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::error::NodeErrors;
-use crate::lock_value::Role;
+use crate::errors::error::NodeErrors;
 use crate::ops::holder::Holder;
-use crate::protocol::quorum::majority;
+use crate::values::lock_value::Role;
+use crate::values::quorum::majority;
 
 /// What the nodes' answers together say about a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]

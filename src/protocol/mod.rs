@@ -44,56 +44,9 @@
 #![doc = ""]
 #![doc = include_str!("rules.md")]
 
-pub(crate) mod acquire;
-pub(crate) mod address;
-pub(crate) mod answers;
-pub(crate) mod attempt;
-pub(crate) mod backoff;
-pub(crate) mod claims;
-pub(crate) mod companions;
-pub(crate) mod confirm;
-pub(crate) mod core;
-pub(crate) mod debt;
-pub(crate) mod event;
-pub(crate) mod fence;
-#[cfg(test)]
-pub(crate) mod fixtures;
-pub(crate) mod guard;
-pub(crate) mod held_here;
-pub(crate) mod kind;
-pub(crate) mod lease;
-pub(crate) mod means;
+pub(crate) mod calls;
+pub(crate) mod commands;
 pub(crate) mod mutants;
-pub(crate) mod next;
 pub(crate) mod node;
-pub(crate) mod notice;
-pub(crate) mod notified;
-pub(crate) mod operation;
-pub(crate) mod operations;
-#[cfg(test)]
-mod oracle;
-pub(crate) mod order;
-pub(crate) mod outbox;
-pub(crate) mod poller;
-pub(crate) mod process;
-pub(crate) mod proof;
-pub(crate) mod queue;
 pub(crate) mod quorum;
-pub(crate) mod random;
-pub(crate) mod release;
-pub(crate) mod resp;
-pub(crate) mod script;
-pub(crate) mod scripts;
-pub(crate) mod server_error;
-pub(crate) mod server_info;
-pub(crate) mod sha1;
-#[cfg(test)]
-pub(crate) mod sim;
-pub(crate) mod slots;
-pub(crate) mod subscriptions;
-pub(crate) mod vote;
-pub(crate) mod votes;
-pub(crate) mod wait_queue;
-pub(crate) mod waiter;
-pub(crate) mod wire;
-pub(crate) mod witness;
+pub(crate) mod waiting;

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use redis::io::tcp::socket2::SockRef;
 
 use super::server::{Held, Replies, Requests, Server};
-use crate::clock::{self, Point};
-use crate::error::Error;
-use crate::label::Label;
-use crate::redlock::checked;
-use crate::sync::{lock, wait_for, wait_until};
-use crate::token::Token;
+use crate::errors::error::Error;
+use crate::lock::redlock::checked;
+use crate::values::clock::{self, Point};
+use crate::values::label::Label;
+use crate::values::sync::{lock, wait_for, wait_until};
+use crate::values::token::Token;
 
 /// More connections at a time are not accepted.
 const MAX_CONNECTIONS: usize = 1000;

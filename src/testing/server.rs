@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::store::{Begun, Store, Value};
-use crate::label::Label;
-use crate::lock_value;
-use crate::protocol::companions::Companion;
-use crate::protocol::companions::WITNESS;
-use crate::protocol::resp;
-use crate::protocol::scripts::{
+use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::resp;
+use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
     ACQUIRE_WRITE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES, RELEASE,
     RELEASE_AND_NOTIFY, RELEASE_MEMBER, RELEASE_NAMES, Script,
 };
-use crate::protocol::sha1::sha1;
-use crate::token::Token;
+use crate::protocol::commands::sha1::sha1;
+use crate::values::label::Label;
+use crate::values::lock_value;
+use crate::values::token::Token;
 
 /// No command of this crate is longer: a lock on several names has 1 MiB of them, and for each name two keys beside it.
 const LONGEST_COMMAND: usize = 4 << 20;

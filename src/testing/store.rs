@@ -11,9 +11,9 @@ mod waiters;
 
 use std::ops::Range;
 
-use crate::protocol::companions::Companion;
+use crate::protocol::commands::companions::Companion;
+use crate::protocol::commands::scripts::{INSPECT, LATER, SCRIPTS, Script, TRIAL};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::scripts::{INSPECT, LATER, SCRIPTS, Script, TRIAL};
 
 /// Publishes a message on a channel, and returns how many connections receive it.
 pub(crate) type Publish<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> i64;

@@ -1,12 +1,12 @@
 //! The scripts of permits, readers and writers, written out by hand.
 
 use super::{Answer, Given, NOT_ITS_ARGUMENTS, Result, Run, Value, needed};
-use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::scripts::{
+use crate::protocol::commands::scripts::{
     ACQUIRE_PERMIT, ACQUIRE_READ, ACQUIRE_WRITE, EXTEND_MEMBER, FENCE_MEMBER, REFILL_MEMBER,
     RELEASE_MEMBER, Script,
 };
-use crate::protocol::sha1::sha1;
+use crate::protocol::commands::sha1::sha1;
+use crate::protocol::mutants::{Mutant, mutant};
 
 /// A writer that waits.
 pub(super) struct Mark {

@@ -3,12 +3,12 @@
 use super::{
     Answer, Given, NOT_ITS_ARGUMENTS, Refused, Result, Run, Value, members, needed, number,
 };
-use crate::lock_value;
-use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::scripts::{
+use crate::protocol::commands::scripts::{
     ACQUIRE_NAMES, EXTEND_NAMES, FENCE_NAMES, LEAVE, REFILL_NAMES, RELEASE_NAMES, Script,
 };
-use crate::protocol::sha1::sha1;
+use crate::protocol::commands::sha1::sha1;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::lock_value;
 
 fn start(value: &[u8], length: usize) -> &[u8] {
     value.get(..length).unwrap_or(value)

@@ -3,15 +3,15 @@
 use super::{
     Answer, Given, NOT_ITS_ARGUMENTS, NOT_OURS, Refused, Result, Run, Value, needed, number,
 };
-use crate::label::Label;
-use crate::lock_value;
-use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::queue;
-use crate::protocol::scripts::{
+use crate::protocol::commands::queue;
+use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
     Script,
 };
-use crate::protocol::sha1::sha1;
+use crate::protocol::commands::sha1::sha1;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::label::Label;
+use crate::values::lock_value;
 
 /// The first bytes of a value, or all of it.
 fn start(value: &[u8], length: usize) -> &[u8] {

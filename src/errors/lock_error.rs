@@ -1,0 +1,253 @@
+//! What the errors of one lock say: its name, and the times that belong to it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::errors::shown::Shown;
+use crate::errors::text::human;
+use crate::values::label::Label;
+
+/// Another holder has the lock.
+#[derive(Clone)]
+pub struct Busy {
+    pub(crate) resource: Arc<[u8]>,
+    pub(crate) left: Option<Duration>,
+    pub(crate) holder: Option<Label>,
+}
+
+impl Busy {
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.resource
+    }
+
+    /// How long the holder has the lock at most, counted from when the error was made, unless it extends or releases
+    /// it. It is what the last answers of the nodes said; no node is asked for it.
+    ///
+    /// `None` if they did not say: the call tried only once and did not wait, no majority names one holder, or the key has
+    /// no end. [`Redlock::inspect`](crate::Redlock::inspect) asks.
+    pub fn left(&self) -> Option<Duration> {
+        self.left
+    }
+
+    /// The holder's [label](crate::Options::label), from the same answers. `None`: it has none, or they did not say.
+    pub fn holder(&self) -> Option<&str> {
+        self.holder.as_ref().map(Label::as_str)
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "another has the lock {}", Shown(&self.resource))?;
+        if let Some(label) = self.holder() {
+            write!(f, ": {label}")?;
+        }
+        match self.left {
+            Some(left) => write!(f, ", for {}", human(left)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The lock is no longer held.
+#[derive(Clone)]
+pub struct Lost {
+    pub(crate) resource: Arc<[u8]>,
+}
+
+impl Lost {
+    /// What was locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.resource
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lock {} is no longer held", Shown(&self.resource))
+    }
+}
+
+/// Too little of a lock's validity is left.
+#[derive(Clone)]
+pub struct TooSlow {
+    pub(crate) resource: Arc<[u8]>,
+    pub(crate) left: Duration,
+    pub(crate) asked: Duration,
+}
+
+impl TooSlow {
+    /// What is locked, or was to be.
+    pub fn resource(&self) -> &[u8] {
+        &self.resource
+    }
+
+    /// What was left of the validity. Zero for an acquisition: the lock is not held.
+    pub fn left(&self) -> Duration {
+        self.left
+    }
+
+    /// What was asked for: the time passed to [`ensure`](crate::Lock::ensure), or the ttl of an acquisition.
+    pub fn asked(&self) -> Duration {
+        self.asked
+    }
+}
+
+impl fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, asked) = (Shown(&self.resource), human(self.asked));
+        if self.left.is_zero() {
+            return write!(
+                f,
+                "it took too long to acquire the lock {name}: nothing is left of its ttl, {asked}"
+            );
+        }
+        let left = human(self.left);
+        write!(
+            f,
+            "{left} is left of the lock {name}, and {asked} was asked for"
+        )
+    }
+}
+
+/// A lock's bound on extensions is used up.
+#[derive(Clone)]
+pub struct ExtensionLimit {
+    pub(crate) resource: Arc<[u8]>,
+    pub(crate) limit: u32,
+}
+
+impl ExtensionLimit {
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.resource
+    }
+
+    /// The bound: [`Options::max_extensions`](crate::Options::max_extensions).
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+}
+
+impl fmt::Display for ExtensionLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the limit of {} extensions of the lock {} is reached; it stays valid until its deadline",
+            self.limit,
+            Shown(&self.resource)
+        )
+    }
+}
+
+/// The caller did not want to wait for the lock any longer.
+#[derive(Clone)]
+pub struct Cancelled {
+    pub(crate) resource: Arc<[u8]>,
+}
+
+impl Cancelled {
+    /// What was to be locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.resource
+    }
+}
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Shown(&self.resource);
+        write!(f, "told to stop waiting for the lock {name}")
+    }
+}
+
+/// As `Display`, like that of [`Error`](crate::Error).
+macro_rules! debug_as_display {
+    ($($name:ident),*) => {$(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+
+debug_as_display!(Busy, Lost, TooSlow, ExtensionLimit, Cancelled);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::errors::error::Error;
+    use crate::values::clock;
+    use crate::values::label::Label;
+
+    fn busy(name: &Arc<[u8]>, label: Option<&str>, left: Option<Duration>) -> Error {
+        let until = left.map(|left| clock::instant() + left);
+        Error::busy(name, label.and_then(Label::new), until)
+    }
+
+    #[test]
+    fn an_error_is_no_larger_than_a_cache_line() {
+        assert!(size_of::<Error>() <= 64, "{}", size_of::<Error>());
+    }
+
+    #[test]
+    fn the_lock_is_named_with_what_is_known_of_its_time() {
+        let name: Arc<[u8]> = Arc::from(&b"shop:a\n"[..]);
+        let s = Duration::from_secs;
+        for (error, text) in [
+            (
+                busy(&name, None, None),
+                r#"another has the lock "shop:a\n""#,
+            ),
+            (
+                busy(&name, None, Some(s(7210))),
+                r#"another has the lock "shop:a\n", for 2 h"#,
+            ),
+            (
+                busy(&name, Some("web-2:4711"), Some(s(7210))),
+                r#"another has the lock "shop:a\n": web-2:4711, for 2 h"#,
+            ),
+            (
+                busy(&name, Some("web-2:4711"), None),
+                r#"another has the lock "shop:a\n": web-2:4711"#,
+            ),
+            (
+                Error::lost(&name),
+                r#"the lock "shop:a\n" is no longer held"#,
+            ),
+            (
+                Error::too_slow(&name, Duration::ZERO, s(1)),
+                r#"it took too long to acquire the lock "shop:a\n": nothing is left of its ttl, 1 s"#,
+            ),
+            (
+                Error::too_slow(&name, s(1) / 8, s(1)),
+                r#"125 ms is left of the lock "shop:a\n", and 1 s was asked for"#,
+            ),
+            (
+                Error::extension_limit(&name, 3),
+                r#"the limit of 3 extensions of the lock "shop:a\n" is reached; it stays valid until its deadline"#,
+            ),
+            (
+                Error::cancelled(&name),
+                r#"told to stop waiting for the lock "shop:a\n""#,
+            ),
+        ] {
+            assert_eq!(error.to_string(), text);
+            assert_eq!(format!("{error:?}"), text);
+            assert_eq!(error.resource(), Some(&name[..]));
+            assert_eq!(error.is_busy(), text.starts_with("another"));
+        }
+        assert_eq!(Error::config("x").resource(), None);
+    }
+
+    /// Time that is already over says nothing of the holder.
+    #[test]
+    fn no_time_is_left_of_what_has_passed() {
+        let name: Arc<[u8]> = Arc::from(&b"a"[..]);
+        let text = busy(&name, None, Some(Duration::ZERO)).to_string();
+        assert_eq!(text, r#"another has the lock "a""#);
+    }
+}

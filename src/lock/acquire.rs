@@ -1,0 +1,190 @@
+//! How a thread acquires a lock: it carries out what `protocol::acquire` decides.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::Error;
+use crate::errors::shown::Shown;
+use crate::errors::text::human;
+use crate::lock::lock::Lock;
+use crate::net::driver::leader::Waiter;
+use crate::net::driver::shared::Shared;
+use crate::protocol::calls::acquire::{Ended, Step};
+use crate::protocol::calls::claims::Claiming;
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::queue::Turn;
+use crate::protocol::quorum::operation::{Answer, Outcome};
+use crate::protocol::waiting::waiter::{AcquireRequest, Failure};
+use crate::settings::options::Options;
+use crate::values::clock::{self, Point};
+use crate::values::quorum::Ttl;
+
+/// A call that acquires a lock. It leaves the queue however its thread ends.
+pub(crate) struct Acquirer<'a> {
+    shared: &'a Arc<Shared>,
+    options: &'a Options,
+    resource: &'a Arc<[u8]>,
+    ttl: Ttl,
+    acquire: Claiming<Arc<Waiter>>,
+    /// When it was made, which is the time of its first step. (Reading clocks costs more than the step.)
+    began: Option<Point>,
+}
+
+impl<'a> Acquirer<'a> {
+    /// Tries until it has the lock, for at most `wait`, but at least once. `must_ask`: and only while the program wants it.
+    pub(crate) fn new(
+        shared: &'a Arc<Shared>,
+        options: &'a Options,
+        resource: &'a Arc<[u8]>,
+        kind: Kind,
+        ttl: Ttl,
+        wait: Duration,
+        must_ask: bool,
+    ) -> Acquirer<'a> {
+        let (now, nodes) = (Point::now(), shared.driver.nodes());
+        nodes.takes_ttl(ttl);
+        let fair = options.fair && kind.is_plain();
+        let request = AcquireRequest {
+            kind,
+            ttl,
+            label: options.label.clone(),
+            end: now.mono.checked_add(wait),
+            must_ask,
+            retry_delay: options.retry_delay,
+            turn: fair.then(|| Turn::new(nodes.timeouts.node)),
+        };
+        Acquirer {
+            shared,
+            options,
+            resource,
+            ttl,
+            acquire: Claiming::new(
+                resource.clone(),
+                request,
+                nodes.places().len(),
+                nodes.timeouts.node,
+                Turn::new(nodes.timeouts.node).duration(),
+                now,
+            ),
+            began: Some(now),
+        }
+    }
+
+    /// `keep_trying`: whether to go on.
+    pub(crate) fn run(&mut self, keep_trying: &mut dyn FnMut() -> bool) -> Result<Lock, Error> {
+        let driver = &self.shared.driver;
+        let mut now = self.began.take().unwrap_or_else(Point::now);
+        loop {
+            let mut waiting = &*self.shared.waiting;
+            now = match self.acquire.next(&mut waiting, now) {
+                Step::Try(op) => self.tried(driver.run(op)),
+                Step::TakeOver(waiter) => self.tried(driver.run_handed_off(&waiter)),
+                Step::Run(op) => {
+                    let (answer, now) = (driver.run(op), Point::now());
+                    self.acquire.answered(answer, &mut waiting, now);
+                    now
+                }
+                Step::Park(until) => {
+                    self.shared.waiting.subscribe(driver);
+                    std::thread::park_timeout(left(until));
+                    Point::now()
+                }
+                Step::Pause(until) => {
+                    std::thread::sleep(left(until));
+                    Point::now()
+                }
+                Step::Ask => {
+                    let goes_on = keep_trying();
+                    // It may have forked: then only the parent goes on waiting, and the queues are the parent's.
+                    if !self.shared.is_ours() {
+                        return Err(Error::cancelled(self.resource));
+                    }
+                    if !goes_on {
+                        self.acquire.cancel(&mut waiting);
+                    }
+                    Point::now()
+                }
+                Step::Release(lease) => {
+                    drop(Lock::new(self.shared.clone(), lease, self.options));
+                    Point::now()
+                }
+                Step::Done(result) => {
+                    let lock = |lease| Lock::new(self.shared.clone(), lease, self.options);
+                    return result.map(lock).map_err(|ended| self.error(ended));
+                }
+            };
+        }
+    }
+
+    fn tried(&mut self, answer: Answer) -> Point {
+        let now = Point::now();
+        self.report(&answer, now);
+        self.acquire
+            .answered(answer, &mut &*self.shared.waiting, now);
+        now
+    }
+
+    fn report(&self, answer: &Answer, now: Point) {
+        let verdict = match answer.outcome {
+            Outcome::Yes(_) => "granted",
+            Outcome::No => "denied",
+            Outcome::Unavailable { .. } => "too few answers",
+        };
+        let tally = answer.tally;
+        say!(
+            debug,
+            "acquire {}: {verdict} ({} yes, {} no, {} failed) in {}",
+            Shown(self.acquire.resource()),
+            tally.granted.len(),
+            tally.refused.len(),
+            tally.failed.len(),
+            human(self.acquire.took(now)),
+        );
+    }
+
+    /// Nothing is left of the validity.
+    pub(crate) fn too_slow(&self) -> Error {
+        Error::too_slow(self.resource, Duration::ZERO, self.ttl.duration())
+    }
+
+    fn error(&self, ended: Ended) -> Error {
+        match ended {
+            Ended::Failed(Failure::Busy(Some(holder))) => {
+                Error::busy(self.resource, holder.label, holder.until)
+            }
+            Ended::Failed(Failure::Busy(None)) => Error::busy(self.resource, None, None),
+            Ended::Failed(Failure::TooSlow) => self.too_slow(),
+            Ended::Failed(Failure::Unavailable(nodes)) => Error::Unavailable(nodes),
+            Ended::Cancelled => Error::cancelled(self.resource),
+            Ended::Error(error) => error,
+            Ended::InOtherUse(node, other) => Error::config(format!(
+                "{} {} ({}): one name is one kind of lock",
+                Shown(self.acquire.resource()),
+                other.text(),
+                self.shared.driver.nodes().name(node),
+            )),
+        }
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.acquire.attempts()
+    }
+
+    pub(crate) fn resource(&self) -> &[u8] {
+        self.resource
+    }
+}
+
+impl Drop for Acquirer<'_> {
+    fn drop(&mut self) {
+        // In a child that was forked by `keep_trying`, the place in the queue is the parent's.
+        if self.acquire.is_in_queue() && self.shared.is_ours() {
+            self.acquire.cancel(&mut &*self.shared.waiting);
+            drop(self.run(&mut || false));
+        }
+    }
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(clock::instant())
+}

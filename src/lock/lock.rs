@@ -1,0 +1,441 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use crate::errors::error::Error;
+use crate::errors::shown::Shown;
+use crate::net::driver::observe::{Ending, Event};
+use crate::net::driver::renewals::{DetectedBy, Renewal};
+use crate::net::driver::route::Route;
+use crate::net::driver::shared::Shared;
+use crate::protocol::calls::lease::{Extended, Lease, Loss, LostReason};
+use crate::protocol::calls::release::Release;
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::script::SharedKey;
+use crate::protocol::quorum::operation::Outcome;
+use crate::settings::options::Options;
+use crate::values::clock::Point;
+use crate::values::quorum::{Deadline, Ttl};
+use crate::values::sync;
+use crate::values::token::Token;
+
+/// All names that are locked.
+pub(crate) fn names<'a>(resource: &'a [u8], kind: &'a Kind) -> impl Iterator<Item = &'a [u8]> {
+    let several = kind.names().unwrap_or_default();
+    let one = several.is_empty().then_some(resource);
+    one.into_iter().chain(several.iter().map(|name| &**name))
+}
+
+/// A held lock. Dropping it releases it.
+///
+/// It is valid until its deadline: for the ttl, less the time that acquiring took, less an allowance
+/// for clocks that run at different rates. After the deadline it reports itself lost, without asking
+/// a node; others may hold the lock then. It can be sent to and used from any thread.
+///
+/// Dropping writes the release to the nodes and does not wait for their answers;
+/// [`release`](Lock::release) tells whether the lock was still held. Whatever the nodes do, either takes at
+/// most one [`node_timeout`](crate::Options::node_timeout). (After [`resume`](crate::Redlock::resume), the release
+/// may be the first operation of the program, and has to connect.)
+///
+/// The answers to a dropped lock's release are read by the next operation, or, after one `node_timeout`, by a thread. A
+/// release that was not carried out, because the connection was closed or the node had forgotten the scripts, is sent
+/// again. So is one that a node refuses for now (it is busy, or cannot write to its disk), until the node carries it out or
+/// the key has ended; once the last handle and the last lock are dropped, for one `node_timeout`.
+#[must_use = "a lock is released when it is dropped"]
+pub struct Lock {
+    pub(crate) shared: Arc<Shared>,
+    /// Without what is only learnt later, and the nodes that may have it: the lease has those.
+    pub(crate) key: Arc<SharedKey>,
+    pub(crate) home: Home,
+    limits: Limits,
+    /// Once it has been asked for.
+    pub(crate) fencing_token: OnceLock<u64>,
+    /// The observer was notified of the acquisition.
+    announced: bool,
+    /// Its servers may change while it is held.
+    _route: Option<Arc<dyn Route>>,
+    /// Waiters get it in the order of their arrival.
+    fair: bool,
+    /// Released, leaked, or dropped: nothing is left to do in `Drop`.
+    ended: bool,
+}
+
+/// What bounds the extensions of a lock.
+struct Limits {
+    extensions_left: u32,
+    max_extensions: u32,
+    restart_guard: Option<Duration>,
+}
+
+/// Where a lock's lease is.
+// A box would be the allocation that this saves.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Home {
+    /// In the lock itself, which costs no allocation.
+    Own(Mutex<Lease>),
+    /// Shared with the threads that renew it. It stays here when renewal ends.
+    Shared(Arc<Renewal>),
+}
+
+impl Home {
+    fn mutex(&self) -> &Mutex<Lease> {
+        match self {
+            Home::Own(lease) => lease,
+            Home::Shared(renewal) => &renewal.lease,
+        }
+    }
+}
+
+impl Lock {
+    /// It counts as held here already.
+    pub(crate) fn new(shared: Arc<Shared>, lease: Lease, options: &Options) -> Lock {
+        Lock {
+            _route: shared.driver.nodes().route(),
+            shared,
+            key: lease.key.shared.clone(),
+            home: Home::Own(Mutex::new(lease)),
+            limits: Limits {
+                extensions_left: options.max_extensions,
+                max_extensions: options.max_extensions,
+                restart_guard: options.max_ttl(),
+            },
+            fencing_token: OnceLock::new(),
+            announced: false,
+            fair: options.fair,
+            ended: false,
+        }
+    }
+
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.key.resource
+    }
+
+    /// All that is locked: the one name, or several in the order of their bytes. (Then [`resource`](Lock::resource) is the
+    /// first of them.)
+    pub fn resources(&self) -> impl Iterator<Item = &[u8]> {
+        names(&self.key.resource, &self.key.kind)
+    }
+
+    /// Which of a semaphore's permits this is: from 0 to one less than there are. No two valid holders have the same,
+    /// so it can stand for one of several equal things: a port, a licence, a device.
+    ///
+    /// `None` for other locks, and after [`Lockable::resume`](crate::Lockable::resume) until the lock is extended.
+    pub fn slot(&self) -> Option<u32> {
+        let slot = self.shared.is_ours().then(|| self.lease().key.kind.slot());
+        slot.flatten().map(u32::from)
+    }
+
+    /// The random value that identifies this acquisition on the nodes. With it another process can take over the
+    /// lock: [`Redlock::resume`](crate::Redlock::resume).
+    pub fn token(&self) -> &Token {
+        &self.key.token
+    }
+
+    /// How long the lock is still valid. Zero once its validity is over, or it is known to be lost. Local: asks
+    /// no node.
+    pub fn remaining(&self) -> Duration {
+        if self.shared.is_ours() {
+            self.validity().unwrap_or_default()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Whether the lock is still valid. Local: asks no node.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Checks that the lock stays valid for at least `at_least`. Call it before each critical write,
+    /// with the time that the write may take. Local: asks no node.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lock is lost or its validity is over, [`Error::TooSlow`] if less is left than asked
+    /// for (the lock is still held: extend it, or stop).
+    pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
+        let remaining = self.remaining();
+        if remaining.is_zero() {
+            Err(Error::lost(&self.key.resource))
+        } else if remaining < at_least {
+            Err(Error::too_slow(&self.key.resource, remaining, at_least))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// How often [`extend`](Lock::extend) can still succeed.
+    pub fn extensions_left(&self) -> u32 {
+        self.limits.extensions_left
+    }
+
+    /// Makes the lock valid for `ttl` from now, less the allowance for clocks, if it would end earlier. An extension
+    /// never shortens a lock: with a ttl shorter than the time that remains it succeeds and changes nothing.
+    ///
+    /// The number of extensions is bounded by [`Options::max_extensions`](crate::Options::max_extensions);
+    /// only successful ones count.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the validity is over (perhaps it ended before the answers came), or so
+    ///   many nodes no longer hold the lock that no majority is left. Stop what it protects.
+    /// - [`Error::Unavailable`]: too few nodes answered. The old deadline stays in force, so
+    ///   it is worth trying again until then.
+    /// - [`Error::ExtensionLimit`]: the bound is used up. The old deadline stays in force.
+    /// - [`Error::Config`]: `ttl` out of range.
+    ///
+    /// A failed extension deletes nothing, creates nothing and shortens nothing. A successful one sets the
+    /// lock again on nodes that do not hold it, because they were restarted or connected late.
+    pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+        let ttl = Ttl::within(ttl, self.limits.restart_guard)?;
+        if !self.shared.is_ours() {
+            return Err(Error::lost(&self.key.resource));
+        }
+        let old = self.lease().deadline;
+        let extended = if self.validity().is_err() {
+            Err(Error::lost(&self.key.resource))
+        } else if self.limits.extensions_left == 0 {
+            let max = self.limits.max_extensions;
+            Err(Error::extension_limit(&self.key.resource, max))
+        } else {
+            self.renew(ttl)
+        };
+        if extended.is_ok() {
+            self.limits.extensions_left -= 1;
+        }
+        self.extended(extended, old, false)
+    }
+
+    /// An extension that does not count towards `max_extensions`.
+    pub(crate) fn renew(&mut self, ttl: Ttl) -> Result<(), Error> {
+        let (extension, op) = self.lease().extension(ttl, Point::now());
+        let answer = self.shared.driver.run(op);
+        let extended = self.lease().extended(extension, answer, Point::now());
+        match extended {
+            Extended::Yes(None) => Ok(()),
+            Extended::Yes(Some(repair)) => {
+                drop(self.shared.driver.run(repair));
+                // The repair may have taken its time.
+                self.validity()
+                    .map(drop)
+                    .map_err(|_| Error::lost(&self.key.resource))
+            }
+            Extended::Lost(loss) => {
+                self.report(loss);
+                let name = self.shown();
+                say!(warn, "lock {name} was found lost when it was extended");
+                Err(Error::lost(&self.key.resource))
+            }
+            Extended::Unavailable(nodes) => Err(Error::Unavailable(nodes)),
+        }
+    }
+
+    // ---- its lease. Not to be used in a forked child: a thread of the parent may have locked the mutex.
+
+    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+        sync::lock(self.home.mutex())
+    }
+
+    /// What is left of the validity, or why nothing is.
+    pub(crate) fn validity(&self) -> Result<Duration, LostReason> {
+        let validity = self.lease().validity(Point::now());
+        validity.map_err(|loss| self.report(loss))
+    }
+
+    /// The nodes no longer hold it.
+    pub(crate) fn taken(&self) {
+        let loss = self.lease().taken(Point::now());
+        self.report(loss);
+    }
+
+    /// Notifies the program of a loss that was detected just now.
+    fn report(&self, loss: Loss) -> LostReason {
+        match &self.home {
+            Home::Shared(renewal) if renewal.is_active() => {
+                renewal.report(loss, DetectedBy::Holder);
+            }
+            home if loss.is_new && self.announced => {
+                self.shared.observer().lost(home.mutex(), loss.reason);
+            }
+            _ => {}
+        }
+        loss.reason
+    }
+
+    /// Its name in a log line.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown(&self.key.resource)
+    }
+
+    // ---- its events
+
+    /// Notifies the observer that the lock is held, before the caller relies on it.
+    pub(crate) fn acquired(&mut self, wait: Duration, attempts: u32) {
+        let observer = self.shared.observer();
+        self.announced = !observer.is_none();
+        observer.notify(|| Event::Acquired {
+            resource: &self.key.resource,
+            wait,
+            attempts,
+        });
+    }
+
+    /// Notifies the observer of the result of an extension, or a renewal, of the validity `old`.
+    pub(crate) fn extended(
+        &self,
+        extended: Result<(), Error>,
+        old: Deadline,
+        renewal: bool,
+    ) -> Result<(), Error> {
+        if !self.announced {
+            return extended;
+        }
+        let (resource, left) = (&self.key.resource, old.remaining(Point::now()));
+        self.shared
+            .observer()
+            .notify(|| Event::extension(resource, left, renewal, &extended));
+        // The observer may have taken its time.
+        if extended.is_ok() && !self.is_valid() {
+            return Err(Error::lost(&self.key.resource));
+        }
+        extended
+    }
+
+    /// How it ends: `how`, unless it turns out to be lost.
+    pub(crate) fn ending(&self, how: Ending) -> Ending {
+        match self.announced && self.validity().is_err() {
+            true => Ending::WasLost,
+            false => how,
+        }
+    }
+
+    pub(crate) fn ended(&self, how: Ending) {
+        if self.announced {
+            self.shared.observer().ended(self.home.mutex(), how);
+        }
+    }
+
+    // ---- its end
+
+    /// Releases the lock and waits for a majority to confirm it.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the lock had already been lost: its validity was over, or a majority no longer held
+    ///   it. Others may have touched what it protected. The release is written all the same.
+    /// - [`Error::Unavailable`]: too few nodes confirmed. The lock is free on those that did. The others are sent the release
+    ///   again as long as the program runs; at the latest it ends there with its ttl.
+    pub fn release(mut self) -> Result<(), Error> {
+        if !self.end() {
+            return Err(Error::lost(&self.key.resource));
+        }
+        let outcome = if self.validity().is_err() {
+            self.write_release();
+            Outcome::No
+        } else {
+            self.run_release(false)
+        };
+        self.conclude(outcome, (Ending::Released, Ending::NotConfirmed))
+    }
+
+    /// Its end is answered, and the observer notified: it was `confirmed`, or too few nodes have answered.
+    pub(crate) fn conclude(
+        &self,
+        outcome: Outcome,
+        (confirmed, unconfirmed): (Ending, Ending),
+    ) -> Result<(), Error> {
+        match outcome {
+            Outcome::Yes(_) => {
+                self.ended(confirmed);
+                Ok(())
+            }
+            Outcome::No => {
+                let name = self.shown();
+                say!(warn, "lock {name} was found lost when it was released");
+                let loss = self.lease().lose(LostReason::Taken);
+                self.report(loss);
+                self.ended(Ending::WasLost);
+                Err(Error::lost(&self.key.resource))
+            }
+            Outcome::Unavailable { errors, .. } => {
+                self.ended(unconfirmed);
+                Err(Error::Unavailable(errors))
+            }
+        }
+    }
+
+    /// Releases the lock after the work that it protected. If too few nodes confirm the release, the work was done all
+    /// the same, and the lock ends with its ttl.
+    pub(crate) fn release_after<T>(self, result: T) -> Result<T, Error> {
+        let resource = self.key.resource.clone();
+        match self.release() {
+            Ok(()) => Ok(result),
+            Err(Error::Unavailable(nodes)) => {
+                let name = Shown(&resource);
+                say!(
+                    warn,
+                    "lock {name}: too few nodes confirmed its release, so it ends with its ttl: {nodes}"
+                );
+                Ok(result)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// From now on the program does not rely on it. Returns whether it belonged to this process and had not ended.
+    pub(crate) fn end(&mut self) -> bool {
+        let ends = !std::mem::replace(&mut self.ended, true) && self.shared.is_ours();
+        if ends {
+            self.end_renewal();
+        }
+        ends
+    }
+
+    pub(crate) fn end_renewal(&self) {
+        if let Home::Shared(renewal) = &self.home {
+            self.shared.renewals.end(renewal);
+        }
+    }
+
+    fn run_release(&self, only_write: bool) -> Outcome {
+        let (shared, lease) = (&self.shared, self.lease());
+        let release = Release {
+            key: lease.key.clone(),
+            notified_elsewhere: lease.notified_elsewhere,
+            fair: self.fair,
+            only_write,
+            node_timeout: shared.driver.nodes().timeouts.node,
+        };
+        drop(lease);
+        shared.waiting.release(&shared.driver, &release)
+    }
+
+    /// Writes the release and does not wait for the answers.
+    fn write_release(&self) {
+        if !matches!(self.run_release(true), Outcome::Yes(_)) {
+            say!(
+                warn,
+                "lock {} could not be released on a majority of the nodes now; it ends with its ttl at the \
+                 latest",
+                self.shown()
+            );
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.end() {
+            let how = self.ending(Ending::Dropped);
+            self.write_release();
+            self.ended(how);
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lock(\"{}\")", self.key.resource.escape_ascii())
+    }
+}

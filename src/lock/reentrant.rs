@@ -1,0 +1,325 @@
+use std::cell::RefCell;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::errors::error::Error;
+use crate::lock::lock::Lock;
+use crate::lock::redlock::Redlock;
+use crate::net::driver::shared::Shared;
+use crate::values::quorum::Ttl;
+
+thread_local! {
+    /// The locks that this thread holds reentrantly. Without a destructor it stays usable while the thread ends; the
+    /// last lock that ends leaves it empty.
+    static HELD: RefCell<ManuallyDrop<Vec<Weak<Held>>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+/// One lock, with one lease, for all its entries.
+struct Held {
+    shared: Arc<Shared>,
+    resource: Arc<[u8]>,
+    /// `None` once it is released. Borrowed during an extension.
+    lock: RefCell<Option<Lock>>,
+}
+
+impl Held {
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended, and a logger or an observer calls this.
+    fn with<T>(&self, ask: impl FnOnce(&Lock) -> T) -> Result<T, Error> {
+        let lock = self
+            .lock
+            .try_borrow()
+            .map_err(|_| Error::busy(&self.resource, None, None))?;
+        lock.as_ref()
+            .map(ask)
+            .ok_or_else(|| Error::lost(&self.resource))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.with(|all| {
+            if let Ok(mut all) = all.try_borrow_mut() {
+                all.retain(|held| held.strong_count() > 0);
+                if all.is_empty() {
+                    **all = Vec::new();
+                }
+            }
+        });
+    }
+}
+
+/// A view of a [`Redlock`] in which a thread can lock again what it already holds: made by [`Redlock::reentrant`].
+///
+/// Then a function that needs a lock can be called by one that already holds it, in the same thread:
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use redlock_sync::{Error, Redlock, Reentrant};
+///
+/// const TTL: Duration = Duration::from_secs(10);
+///
+/// fn withdraw(locks: &Reentrant, account: &str) -> Result<(), Error> {
+///     locks.with_lock(account, TTL, |_| { /* … */ })
+/// }
+///
+/// fn transfer(locks: &Reentrant, from: &str, to: &str) -> Result<(), Error> {
+///     let (first, second) = (from.min(to), from.max(to)); // the same order everywhere: no deadlock
+///     locks.with_lock(first, TTL, |_| {
+///         locks.with_lock(second, TTL, |_| withdraw(locks, from)) // the thread has it already
+///     })??
+/// }
+///
+/// let locks = Redlock::new(["redis://127.0.0.1"])?.reentrant();
+/// transfer(&locks, "alice", "bob")?;
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// Each acquisition in the thread is an *entry*. Entries belong to the thread: another thread, even one that is started
+/// while the lock is held, has to compete for the lock as usual. Clones of one `Redlock` know of each other's locks in
+/// the same thread, and so does the result of [`Redlock::with_options`], unless a timeout or the restart guard changes.
+/// Plain [`Redlock::acquire`] knows nothing of entries, and would wait for the thread's own lock. Nothing about entries
+/// is stored on the nodes. After a fork the child has to acquire its own locks.
+#[derive(Clone, Debug)]
+pub struct Reentrant {
+    redlock: Redlock,
+}
+
+impl Redlock {
+    /// A view in which a thread can lock again what it already holds: see [`Reentrant`].
+    pub fn reentrant(&self) -> Reentrant {
+        Reentrant {
+            redlock: self.clone(),
+        }
+    }
+}
+
+impl Reentrant {
+    /// As [`Redlock::try_acquire`]; if this thread holds the lock, as [`acquire`](Reentrant::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_acquire(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Option<ReentrantLock>, Error> {
+        let resource = resource.as_ref();
+        match self.enter(resource, ttl)? {
+            None => Ok(self.redlock.try_acquire(resource, ttl)?.map(first)),
+            entry => Ok(entry),
+        }
+    }
+
+    /// As [`Redlock::acquire`]. If this thread already holds the lock, this adds an entry: no node is asked
+    /// if at least half of the validity that `ttl` gives is left; otherwise the lock is extended, which
+    /// counts as [one extension](crate::Options::max_extensions). A shorter ttl never shortens the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::acquire`]. If the thread holds the lock: [`Error::Lost`] if the lock is over (it is never taken
+    /// again before all entries have ended, because the outer ones rely on it), and the errors of [`Lock::extend`]. The
+    /// outer entries stay as they are.
+    pub fn acquire(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<ReentrantLock, Error> {
+        self.acquire_within(resource, ttl, self.redlock.options().wait)
+    }
+
+    /// [`acquire`](Reentrant::acquire) with a wait of its own, as [`Redlock::acquire_within`].
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Reentrant::acquire).
+    pub fn acquire_within(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<ReentrantLock, Error> {
+        let resource = resource.as_ref();
+        match self.enter(resource, ttl)? {
+            None => Ok(first(self.redlock.acquire_within(resource, ttl, wait)?)),
+            Some(entry) => Ok(entry),
+        }
+    }
+
+    /// [Acquires](Reentrant::acquire) the lock, does the work and ends the entry, however the work ends, even by a
+    /// panic.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redlock::with_lock`], and, if this thread holds the lock, as an inner
+    /// [`acquire`](Reentrant::acquire): after an [`Error::ExtensionLimit`] the work did not run, and after an
+    /// [`Error::Lost`] it may or may not have run.
+    pub fn with_lock<T>(
+        &self,
+        resource: impl AsRef<[u8]>,
+        ttl: Duration,
+        work: impl FnOnce(&ReentrantLock) -> T,
+    ) -> Result<T, Error> {
+        let entry = self.acquire(resource, ttl)?;
+        let result = work(&entry);
+        match entry.take_last() {
+            Some(lock) => {
+                drop(entry);
+                lock.release_after(result)
+            }
+            None => entry.release().map(|()| result),
+        }
+    }
+
+    /// Another entry, if this thread holds the lock.
+    fn enter(&self, resource: &[u8], ttl: Duration) -> Result<Option<ReentrantLock>, Error> {
+        let shared = self.redlock.shared(resource);
+        let is = |held: &Rc<Held>| held.shared.is_same(&shared) && *held.resource == *resource;
+        let found = HELD.with(|all| {
+            let all = all.try_borrow().ok()?;
+            all.iter().filter_map(Weak::upgrade).find(is)
+        });
+        let Some(held) = found else {
+            return Ok(None);
+        };
+        let ttl = Ttl::within(ttl, self.redlock.options().max_ttl())?;
+        let entry = ReentrantLock { held };
+        let left = entry.held.with(Lock::remaining)?;
+        if left.is_zero() {
+            return Err(Error::lost(&entry.held.resource));
+        }
+        if left < ttl.validity() / 2 {
+            entry.extend(ttl.duration())?;
+        }
+        Ok(Some(entry))
+    }
+}
+
+/// One entry of a lock that its thread can enter again. Dropping the last one releases the lock.
+///
+/// It cannot leave its thread. Entries may end in any order. (One that is forgotten with `std::mem::forget` keeps the
+/// thread from ever taking that lock again.)
+///
+/// ```compile_fail
+/// fn sent(_: impl Send) {}
+/// fn entry(entry: redlock_sync::ReentrantLock) {
+///     sent(entry); // Rust refuses it
+/// }
+/// ```
+#[must_use = "a lock is released when its last entry is dropped"]
+pub struct ReentrantLock {
+    held: Rc<Held>,
+}
+
+/// The first entry of a lock.
+fn first(lock: Lock) -> ReentrantLock {
+    let held = Rc::new(Held {
+        shared: lock.shared.clone(),
+        resource: lock.key.resource.clone(),
+        lock: RefCell::new(Some(lock)),
+    });
+    HELD.with(|all| {
+        if let Ok(mut all) = all.try_borrow_mut() {
+            all.push(Rc::downgrade(&held));
+        }
+    });
+    ReentrantLock { held }
+}
+
+impl ReentrantLock {
+    /// What is locked.
+    pub fn resource(&self) -> &[u8] {
+        &self.held.resource
+    }
+
+    /// How long the lock is still valid, for all its entries. As [`Lock::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.held.with(Lock::remaining).unwrap_or_default()
+    }
+
+    /// As [`Lock::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// As [`Lock::ensure`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn ensure(&self, at_least: Duration) -> Result<(), Error> {
+        self.held.with(|lock| lock.ensure(at_least))?
+    }
+
+    /// How many entries this thread has, this one included.
+    pub fn depth(&self) -> usize {
+        Rc::strong_count(&self.held)
+    }
+
+    /// As [`Lock::extensions_left`].
+    pub fn extensions_left(&self) -> u32 {
+        self.held.with(Lock::extensions_left).unwrap_or_default()
+    }
+
+    /// As [`Lock::extend`], for all entries.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        match self.held.lock.try_borrow_mut().as_deref_mut() {
+            Ok(Some(lock)) => lock.extend(ttl),
+            // A logger or an observer uses the lock while it is being extended.
+            Err(_) => Err(Error::busy(&self.held.resource, None, None)),
+            Ok(None) => Err(Error::lost(&self.held.resource)),
+        }
+    }
+
+    /// As [`Lock::fencing_token`]. All entries get the same number.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn fencing_token(&self) -> Result<u64, Error> {
+        self.held.with(Lock::fencing_token)?
+    }
+
+    /// Ends this entry. The last one releases the lock, as [`Lock::release`] does; the others ask no node.
+    ///
+    /// # Errors
+    ///
+    /// For the last entry as [`Lock::release`]; for the others [`Error::Lost`] if the lock is over.
+    pub fn release(self) -> Result<(), Error> {
+        match self.take_last() {
+            Some(lock) => {
+                // The observer of the release may acquire it again.
+                drop(self);
+                lock.release()
+            }
+            None => match self.held.with(Lock::is_valid) {
+                Ok(false) | Err(Error::Lost(_)) => Err(Error::lost(&self.held.resource)),
+                // It is being extended.
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// The lock, if this is its last entry.
+    fn take_last(&self) -> Option<Lock> {
+        let last = self.depth() == 1;
+        let mut lock = self.held.lock.try_borrow_mut().ok().filter(|_| last)?;
+        lock.take()
+    }
+}
+
+impl fmt::Debug for ReentrantLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReentrantLock(\"{}\")", self.resource().escape_ascii())
+    }
+}

@@ -1,0 +1,350 @@
+//! Where nodes are Redis Clusters: connections of their own for each group of servers that has a lock's keys.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::errors::error::{Cause, NodeError, NodeErrors};
+use crate::net::cluster::owed::Owed;
+use crate::net::driver::route::Route;
+use crate::net::driver::shared::Shared;
+use crate::net::place::cluster::Cluster;
+use crate::net::place::directory::Place;
+use crate::protocol::commands::slots::{self, Endpoint, Map};
+use crate::settings::options::Options;
+use crate::values::clock;
+use crate::values::quorum::spare;
+use crate::values::sync::lock;
+
+/// So many threads connect lanes, or close them.
+const MAX_AT_ONCE: usize = 32;
+
+pub(crate) struct Lanes {
+    /// With the nodes as they were given. It connects to none of them.
+    base: Arc<Shared>,
+    options: Options,
+    known: Mutex<KnownLanes>,
+    own: Weak<Lanes>,
+    /// A thread asks for the maps; and a slot has moved since it did.
+    is_refreshing: AtomicBool,
+    has_moved: AtomicBool,
+    pub(crate) owed: Mutex<Owed>,
+}
+
+#[derive(Default)]
+struct KnownLanes {
+    /// Each leads to the masters of one shard of each Cluster.
+    lanes: Vec<Arc<Shared>>,
+    /// Those of the slots that were asked for since the maps last changed.
+    by_slot: BTreeMap<u16, Arc<Shared>>,
+    /// How often the maps had changed then.
+    changes: u64,
+}
+
+impl KnownLanes {
+    /// The lane for a slot: the one that is connected to its servers, or else one that is to be.
+    fn best(&self, slot: u16) -> Option<&Arc<Shared>> {
+        let all = |lane: &Arc<Shared>, is: fn(&Place, u16) -> bool| {
+            let mut places = lane.driver.nodes().places().iter();
+            places.all(|place| is(place, slot))
+        };
+        let mut connected = self.lanes.iter();
+        let connected = connected.find(|lane| all(lane, Place::leads_to));
+        connected.or_else(|| self.lanes.iter().find(|lane| all(lane, Place::has)))
+    }
+
+    /// Takes out the lanes of no use: none of these slots is theirs, or others lead to the same servers.
+    fn take_unused(&mut self, slots: &[u16]) -> Vec<Arc<Shared>> {
+        self.by_slot.clear();
+        let best: Vec<_> = slots.iter().filter_map(|slot| self.best(*slot)).collect();
+        let is_best = |lane: &Arc<Shared>| best.iter().any(|best| Arc::ptr_eq(best, lane));
+        let used: Vec<bool> = self.lanes.iter().map(is_best).collect();
+        let mut used = used.into_iter();
+        let unused = self.lanes.extract_if(.., |_| used.next() == Some(false));
+        unused.collect()
+    }
+}
+
+/// The closing of a lane. Until it is done there is what sends on the releases that the lane owes.
+struct Closing {
+    lanes: Arc<Lanes>,
+    close: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(close) = self.close.take() {
+            close();
+        }
+        lock(&self.lanes.owed).closing -= 1;
+    }
+}
+
+impl Lanes {
+    /// `None`: each node is one server.
+    pub(crate) fn new(base: &Arc<Shared>, options: &Options) -> Option<Arc<Lanes>> {
+        let mut places = base.driver.nodes().places().iter();
+        places.any(|place| place.cluster().is_some()).then(|| {
+            Arc::new_cyclic(|own| Lanes {
+                base: base.clone(),
+                options: options.clone(),
+                known: Mutex::default(),
+                own: own.clone(),
+                is_refreshing: AtomicBool::new(false),
+                has_moved: AtomicBool::new(false),
+                owed: Mutex::default(),
+            })
+        })
+    }
+
+    fn clusters(&self) -> impl Iterator<Item = &Arc<Cluster>> {
+        let places = self.base.driver.nodes().places();
+        places.iter().filter_map(Place::cluster)
+    }
+
+    /// How often the maps have changed.
+    fn changes(&self) -> u64 {
+        self.clusters().map(|cluster| cluster.changes()).sum()
+    }
+
+    /// What leads to the servers that have this slot.
+    pub(crate) fn lane(&self, slot: u16) -> Arc<Shared> {
+        // Each call asks for it, from many threads.
+        let changes = self.changes();
+        let known = lock(&self.known);
+        let lane = known.by_slot.get(&slot);
+        if let Some(lane) = lane.filter(|_| known.changes == changes) {
+            return lane.clone();
+        }
+        drop(known);
+        let until = clock::instant() + self.base.driver.nodes().timeouts.connect;
+        for cluster in self.clusters() {
+            cluster.look_up(slot, until.saturating_duration_since(clock::instant()));
+        }
+        let changes = self.changes();
+        if lock(&self.known).changes != changes {
+            self.tidy(changes);
+        }
+        let mut known = lock(&self.known);
+        let lane = known.best(slot).cloned().unwrap_or_else(|| {
+            let places = self.base.driver.nodes().places().iter();
+            let places = places.map(|place| place.of_slot(slot)).collect();
+            self.add(&mut known.lanes, places)
+        });
+        known.by_slot.insert(slot, lane.clone());
+        lane
+    }
+
+    fn add(&self, lanes: &mut Vec<Arc<Shared>>, places: Vec<Place>) -> Arc<Shared> {
+        let nodes = self.base.driver.nodes();
+        let route: Weak<dyn Route> = self.own.clone();
+        let lane = Arc::new(Shared::new(nodes.to(places, &self.options, route)));
+        lanes.push(lane.clone());
+        lane
+    }
+
+    /// A slot has moved, and there may be more: another thread asks for the maps again, and ends lanes that have none left.
+    pub(crate) fn moved(&self, slot: u16) {
+        let Some(lanes) = self.this() else {
+            return;
+        };
+        self.has_moved.store(true, Ordering::Relaxed);
+        if self.is_refreshing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let refresh = move || {
+            while lanes.has_moved.swap(false, Ordering::Relaxed) {
+                lanes.clusters().for_each(|cluster| cluster.refresh(slot));
+                lanes.tidy(lanes.changes());
+            }
+            lanes.is_refreshing.store(false, Ordering::Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("redlock-map".into());
+        if thread.spawn(refresh).is_err() {
+            self.is_refreshing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// A slot of each group of servers that has slots, as far as the maps are known.
+    pub(crate) fn shards(&self) -> Vec<u16> {
+        let maps = self.clusters().filter_map(|cluster| cluster.map());
+        slots::combinations(&maps.collect::<Vec<Arc<Map>>>())
+    }
+
+    /// Ends the lanes of no use. One that is in use is closed when the last lock or call that uses it ends. `changes`: how
+    /// often the maps had changed before.
+    fn tidy(&self, changes: u64) {
+        let slots = self.shards();
+        let mut known = lock(&self.known);
+        known.changes = changes;
+        let ended = known.take_unused(&slots);
+        drop(known);
+        drop(ended);
+    }
+
+    /// Closes a lane: in another thread, as long as the program may use others.
+    pub(crate) fn close_one(&self, close: Box<dyn FnOnce() + Send>) {
+        let mut owed = lock(&self.owed);
+        let Some(lanes) = self.this().filter(|_| owed.closed_at.is_none()) else {
+            drop(owed);
+            return close();
+        };
+        owed.closing += 1;
+        drop(owed);
+        let closing = Closing {
+            lanes,
+            close: Some(close),
+        };
+        let thread = std::thread::Builder::new().name("redlock-close".into());
+        // Without a thread it is done here.
+        let _ = thread.spawn(move || drop(closing));
+    }
+
+    /// Ends all of them, side by side. What they still have to release has a node timeout, and then two at other servers.
+    pub(crate) fn close(&self) {
+        lock(&self.owed).closed_at = Some(clock::instant());
+        let KnownLanes { lanes, by_slot, .. } = std::mem::take(&mut *lock(&self.known));
+        drop(by_slot);
+        at_once("redlock-close", lanes, |lane| {
+            drop(lane);
+            true
+        });
+        self.wait_owed(2 * self.node_timeout());
+    }
+
+    pub(crate) fn slot(&self, resource: &[u8]) -> u16 {
+        slots::slot(&self.options.prefix.key(resource))
+    }
+
+    pub(crate) fn node_timeout(&self) -> Duration {
+        self.options.node_timeout
+    }
+
+    pub(crate) fn this(&self) -> Option<Arc<Lanes>> {
+        self.own.upgrade()
+    }
+
+    /// What leads to this server of the node, to which this slot is on its way.
+    pub(crate) fn lane_to(
+        &self,
+        (node, server): (usize, &Endpoint),
+        slot: u16,
+    ) -> Option<Arc<Shared>> {
+        let places = self.base.driver.nodes().places();
+        let place = places.get(node)?;
+        let map = place.cluster()?.map()?;
+        let mut shards = map.shards();
+        if let Some(slot) = shards.find(|slot| map.master(*slot) == Some(server)) {
+            return Some(self.lane(slot));
+        }
+        // It has no slot yet, so the map does not have it.
+        let target = place.target(server)?;
+        let mut known = lock(&self.known);
+        let leads_there = |lane: &&Arc<Shared>| {
+            let place = lane.driver.nodes().places().get(node);
+            place.is_some_and(|place| place.is_target(server))
+        };
+        if let Some(lane) = known.lanes.iter().find(leads_there) {
+            return Some(lane.clone());
+        }
+        let mut places: Vec<Place> = places.iter().map(|place| place.of_slot(slot)).collect();
+        *places.get_mut(node)? = target;
+        Some(self.add(&mut known.lanes, places))
+    }
+
+    /// What leads to the servers that have this resource.
+    pub(crate) fn of(&self, resource: &[u8]) -> Arc<Shared> {
+        self.lane(self.slot(resource))
+    }
+
+    /// Connects to all servers of all shards. The nodes that do not answer, or why too few do.
+    pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
+        let connected = self.connect_all(self.slots())?;
+        match self.unserved() {
+            errors if errors.is_empty() => Ok(connected),
+            errors => {
+                let nodes = self.base.driver.nodes().places().len();
+                let unfit = errors.len() > spare(nodes);
+                let errors = NodeErrors::new(errors, None);
+                if unfit { Err(errors) } else { Ok(Some(errors)) }
+            }
+        }
+    }
+
+    /// The Clusters that have no server for some slots.
+    fn unserved(&self) -> Vec<NodeError> {
+        let places = self.base.driver.nodes().places().iter().enumerate();
+        let unserved = places.filter_map(|(node, place)| {
+            let missing = place.cluster()?.map()?.missing();
+            let text = slots::unserved(missing);
+            (missing > 0).then(|| NodeError {
+                node,
+                address: place.shown(),
+                cause: Arc::new(Cause::NoMaster(text, false)),
+            })
+        });
+        unserved.collect()
+    }
+
+    /// One of each shard.
+    fn slots(&self) -> Vec<u16> {
+        let mut slots = Vec::new();
+        for cluster in self.clusters() {
+            cluster.look_up(0, self.base.driver.nodes().timeouts.connect);
+            slots.extend(cluster.map().iter().flat_map(|map| map.shards()));
+        }
+        // Where no server answers, that is what is found.
+        if slots.is_empty() {
+            slots.push(0);
+        }
+        slots
+    }
+
+    fn connect_all(&self, slots: Vec<u16>) -> Result<Option<NodeErrors>, NodeErrors> {
+        let mut lanes: Vec<Arc<Shared>> = Vec::new();
+        for slot in slots {
+            let lane = self.lane(slot);
+            if !lanes.iter().any(|other| Arc::ptr_eq(other, &lane)) {
+                lanes.push(lane);
+            }
+        }
+        let results = Mutex::new(Vec::new());
+        at_once("redlock-connect", lanes, |lane| {
+            let result = lane.driver.connect();
+            // Without this one the others do not help.
+            let goes_on = result.is_ok();
+            lock(&results).push(result);
+            goes_on
+        });
+        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let connected = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(connected.into_iter().flatten().next())
+    }
+}
+
+/// Does that with all of them, side by side, [some](MAX_AT_ONCE) at a time, until one returns false.
+fn at_once<T: Send>(name: &str, all: Vec<T>, act: impl Fn(T) -> bool + Sync) {
+    let (count, all) = (all.len(), Mutex::new(all.into_iter()));
+    let work = || {
+        loop {
+            let Some(one) = lock(&all).next() else {
+                return;
+            };
+            if !act(one) {
+                let rest: Vec<T> = lock(&all).by_ref().collect();
+                drop(rest);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..count.min(MAX_AT_ONCE) {
+            let thread = std::thread::Builder::new().name(name.into());
+            // Without threads this one does it all.
+            if thread.spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
+}

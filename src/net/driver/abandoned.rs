@@ -1,0 +1,22 @@
+//! Threads that a query has left behind.
+
+use std::sync::{Mutex, Weak};
+
+use crate::values::sync::lock;
+
+/// Threads of queries that nothing waits for any more and that have not ended: their nodes, and what lives as long as
+/// they do.
+#[derive(Default)]
+pub(crate) struct AbandonedThreads(Mutex<Vec<(usize, Weak<()>)>>);
+
+impl AbandonedThreads {
+    pub(crate) fn add(&self, node: usize, thread: Weak<()>) {
+        lock(&self.0).push((node, thread));
+    }
+
+    pub(crate) fn has(&self, node: usize) -> bool {
+        let mut threads = lock(&self.0);
+        threads.retain(|(_, thread)| thread.strong_count() > 0);
+        threads.iter().any(|(at, _)| *at == node)
+    }
+}

@@ -1,0 +1,607 @@
+//! One connection to each node, for all threads.
+//!
+//! A thread that finds no leader leads: it carries out its own operation, and on the way what others
+//! submit, with one write and one read for each node. Each operation under way has a thread that waits for it, so there is
+//! always one to lead next. If the thread that has waited longest is awake, the leader only leaves: the first thread that looks
+//! leads, a waiting one or one that comes. Otherwise it hands the connections to that thread, which wakes up. So while any
+//! operation is under way, a thread leads, or one that is awake looks once more.
+//!
+//! One connection per node means that a release is behind the acquire that it undoes (rule R7), however
+//! many threads there are. The driver knows nothing of validity, of retries, or of held locks.
+//!
+//! Why one connection per node. Pairs of acquire and release per second with two connections per node (and with four), as ratios to
+//! one connection per node, 5 nodes, 2 cores:
+//!
+//! | threads | loopback | 1 ms of round trip |
+//! | --- | --- | --- |
+//! | 1 | 1 | 1.00 (0.98) |
+//! | 2 | 0.71 (0.80) | 1.01 (0.95) |
+//! | 8 | 0.93 (0.58) | 1.13 (1.05) |
+//! | 64 | 0.88 (0.66) | 0.99 (0.91) |
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::errors::error::NodeErrors;
+use crate::errors::shown::Shown;
+use crate::net::driver::leader::{Connections, Leader, Submitter, Turn, Waiter};
+use crate::net::driver::nodes::{Nodes, State};
+use crate::net::driver::route::Route;
+use crate::protocol::quorum::next::{Next, Role};
+use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::values::clock;
+use crate::values::quorum::NodeSet;
+
+/// How often a thread that waits yields before it sleeps: with few nodes an answer comes sooner than a
+/// thread is put to sleep and woken. With more nodes it does where many threads wait, which are then written and answered
+/// together; where few wait, yielding only costs.
+///
+/// Pairs per second on 5 nodes if threads yield behind three others that wait, as ratios to never, and if they always do (2 cores,
+/// 7 to 11 rounds in turns; µs of processor time per pair):
+///
+/// | threads | never | behind three others | always |
+/// | --- | --- | --- | --- |
+/// | 2 | 1 (67) | 1.04 (75) | 0.85 (106) |
+/// | 4 | 1 (56) | 0.94 (63) | 0.91 (97) |
+/// | 8 | 1 (40) | 1.20 (60) | 1.16 (60) |
+/// | 16 | 1 (29) | 1.34 (32) | 1.31 (32) |
+/// | 64 | 1 (21) | 1.27 (21) | 1.18 (24) |
+///
+/// Two threads do the same as never, and what differs is noise. Four gain nothing: seldom do three others wait. Eight gain time for
+/// processor time: an idle core takes 18 µs to wake up on that machine, and a yield 1.4 µs. If at most 12 threads yield at a time,
+/// or 4, and the others sleep at once, 64 threads on one node make 0.72 or 0.76 times as many pairs, and 16 threads 0.86 or 0.64.
+const YIELDS: u32 = 32;
+const FEW_NODES: usize = 3;
+const MANY_WAIT: usize = 3;
+/// When to check again whether a thread still leads.
+const SOON: Duration = Duration::from_millis(1);
+
+pub(crate) struct Driver {
+    /// The process that made it: after a fork the child must not touch the parent's sockets, nor a
+    /// mutex that a thread may hold that does not exist in the child.
+    process: u32,
+    nodes: Arc<Nodes>,
+    /// Threads that wait for an answer.
+    waiting: AtomicUsize,
+}
+
+impl Driver {
+    pub(crate) fn new(nodes: Nodes) -> Driver {
+        nodes.state().start_confirmer = start_confirmer;
+        Driver {
+            process: std::process::id(),
+            nodes: Arc::new(nodes),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether this is the process that made it, not a forked child.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Carries out `op` on all nodes.
+    pub(crate) fn run(&self, op: Op) -> Answer {
+        match self.nodes.route() {
+            None => self.run_here(op),
+            // It is not to overtake what was sent here (rule R7).
+            Some(route) if op.action.ends() => {
+                let answer = self.run_here(op.clone());
+                route.follow(self.nodes.places(), op, answer)
+            }
+            Some(route) => route.run(op),
+        }
+    }
+
+    /// Carries out `op` on these servers of the nodes, whichever have its key.
+    pub(crate) fn run_here(&self, op: Op) -> Answer {
+        let traced = traced(&op);
+        let answer = self.answer(op, None);
+        self.trace_votes(traced.as_deref(), &answer);
+        answer
+    }
+
+    /// Carries out `op`, and right behind it in the same write what another thread waits for.
+    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
+        let traced = traced(&op);
+        let again = self.nodes.route().map(|route| (route, op.clone()));
+        let answer = self.answer(op, Some((next, waiter)));
+        self.trace_votes(traced.as_deref(), &answer);
+        self.send_on(again, answer)
+    }
+
+    /// The answer once the operation was sent on to where its key is.
+    fn send_on(&self, again: Option<(Arc<dyn Route>, Op)>, answer: Answer) -> Answer {
+        match again {
+            Some((route, op)) => route.follow(self.nodes.places(), op, answer),
+            None => answer,
+        }
+    }
+
+    /// Connects all nodes that are not connected, and pings them. Returns the nodes that do not answer, if a majority does;
+    /// otherwise why not.
+    ///
+    /// Each node has `connect_timeout`. What follows takes a few node timeouts at most.
+    pub(crate) fn connect(&self) -> Result<Option<NodeErrors>, NodeErrors> {
+        let (began, all) = (clock::instant(), self.nodes.places().len());
+        let until = began + self.nodes.timeouts.connect;
+        let before = self.nodes.connect_now();
+        let mut answer = self.run_here(Op::ping());
+        let is_yes = |answer: &Answer| matches!(answer.outcome, Outcome::Yes(_));
+        let missing = |answer: &Answer| NodeSet::first(all).without(answer.tally.granted);
+        let mut state = self.nodes.state();
+        while !state.core.has_tried(&before) && clock::instant() < until {
+            state = self.nodes.wait(state, until);
+        }
+        // Nodes that were connected meanwhile are asked now.
+        let come = state.core.connected_nodes().and(missing(&answer));
+        if !come.is_empty() && (is_yes(&answer) || clock::instant() < until) {
+            drop(state);
+            answer = self.run_here(Op::ping());
+            state = self.nodes.state();
+        }
+        let waited = clock::instant().saturating_duration_since(began);
+        match answer.outcome {
+            Outcome::Unavailable { errors, .. } => Err(errors),
+            _ if missing(&answer).is_empty() => Ok(None),
+            _ => Ok(Some(state.core.missing(&answer, waited))),
+        }
+    }
+
+    fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
+        let now = clock::instant();
+        let mut state = self.nodes.state();
+        let submit_next = |state: &mut State| {
+            if let Some((op, waiter)) = next {
+                state.core.submit(op, Submitter::Waiter(waiter), now);
+            }
+        };
+        if let Some(leader) = self.nodes.take_lead(&mut state) {
+            state.core.submit(op, Submitter::Leader, now);
+            submit_next(&mut state);
+            return self.lead(leader, state, now, None);
+        }
+        let waiter = Waiter::new(None);
+        state
+            .core
+            .submit(op, Submitter::Waiter(waiter.clone()), now);
+        submit_next(&mut state);
+        self.nodes.submitted(&state);
+        drop(state);
+        self.follow(&waiter)
+    }
+
+    /// The answer to what another thread has submitted for this one.
+    pub(crate) fn run_handed_off(&self, waiter: &Arc<Waiter>) -> Answer {
+        let answer = self.follow(waiter);
+        self.trace_votes(waiter.traced(), &answer);
+        answer
+    }
+
+    /// Carries out many operations, together as far as they can be.
+    pub(crate) fn run_all(&self, ops: Vec<Op>) -> Vec<Answer> {
+        let Some(route) = self.nodes.route() else {
+            return self.run_all_here(ops);
+        };
+        let answers = self.run_all_here(ops.clone());
+        route.follow_all(self.nodes.places(), ops, answers)
+    }
+
+    /// The same on these servers of the nodes, whichever have their keys.
+    pub(crate) fn run_all_here(&self, ops: Vec<Op>) -> Vec<Answer> {
+        let mut state = self.nodes.state();
+        let waiters: Vec<_> = ops.into_iter().map(|op| submit(&mut state, op)).collect();
+        self.nodes.submitted(&state);
+        drop(state);
+        self.collect(&waiters)
+    }
+
+    /// Has an operation carried out. The thread that submits it [collects](Driver::collect) the answer, since it may
+    /// be made to lead.
+    pub(crate) fn submit(&self, op: Op) -> Arc<Waiter> {
+        let mut state = self.nodes.state();
+        let waiter = submit(&mut state, op);
+        self.nodes.submitted(&state);
+        waiter
+    }
+
+    /// The answers to what was submitted in this order.
+    pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
+        let mut state = self.nodes.state();
+        // While no thread leads, no thread delivers what becomes certain.
+        if state.has_no_leader() {
+            let answers = std::mem::take(&mut state.core.answers);
+            let deliver = |(submitter, answer): (Submitter, _)| submitter.deliver(answer);
+            answers.into_iter().for_each(deliver);
+        }
+        // If no thread leads, one whose operation is still under way does. (One that was answered meanwhile
+        // would lead for nothing.)
+        if state.has_no_leader()
+            && let Some(Submitter::Waiter(next)) = state.core.longest_waiting()
+        {
+            let next = next.clone();
+            if let Some(leader) = self.nodes.take_lead(&mut state) {
+                next.lead(leader);
+            }
+        }
+        drop(state);
+        let follow = |waiter| self.follow(waiter);
+        let answers: Vec<Answer> = waiters.iter().map(follow).collect();
+        for (waiter, answer) in waiters.iter().zip(&answers) {
+            self.trace_votes(waiter.traced(), answer);
+        }
+        answers
+    }
+
+    /// Waits for the answer, or leads until it is here.
+    fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
+        let others = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let is_soon = self.nodes.places().len() <= FEW_NODES || others >= MANY_WAIT;
+        let turn = match is_soon {
+            true => self.wait_awake(waiter),
+            false => None,
+        };
+        let turn = turn.unwrap_or_else(|| waiter.wait());
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        match turn {
+            Turn::Answered(answer) => answer,
+            Turn::Leads(leader) => {
+                self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter))
+            }
+        }
+    }
+
+    /// Waits for a little without sleeping, and leads if no thread does.
+    fn wait_awake(&self, waiter: &Arc<Waiter>) -> Option<Turn> {
+        waiter.set_awake(true);
+        for _ in 0..YIELDS {
+            if let Some(turn) = waiter.take_turn() {
+                return Some(turn);
+            }
+            if self.nodes.is_lead_vacant()
+                && let Some(lead) = self.take_lead(waiter, true)
+            {
+                return Some(lead);
+            }
+            std::thread::yield_now();
+        }
+        // A leader that saw this thread awake has left the lead by now. One that ends from now on hands it over.
+        self.take_lead(waiter, false)
+    }
+
+    /// The lead, if no thread leads. But not if the leader that has just left is about to deliver the answer to this one.
+    fn take_lead(&self, waiter: &Arc<Waiter>, stays_awake: bool) -> Option<Turn> {
+        let mut state = self.nodes.state();
+        waiter.set_awake(stays_awake);
+        if !state.has_no_leader() || !state.core.is_waiting(|one| one.is(waiter)) {
+            return None;
+        }
+        self.nodes.take_lead(&mut state).map(Turn::Leads)
+    }
+
+    /// Logs which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
+    /// its time, or use these same nodes.
+    fn trace_votes(&self, resource: Option<&[u8]>, answer: &Answer) {
+        if log::max_level() < log::LevelFilter::Trace {
+            return;
+        }
+        let resource = resource.filter(|name| !name.is_empty());
+        // Not everything is about a lock.
+        let of = resource.map_or_else(String::new, |name| format!("{} on ", Shown(name)));
+        let name = |node| format!("{of}{}", self.nodes.name(node));
+        for node in answer.tally.granted.iter() {
+            say!(trace, "{}: yes", name(node));
+        }
+        for node in answer.tally.refused.iter() {
+            say!(trace, "{}: no", name(node));
+        }
+        for (node, cause) in &answer.remarks.causes {
+            say!(trace, "{}: {cause}", name(*node));
+        }
+    }
+
+    /// Leads until the answer to the operation of `waiter` is here, or to the leader's own.
+    fn lead<'a>(
+        &'a self,
+        leader: Box<Leader>,
+        mut state: MutexGuard<'a, State>,
+        mut now: Instant,
+        waiter: Option<&Arc<Waiter>>,
+    ) -> Answer {
+        if std::mem::take(&mut state.after_group) {
+            // The threads that were answered last are about to submit again, which takes microseconds: let them come along.
+            drop(state);
+            std::thread::yield_now();
+            state = self.nodes.state();
+            now = clock::instant();
+        }
+        let is_own = |submitter: &Submitter| match waiter {
+            None => matches!(submitter, Submitter::Leader),
+            Some(waiter) => submitter.is(waiter),
+        };
+        let mut own = None;
+        let mut lead = Lead {
+            nodes: &self.nodes,
+            leader: Some(leader),
+        };
+        let state = lead.run(state, now, |answers| {
+            if let Some(at) = answers.iter().position(|(submitter, _)| is_own(submitter)) {
+                own = Some(answers.swap_remove(at).1);
+            }
+            own.is_some()
+        });
+        lead.end(state);
+        own.unwrap_or_else(|| Answer::none(clock::instant()))
+    }
+
+    /// Waits until so few nodes are owed the end of a lock that other processes can have a majority, but for no longer than
+    /// this. Whether that is so.
+    #[cfg(feature = "cli")]
+    pub(crate) fn wait_owed(&self, time: Duration) -> bool {
+        const LOOK: Duration = Duration::from_millis(10);
+        let until = clock::instant() + time;
+        let mut state = self.nodes.state();
+        while state.core.is_owed() {
+            let now = clock::instant();
+            if now >= until {
+                return false;
+            }
+            state = self.nodes.wait(state, until.min(now + LOOK));
+        }
+        true
+    }
+
+    /// It is no longer needed. What was sent, and releases that are still to be sent, have one node timeout. That is waited
+    /// for here, since the program may end right after this; but in another thread where it can use other servers of the nodes.
+    pub(crate) fn close(&self) {
+        let nodes = self.nodes.clone();
+        let closing = move || {
+            settle(&nodes);
+            nodes.hand_over();
+        };
+        match self.nodes.route() {
+            Some(route) => route.close_lane(Box::new(closing)),
+            None => closing(),
+        }
+    }
+}
+
+fn settle(nodes: &Arc<Nodes>) {
+    let until = clock::instant() + nodes.timeouts.node;
+    nodes.close();
+    let mut state = nodes.state();
+    loop {
+        if let Some(leader) = nodes.take_lead(&mut state) {
+            let mut lead = Lead {
+                nodes,
+                leader: Some(leader),
+            };
+            state = lead.run(state, clock::instant(), |_| false);
+            let leader = lead.leader.as_mut();
+            let connections = leader.map(|leader| state.disconnect(leader));
+            lead.end(state);
+            return drop(connections);
+        }
+        // A renewal that is no longer needed is under way.
+        if clock::instant() > until {
+            return;
+        }
+        state = nodes.wait(state, clock::instant() + SOON);
+    }
+}
+
+/// The resource of an operation, if its votes are to be logged. (Only then: threads share the count of references to the
+/// name, which costs each of them time.)
+fn traced(op: &Op) -> Option<Arc<[u8]>> {
+    let traces = log::max_level() >= log::LevelFilter::Trace;
+    traces.then(|| op.key.resource.clone())
+}
+
+fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
+    let waiter = Waiter::new(traced(&op));
+    let submitter = Submitter::Waiter(waiter.clone());
+    state.core.submit(op, submitter, clock::instant());
+    waiter
+}
+
+/// Starts the thread that confirms releases. It ends when nothing is left to be confirmed, or to be sent again.
+fn start_confirmer(nodes: &Arc<Nodes>) {
+    let confirmer = Confirmer {
+        nodes: nodes.clone(),
+        ended: false,
+    };
+    let thread = std::thread::Builder::new().name("redlock-confirm".into());
+    // Without a thread the next operation finds out.
+    let _ = thread.spawn(move || confirmer.run());
+}
+
+struct Confirmer {
+    nodes: Arc<Nodes>,
+    ended: bool,
+}
+
+impl Confirmer {
+    fn run(mut self) {
+        let nodes = self.nodes.clone();
+        let mut state = nodes.state();
+        loop {
+            let now = clock::instant();
+            state = match state.core.next(Role::Confirmer, now) {
+                Next::Lead => Confirmer::probe(&nodes, state, now),
+                Next::Finished => break,
+                next => nodes.carry_out(
+                    Role::Confirmer,
+                    &mut Connections::default(),
+                    state,
+                    next,
+                    now,
+                ),
+            }
+        }
+        self.ended = true;
+    }
+
+    fn probe<'a>(
+        nodes: &'a Arc<Nodes>,
+        mut state: MutexGuard<'a, State>,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        let Some(leader) = nodes.take_lead(&mut state) else {
+            // The leader probes, too.
+            nodes.submitted(&state);
+            return nodes.wait(state, now + SOON);
+        };
+        let mut lead = Lead {
+            nodes,
+            leader: Some(leader),
+        };
+        let state = lead.run(state, now, |_| true);
+        lead.end(state);
+        nodes.state()
+    }
+}
+
+impl Drop for Confirmer {
+    /// If it could not be started, or has panicked, which only a bug can be, another one may be.
+    fn drop(&mut self) {
+        if !self.ended {
+            let mut state = self.nodes.state();
+            state.core.deserted(Role::Confirmer, clock::instant());
+        }
+    }
+}
+
+/// The time in which a thread leads. However it ends, another thread can lead after it.
+struct Lead<'a> {
+    nodes: &'a Arc<Nodes>,
+    leader: Option<Box<Leader>>,
+}
+
+impl<'a> Lead<'a> {
+    /// Does what the core returns. `done` gets the answers, and returns whether the leader's own is among them: then this
+    /// returns as soon as it would have to wait, or to send for others. It also returns when there is nothing to do.
+    fn run(
+        &mut self,
+        mut state: MutexGuard<'a, State>,
+        mut now: Instant,
+        mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let (nodes, Some(leader)) = (self.nodes, &mut self.leader) else {
+            return state;
+        };
+        let mut ended = done(&mut leader.answers);
+        loop {
+            let next = state.core.next(Role::Leader, now);
+            if !state.core.answers.is_empty() {
+                take_all(&mut leader.answers, &mut state.core.answers);
+                ended |= done(&mut leader.answers);
+            }
+            nodes.announce(&mut state);
+            let can_end = match next {
+                Next::Finished => return state,
+                Next::Send { .. } => state.core.longest_waiting().is_some(),
+                Next::Recv { until, .. } | Next::Wait { until } => until > now,
+                _ => false,
+            };
+            if ended && can_end {
+                return state;
+            }
+            if !leader.answers.is_empty() {
+                drop(state);
+                leader.deliver();
+                state = nodes.state();
+                if let Next::Wait { .. } = next {
+                    // Something may have been submitted meanwhile.
+                    now = clock::instant();
+                    continue;
+                }
+            }
+            state = match next {
+                Next::StartConfirmer => {
+                    drop(state);
+                    start_confirmer(nodes);
+                    nodes.state()
+                }
+                next => nodes.carry_out(Role::Leader, &mut leader.connections, state, next, now),
+            };
+            now = clock::instant();
+        }
+    }
+
+    /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest if that sleeps.
+    fn end(&mut self, mut state: MutexGuard<'a, State>) {
+        let Some(mut leader) = self.leader.take() else {
+            return;
+        };
+        let is_group = !leader.answers.is_empty();
+        if is_group && next_is_awake(&state) {
+            // Before they find that the lead is vacant, and look in vain.
+            drop(state);
+            leader.deliver();
+            state = self.nodes.state();
+        }
+        // With those that have become certain meanwhile.
+        take_all(&mut leader.answers, &mut state.core.answers);
+        let mut answers = Vec::new();
+        // An empty buffer stays with the lead, to be used again.
+        if !leader.answers.is_empty() {
+            take_all(&mut answers, &mut leader.answers);
+        }
+        let next = match state.core.longest_waiting() {
+            Some(Submitter::Waiter(next)) if !next.is_awake() => Some((next.clone(), leader)),
+            _ => {
+                state.after_group |= is_group;
+                self.nodes.leave_lead(&mut state, leader);
+                None
+            }
+        };
+        let logs = !state.core.events.is_empty();
+        let elsewhere = state.core.take_elsewhere(false);
+        drop(state);
+        self.nodes.follow_releases(elsewhere);
+        if let Some((next, leader)) = next {
+            next.lead(leader);
+        }
+        for (submitter, answer) in answers {
+            submitter.deliver(answer);
+        }
+        if logs {
+            self.nodes.log_behind();
+        }
+    }
+}
+
+impl Drop for Lead<'_> {
+    /// After a panic, which only a bug can be.
+    fn drop(&mut self) {
+        if let Some(leader) = &mut self.leader {
+            let mut state = self.nodes.state();
+            drop(state.disconnect(leader));
+            state.core.deserted(Role::Leader, clock::instant());
+            leader.answers.append(&mut state.core.answers);
+            self.end(state);
+        }
+    }
+}
+
+/// Whether the thread that has waited longest is awake.
+fn next_is_awake(state: &State) -> bool {
+    let next = state.core.longest_waiting();
+    matches!(next, Some(Submitter::Waiter(next)) if next.is_awake())
+}
+
+/// Adds all of `from`: without moving them one by one, if there are no others.
+fn take_all<T>(to: &mut Vec<T>, from: &mut Vec<T>) {
+    match to.is_empty() {
+        true => std::mem::swap(to, from),
+        false => to.append(from),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+use super::*;
+use crate::errors::error::Cause;
+use crate::net::driver::observe::Observer;
+use crate::protocol::quorum::core::Input;
+use crate::settings::into_node::IntoNodes;
+use crate::settings::options::Options;
+
+/// Of one node, at which nothing listens. An operation is under way, and this waits for the answer.
+fn waiting() -> (Driver, Arc<Waiter>) {
+    let node = "redis://127.0.0.1:1".into_nodes().unwrap();
+    let driver = Driver::new(Nodes::new(node, &Options::default(), Observer::default()));
+    let waiter = submit(&mut driver.nodes.state(), Op::ping());
+    (driver, waiter)
+}
+
+fn leads(turn: Option<Turn>) -> Option<Box<Leader>> {
+    match turn? {
+        Turn::Leads(leader) => Some(leader),
+        Turn::Answered(_) => None,
+    }
+}
+
+/// A thread leads, and ends.
+fn lead_and_end(driver: &Driver) {
+    let mut lead = Lead {
+        nodes: &driver.nodes,
+        leader: driver.nodes.take_lead(&mut driver.nodes.state()),
+    };
+    lead.end(driver.nodes.state());
+}
+
+/// The node's worker has tried to connect it, in vain: that ends operations.
+fn fail_to_connect(driver: &Driver) {
+    let (mut state, now) = (driver.nodes.state(), clock::instant());
+    state.core.next(Role::Leader, now);
+    state.core.input(0, Input::Started(Ok(())), now);
+    state.core.connect_now();
+    let task = state.core.next(Role::Worker(0), now);
+    assert!(matches!(task, Next::Connect { .. }), "{task:?}");
+    state
+        .core
+        .connected(0, Err(Cause::Closed("at once".into())), now);
+}
+
+#[test]
+fn one_thread_takes_the_lead_and_it_waits_for_an_answer() {
+    let (driver, waiter) = waiting();
+    let answered = Waiter::new(None);
+    assert!(driver.take_lead(&answered, true).is_none());
+    assert!(driver.nodes.is_lead_vacant());
+    assert!(leads(driver.take_lead(&waiter, true)).is_some());
+    assert!(driver.take_lead(&waiter, true).is_none());
+    assert!(!driver.nodes.is_lead_vacant());
+}
+
+/// A lead that no thread looks for would be lost.
+#[test]
+fn the_lead_is_left_to_a_thread_that_is_awake_and_handed_to_one_that_sleeps() {
+    for awake in [true, false] {
+        let (driver, waiter) = waiting();
+        waiter.set_awake(awake);
+        lead_and_end(&driver);
+        assert_eq!(driver.nodes.is_lead_vacant(), awake);
+        assert_eq!(leads(waiter.take_turn()).is_some(), !awake);
+        // It looks once more before it sleeps.
+        assert_eq!(leads(driver.wait_awake(&waiter)).is_some(), awake);
+        assert!(!waiter.is_awake() || awake);
+    }
+}
+
+#[test]
+fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
+    let (driver, waiter) = waiting();
+    let leader = driver.nodes.take_lead(&mut driver.nodes.state());
+    fail_to_connect(&driver);
+    fail_to_connect(&driver);
+    driver
+        .nodes
+        .leave_lead(&mut driver.nodes.state(), leader.unwrap());
+    lead_and_end(&driver);
+    assert!(matches!(waiter.take_turn(), Some(Turn::Answered(_))));
+}
+
+/// Nodes' workers make answers certain, too. While no thread leads, no thread delivers them.
+#[test]
+fn a_thread_that_is_answered_while_no_thread_leads_takes_its_answer_and_wakes_the_next() {
+    let (driver, first) = waiting();
+    fail_to_connect(&driver);
+    drop(driver.collect(&[first]));
+    let answered = submit(&mut driver.nodes.state(), Op::ping());
+    answered.set_awake(true);
+    lead_and_end(&driver);
+    fail_to_connect(&driver);
+    assert_eq!(driver.nodes.state().core.answers.len(), 1);
+    let asleep = submit(&mut driver.nodes.state(), Op::ping());
+    let leader = leads(driver.wait_awake(&answered)).expect("it would sleep for ever");
+    let answer = driver.lead(
+        leader,
+        driver.nodes.state(),
+        clock::instant(),
+        Some(&answered),
+    );
+    assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
+    assert!(leads(asleep.take_turn()).is_some());
+}

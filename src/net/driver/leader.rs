@@ -1,0 +1,162 @@
+//! The connections that a thread has, what the leading thread has, and the threads that wait for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+
+use crate::net::socket::connection::Connection;
+use crate::protocol::node::wire::Outgoing;
+use crate::protocol::quorum::operation::Answer;
+use crate::values::sync::lock;
+
+/// What a thread has that carries out what the core returns.
+#[derive(Default)]
+pub(crate) struct Connections {
+    /// By node. The leader: of those that are connected.
+    pub(super) each: Vec<Option<Connection>>,
+    pub(super) out: Outgoing,
+    pub(super) buffer: Vec<u8>,
+}
+
+impl Connections {
+    pub(super) fn new(nodes: usize) -> Connections {
+        Connections {
+            each: (0..nodes).map(|_| None).collect(),
+            ..Connections::default()
+        }
+    }
+
+    /// Takes the connection of a node, if another thread has handed it over.
+    pub(super) fn take_over(&mut self, node: usize, handed_over: &mut [Option<Connection>]) {
+        if let (Some(connection), Some(handed_over)) =
+            (self.each.get_mut(node), handed_over.get_mut(node))
+            && connection.is_none()
+        {
+            *connection = handed_over.take();
+        }
+    }
+
+    /// The one before.
+    pub(super) fn replace(&mut self, node: usize, new: Option<Connection>) -> Option<Connection> {
+        let connection = self.each.get_mut(node)?;
+        std::mem::replace(connection, new)
+    }
+}
+
+/// What the leader has.
+pub(crate) struct Leader {
+    pub(super) connections: Connections,
+    /// To be delivered.
+    pub(super) answers: Vec<(Submitter, Answer)>,
+}
+
+impl Leader {
+    pub(super) fn new(nodes: usize) -> Leader {
+        Leader {
+            connections: Connections::new(nodes),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Wakes the threads whose answers have come.
+    pub(super) fn deliver(&mut self) {
+        for (submitter, answer) in self.answers.drain(..) {
+            submitter.deliver(answer);
+        }
+    }
+}
+
+/// The thread that waits for an operation.
+pub(crate) enum Submitter {
+    /// The thread that has led since it was submitted.
+    Leader,
+    Waiter(Arc<Waiter>),
+}
+
+impl Submitter {
+    /// Whether it is the thread that waits with this.
+    pub(super) fn is(&self, waiter: &Arc<Waiter>) -> bool {
+        matches!(self, Submitter::Waiter(own) if Arc::ptr_eq(own, waiter))
+    }
+
+    pub(super) fn deliver(self, answer: Answer) {
+        if let Submitter::Waiter(waiter) = self {
+            waiter.set(Turn::Answered(answer));
+        }
+    }
+}
+
+/// A thread that waits for an answer.
+pub(crate) struct Waiter {
+    thread: Thread,
+    turn: Mutex<Option<Turn>>,
+    /// While its operation is under way it looks again and again whether a thread leads, at least once more.
+    awake: AtomicBool,
+    /// The resource of its operation, if its votes are logged.
+    traced: Option<Arc<[u8]>>,
+}
+
+/// What a thread has waited for.
+pub(super) enum Turn {
+    Leads(Box<Leader>),
+    Answered(Answer),
+}
+
+impl Waiter {
+    /// This thread. `resource`: of its operation, if its votes are logged.
+    pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Waiter> {
+        Arc::new(Waiter {
+            thread: std::thread::current(),
+            turn: Mutex::new(None),
+            awake: AtomicBool::new(false),
+            traced: resource,
+        })
+    }
+
+    pub(super) fn traced(&self) -> Option<&[u8]> {
+        self.traced.as_deref()
+    }
+
+    /// Sleeps until it is this thread's turn.
+    pub(super) fn wait(&self) -> Turn {
+        loop {
+            match self.take_turn() {
+                Some(turn) => return turn,
+                None => std::thread::park(),
+            }
+        }
+    }
+
+    pub(super) fn take_turn(&self) -> Option<Turn> {
+        let mut turn = lock(&self.turn);
+        if turn.is_none() {
+            // It is looked for again and again: what is not there is not moved either.
+            return None;
+        }
+        turn.take()
+    }
+
+    /// To be taken back with the state locked: a leader relies on it.
+    pub(super) fn set_awake(&self, awake: bool) {
+        self.awake.store(awake, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_awake(&self) -> bool {
+        self.awake.load(Ordering::Relaxed)
+    }
+
+    /// Makes it check what it should do.
+    pub(crate) fn wake(&self) {
+        self.thread.unpark();
+    }
+
+    /// Makes it the leader.
+    pub(super) fn lead(&self, leader: Box<Leader>) {
+        self.set(Turn::Leads(leader));
+    }
+
+    fn set(&self, turn: Turn) {
+        *lock(&self.turn) = Some(turn);
+        self.thread.unpark();
+    }
+}

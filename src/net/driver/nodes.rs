@@ -1,0 +1,679 @@
+//! What the core returns is carried out here, with sockets and threads; and the workers.
+//!
+//! The core stands under one mutex, which is never held while anything is sent, received, connected,
+//! waited for or logged.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Instant;
+
+use redis::ConnectionAddr;
+
+use crate::errors::error::Cause;
+use crate::errors::text::{self, human};
+use crate::net::driver::abandoned::AbandonedThreads;
+use crate::net::driver::leader::{Connections, Leader, Submitter};
+use crate::net::driver::observe::Observer;
+use crate::net::driver::report;
+use crate::net::driver::route::{self, Route};
+use crate::net::place::directory::Place;
+use crate::net::socket::connection::{Connection, Purpose};
+use crate::net::socket::trust::Trust;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::slots::Endpoint;
+use crate::protocol::node::address::{Found, Word};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::node::event::Event;
+use crate::protocol::node::guard::{self, Guard};
+use crate::protocol::node::node::Timeouts;
+use crate::protocol::quorum::core::{Core, Input};
+use crate::protocol::quorum::next::{Next, Role};
+use crate::settings::node_address::NodeAddress;
+use crate::settings::options::Options;
+use crate::settings::tls::Tls;
+use crate::values::clock;
+use crate::values::prefix::Prefix;
+use crate::values::quorum::{NodeSet, Ttl};
+use crate::values::sync::{lock, wait_until};
+
+/// The nodes, as the leader and the workers share them.
+pub(crate) struct Nodes {
+    places: Vec<Place>,
+    /// What `trust` was made from.
+    tls: Tls,
+    trust: Trust,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) prefix: Prefix,
+    pub(crate) observer: Observer,
+    pub(crate) abandoned_threads: AbandonedThreads,
+    /// At each node.
+    guards: Guards,
+    state: Mutex<State>,
+    /// There is news for the leader or for a worker.
+    changed: Condvar,
+    /// No thread leads: so threads that look for that need not lock the state.
+    lead_is_vacant: AtomicBool,
+    /// Where other servers have other keys: to those. `None`: each node is one server.
+    route: Option<Weak<dyn Route>>,
+}
+
+struct Guards {
+    each: Vec<Option<Guard>>,
+    /// The program has asked for it.
+    is_needed: bool,
+}
+
+pub(crate) struct State {
+    pub(crate) core: Core<Submitter>,
+    /// Connections on their way between the leader and a worker.
+    handed_over: Vec<Option<Connection>>,
+    /// Connections that were made and that their workers have not adopted yet.
+    not_adopted: Vec<Option<Connection>>,
+    /// What the leader has; `None`: a thread leads.
+    idle: Option<Box<Leader>>,
+    /// The leader waits for news of the workers.
+    leader_waits: bool,
+    /// The last leader has left, and was answered together with others.
+    pub(crate) after_group: bool,
+    /// The driver's, which is built on the nodes.
+    pub(super) start_confirmer: fn(&Arc<Nodes>),
+    /// A thread is logging events.
+    is_logging: bool,
+    /// What has been logged and the observer has not been notified of.
+    unobserved: VecDeque<(usize, Event, Instant)>,
+    /// Since when nodes give no votes, as far as the observer knows. `None`: a thread is notifying it.
+    outages: Option<Vec<Option<Instant>>>,
+}
+
+impl Nodes {
+    pub(crate) fn new(nodes: Vec<NodeAddress>, options: &Options, observer: Observer) -> Nodes {
+        let trust = Trust::new(&options.tls, nodes.iter().map(NodeAddress::info));
+        Nodes::with(nodes, trust, options, observer)
+    }
+
+    fn with(nodes: Vec<NodeAddress>, trust: Trust, options: &Options, observer: Observer) -> Nodes {
+        let place = |given| Place::new(given, &trust, options.credentials.clone());
+        let places = nodes.into_iter().map(place).collect();
+        Nodes::at(places, trust.clone(), options, observer, None)
+    }
+
+    /// What leads to some of their servers.
+    pub(crate) fn to(
+        &self,
+        places: Vec<Place>,
+        options: &Options,
+        route: Weak<dyn Route>,
+    ) -> Nodes {
+        let (trust, observer) = (self.trust.clone(), self.observer.clone());
+        Nodes::at(places, trust, options, observer, Some(route))
+    }
+
+    fn at(
+        places: Vec<Place>,
+        trust: Trust,
+        options: &Options,
+        observer: Observer,
+        route: Option<Weak<dyn Route>>,
+    ) -> Nodes {
+        let guards = places
+            .iter()
+            .map(|place| guard(place, options, places.len()));
+        let guards: Vec<Option<Guard>> = guards.collect();
+        let timeouts = Timeouts {
+            node: options.node_timeout,
+            connect: options.connect_timeout,
+        };
+        let (prefix, rng) = (options.prefix.clone(), getrandom::u64().unwrap_or(1));
+        let none = || places.iter().map(|_| None).collect();
+        let leader = Leader::new(places.len());
+        let addresses = places.iter().map(Place::shown).zip(guards.iter().copied());
+        let core = Core::new(addresses, timeouts, prefix, rng, clock::instant());
+        let state = State {
+            core,
+            handed_over: none(),
+            not_adopted: none(),
+            idle: Some(Box::new(leader)),
+            leader_waits: false,
+            after_group: false,
+            start_confirmer: |_| {},
+            is_logging: false,
+            unobserved: VecDeque::new(),
+            outages: Some(vec![None; places.len()]),
+        };
+        Nodes {
+            tls: options.tls.clone(),
+            guards: Guards {
+                each: guards,
+                is_needed: options.max_ttl().is_some(),
+            },
+            places,
+            trust,
+            observer,
+            abandoned_threads: AbandonedThreads::default(),
+            timeouts,
+            prefix: options.prefix.clone(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            lead_is_vacant: AtomicBool::new(true),
+            route,
+        }
+    }
+
+    /// What leads to other servers of the nodes, which have other keys.
+    pub(crate) fn route(&self) -> Option<Arc<dyn Route>> {
+        route::upgraded(self.route.as_ref())
+    }
+
+    /// Releases of keys that other servers have are sent there. (Not to be called with the state: the last of the nodes may
+    /// end here.)
+    pub(crate) fn follow_releases(&self, releases: Vec<(usize, Debt)>) {
+        if !releases.is_empty()
+            && let Some(route) = self.route()
+        {
+            route.release(releases);
+        }
+    }
+
+    /// What the servers of a lane that is closed are still to be sent goes where the keys are now (rule R45).
+    pub(crate) fn hand_over(&self) {
+        // Whether it is to be is a question about all masters.
+        if self.state().core.owes_any()
+            && let Some(route) = self.route().filter(|route| route.hands_over(&self.places))
+        {
+            let owed = self.state().core.take_elsewhere(true);
+            route.take_over(owed);
+        }
+    }
+
+    /// The same nodes, with nothing shared that changes: for other options, and for a forked child.
+    pub(crate) fn afresh(&self, options: &Options) -> Nodes {
+        let nodes: Vec<NodeAddress> = self.places.iter().map(Place::given).collect();
+        let trust = match options.tls == self.tls {
+            true => self.trust.clone(),
+            false => Trust::new(&options.tls, nodes.iter().map(NodeAddress::info)),
+        };
+        let observer = self.observer.clone();
+        Nodes::with(nodes, trust, options, observer)
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Whether no thread leads.
+    pub(crate) fn is_lead_vacant(&self) -> bool {
+        self.lead_is_vacant.load(Ordering::Relaxed)
+    }
+
+    /// What the leader has, if no thread leads: this one does then.
+    pub(crate) fn take_lead(&self, state: &mut State) -> Option<Box<Leader>> {
+        let leader = state.idle.take()?;
+        self.lead_is_vacant.store(false, Ordering::Relaxed);
+        Some(leader)
+    }
+
+    /// No thread leads any more.
+    pub(crate) fn leave_lead(&self, state: &mut State, leader: Box<Leader>) {
+        state.idle = Some(leader);
+        self.lead_is_vacant.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> MutexGuard<'a, State> {
+        wait_until(&self.changed, state, until)
+    }
+
+    /// Another thread has submitted something: the leader does not let it wait.
+    pub(crate) fn submitted(&self, state: &State) {
+        if state.leader_waits {
+            self.changed.notify_all();
+        }
+    }
+
+    pub(super) fn announce(&self, state: &mut State) {
+        if std::mem::take(&mut state.core.news) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Logs events, and notifies the observer. One thread at a time does, and no thread waits for it: the program's logger
+    /// may take its time, or use these same nodes.
+    pub(crate) fn log(&self) {
+        let mut state = self.state();
+        if !state.is_logging {
+            state.is_logging = true;
+            while !state.core.events.is_empty() {
+                let events = state.core.events.take();
+                drop(state);
+                for (node, event, _) in &events {
+                    let guarded = self.guards.each.get(*node).is_some_and(Option::is_some);
+                    report::log(&self.name(*node), event, guarded);
+                }
+                state = self.state();
+                if !self.observer.is_none() {
+                    state.unobserved.extend(events);
+                }
+            }
+            state.is_logging = false;
+        }
+        // An observer that does not return keeps nothing from being logged.
+        let Some(mut outages) = state.outages.take() else {
+            return;
+        };
+        while let Some((node, event, at)) = state.unobserved.pop_front() {
+            drop(state);
+            if let (Some(since), Some(place)) = (outages.get_mut(node), self.places.get(node)) {
+                let address = place.shown();
+                report::notify(&self.observer, (node, &address), &event, since, at);
+            }
+            state = self.state();
+        }
+        state.outages = Some(outages);
+    }
+
+    /// A node lacks something: that is to be logged once.
+    pub(crate) fn lacks(&self, node: usize, lack: Lack) {
+        let mut state = self.state();
+        state.core.events.lacks(node, Some(lack), clock::instant());
+    }
+
+    /// Logs events for a thread that has something to do: it may be about to return a lock, and an observer may
+    /// want the same one.
+    pub(crate) fn log_behind(self: &Arc<Nodes>) {
+        if self.observer.is_none() {
+            self.log();
+        } else {
+            self.log_elsewhere(&self.state());
+        }
+    }
+
+    /// A ttl that is longer than a guard assumes which the program has not asked for is allowed.
+    pub(crate) fn takes_ttl(&self, ttl: Ttl) {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        let longest = guard::DEFAULT_TTL;
+        if ttl.duration() > longest
+            && !self.guards.is_needed
+            && self.guards.each.iter().any(Option::is_some)
+            && !WARNED.swap(true, Ordering::Relaxed)
+        {
+            say!(
+                warn,
+                "a ttl is longer than {}: for such locks a failover may make two holders (Options::restart_guard, on all \
+                 clients, with the longest ttl)",
+                human(longest)
+            );
+        }
+    }
+
+    /// As log lines name it.
+    pub(crate) fn name(&self, node: usize) -> String {
+        match self.places.get(node) {
+            Some(place) => format!("node {node} ({})", place.shown()),
+            None => format!("node {node}"),
+        }
+    }
+
+    // ---- what the core returns
+
+    /// Does what the core has returned to a thread, unless that is to end or to lead.
+    pub(crate) fn carry_out<'a>(
+        self: &'a Arc<Nodes>,
+        role: Role,
+        connections: &mut Connections,
+        mut state: MutexGuard<'a, State>,
+        next: Next,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        match next {
+            Next::StartWorker { node } => self.start_worker(connections, state, node, false),
+            Next::HandOver { node } => self.start_worker(connections, state, node, true),
+            Next::Ask { node, found } => self.ask(state, node, found),
+            Next::Connect { node } => self.connect(connections, state, node),
+            Next::Adopt { node } => {
+                let old = connections.replace(node, state.take_not_adopted(node));
+                old.into_iter().for_each(Connection::reset);
+                state
+            }
+            Next::Send { nodes, until } => self.send((role, connections), state, nodes, until, now),
+            Next::Recv { node, until } => self.recv(connections, state, node, until, now),
+            Next::Wait { until } => {
+                let leads = role == Role::Leader;
+                state.leader_waits |= leads;
+                state = self.wait(state, until);
+                state.leader_waits &= !leads;
+                state
+            }
+            Next::StartConfirmer | Next::Lead | Next::Reconnected | Next::Finished => state,
+        }
+    }
+
+    /// Another thread asks a node's directory whether the master is where it was.
+    fn ask<'a>(
+        self: &'a Arc<Nodes>,
+        state: MutexGuard<'a, State>,
+        node: usize,
+        found: Found,
+    ) -> MutexGuard<'a, State> {
+        drop(state);
+        let question = Question {
+            nodes: self.clone(),
+            node,
+            found,
+            answered: false,
+        };
+        let thread = std::thread::Builder::new().name(format!("redlock-find-{node}"));
+        // Without a thread it is asked again.
+        let _ = thread.spawn(move || question.ask());
+        self.state()
+    }
+
+    /// Writes to these nodes, the nearest first: it answers while the others are written to.
+    fn send<'a>(
+        &'a self,
+        (role, connections): (Role, &mut Connections),
+        mut state: MutexGuard<'a, State>,
+        nodes: NodeSet,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        state.core.output(nodes, &mut connections.out, now);
+        for node in nodes.iter() {
+            connections.take_over(node, &mut state.handed_over);
+        }
+        drop(state);
+        let mut ended = None;
+        for (node, bytes) in connections.out.parts() {
+            let connection = connections.each.get_mut(node).and_then(Option::as_mut);
+            let sent = connection.map_or_else(
+                || Err(missing_connection()),
+                |one| one.send(bytes, until, now),
+            );
+            // The core does not wait for what the leader writes.
+            if sent.is_err() || role != Role::Leader {
+                ended.get_or_insert_with(Vec::new).push((node, sent));
+            }
+        }
+        state = self.state();
+        for (node, sent) in ended.into_iter().flatten() {
+            state.core.input(node, Input::Sent(sent), clock::instant());
+        }
+        state
+    }
+
+    /// Reads from a node's connection, without the state.
+    fn recv<'a>(
+        &'a self,
+        connections: &mut Connections,
+        mut state: MutexGuard<'a, State>,
+        node: usize,
+        until: Instant,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        connections.take_over(node, &mut state.handed_over);
+        drop(state);
+        let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
+            Some(connection) => connection.recv(&mut connections.buffer, until, now),
+            None => Err(missing_connection()),
+        };
+        let now = clock::instant();
+        let mut state = self.state();
+        state.core.input(node, Input::Received(received), now);
+        state
+    }
+
+    /// Starts a node's worker, which gets the connection if it is still of use.
+    fn start_worker<'a>(
+        self: &'a Arc<Nodes>,
+        connections: &mut Connections,
+        mut state: MutexGuard<'a, State>,
+        node: usize,
+        keeps_connection: bool,
+    ) -> MutexGuard<'a, State> {
+        let connection = connections.replace(node, None);
+        if !keeps_connection {
+            connection.into_iter().for_each(Connection::reset);
+        } else if let Some(handed_over) = state.handed_over.get_mut(node) {
+            *handed_over = connection.or(handed_over.take());
+        }
+        let nodes = self.clone();
+        let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
+        let started = thread.spawn(move || Worker::new(&nodes, node).run());
+        let started = started.map(drop);
+        let started = started.map_err(|error| Cause::NoThread(error.to_string()));
+        let input = Input::Started(started);
+        state.core.input(node, input, clock::instant());
+        state
+    }
+
+    /// Makes the workers of nodes that are away connect them at once. How many tries have ended so far.
+    pub(crate) fn connect_now(&self) -> Vec<u64> {
+        let mut state = self.state();
+        let tries = state.core.connect_now();
+        self.announce(&mut state);
+        tries
+    }
+
+    /// A node's server has said that another one has its keys now, unless that one is connected already.
+    pub(crate) fn leave(&self, node: usize, to: &Endpoint) {
+        let to = text::address(&ConnectionAddr::Tcp(to.0.clone(), to.1));
+        let mut state = self.state();
+        state.core.input(node, Input::Moved(to), clock::instant());
+        self.announce(&mut state);
+    }
+
+    /// The nodes are no longer needed.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.core.close(clock::instant());
+        self.announce(&mut state);
+    }
+
+    // ---- for the workers
+
+    /// Connects to a node: in another thread, if the worker has a connection that it reads from meanwhile.
+    fn connect<'a>(
+        self: &'a Arc<Nodes>,
+        connections: &Connections,
+        state: MutexGuard<'a, State>,
+        node: usize,
+    ) -> MutexGuard<'a, State> {
+        drop(state);
+        let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
+        let nodes = self.clone();
+        let thread = std::thread::Builder::new().name(format!("redlock-connect-{node}"));
+        if !elsewhere || thread.spawn(move || nodes.open(node)).is_err() {
+            self.open(node);
+        }
+        self.state()
+    }
+
+    fn open(&self, node: usize) {
+        let witness = self.prefix.key(WITNESS);
+        let purpose = match self.guards.each.get(node) {
+            Some(Some(guard)) => Purpose::GuardedLocks {
+                witness: Some(&witness),
+                seasoned: guard.seasoned(),
+                needed: self.guards.is_needed,
+            },
+            _ => Purpose::Locks,
+        };
+        let place = self.places.get(node).ok_or_else(missing_connection);
+        let opened = place.and_then(|place| place.open(self.timeouts.connect, purpose));
+        let (mut connection, handshake) = match opened {
+            Ok((connection, handshake)) => (Some(connection), Ok(handshake)),
+            Err(cause) => (None, Err(cause)),
+        };
+        let mut state = self.state();
+        if state.core.connected(node, handshake, clock::instant())
+            && let Some(not_adopted) = state.not_adopted.get_mut(node)
+        {
+            *not_adopted = connection.take();
+        }
+        self.announce(&mut state);
+        drop(state);
+    }
+
+    /// Another thread logs, so that a slow logger does not keep this one.
+    fn log_elsewhere(self: &Arc<Nodes>, state: &State) {
+        if !state.core.events.is_empty() && !state.is_logging {
+            let nodes = self.clone();
+            let thread = std::thread::Builder::new().name("redlock-log".into());
+            // Without a thread the next operation logs them.
+            let _ = thread.spawn(move || nodes.log());
+        }
+    }
+}
+
+impl State {
+    /// Whether no thread leads.
+    pub(crate) fn has_no_leader(&self) -> bool {
+        self.idle.is_some()
+    }
+
+    /// Takes the connections of all nodes that are connected.
+    pub(super) fn disconnect(&mut self, leader: &mut Leader) -> Vec<Connection> {
+        let connections = &mut leader.connections;
+        for node in self.core.connected_nodes().iter() {
+            connections.take_over(node, &mut self.handed_over);
+        }
+        let all = connections.each.iter_mut();
+        all.filter_map(Option::take).collect()
+    }
+
+    fn take_not_adopted(&mut self, node: usize) -> Option<Connection> {
+        self.not_adopted.get_mut(node).and_then(Option::take)
+    }
+}
+
+/// A worker: it serves a node until that is connected, or no longer needed. If it panics, which only a bug can be, its
+/// node gets another one.
+struct Worker<'a> {
+    nodes: &'a Arc<Nodes>,
+    node: usize,
+    connections: Connections,
+    has_ended: bool,
+}
+
+impl<'a> Worker<'a> {
+    fn new(nodes: &'a Arc<Nodes>, node: usize) -> Worker<'a> {
+        Worker {
+            nodes,
+            node,
+            connections: Connections::new(nodes.places.len()),
+            has_ended: false,
+        }
+    }
+
+    fn run(mut self) {
+        let (nodes, node) = (self.nodes, self.node);
+        let mut state = nodes.state();
+        self.connections.take_over(node, &mut state.handed_over);
+        let connected;
+        (state, connected) = self.serve(state);
+        self.has_ended = true;
+        if let Some(handed_over) = state.handed_over.get_mut(node).filter(|_| connected) {
+            *handed_over = self.connections.replace(node, None);
+        }
+        let not_adopted = state.take_not_adopted(node);
+        nodes.announce(&mut state);
+        let elsewhere = state.core.take_elsewhere(false);
+        let confirms = state.core.starts_confirmer(Role::Worker(node));
+        let start_confirmer = state.start_confirmer;
+        drop(state);
+        drop(not_adopted);
+        if confirms {
+            start_confirmer(nodes);
+        }
+        nodes.follow_releases(elsewhere);
+        nodes.log();
+    }
+
+    /// Does what [`Core::next`] returns. At the end: whether the node is connected.
+    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        let (nodes, role) = (self.nodes, Role::Worker(self.node));
+        loop {
+            let now = clock::instant();
+            let next = state.core.next(role, now);
+            nodes.announce(&mut state);
+            match next {
+                Next::Reconnected => return (state, true),
+                Next::Finished => return (state, false),
+                Next::Connect { .. } | Next::Wait { .. } => nodes.log_elsewhere(&state),
+                _ => {}
+            }
+            state = nodes.carry_out(role, &mut self.connections, state, next, now);
+        }
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let mut state = self.nodes.state();
+            let role = Role::Worker(self.node);
+            state.core.deserted(role, clock::instant());
+            self.nodes.announce(&mut state);
+        }
+    }
+}
+
+/// What a node's directory is asked. If it cannot be, it is asked again.
+struct Question {
+    nodes: Arc<Nodes>,
+    node: usize,
+    found: Found,
+    answered: bool,
+}
+
+impl Question {
+    fn ask(mut self) {
+        let place = self.nodes.places.get(self.node);
+        let answer = place.and_then(|place| place.confirm(&self.found));
+        self.answered = true;
+        self.said(answer);
+    }
+
+    fn said(&self, answer: Option<Word>) {
+        let asked = self.found.at;
+        let mut state = self.nodes.state();
+        let input = Input::Confirmed { asked, answer };
+        state.core.input(self.node, input, clock::instant());
+        self.nodes.announce(&mut state);
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.said(None);
+        }
+    }
+}
+
+/// How long a node gives no votes that may have forgotten locks. (A set may at any time.)
+fn guard(place: &Place, options: &Options, nodes: usize) -> Option<Guard> {
+    let default = place.is_set().then_some(guard::DEFAULT_TTL);
+    let max_ttl = match options.restart_guard {
+        None => default,
+        Some(_) => options.max_ttl(),
+    };
+    let guard = Guard::new(max_ttl?, nodes);
+    Some(match place.is_set() {
+        true => guard.of_set(),
+        false => guard,
+    })
+}
+
+/// The connection that should be here is not, since the nodes were closed.
+fn missing_connection() -> Cause {
+    Cause::Closed("by this side".into())
+}

@@ -1,0 +1,147 @@
+//! What is logged of the nodes, and what the observer is notified of.
+
+use std::time::Instant;
+
+use crate::errors::error::Cause;
+use crate::errors::shown::Shown;
+use crate::errors::text::human;
+use crate::net::driver::observe::{self, Observer};
+use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::queue::NotALock;
+use crate::protocol::node::event::Event;
+use crate::protocol::node::notice::Notice;
+
+/// Logs an event. `guarded`: a server that may have forgotten locks gives no votes.
+pub(super) fn log(node: &str, event: &Event, guarded: bool) {
+    match event {
+        Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
+        Event::Back(dropped, true) if !guarded => say!(
+            warn,
+            "{node} is back: restarted or replaced, it may have forgotten locks (see \
+             Options::restart_guard){}",
+            dropped_suffix(*dropped)
+        ),
+        Event::Back(dropped, _) => say!(warn, "{node} is back{}", dropped_suffix(*dropped)),
+        Event::Quarantined(left, false) => say!(
+            warn,
+            "{node} gives no votes for {}: it was restarted or replaced and may have forgotten locks",
+            human(*left)
+        ),
+        Event::Quarantined(left, true) => say!(
+            warn,
+            "{node} gives no votes for {}: it has evicted keys, locks perhaps among them (set maxmemory-policy noeviction)",
+            human(*left)
+        ),
+        Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
+        Event::VotesAgain(dropped) => {
+            say!(warn, "{node} gives votes again{}", dropped_suffix(*dropped));
+        }
+        Event::Lacks(Lack::Scripts) => say!(
+            info,
+            "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
+        ),
+        Event::Lacks(Lack::Messages) => say!(
+            info,
+            "{node} sends no messages about releases (PUBLISH, SUBSCRIBE): waiters ask it from time to time"
+        ),
+        Event::Lacks(Lack::RunId) => say!(
+            warn,
+            "{node} does not tell which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
+             noticed"
+        ),
+        Event::Lacks(Lack::Fencing) => say!(
+            warn,
+            "{node} counts no fencing tokens: it does not have a command for them, or does not permit it"
+        ),
+        Event::Lacks(Lack::Queues) => say!(
+            info,
+            "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
+             order of arrival"
+        ),
+        Event::Lacks(Lack::Guard) => say!(
+            warn,
+            "{node}: a failover may give a lock to two holders: the restart guard needs INFO (run_id, master_replid) and \
+             the key redlock:witness (GET, PTTL, SET)"
+        ),
+        Event::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
+    }
+}
+
+/// Notifies the observer when a node begins to give no votes, and when it gives votes again. `since`: since when it has
+/// given none, as far as the observer knows.
+pub(super) fn notify(
+    observer: &Observer,
+    (node, address): (usize, &str),
+    event: &Event,
+    since: &mut Option<Instant>,
+    at: Instant,
+) {
+    let quarantined;
+    let cause = match event {
+        Event::Notice(..) | Event::Lacks(_) => return,
+        Event::Back(..) | Event::VotesAgain(_) => None,
+        Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
+        Event::Quarantined(left, evicts) => {
+            quarantined = Cause::Quarantined(*left, *evicts);
+            Some(&quarantined)
+        }
+    };
+    match (cause, *since) {
+        (Some(cause), None) => {
+            *since = Some(at);
+            observer.notify(|| observe::Event::NodeAway {
+                node,
+                address,
+                cause,
+            });
+        }
+        (None, Some(began)) => {
+            *since = None;
+            observer.notify(|| observe::Event::NodeBack {
+                node,
+                address,
+                away: at.saturating_duration_since(began),
+            });
+        }
+        // It is away for another reason now.
+        _ => {}
+    }
+}
+
+fn log_notice(node: &str, resource: &Shown<'_>, notice: &Notice) {
+    match notice {
+        Notice::NotReleased(cause) => {
+            let needs = match cause.meaning().concerns_rights() {
+                true => {
+                    "; a user that releases locks needs the commands EVAL, EVALSHA, GET and DEL there, for their keys"
+                }
+                false => "",
+            };
+            say!(
+                warn,
+                "{node} refuses to release {resource}: {}; the lock ends there with its ttl{needs}",
+                cause.without_advice()
+            );
+        }
+        Notice::NoLock(NotALock::OtherType) => say!(
+            warn,
+            "{node}: {resource} is no lock, it holds data of another type; it counts as taken until it \
+             is deleted (give locks a prefix that no other data has)"
+        ),
+        Notice::NoLock(NotALock::NoTtl) => say!(
+            warn,
+            "{node}: {resource} is no lock, it has no ttl; it counts as taken until it is deleted (give \
+             locks a prefix that no other data has)"
+        ),
+    }
+}
+
+/// What else is logged of a node that is well again.
+fn dropped_suffix(dropped: u64) -> String {
+    if dropped == 0 {
+        return String::new();
+    }
+    format!(
+        "; {dropped} releases were too many to be kept for it: those locks end there with their ttls"
+    )
+}

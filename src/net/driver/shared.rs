@@ -1,0 +1,50 @@
+//! The connections, the kept locks and the waiters that a `Redlock`, its clones and its locks share.
+
+use std::sync::Arc;
+
+use crate::net::driver::driver::Driver;
+use crate::net::driver::nodes::Nodes;
+use crate::net::driver::observe::Observer;
+use crate::net::driver::renewals::Renewals;
+use crate::net::driver::waiting::Waiting;
+
+/// What a [`Redlock`](crate::Redlock), its clones and its locks share: the connections, closed when
+/// the last of them is gone, and the kept locks.
+pub(crate) struct Shared {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) renewals: Renewals,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+impl Shared {
+    pub(crate) fn new(nodes: Nodes) -> Shared {
+        Shared {
+            waiting: Arc::new(Waiting::new(&nodes)),
+            driver: Arc::new(Driver::new(nodes)),
+            renewals: Renewals::default(),
+        }
+    }
+
+    /// Whether this is the process that made it, not a forked child. Check this before anything else is touched.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.driver.is_ours()
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.driver.nodes().observer
+    }
+
+    /// Whether locks of one are locks of the other.
+    pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        let routes = || Some((self.driver.nodes().route()?, other.driver.nodes().route()?));
+        Arc::ptr_eq(self, other) || routes().is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.driver.close();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! How threads wait for a lock that another holder has: the wait queues, with threads, clocks and connections.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::errors::error::{Cause, Error};
+use crate::net::driver::driver::Driver;
+use crate::net::driver::leader::Waiter;
+use crate::net::driver::nodes::Nodes;
+use crate::net::driver::subscription::Subscription;
+use crate::protocol::calls::process::Process;
+use crate::protocol::calls::release::{Release, Submit};
+use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::queue::Channel;
+use crate::protocol::quorum::operation::{Op, Outcome};
+use crate::protocol::waiting::held_here::HeldHere;
+use crate::protocol::waiting::subscriptions::{SubscriberEvent, SubscriberTask};
+use crate::protocol::waiting::wait_queue::WaitQueues;
+use crate::values::clock::{self, Point};
+use crate::values::prefix::Prefix;
+use crate::values::sync::lock;
+use crate::values::token::{Token, jitter};
+
+/// The number of counters for the locks held here.
+const COUNTERS: usize = 1024;
+
+/// The threads of this process that wait for locks, and what this process knows of waiters elsewhere.
+pub(crate) struct Waiting {
+    queues: Mutex<WaitQueues<Arc<Waiter>>>,
+    /// Of keys and channels.
+    prefix: Prefix,
+    /// No lock has a queue, so a release need not look for the next waiter.
+    idle: AtomicBool,
+    pub(crate) held_here: HeldHere,
+}
+
+impl Waiting {
+    pub(crate) fn new(nodes: &Nodes) -> Waiting {
+        let mut random = [0; 16];
+        let channel = getrandom::fill(&mut random)
+            .ok()
+            .map(|()| Channel::new(random));
+        let rng = getrandom::u64().unwrap_or(1);
+        let queues = WaitQueues::new(nodes.places().len(), channel, nodes.timeouts.node, rng);
+        Waiting {
+            queues: Mutex::new(queues),
+            prefix: nodes.prefix.clone(),
+            idle: AtomicBool::new(true),
+            held_here: HeldHere::new(COUNTERS),
+        }
+    }
+
+    /// Uses the queues, and wakes the threads that should then look again.
+    fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
+        let mut queues = lock(&self.queues);
+        let result = use_them(&mut queues);
+        self.idle.store(queues.is_idle(), Ordering::SeqCst);
+        let woken = std::mem::take(&mut queues.woken);
+        drop(queues);
+        woken.iter().for_each(|waiter| waiter.wake());
+        result
+    }
+
+    /// Releases a lock, and hands it off to a waiter here or notifies one elsewhere.
+    pub(crate) fn release(&self, driver: &Driver, release: &Release) -> Outcome {
+        let mut process = self;
+        let Submit { op, next } = release.submit(&mut process, Point::now);
+        let handed_off = next.is_some();
+        let answer = match next {
+            None => driver.run(op),
+            Some((next, thread)) => driver.run_before(op, next, thread),
+        };
+        release.answered(handed_off, answer, &mut process, Point::now)
+    }
+
+    // ---- notifications by other processes
+
+    /// Starts a subscriber for each node that needs a subscription and has none.
+    pub(crate) fn subscribe(self: &Arc<Waiting>, driver: &Arc<Driver>) {
+        let nodes = lock(&self.queues).take_to_start();
+        for node in nodes.iter() {
+            let subscriber = Subscriber {
+                waiting: self.clone(),
+                driver: Arc::downgrade(driver),
+                node,
+                subscription: None,
+                has_ended: false,
+            };
+            let thread = std::thread::Builder::new().name(format!("redlock-ear-{node}"));
+            // (Not logged: a release may just have made this thread the leader.)
+            let _ = thread.spawn(move || subscriber.run());
+        }
+    }
+}
+
+impl Process for &Waiting {
+    type Thread = Arc<Waiter>;
+
+    fn thread(&mut self, resource: &Arc<[u8]>) -> Arc<Waiter> {
+        Waiter::new(Some(resource.clone()))
+    }
+
+    fn token(&mut self, _: &[u8]) -> Result<Token, Error> {
+        Token::random().map_err(Error::Random)
+    }
+
+    fn jitter(&mut self, min: Duration, max: Duration) -> Duration {
+        jitter(min, max)
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.idle.load(Ordering::SeqCst)
+    }
+
+    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
+        self.with(work)
+    }
+
+    fn held_here(&self) -> &HeldHere {
+        &self.held_here
+    }
+}
+
+/// The thread that keeps up the subscription to a node, until it is no longer needed.
+struct Subscriber {
+    waiting: Arc<Waiting>,
+    driver: Weak<Driver>,
+    node: usize,
+    subscription: Option<Subscription>,
+    has_ended: bool,
+}
+
+impl Subscriber {
+    /// Does what [`WaitQueues::subscriber`] returns.
+    fn run(mut self) {
+        let mut event = Some(SubscriberEvent::Begins);
+        while let Some(happened) = event {
+            event = match self.task(happened) {
+                SubscriberTask::Open(channel) => self.open(channel),
+                SubscriberTask::Receive => Some(self.receive()),
+                SubscriberTask::Forward(op) => self.forward(op),
+                SubscriberTask::Pause((min, max)) => (self.driver.strong_count() > 0).then(|| {
+                    std::thread::sleep(jitter(min, max));
+                    SubscriberEvent::Begins
+                }),
+                SubscriberTask::End => None,
+            };
+        }
+        self.has_ended = true;
+    }
+
+    fn task(&self, event: SubscriberEvent) -> SubscriberTask {
+        let (node, now) = (self.node, clock::instant());
+        self.waiting
+            .with(|queues| queues.subscriber(node, event, now))
+    }
+
+    /// `None`: the process needs no subscriptions any more.
+    fn open(&mut self, channel: Channel) -> Option<SubscriberEvent> {
+        let name = channel.bytes();
+        let (place, timeout) = {
+            let driver = self.driver.upgrade()?;
+            let nodes = driver.nodes();
+            (
+                nodes.places().get(self.node)?.clone(),
+                nodes.timeouts.connect,
+            )
+        };
+        let key = self.waiting.prefix.key(&name);
+        Some(match Subscription::open(&place, &key, timeout) {
+            Ok(subscription) => {
+                if subscription.is_deaf {
+                    self.lacks_messages();
+                }
+                self.subscription = Some(subscription);
+                SubscriberEvent::Opened
+            }
+            Err(cause) => self.lose_subscription(&cause),
+        })
+    }
+
+    fn receive(&mut self) -> SubscriberEvent {
+        let received = self.subscription.as_mut().map(Subscription::receive);
+        match received.unwrap_or(Ok(None)) {
+            Ok(key) => {
+                let resource = key.as_deref().and_then(|key| self.waiting.prefix.name(key));
+                resource.map_or(SubscriberEvent::Nothing, |resource| {
+                    SubscriberEvent::Message(Arc::from(resource))
+                })
+            }
+            Err(cause) => self.lose_subscription(&cause),
+        }
+    }
+
+    fn forward(&self, op: Op) -> Option<SubscriberEvent> {
+        let resource = op.key.resource.clone();
+        self.driver.upgrade()?.run(op);
+        Some(SubscriberEvent::Forwarded(resource))
+    }
+
+    fn lacks_messages(&self) {
+        if let Some(driver) = self.driver.upgrade() {
+            driver.nodes().lacks(self.node, Lack::Messages);
+        }
+    }
+
+    fn lose_subscription(&mut self, cause: &Cause) -> SubscriberEvent {
+        self.subscription = None;
+        let name = self
+            .driver
+            .upgrade()
+            .map(|driver| driver.nodes().name(self.node));
+        if cause.meaning().concerns_rights() {
+            self.lacks_messages();
+        }
+        if let Some(name) = name {
+            say!(
+                debug,
+                "{name} cannot tell when other processes release locks: {cause}"
+            );
+        }
+        SubscriberEvent::Failed
+    }
+}
+
+impl Drop for Subscriber {
+    /// If it could not be started, or has panicked, which only a bug can be, another one may be.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.task(SubscriberEvent::Ended);
+        }
+    }
+}

@@ -1,0 +1,558 @@
+//! A Redis Cluster: which of its servers has which slots, as they say.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::ConnectionAddr;
+
+use crate::errors::error::Cause;
+use crate::errors::secret::Secret;
+use crate::errors::text;
+use crate::net::place::question::{self, Answer, Said, Unknown};
+use crate::net::place::sentinels::like;
+use crate::net::socket::peer::Peer;
+use crate::net::socket::trust::Trust;
+use crate::protocol::commands::resp::Reply;
+use crate::protocol::commands::slots::{Endpoint, Map, Ranges};
+use crate::settings::credentials::Ask;
+use crate::settings::node_address::NodeAddress;
+use crate::settings::url;
+use crate::values::clock;
+use crate::values::sync::{lock, wait_until};
+
+/// Once its servers are known, this number of them is asked.
+const ASKED: usize = 3;
+/// Between two questions for the map that servers give reason to, and how long one may take.
+const REFRESH: Duration = Duration::from_millis(100);
+const ASK: Duration = Duration::from_secs(1);
+/// A server that has lost a slot says so before others know: for this time they are not believed that it still has it.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// The threads that ask at the same time. One that resolves a name may take long. The second half of them is for those that
+/// confirm masters: without an answer no locks are granted.
+const MAX_THREADS: usize = 128;
+
+pub(crate) struct Cluster {
+    pub(crate) given: NodeAddress,
+    seeds: Vec<Peer>,
+    /// The password: no server is looked for at a host that repeats it.
+    secret: Secret,
+    pub(crate) trust: Trust,
+    pub(crate) credentials: Option<Ask>,
+    known: Mutex<Known>,
+    /// How often that has changed. (Each call reads it.)
+    changes: AtomicU64,
+    /// The map was asked for.
+    looked_up: Mutex<bool>,
+    /// The threads that ask a server.
+    asking: AtomicUsize,
+    /// The questions for maps, by the address of the server that is asked.
+    questions: Mutex<BTreeMap<String, Arc<Question>>>,
+}
+
+/// A server is asked for its map by one thread at a time. Those that want it meanwhile share the next answer: however many
+/// connections are to be made or confirmed, it is not asked more often than it answers.
+#[derive(Default)]
+struct Question {
+    state: Mutex<QuestionState>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct QuestionState {
+    /// A thread asks.
+    is_asked: bool,
+    /// The last answer, and when that was asked for.
+    last: Option<(Instant, Result<Arc<Map>, Cause>)>,
+}
+
+/// What is known of its servers.
+#[derive(Default)]
+struct Known {
+    map: Option<Arc<Map>>,
+    /// When the server was asked that has said so.
+    asked: Option<Instant>,
+    /// What servers have said of single slots, since then or a short time before.
+    moved: BTreeMap<u16, Moved>,
+    /// When a server last gave reason to ask for it again.
+    refreshed: Option<Instant>,
+    /// The server that is asked first, and since when it is.
+    turn: usize,
+    turned: Option<Instant>,
+}
+
+/// The server at `from` has said at this time that the one at `to` has a slot.
+struct Moved {
+    from: String,
+    to: Endpoint,
+    at: Instant,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        given: NodeAddress,
+        seeds: Vec<Peer>,
+        trust: &Trust,
+        credentials: Option<Ask>,
+    ) -> Cluster {
+        Cluster {
+            secret: Secret::of(given.info().redis_settings().password()),
+            given,
+            seeds,
+            trust: trust.clone(),
+            credentials,
+            known: Mutex::default(),
+            changes: AtomicU64::new(0),
+            looked_up: Mutex::default(),
+            asking: AtomicUsize::new(0),
+            questions: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn map(&self) -> Option<Arc<Map>> {
+        lock(&self.known).map.clone()
+    }
+
+    /// How often the map has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether the same server is known to have both slots, or none. As long as nothing is known, one may have all of them.
+    pub(crate) fn has_together(&self, one: u16, two: u16) -> bool {
+        let both = |map: Arc<Map>| map.master(one) == map.master(two);
+        one == two || self.map().is_none_or(both)
+    }
+
+    /// Whether the server at this address is known to have the slot.
+    pub(crate) fn has_at(&self, slot: u16, address: &str) -> bool {
+        let map = self.map();
+        let master = map.as_ref().and_then(|map| map.master(slot));
+        master.is_some_and(|master| is_at(master, address))
+    }
+
+    /// Puts another slot of the server at this address in place of one that it may have lost, by this map. False: it has
+    /// none.
+    pub(crate) fn stay(&self, slot: &AtomicU16, address: &str, map: Option<&Map>) -> bool {
+        let is_its = |slot: &u16| {
+            let master = map.and_then(|map| map.master(*slot));
+            master.is_some_and(|master| is_at(master, address))
+        };
+        if is_its(&slot.load(Ordering::Relaxed)) {
+            return true;
+        }
+        let other = map.and_then(|map| map.shards().find(is_its));
+        if let Some(other) = other {
+            slot.store(other, Ordering::Relaxed);
+        }
+        other.is_some()
+    }
+
+    /// The server at this address has said that another one has the slot now.
+    pub(crate) fn moved(&self, slot: u16, from: &str, to: Endpoint) {
+        if !url::is_host(&to.0) {
+            return;
+        }
+        let mut known = lock(&self.known);
+        if let Some(map) = &mut known.map {
+            Arc::make_mut(map).moved(slot, to.clone());
+            let (from, at) = (from.to_owned(), clock::instant());
+            known.moved.insert(slot, Moved { from, to, at });
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// When the server that lost the slot to this one has said so, if others may not know it yet; and which one it is.
+    pub(crate) fn moved_at(&self, slot: u16, to: &ConnectionAddr) -> Option<(Instant, String)> {
+        let known = lock(&self.known);
+        let moved = known.moved.get(&slot);
+        let moved = moved.filter(|moved| self.addr(&moved.to) == *to);
+        moved.map(|moved| (moved.at, moved.from.clone()))
+    }
+
+    /// Whether it is the address of a server that was given.
+    pub(crate) fn is_given(&self, addr: &ConnectionAddr) -> bool {
+        self.seeds.iter().any(|seed| seed.addr() == addr)
+    }
+
+    /// Takes the slots of a map from servers that have said that they lost them. `asked`: when the one was asked that gave it.
+    fn correct(&self, map: &mut Map, known: &mut Known, asked: Instant) {
+        known.moved.retain(|_, moved| moved.at + BELIEVED > asked);
+        for (slot, moved) in &known.moved {
+            let master = map.master(*slot).map(|master| self.addr(master));
+            let is_lost = master.is_some_and(|master| text::address(&master) == moved.from);
+            // What was said since then is not in it.
+            if is_lost || moved.at > asked {
+                map.moved(*slot, moved.to.clone());
+            }
+        }
+    }
+
+    /// How a server of it is reached.
+    pub(crate) fn peer(&self, addr: ConnectionAddr) -> Peer {
+        let info = self.given.info().clone().set_addr(addr);
+        Peer::new(info, &self.trust, self.credentials.clone())
+    }
+
+    pub(crate) fn addr(&self, (host, port): &Endpoint) -> ConnectionAddr {
+        like(self.given.info().addr(), host.clone(), *port)
+    }
+
+    /// The servers to ask where a slot is: the seeds first, and once others are known, some of those. A server is not asked
+    /// about itself where that can be helped: it may not know yet that another one has taken its place.
+    fn to_ask(&self, except: Option<&str>) -> Vec<Peer> {
+        let mut known = lock(&self.known);
+        let Some(map) = known.map.clone() else {
+            return self.seeds.clone();
+        };
+        let addr = |endpoint| self.addr(endpoint);
+        let all: Vec<ConnectionAddr> = map.servers().map(addr).collect();
+        let is_other = |addr: &&ConnectionAddr| Some(&*text::address(addr)) != except;
+        let others: Vec<ConnectionAddr> = all.iter().filter(is_other).cloned().collect();
+        let from = match others.is_empty() {
+            true => all,
+            false => others,
+        };
+        // Questions at the same time are those to the same servers.
+        let now = clock::instant();
+        if known.turned.is_none_or(|last| now >= last + REFRESH) {
+            (known.turn, known.turned) = (known.turn.wrapping_add(1), Some(now));
+        }
+        let start = known.turn;
+        let count = from.len().max(1);
+        let mut addrs: Vec<ConnectionAddr> = from
+            .iter()
+            .cycle()
+            .skip(start % count)
+            .take(ASKED.min(count))
+            .cloned()
+            .collect();
+        // They may all be gone, and the seed be the name of others.
+        if let Some(seed) = self.seeds.get(start % self.seeds.len().max(1))
+            && !addrs.contains(seed.addr())
+            && is_other(&seed.addr())
+        {
+            addrs.push(seed.addr().clone());
+        }
+        drop(known);
+        addrs.into_iter().map(|addr| self.peer(addr)).collect()
+    }
+
+    /// Asks servers at once where a slot is, and waits until more than half of them agree, but not for longer than this. What
+    /// most of them say of the others is believed.
+    pub(crate) fn ask_all(
+        self: &Arc<Self>,
+        slot: u16,
+        except: Option<&str>,
+        time: Duration,
+    ) -> Said {
+        self.ask_until(slot, except, time, Said::is_certain)
+    }
+
+    /// The same, and waits for no more than that.
+    fn ask_until(
+        self: &Arc<Self>,
+        slot: u16,
+        except: Option<&str>,
+        time: Duration,
+        will_do: impl Fn(&Said) -> bool,
+    ) -> Said {
+        let asked = clock::instant();
+        let (until, (sender, answers)) = (asked + time, channel());
+        let time_to_answer = question::share(time);
+        let peers = self.to_ask(except);
+        let mut said = Said::of(peers.iter().map(|peer| peer.addr()), (asked, time));
+        for (at, peer) in peers.into_iter().enumerate() {
+            let most = MAX_THREADS / if except.is_some() { 1 } else { 2 };
+            let begun = Asking::begin(self, most).and_then(|asking| {
+                let sender = sender.clone();
+                // An address is confirmed by what others say now.
+                let corrected = except.is_none().then_some(asked);
+                let ask = move || {
+                    let time = (asked + time_to_answer, time_to_answer);
+                    let answer = asking.0.ask(&peer, slot, time, corrected);
+                    drop(asking);
+                    let _ = sender.send((at, answer));
+                };
+                let thread = std::thread::Builder::new().name("redlock-find".into());
+                let thread = thread.spawn(ask);
+                thread.map_err(|error| Cause::NoThread(error.to_string()))
+            });
+            if let Err(cause) = begun {
+                said.add(at, Err(Unknown::Failed(cause)), asked);
+            }
+        }
+        drop(sender);
+        let left = || until.saturating_duration_since(clock::instant());
+        while !will_do(&said)
+            && let Ok((at, answer)) = answers.recv_timeout(left())
+        {
+            said.add(at, answer, asked);
+        }
+        let map = match said.believed() {
+            Some(named) => named.map,
+            // It is better than none: each server that it names is asked for before it is used.
+            None if self.map().is_none() => said.first_map(),
+            None => None,
+        };
+        if let Some(map) = map {
+            self.learn(map, asked);
+        }
+        said
+    }
+
+    /// Asks for the map again, but not right after that was done.
+    pub(crate) fn refresh(self: &Arc<Self>, slot: u16) {
+        let mut known = lock(&self.known);
+        let now = clock::instant();
+        if known.refreshed.is_none_or(|last| now >= last + REFRESH) {
+            known.refreshed = Some(now);
+            drop(known);
+            drop(self.ask_all(slot, None, ASK));
+        }
+    }
+
+    fn learn(&self, mut map: Map, asked: Instant) {
+        let mut known = lock(&self.known);
+        if known.asked.is_some_and(|before| asked <= before) {
+            return;
+        }
+        self.correct(&mut map, &mut known, asked);
+        let has_changed = known.map.as_deref() != Some(&map);
+        (known.map, known.asked) = (Some(Arc::new(map)), Some(asked));
+        self.changes
+            .fetch_add(u64::from(has_changed), Ordering::Release);
+    }
+
+    /// The first time the map is asked for. From then on those ask that connect.
+    pub(crate) fn look_up(self: &Arc<Self>, slot: u16, time: Duration) {
+        // The others wait for it: otherwise each slot would have connections of its own.
+        let mut looked_up = lock(&self.looked_up);
+        if !std::mem::replace(&mut *looked_up, true) {
+            // For a first map one answer will do.
+            let will_do = |said: &Said| said.is_certain() || said.names_any();
+            drop(self.ask_until(slot, None, time, will_do));
+        }
+    }
+
+    /// Where a slot is, as one of the servers knows. `corrected`: but for what others have said lately; when all are asked.
+    fn ask(
+        &self,
+        peer: &Peer,
+        slot: u16,
+        time: (Instant, Duration),
+        corrected: Option<Instant>,
+    ) -> Answer {
+        let map = self.map_of(peer, time).map_err(Unknown::Failed)?;
+        // Errors name servers.
+        if map.servers().any(|(host, _)| self.secret.is_in_host(host)) {
+            return Err(Unknown::Failed(no_map()));
+        }
+        let mut map = Arc::unwrap_or_clone(map);
+        if let Some(asked) = corrected {
+            self.correct(&mut map, &mut lock(&self.known), asked);
+        }
+        match map.master(slot) {
+            Some(master) if url::is_host(&master.0) => Ok((self.addr(master), Some(map))),
+            Some(_) => Err(Unknown::Failed(no_map())),
+            None => Err(Unknown::Name),
+        }
+    }
+
+    /// The map of a server, asked for from now on: by this thread, or by another one for several.
+    fn map_of(
+        &self,
+        peer: &Peer,
+        (until, timeout): (Instant, Duration),
+    ) -> Result<Arc<Map>, Cause> {
+        let (wanted, address) = (clock::instant(), text::address(peer.addr()));
+        let question = lock(&self.questions).entry(address).or_default().clone();
+        let mut state = lock(&question.state);
+        let answer = loop {
+            match &state.last {
+                Some((asked, answer)) if *asked >= wanted => break answer.clone(),
+                _ if !state.is_asked => {
+                    state.is_asked = true;
+                    drop(state);
+                    let asked = clock::instant();
+                    let answer = ask_for_map(peer, (until, timeout));
+                    state = lock(&question.state);
+                    state.is_asked = false;
+                    state.last = Some((asked, answer.clone()));
+                    question.answered.notify_all();
+                    break answer;
+                }
+                _ if clock::instant() >= until => break Err(Cause::NotAsked),
+                _ => state = wait_until(&question.answered, state, until),
+            }
+        };
+        drop(state);
+        drop(question);
+        // Nothing is kept that no thread wants.
+        lock(&self.questions).retain(|_, question| Arc::strong_count(question) > 1);
+        answer
+    }
+
+    /// Why no master of a slot is believed.
+    pub(crate) fn no_master(&self, said: &Said) -> Cause {
+        let (given, each) = (&self.given, said.each());
+        if said.names_any() {
+            let words = each.iter().map(|(server, word)| match word {
+                Ok(master) => format!("{server} names {master}"),
+                Err(Unknown::Name) => format!("{server} knows none"),
+                Err(Unknown::Failed(cause)) => format!("{server}: {}", cause.without_advice()),
+            });
+            let words = words.collect::<Vec<_>>().join("; ");
+            let text = format!(
+                "no majority of the servers of the {given} names the master of that slot: {words}"
+            );
+            return Cause::NoMaster(text, false);
+        }
+        let failed = each.iter().filter_map(|(_, word)| match word {
+            Err(Unknown::Failed(cause)) => Some(cause),
+            _ => None,
+        });
+        let failed: Vec<&Cause> = failed.collect();
+        let Some(cause) = failed.first() else {
+            let text = format!("the {given} does not serve that slot: look at CLUSTER INFO");
+            return Cause::NoMaster(text, false);
+        };
+        let is_final = |cause: &&Cause| cause.is_final() || is_no_cluster(cause);
+        let is_final = failed.iter().all(is_final) && failed.len() == each.len();
+        let why = match cause {
+            Cause::NotConnected(time, _) => format!("no answer within {}", text::human(*time)),
+            cause if is_no_cluster(cause) => format!(
+                "{} (that is no Redis Cluster: write redis://host:port)",
+                cause.without_advice()
+            ),
+            cause => cause.to_string(),
+        };
+        Cause::NoMaster(
+            format!("no server of the {given} names the others: {why}"),
+            is_final,
+        )
+    }
+}
+
+/// Whether a server's address is shown like this, as [`text::address`] does.
+fn is_at((host, port): &Endpoint, shown: &str) -> bool {
+    let Some((shown, its)) = shown.rsplit_once(':') else {
+        return false;
+    };
+    let bare = shown
+        .strip_prefix('[')
+        .and_then(|shown| shown.strip_suffix(']'));
+    bare.unwrap_or(shown) == host && its.parse() == Ok(*port)
+}
+
+/// The map of a server.
+fn ask_for_map(peer: &Peer, time: (Instant, Duration)) -> Result<Arc<Map>, Cause> {
+    let asked = match peer.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
+    };
+    let mut ranges = Ranges::new(asked);
+    let command: &[&[u8]] = &[b"CLUSTER", b"SLOTS"];
+    let reply = question::ask_and_read(peer, command, time, &mut |reader, begins| {
+        if begins {
+            ranges = Ranges::new(asked);
+        }
+        reader.next_by_element(&mut |range| ranges.add(range))
+    })?;
+    match reply {
+        Reply::Array(_) => Ok(Arc::new(ranges.map())),
+        Reply::Error(text) => Err(Cause::refused(&text)),
+        _ => Err(no_map()),
+    }
+}
+
+fn no_map() -> Cause {
+    Cause::Garbage("not the map of a Redis Cluster".into())
+}
+
+/// The words of Redis and Valkey.
+fn is_no_cluster(cause: &Cause) -> bool {
+    matches!(cause, Cause::Refused(text) if text.contains("cluster support disabled"))
+}
+
+/// A thread that asks a server.
+struct Asking(Arc<Cluster>);
+
+impl Asking {
+    fn begin(cluster: &Arc<Cluster>, most: usize) -> Result<Asking, Cause> {
+        let asking = Asking(cluster.clone());
+        let before = cluster.asking.fetch_add(1, Ordering::Relaxed);
+        if before < most {
+            Ok(asking)
+        } else {
+            Err(Cause::NotAsked)
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::place::directory::Place;
+    use crate::settings::into_node::IntoNode;
+    use crate::settings::tls::Tls;
+
+    /// Two shards: the first is at this address.
+    fn map(first: &str) -> Map {
+        let mut map = Map::default();
+        (0..10).for_each(|slot| map.moved(slot, (first.to_owned(), 1)));
+        (10..20).for_each(|slot| map.moved(slot, ("c".to_owned(), 1)));
+        map
+    }
+
+    fn master(cluster: &Cluster, slot: u16) -> String {
+        cluster.map().unwrap().master(slot).unwrap().0.clone()
+    }
+
+    #[test]
+    fn a_server_that_has_lost_a_slot_is_believed_before_others_know() {
+        let given = "redis+cluster://seed".into_node().unwrap();
+        let trust = Trust::new(&Tls::default(), [given.info()]);
+        let place = Place::new(given, &trust, None);
+        let cluster = place.cluster().unwrap();
+        let start = clock::instant();
+        cluster.learn(map("a"), start);
+        cluster.moved(3, "a:1", ("b".into(), 1));
+        let moved = clock::instant();
+        let b = cluster.addr(&("b".into(), 1));
+        assert!(
+            cluster
+                .moved_at(3, &b)
+                .is_some_and(|(at, by)| at <= moved && by == "a:1")
+        );
+        assert_eq!(cluster.moved_at(4, &b), None);
+        // Asked before that, right behind it, and much later.
+        let times = [
+            start + (moved - start) / 2,
+            moved + BELIEVED / 2,
+            moved + BELIEVED,
+        ];
+        for (asked, first, expected) in [
+            (times[0], "a", ["b", "a"]),
+            (times[0] + (moved - times[0]) / 2, "x", ["b", "x"]),
+            (times[1], "a", ["b", "a"]),
+            // It has moved on.
+            (times[1] + BELIEVED / 4, "x", ["x", "x"]),
+            (times[2], "a", ["a", "a"]),
+        ] {
+            cluster.learn(map(first), asked);
+            let found = [3, 4].map(|slot| master(cluster, slot));
+            assert_eq!(found, expected, "{first}, {:?}", asked - start);
+            assert_eq!(master(cluster, 12), "c");
+        }
+        assert_eq!(cluster.moved_at(3, &b), None);
+    }
+}

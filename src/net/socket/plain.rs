@@ -1,0 +1,254 @@
+//! A plain TCP or Unix socket: bytes within a point in time.
+//!
+//! The redis crate's blocking connection cannot bound time: its timeouts are per read (a reply that
+//! trickles in outlasts any of them), a signal loses the reply for good, and connecting gives each
+//! reply of the set-up a fresh timeout.
+
+use std::io::{ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use crate::errors::error::{Cause, Limit};
+use crate::values::clock;
+
+/// The shortest time that a socket waits. The kernel counts in ticks of a few milliseconds anyway.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+/// So that a connection over a NAT or a firewall is not forgotten while a lock is held.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Peeks at what has come without taking it, and without waiting.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const PEEK: Option<i32> = Some(0x02 | 0x40);
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+const PEEK: Option<i32> = Some(0x02 | 0x80);
+#[cfg(not(unix))]
+const PEEK: Option<i32> = None;
+
+pub(crate) struct Plain {
+    /// A Unix socket too: the system calls are the same.
+    stream: TcpStream,
+    read_timeout: Duration,
+    write_timeout: Duration,
+}
+
+impl Plain {
+    /// Connects to one of its [addresses]. `timeout`: the whole time that ends then.
+    pub(crate) fn connect(
+        info: &ConnectionInfo,
+        address: Option<&SocketAddr>,
+        (until, timeout): (Instant, Duration),
+    ) -> Result<Plain, Cause> {
+        let stream = match (info.addr(), address) {
+            (_, Some(address)) => {
+                let stream = connect_tcp(address, until, timeout)?;
+                let keepalive = keepalive(info.tcp_settings());
+                // Without NODELAY a release behind an acquire waits 40 ms for the peer's delayed ACK.
+                stream
+                    .set_nodelay(true)
+                    .and_then(|()| SockRef::from(&stream).set_tcp_keepalive(&keepalive))
+                    .map_err(|error| Cause::Connect(error.to_string()))?;
+                stream
+            }
+            #[cfg(unix)]
+            (ConnectionAddr::Unix(path), None) => std::os::unix::net::UnixStream::connect(path)
+                .map(|stream| TcpStream::from(std::os::fd::OwnedFd::from(stream)))
+                .map_err(|error| Cause::Connect(error.to_string()))?,
+            (other, None) => return Err(Cause::Connect(format!("{other} is not supported"))),
+        };
+        Ok(Plain {
+            stream,
+            read_timeout: Duration::ZERO,
+            write_timeout: Duration::ZERO,
+        })
+    }
+
+    /// Writes all of `bytes`. After an error a command may be torn.
+    pub(crate) fn send(
+        &mut self,
+        mut bytes: &[u8],
+        until: Instant,
+        now: Instant,
+    ) -> Result<(), Cause> {
+        let mut rest = until.saturating_duration_since(now).max(SHORTEST);
+        let asked = rest;
+        while !bytes.is_empty() {
+            if needs_reset(self.write_timeout, rest) {
+                self.stream
+                    .set_write_timeout(Some(rest))
+                    .map_err(|error| Cause::io(&error))?;
+                self.write_timeout = rest;
+            }
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(Cause::Closed("nothing can be written".into())),
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if timed_out(error.kind()) => {}
+                Err(error) => return Err(Cause::io(&error)),
+            }
+            if !bytes.is_empty() {
+                // Neither signals nor a peer that reads little by little make it longer.
+                rest = until.saturating_duration_since(clock::instant());
+                if rest.is_zero() {
+                    return Err(Cause::NoAnswer(asked, Limit::Write));
+                }
+                rest = rest.max(SHORTEST);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has come, or what comes first until then. Zero: nothing has.
+    pub(crate) fn recv(
+        &mut self,
+        buffer: &mut [u8],
+        until: Instant,
+        now: Instant,
+    ) -> Result<usize, Cause> {
+        let mut rest = until.saturating_duration_since(now);
+        loop {
+            let read = if rest.is_zero() {
+                self.read_what_is_here(buffer)
+            } else {
+                self.read_for(rest, buffer)
+            };
+            match read {
+                Ok(0) => return Err(Cause::Closed("by the other side".into())),
+                Ok(read) => return Ok(read),
+                // Signals make it no longer.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    rest = until.saturating_duration_since(clock::instant());
+                }
+                Err(error) if timed_out(error.kind()) => return Ok(0),
+                Err(error) => return Err(Cause::io(&error)),
+            }
+        }
+    }
+
+    fn read_for(&mut self, rest: Duration, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let rest = rest.max(SHORTEST);
+        if needs_reset(self.read_timeout, rest) {
+            self.stream.set_read_timeout(Some(rest))?;
+            self.read_timeout = rest;
+        }
+        self.stream.read(buffer)
+    }
+
+    fn read_what_is_here(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some(peek) = PEEK else {
+            self.stream.set_nonblocking(true)?;
+            let read = self.stream.read(buffer);
+            self.stream.set_nonblocking(false)?;
+            return read;
+        };
+        // In most cases nothing is here, and this is the only system call.
+        let mut one = [MaybeUninit::uninit()];
+        match SockRef::from(&self.stream).recv_with_flags(&mut one, peek)? {
+            0 => Ok(0),
+            _ => self.stream.read(buffer),
+        }
+    }
+
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
+    /// Ends the connection for forked children too, which have copies of it.
+    pub(crate) fn shutdown(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Ends the connection so that nothing of what the kernel still holds is delivered any more: a
+    /// command that comes later than its undo over the next connection would do harm (rule R8).
+    pub(crate) fn reset(self) {
+        // Where this fails the connection is closed in the usual way.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// Whether a socket's timeout must be set anew for `rest`. Setting it is a system call, so one that is at
+/// most a sixteenth too long stays, or too short by half: a read in vain checks the clock, and
+/// waits again.
+fn needs_reset(current: Duration, rest: Duration) -> bool {
+    current > rest + rest / 16 || current < rest / 2
+}
+
+/// The kernel returns `WouldBlock` for its own timeouts.
+fn timed_out(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+/// Where a server may be: the addresses of its name, in the order of the resolver, each once. `None`: at a path.
+pub(crate) fn addresses(addr: &ConnectionAddr) -> Result<Vec<Option<SocketAddr>>, Cause> {
+    let (host, port) = match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host, port),
+        _ => return Ok(vec![None]),
+    };
+    let found = (&**host, *port).to_socket_addrs();
+    let found = found.map_err(|error| not_resolved(host, &error))?;
+    let mut addresses: Vec<Option<SocketAddr>> = Vec::new();
+    for address in found {
+        if !addresses.contains(&Some(address)) {
+            addresses.push(Some(address));
+        }
+    }
+    match addresses.is_empty() {
+        true => Err(Cause::Connect(format!("{host} has no address"))),
+        false => Ok(addresses),
+    }
+}
+
+fn connect_tcp(
+    address: &SocketAddr,
+    until: Instant,
+    timeout: Duration,
+) -> Result<TcpStream, Cause> {
+    let left = until.saturating_duration_since(clock::instant());
+    match TcpStream::connect_timeout(address, left.max(SHORTEST)) {
+        // Loopback quirk: a port without a listener can connect to itself.
+        Ok(stream) if stream.local_addr().is_ok_and(|local| local == *address) => {
+            Err(Cause::Connect("connection refused".into()))
+        }
+        Ok(stream) => Ok(stream),
+        Err(error) if timed_out(error.kind()) && clock::instant() >= until => {
+            Err(Cause::NotConnected(timeout, timeout))
+        }
+        Err(error) if is_of_network(error.kind()) => Err(Cause::Connect(error.to_string())),
+        Err(error) => Err(Cause::NoSocket(error.to_string())),
+    }
+}
+
+/// Whether the error is one of the other side, or of the way there. Others are of this process: too many open files, no port
+/// left, no memory.
+fn is_of_network(kind: ErrorKind) -> bool {
+    timed_out(kind)
+        || matches!(
+            kind,
+            ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::NetworkDown
+        )
+}
+
+/// A resolver that finds no socket reports that as any other failure.
+fn not_resolved(host: &str, error: &std::io::Error) -> Cause {
+    let text = format!("{host}: {error}");
+    match UdpSocket::bind(("0.0.0.0", 0)).or_else(|_| UdpSocket::bind(("::", 0))) {
+        Ok(_) => Cause::Connect(text),
+        Err(_) => Cause::NoSocket(text),
+    }
+}
+
+fn keepalive(settings: &TcpSettings) -> TcpKeepalive {
+    settings
+        .keepalive()
+        .cloned()
+        .unwrap_or_else(|| TcpKeepalive::new().with_time(KEEPALIVE))
+}

@@ -1,0 +1,339 @@
+//! TLS: which certificates are trusted, which one is shown, and what is wrong with them.
+
+use std::fmt::Display;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, ConnectionInfo};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
+
+use crate::errors::error::Cause;
+use crate::settings::tls::Tls;
+
+/// For all nodes. None: no node is reached over TLS.
+///
+/// A forked child may use it: nothing of it changes, and it has no locks. (What tells one session from another is in
+/// [`Access`].)
+#[derive(Clone)]
+pub(crate) struct Trust(Result<Option<Arc<Parts>>, String>);
+
+struct Parts {
+    provider: Arc<CryptoProvider>,
+    /// Or why there are no root certificates.
+    verifier: Result<Arc<WebPkiServerVerifier>, String>,
+    identity: Option<Arc<SingleCertAndKey>>,
+    name: Option<ServerName<'static>>,
+}
+
+/// For one node.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) name: ServerName<'static>,
+}
+
+#[cfg(all(test, feature = "tls"))]
+impl Access {
+    /// With whatever certificate.
+    pub(crate) fn of_provider(provider: Arc<CryptoProvider>, name: ServerName<'static>) -> Access {
+        let parts = Parts {
+            provider,
+            verifier: Err(String::new()),
+            identity: None,
+            name: Some(name),
+        };
+        parts.access("", true).unwrap()
+    }
+}
+
+// rustls does not say so of what it is given. Nothing of these changes but the tickets, and a panic in mid-handshake
+// ends the connection.
+impl UnwindSafe for Parts {}
+impl RefUnwindSafe for Parts {}
+impl UnwindSafe for Access {}
+impl RefUnwindSafe for Access {}
+
+/// The program's, or with the feature `tls` one that is always there.
+fn provider() -> Result<Arc<CryptoProvider>, String> {
+    if let Some(provider) = CryptoProvider::get_default() {
+        return Ok(provider.clone());
+    }
+    #[cfg(feature = "tls")]
+    return Ok(Arc::new(rustls::crypto::ring::default_provider()));
+    #[cfg(not(feature = "tls"))]
+    Err("TLS needs a crypto provider: install one of rustls's as the process's default before, or use the feature \
+         `tls` of redlock-sync, in Cargo.toml: redlock-sync = { version = \"0.1\", features = [\"tls\"] }"
+        .into())
+}
+
+/// Whether this build can reach nodes over TLS.
+pub(crate) fn supported() -> Result<(), String> {
+    provider().map(drop)
+}
+
+/// Whether `tls` is of use.
+pub(crate) fn validate(tls: &Tls) -> Result<(), String> {
+    match tls.is_default() {
+        true => Ok(()),
+        false => Parts::new(tls, false).map(drop),
+    }
+}
+
+impl Trust {
+    /// The system's root certificates are read only if a node needs them.
+    pub(crate) fn new<'a>(tls: &Tls, infos: impl IntoIterator<Item = &'a ConnectionInfo>) -> Trust {
+        let over_tls = infos.into_iter().filter_map(|info| match info.addr() {
+            ConnectionAddr::TcpTls { insecure, .. } => Some(!insecure),
+            _ => None,
+        });
+        let secure = over_tls.reduce(|one, other| one || other);
+        let parts = secure.map(|secure| Parts::new(tls, secure));
+        Trust(parts.transpose().map(|parts| parts.map(Arc::new)))
+    }
+
+    /// None: it is not reached over TLS.
+    pub(crate) fn access(&self, addr: &ConnectionAddr) -> Option<Result<Access, Cause>> {
+        let ConnectionAddr::TcpTls { host, insecure, .. } = addr else {
+            return None;
+        };
+        let parts = self.0.as_ref().map_err(String::clone);
+        let parts = parts.and_then(|parts| parts.as_ref().ok_or_else(String::new));
+        let access = parts.and_then(|parts| parts.access(host, *insecure));
+        Some(access.map_err(Cause::Tls))
+    }
+}
+
+impl Parts {
+    fn new(tls: &Tls, system_roots: bool) -> Result<Parts, String> {
+        let provider = provider()?;
+        let verifier = match &tls.roots {
+            Some(pem) => Ok(verifier(given_roots(pem)?, &provider)?),
+            None if system_roots => found_roots().and_then(|roots| verifier(roots, &provider)),
+            None => Err("its certificate cannot be checked".into()),
+        };
+        let identity = match &tls.identity {
+            Some((chain, key)) => Some(Arc::new(identity(chain, key, &provider)?)),
+            None => None,
+        };
+        let name = tls.name.as_deref().map(server_name).transpose()?;
+        Ok(Parts {
+            provider,
+            verifier,
+            identity,
+            name,
+        })
+    }
+
+    fn access(&self, host: &str, insecure: bool) -> Result<Access, String> {
+        let builder = ClientConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let builder = if insecure {
+            let unchecked = Unchecked(self.provider.signature_verification_algorithms);
+            let builder = builder.dangerous();
+            builder.with_custom_certificate_verifier(Arc::new(unchecked))
+        } else {
+            builder.with_webpki_verifier(self.verifier.clone()?)
+        };
+        let mut config = match &self.identity {
+            Some(identity) => builder.with_client_cert_resolver(identity.clone()),
+            None => builder.with_no_client_auth(),
+        };
+        // One server's tickets are not shown to another one at the same host.
+        config.resumption = Resumption::in_memory_sessions(2);
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => server_name(host)?,
+        };
+        Ok(Access {
+            config: Arc::new(config),
+            name,
+        })
+    }
+}
+
+fn verifier(
+    roots: RootCertStore,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, String> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+fn given_roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("root certificates", pem)? {
+        roots
+            .add(certificate)
+            .map_err(|error| wrong("root certificates", &error))?;
+    }
+    Ok(roots)
+}
+
+fn found_roots() -> Result<RootCertStore, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    if !roots.is_empty() {
+        return Ok(roots);
+    }
+    let why = found.errors.first();
+    let why = why.map_or_else(String::new, |error| format!(" ({error})"));
+    Err(format!(
+        "no root certificates{why}: give them with Tls::root_certificates or --cacert, or install ca-certificates"
+    ))
+}
+
+fn identity(
+    chain: &[u8],
+    key: &[u8],
+    provider: &CryptoProvider,
+) -> Result<SingleCertAndKey, String> {
+    let chain = certificates("client certificate", chain)?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong("key", &"it is no key in PEM"))?;
+    match CertifiedKey::from_der(chain, key, provider) {
+        Ok(key) => Ok(SingleCertAndKey::from(key)),
+        Err(Error::InconsistentKeys(_)) => {
+            Err(wrong("key", &"it is not that of the client certificate"))
+        }
+        Err(Error::InvalidCertificate(_)) => {
+            Err(wrong("client certificate", &"it is no certificate"))
+        }
+        Err(error) => Err(wrong("key", &error)),
+    }
+}
+
+fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        // The error would repeat what is there.
+        _ => Err(wrong(what, &"no certificates in PEM")),
+    }
+}
+
+fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+    // As in a URL.
+    let bare = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    let name = ServerName::try_from(bare.unwrap_or(name).to_owned());
+    name.map_err(|_| wrong("server name", &"it is no name of a host, and no IP address"))
+}
+
+fn wrong(what: &str, why: &dyn Display) -> String {
+    format!("TLS, {what}: {why}")
+}
+
+/// For `#insecure`: whatever certificate it is. That the server has its key is checked all the same.
+#[derive(Debug)]
+struct Unchecked(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Unchecked {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+/// Those that stay until the configuration of one side changes.
+const REFUSALS: [AlertDescription; 13] = [
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::HandshakeFailure,
+    AlertDescription::InsufficientSecurity,
+    AlertDescription::NoCertificate,
+    AlertDescription::ProtocolVersion,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnrecognisedName,
+    AlertDescription::UnsupportedCertificate,
+];
+
+/// What a session says, and what can be done about it.
+pub(crate) fn cause(error: &Error, handshakes: bool) -> Cause {
+    let hint = if handshakes || matches!(error, Error::AlertReceived(_)) {
+        hint(error)
+    } else {
+        ""
+    };
+    match error {
+        Error::AlertReceived(alert) if REFUSALS.contains(alert) => {
+            Cause::Tls(format!("the server refuses: {alert:?}{hint}"))
+        }
+        Error::AlertReceived(alert) => Cause::Closed(format!("by the other side: {alert:?}")),
+        error => Cause::Garbage(format!("{error}{hint}")),
+    }
+}
+
+fn hint(error: &Error) -> &'static str {
+    use CertificateError as Bad;
+    match error {
+        Error::InvalidCertificate(bad) => match bad {
+            Bad::UnknownIssuer => " (give its CA with Tls::root_certificates or --cacert)",
+            Bad::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+                " (it has no subjectAltName: make one that has)"
+            }
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
+                " (Tls::server_name or --sni gives another name)"
+            }
+            Bad::Expired
+            | Bad::ExpiredContext { .. }
+            | Bad::NotValidYet
+            | Bad::NotValidYetContext { .. } => " (look at this machine's clock, too)",
+            Bad::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                " (it is a CA's own certificate: a server needs one that a CA has signed)"
+            }
+            _ => "",
+        },
+        Error::InvalidMessage(_) => " (does this port speak TLS?)",
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            " (give one with Tls::client_certificate or --cert)"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,246 @@
+//! What is sent: the crate's commands, and foreign ones.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::faults::Fault;
+use super::{CHANNELS, NAMES, Pair, channel, packed};
+use crate::protocol::commands::kind::{Kind, Mark};
+use crate::protocol::commands::means::{Beside, Means, Scripts};
+use crate::protocol::commands::queue::{Channel, QueueEntry, Turn};
+use crate::protocol::commands::script::{Action, Key, Notify};
+use crate::protocol::commands::scripts::INSPECT;
+use crate::testing::store::{Value, members, parse};
+use crate::values::label::Label;
+use crate::values::prefix::Prefix;
+use crate::values::quorum::Ttl;
+use crate::values::token::Token;
+
+/// How often a command is drawn until it calls the script that is aimed at.
+const DRAWS: u32 = 20;
+
+impl Pair {
+    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.random.pick(choices.len())]
+    }
+
+    fn token(&mut self) -> Token {
+        // Not every byte is a character.
+        Token::from_bytes([self.one_of(&[1, 1, 1, 250]); 20])
+    }
+
+    /// Most often the one that holds it.
+    fn token_of(&mut self, resource: &[u8]) -> Token {
+        let (chosen, holds) = (self.token(), self.random.chance(70));
+        let mut keys = self.model.store.keys(self.time);
+        let token = keys.find_map(|(name, value, _)| match value {
+            Value::Text(text) if name == resource => text.first_chunk().copied(),
+            Value::Queue(all) if name == resource => {
+                members::token(&all.first()?.1)?.first_chunk().copied()
+            }
+            _ => None,
+        });
+        token.filter(|_| holds).map_or(chosen, Token::from_bytes)
+    }
+
+    fn some_channel(&mut self) -> Channel {
+        channel(self.random.below(CHANNELS))
+    }
+
+    fn turn(&mut self) -> Turn {
+        Turn::new(Duration::from_millis(self.one_of(&[50, 100, 500])))
+    }
+
+    /// One of the crate's commands. The search may aim at a script.
+    pub(super) fn next_command(&mut self) -> Vec<u8> {
+        let mut bytes = self.command();
+        if self.aims_at().is_none() || self.random.chance(40) {
+            return bytes;
+        }
+        for _ in 0..DRAWS {
+            let (args, _) = parse(&bytes).unwrap();
+            if self.aims_at().is_some_and(|fault| fault.is_called(&args)) {
+                break;
+            }
+            bytes = self.command();
+        }
+        bytes
+    }
+
+    fn command(&mut self) -> Vec<u8> {
+        let resource = self.one_of(&[&b"a"[..], b"a", b"a", b"b}"]);
+        let label = Label::parse(b"web-3:4711").filter(|_| self.random.chance(30));
+        let key = Key::new(Arc::from(resource), self.token_of(resource), label);
+        let ttl = self.one_of(&[3, 4, 10, 50, 1000, 30_000, 3_000_000_000_000]);
+        let ttl = Ttl::new(Duration::from_millis(ttl)).unwrap();
+        if self.random.chance(if self.shared { 70 } else { 5 }) {
+            return self.command_of_others_than_plain(key, ttl);
+        }
+        let action = match self.random.below(100) {
+            0..10 => Action::Acquire(ttl),
+            10..32 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
+            32..54 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(true))),
+            54..59 => Action::Extend(ttl, ttl),
+            59..63 => Action::Shorten(ttl),
+            63..67 => Action::Release(Notify::None),
+            67..72 => Action::Release(Notify::First),
+            72..76 => Action::Release(Notify::FirstBut(self.some_channel())),
+            76..82 => Action::Release(Notify::FirstAndReserve(self.turn())),
+            82..88 => Action::Fence(self.at_least()),
+            88..95 => {
+                let (channel, turn) = (self.some_channel(), self.turn());
+                Action::Dequeue(Arc::new(channel), turn, self.random.chance(50))
+            }
+            95 => Action::Ping,
+            96 => return packed(&[b"PTTL", resource]),
+            97 => return packed(&[b"GETRANGE", resource, b"0", b"92"]),
+            _ => return packed(&[b"EVAL", INSPECT.text, b"1", resource]),
+        };
+        let mut bytes = Vec::new();
+        let means = Means {
+            scripts: Scripts::by_hash_if(self.random.chance(70)),
+            beside: self.one_of(&[Beside::All, Beside::All, Beside::InSlot, Beside::None]),
+        };
+        action.pack(&key, &Prefix::default(), means, &mut bytes);
+        bytes
+    }
+
+    fn command_of_others_than_plain(&mut self, key: Key, ttl: Ttl) -> Vec<u8> {
+        if self.random.chance(5) {
+            let resource = &key.resource;
+            return match self.random.chance(80) {
+                true => packed(&[b"EVAL", INSPECT.text, b"1", resource]),
+                false => packed(&[b"ZRANGE", resource, b"0", b"0"]),
+            };
+        }
+        let (permits, slot) = (self.one_of(&[1, 2, 3]), self.one_of(&[0, 1, 2]));
+        let slot = Some(slot).filter(|_| self.random.chance(75));
+        let waited = self.one_of(&[0, 0, 700, 5000]);
+        let writer = self.random.below(2);
+        let life = self.one_of(&[0, 4, 60_000]);
+        let kinds = self.aims_at().and_then(Fault::kinds);
+        let kinds = kinds.filter(|_| self.random.chance(80)).unwrap_or(0..100);
+        let kind = match kinds.start + self.random.below(kinds.end - kinds.start) {
+            0..45 => Kind::Permit { permits, slot },
+            45..65 => Kind::Read { waited },
+            65..85 => Kind::Write(Mark {
+                writer,
+                life,
+                waited,
+            }),
+            _ => {
+                let names = [&b"a"[..], b"b}"].map(Arc::from).into();
+                let claims = self.random.chance(40);
+                let mut claim = || self.random.chance(60).then(|| self.token());
+                let claims = claims.then(|| Arc::new(vec![claim(), claim()]));
+                Kind::Several { names, claims }
+            }
+        };
+        let action = match self.random.below(100) {
+            0..25 => Action::Acquire(ttl),
+            25..42 => Action::AcquireOrEnqueue(ttl, Arc::new(self.knock(false))),
+            42..45 => {
+                let (channel, turn) = (self.some_channel(), self.turn());
+                Action::Dequeue(Arc::new(channel), turn, false)
+            }
+            45..54 => Action::Extend(ttl, ttl),
+            54..60 => Action::Shorten(ttl),
+            60..64 => Action::Release(Notify::None),
+            64..68 => Action::Release(Notify::First),
+            68..72 => Action::Release(Notify::FirstBut(self.some_channel())),
+            // A permit is refilled in its slot.
+            72..90 if slot.is_some() => Action::Repair(ttl),
+            _ => Action::Fence(self.at_least()),
+        };
+        let mut bytes = Vec::new();
+        let means = Means {
+            scripts: Scripts::by_hash_if(self.random.chance(50)),
+            beside: self.one_of(&[Beside::All, Beside::All, Beside::None]),
+        };
+        action.pack(&key.of_kind(kind), &Prefix::default(), means, &mut bytes);
+        bytes
+    }
+
+    fn knock(&mut self, in_turn: bool) -> QueueEntry {
+        let off = [
+            -10_000, -501, -500, -499, -1, 0, 1, 300, 499, 500, 501, 10_000,
+        ];
+        let waited = self.one_of(&[0, 1, 700, 5000]);
+        // Within the same millisecond, most often.
+        let now = self.time / 1000;
+        QueueEntry {
+            channel: self.some_channel(),
+            arrived: now.saturating_add_signed(self.one_of(&off)) - waited.min(now),
+            waited,
+            lease: self.one_of(&[3, 20, 8000, u64::MAX >> 12]),
+            turn: in_turn.then(|| self.turn()),
+        }
+    }
+
+    fn at_least(&mut self) -> u64 {
+        let now = self.time;
+        let largest = (1 << 53) - 1;
+        self.one_of(&[
+            0,
+            0,
+            0,
+            now,
+            now + 50_000,
+            now + 500_000,
+            largest - 1,
+            largest,
+            largest + 2,
+        ])
+    }
+
+    /// Data in the places of locks, queues, reservations and counters, and what others may do with it.
+    pub(super) fn foreign(&mut self) -> Vec<u8> {
+        let name = self.one_of(&NAMES).as_bytes();
+        let channel = self.some_channel().bytes();
+        let token = self.token();
+        let member = [b"redlock:s001", &token.as_bytes()[..]].concat();
+        let reader = [b"redlock:r000", &token.as_bytes()[..]].concat();
+        let mark = format!(
+            "{} 0000000000000001 {}",
+            self.time / 1000 - 100,
+            String::from_utf8_lossy(&self.some_channel().bytes())
+        );
+        let mark = mark.into_bytes();
+        let values: [&[u8]; 15] = [
+            &member,
+            &reader,
+            &mark,
+            b"redlock:s1",
+            b"",
+            b"x",
+            b"postgres://admin:hunter2@db.example",
+            &[b'y'; 100],
+            token.as_bytes(),
+            &channel,
+            b"7",
+            b"",
+            b"9007199254740989",
+            b"nan",
+            b"inf",
+        ];
+        let value = self.one_of(&values);
+        let ttl: &[u8] = self.one_of(&[b"1", b"7", b"60000", b"2000000000000000"]);
+        match self.random.below(13) {
+            // The lock is reserved for this process or another one, or what says so is other data.
+            12 => {
+                let reserved = self.one_of(&[&channel[..], value]);
+                packed(&[b"SET", b"{a}:wt", reserved, b"PX", b"60000"])
+            }
+            // A writer that waits elsewhere, or has died; and what is no holder.
+            10 => packed(&[b"SET", b"{a}:ww", &mark, b"PX", b"60000"]),
+            11 => packed(&[b"SET", self.one_of(&[&b"a"[..], b"b}"]), b""]),
+            0 => packed(&[b"SET", name, value]),
+            1 => packed(&[b"SET", name, value, b"PX", ttl]),
+            2 => packed(&[b"HSET", name, b"field", b"value"]),
+            3 => packed(&[b"ZADD", name, self.one_of(&[b"-5", b"17"]), value]),
+            4 => packed(&[b"PEXPIRE", name, self.one_of(&[b"0", b"1", b"5", b"60000"])]),
+            5 => packed(&[b"PERSIST", name]),
+            _ => packed(&[b"DEL", name]),
+        }
+    }
+}

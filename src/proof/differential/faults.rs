@@ -1,0 +1,189 @@
+//! Scripts with faults, each in one place. A difference must be found for each of them, or the search would find none in the
+//! model either.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::{Pair, packed, text};
+use crate::protocol::commands::scripts::{
+    ACQUIRE_IN_ORDER, ACQUIRE_NAMES, ACQUIRE_OR_ENQUEUE, ACQUIRE_PERMIT, ACQUIRE_READ,
+    ACQUIRE_WRITE, DEQUEUE, EXTEND, EXTEND_MEMBER, EXTEND_NAMES, FENCE, FENCE_MEMBER, FENCE_NAMES,
+    INSPECT, LEAVE, REFILL_MEMBER, REFILL_NAMES, RELEASE, RELEASE_AND_NOTIFY, RELEASE_MEMBER,
+    RELEASE_NAMES, Script,
+};
+use crate::protocol::commands::sha1::sha1;
+use crate::values::clock;
+
+/// A script, what stands in it, and what stands there instead.
+type Change = (Script, &'static str, &'static str);
+
+const CHANGES: &[Change] = &[
+    (RELEASE, "== ARGV[1]", "~= ''"),
+    (EXTEND, "~= ARGV[1]", "== ''"),
+    (EXTEND, "left < ttl", "left > ttl"),
+    (EXTEND, "left > ttl", "left < ttl"),
+    (EXTEND, "left < 0", "false"),
+    (FENCE, "or 0) + 1", "or 0)"),
+    (RELEASE_AND_NOTIFY, "try('DEL', turn)", ""),
+    (DEQUEUE, "try('ZREM', queue, me)", ""),
+    (ACQUIRE_OR_ENQUEUE, "try('PEXPIRE', queue, ARGV[6])", ""),
+    (ACQUIRE_IN_ORDER, "'NX', 'PX', ARGV[7]", "'PX', ARGV[7]"),
+    (ACQUIRE_PERMIT, "'-inf', '('", "'-inf', ''"),
+    (ACQUIRE_PERMIT, "if not taken[slot] then", "if true then"),
+    (EXTEND_MEMBER, "last < new", "last > new"),
+    (EXTEND_MEMBER, "last > new", "true"),
+    (
+        EXTEND_MEMBER,
+        "sub(member, 10, 12) + 1",
+        "sub(member, 10, 12) + 0",
+    ),
+    (
+        RELEASE_MEMBER,
+        "set_end()\nreturn (found == 's'",
+        "return (found == 's'",
+    ),
+    (REFILL_MEMBER, "head(other) == wanted", "head(other) == ''"),
+    (
+        REFILL_MEMBER,
+        "head(member) ~= wanted",
+        "head(member) == ''",
+    ),
+    (FENCE_MEMBER, "if not find(ARGV[1], ARGV[3])", "if not name"),
+    (
+        ACQUIRE_READ,
+        "since + 0 < now - ARGV[5]",
+        "since + 0 > now - ARGV[5]",
+    ),
+    (ACQUIRE_READ, "found == 's' and -3 or -4", "-4"),
+    (
+        ACQUIRE_READ,
+        "tell(queue, name)\nend\nreturn",
+        "end\nreturn",
+    ),
+    (ACQUIRE_READ, "try('DEL', KEYS[3])", ""),
+    (ACQUIRE_WRITE, "older + 0 > since", "older + 0 < since"),
+    (ACQUIRE_WRITE, "local sum = #all", "local sum = 0"),
+    (
+        ACQUIRE_NAMES,
+        "elseif kind ~= 'none'",
+        "elseif kind == 'hash'",
+    ),
+    (ACQUIRE_NAMES, "~= ARGV[6 + at]", "~= ARGV[7]"),
+    (ACQUIRE_NAMES, "token == '' or ", ""),
+    (EXTEND_NAMES, "if not holds(name)", "if false"),
+    (EXTEND_NAMES, "left > ttl", "true"),
+    (ACQUIRE_NAMES, "try('EXISTS'", "1 + try('EXISTS'"),
+    (RELEASE_NAMES, "== ARGV[4] then", "== 1 then"),
+    (RELEASE_NAMES, "heard ~= 0", "heard ~= 1"),
+    (LEAVE, "try('ZREM', KEYS[count + i], me)", ""),
+    (LEAVE, "~= 'string'", "== 'string'"),
+    (REFILL_NAMES, "and not holds(name)", "and holds(name)"),
+    (FENCE_NAMES, "or 0) + 1", "or 0)"),
+    (INSPECT, "if left == -2 then", "if left == -1 then"),
+    (INSPECT, "- now >= 0", "- now > 0"),
+];
+
+/// A script with a fault.
+pub(super) struct Fault {
+    of: Script,
+    text: Vec<u8>,
+    hash: Vec<u8>,
+    /// What is sent often calls it.
+    pub(super) is_aimed_at: bool,
+}
+
+impl Fault {
+    fn new((of, from, to): Change, is_aimed_at: bool) -> Fault {
+        let text = text(of.text);
+        assert_eq!(text.matches(from).count(), 1, "{from:?} in {text}");
+        let text = text.replace(from, to).into_bytes();
+        let hash = sha1(&text).to_vec();
+        Fault {
+            of,
+            text,
+            hash,
+            is_aimed_at,
+        }
+    }
+
+    /// The same arguments with it.
+    pub(super) fn put_into<'a>(&'a self, args: &mut [&'a [u8]]) {
+        for arg in args {
+            if *arg == self.of.text {
+                *arg = &self.text;
+            } else if *arg == self.of.hash {
+                *arg = &self.hash;
+            }
+        }
+    }
+
+    pub(super) fn sent(&self, args: &[&[u8]]) -> Vec<u8> {
+        let mut args = args.to_vec();
+        self.put_into(&mut args);
+        packed(&args)
+    }
+
+    /// Whether this calls its script.
+    pub(super) fn is_called(&self, args: &[&[u8]]) -> bool {
+        args.contains(&self.of.text) || args.contains(&self.of.hash)
+    }
+
+    /// Those that its script is for, of a hundred locks that are not plain.
+    pub(super) fn kinds(&self) -> Option<Range<u64>> {
+        let is_one_of = |scripts: &[Script]| scripts.iter().any(|one| one.hash == self.of.hash);
+        match () {
+            () if is_one_of(&[ACQUIRE_PERMIT]) => Some(0..45),
+            () if is_one_of(&[EXTEND_MEMBER, RELEASE_MEMBER, REFILL_MEMBER]) => Some(0..65),
+            () if is_one_of(&[FENCE_MEMBER, INSPECT]) => Some(0..65),
+            // A name that is in other use is denied.
+            () if is_one_of(&[ACQUIRE_READ]) => Some(35..85),
+            () if is_one_of(&[ACQUIRE_WRITE]) => Some(45..85),
+            () if is_one_of(&[ACQUIRE_NAMES, EXTEND_NAMES, RELEASE_NAMES]) => Some(85..100),
+            () if is_one_of(&[REFILL_NAMES, FENCE_NAMES, LEAVE]) => Some(85..100),
+            () => None,
+        }
+    }
+}
+
+/// Looks for the difference that the next change makes, until none is left. Returns those that make none.
+fn search(next: &AtomicUsize, aims: bool) -> Vec<&'static str> {
+    let (mut pair, mut missed) = (Pair::new(), Vec::new());
+    while let Some(change) = CHANGES.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let (_, from, to) = *change;
+        let (started, before) = (clock::instant(), pair.judged);
+        pair.fault = Some(Fault::new(*change, aims));
+        let found = pair.search(Duration::from_secs(120));
+        let (took, judged) = (started.elapsed(), pair.judged - before);
+        println!("{from:?} as {to:?}: {judged} commands, {took:.1?}");
+        if found.is_none() {
+            missed.push(from);
+        }
+    }
+    missed
+}
+
+/// Those for which none is found.
+fn missed(aims: bool) -> Vec<&'static str> {
+    let next = AtomicUsize::new(0);
+    // While a server works, its search waits.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let start = |_| scope.spawn(|| search(&next, aims));
+        let threads: Vec<_> = (0..threads).map(start).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+        joined.flatten().collect()
+    })
+}
+
+#[test]
+fn differential_finds_mutated_scripts() {
+    assert_eq!(missed(true), [""; 0]);
+}
+
+/// As it looks for differences in the model.
+#[test]
+#[ignore = "it takes a minute"]
+fn differential_finds_mutated_scripts_without_aiming_at_them() {
+    assert_eq!(missed(false), [""; 0]);
+}

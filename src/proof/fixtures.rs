@@ -1,0 +1,53 @@
+//! Values that several unit tests need.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::errors::error::NodeErrors;
+use crate::protocol::commands::script::Key;
+use crate::protocol::quorum::operation::{Answer, Outcome};
+use crate::values::clock::Point;
+use crate::values::quorum::{NodeSet, Tally, Ttl};
+use crate::values::token::Token;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
+pub(crate) fn later(from: Point, time: Duration) -> Point {
+    Point {
+        mono: from.mono + time,
+        wall: from.wall + time,
+    }
+}
+
+pub(crate) fn ttl(ttl: Duration) -> Ttl {
+    Ttl::new(ttl).unwrap()
+}
+
+pub(crate) fn token() -> Token {
+    Token::from_bytes([7; 20])
+}
+
+pub(crate) fn key(resource: &[u8]) -> Key {
+    Key::new(Arc::from(resource), token(), None)
+}
+
+/// Granted by the first nodes.
+pub(crate) fn answer(outcome: Outcome, granted: usize, begun: Point) -> Answer {
+    Answer {
+        outcome,
+        tally: Tally {
+            granted: NodeSet::first(granted),
+            ..Tally::default()
+        },
+        ..Answer::none(begun.mono)
+    }
+}
+
+pub(crate) fn unavailable(closed: bool, useless: bool) -> Outcome {
+    Outcome::Unavailable {
+        errors: NodeErrors::new(Vec::new(), None),
+        closed,
+        useless,
+    }
+}

@@ -1,0 +1,242 @@
+//! How clients connect, and what they find there.
+
+use std::time::Duration;
+
+use super::basics::{CONNECT_TIMEOUT, MS};
+use super::client::{Task, guard};
+use super::connection::{Connection, LooksAgain};
+use super::server::Trouble;
+use super::world::{Count, Event, World, trace};
+use crate::errors::error::Cause;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::means::{Delete, Means, Scripts};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::witness::{Judged, refused};
+
+impl World {
+    pub(super) fn connect(&mut self, c: usize, node: usize) {
+        if self.clients[c].driver.connections[node].is_none() {
+            self.clients[c].driver.workers[node] = Task::Connects;
+        }
+        let refused = self.servers[node].has(Trouble::RefusesConnections, self.t);
+        let luck = self.conditions.faultless || self.quiet || !self.random.chance(10);
+        let at = self.t + self.delay(node) + self.delay(node);
+        let (client, well) = (c, !refused && luck);
+        self.at(at, Event::Connected { client, node, well });
+    }
+
+    pub(super) fn connected(&mut self, c: usize, node: usize, well: bool) {
+        if self.clients[c].dead {
+            return;
+        }
+        let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
+        let later = paused.max(self.clients[c].clocks.stands_until);
+        if well && later > self.t {
+            // A connection that takes too long has failed.
+            let late = later > self.t + CONNECT_TIMEOUT;
+            let at = later.min(self.t + CONNECT_TIMEOUT);
+            let (client, well) = (c, !late);
+            return self.at(at, Event::Connected { client, node, well });
+        }
+        let (fresh, result) = self.shake_hands(c, node, well);
+        let (Some(connection), Ok(mut handshake), true) =
+            (fresh, result.clone(), self.conditions.guarded)
+        else {
+            return self.has_connected(c, node, fresh, result);
+        };
+        let (first, flushed) =
+            self.servers[node].look_at(self.net.connections[connection].instance, self.t);
+        match first.judge(guard(self.servers.len()).seasoned()) {
+            Judged::Fits(witness, _) => {
+                handshake.witness = Some(witness);
+                self.has_connected(c, node, fresh, Ok(handshake));
+            }
+            Judged::LookAgain(first) => {
+                self.counts[Count::SecondLooks] += 1;
+                let since = self.t;
+                let at = self.t + self.delay(node) + self.delay(node);
+                self.at(at, Event::LookAgain(self.net.looks.len()));
+                self.net.looks.push(LooksAgain {
+                    connection,
+                    first,
+                    flushed,
+                    handshake,
+                    since,
+                    has_set: false,
+                });
+                if self.conditions.is_fragile() && self.random.chance(20) {
+                    let at = self.t + self.random.below(300);
+                    self.at(at, Event::Change(node));
+                }
+            }
+        }
+    }
+
+    /// The witness is set, and what is there is looked at again.
+    pub(super) fn look_again(&mut self, at: usize) {
+        let looks = &self.net.looks[at];
+        let (connection, since) = (looks.connection, looks.since);
+        let Connection {
+            client: c,
+            node,
+            instance,
+            ..
+        } = self.net.connections[connection];
+        if self.clients[c].dead {
+            return;
+        }
+        let paused = self.servers[node].is_paused(self.t).unwrap_or(0);
+        let later = paused.max(self.clients[c].clocks.stands_until);
+        let late = later.max(self.t) > since + CONNECT_TIMEOUT;
+        if later > self.t && !late {
+            return self.at(later, Event::LookAgain(at));
+        }
+        if !self.net.connections[connection].is_open() || late {
+            let closed = Err(Cause::Closed("while it was set up".into()));
+            return self.has_connected(c, node, Some(connection), closed);
+        }
+        let looks = &self.net.looks[at];
+        let (first, before, mut handshake) =
+            (looks.first.clone(), looks.flushed, looks.handshake.clone());
+        let set = first.set_witness(WITNESS, self.random.next());
+        let sets = !std::mem::replace(&mut self.net.looks[at].has_set, true);
+        if let Some(set) = set.filter(|_| sets)
+            && let Err(refused) = self.set_witness(connection, &set)
+        {
+            return self.has_connected(c, node, Some(connection), Err(refused));
+        }
+        // It may read the rest in another turn.
+        if sets && self.random.chance(20) {
+            let long = self.conditions.is_fragile() && self.random.chance(50);
+            // Long enough for the witness to be old, and for another server to be the master meanwhile.
+            let long = if long { 400 * MS } else { 0 };
+            let later = self.t + self.delay(node) + self.random.below(long + 1);
+            return self.at(later, Event::LookAgain(at));
+        }
+        if self.servers[node].instances[instance].is_replica {
+            return self.has_connected(c, node, Some(connection), Err(Cause::Replica(None)));
+        }
+        let (second, flushed) = self.servers[node].look_at(instance, self.t);
+        let flushed = match mutant(Mutant::CalmReadFirst) {
+            true => before,
+            false => flushed,
+        };
+        let uptime = self.uptime(node, instance);
+        handshake.uptime = Some((uptime, self.now(c)));
+        let witness = first.and(second, flushed);
+        let result = witness.map(|witness| Handshake {
+            witness: Some(witness),
+            ..handshake
+        });
+        self.has_connected(c, node, Some(connection), result);
+    }
+
+    fn set_witness(&mut self, connection: usize, set: &[Vec<u8>]) -> Result<(), Cause> {
+        let Connection { node, instance, .. } = self.net.connections[connection];
+        let set: Vec<&[u8]> = set.iter().map(Vec::as_slice).collect();
+        let asked = std::mem::replace(&mut self.servers[node].asked, instance);
+        self.servers[node].demoted = self.net.connections[connection].demoted;
+        let reply = self.ask(node, &set, None);
+        self.servers[node].asked = asked;
+        match reply.strip_prefix(b"-") {
+            // Here a user may soon do again what is not permitted.
+            Some(text) if text.starts_with(b"NOPERM") => Err(Cause::Connect("refused".into())),
+            Some(text) => Err(refused(&String::from_utf8_lossy(text))),
+            None => Ok(()),
+        }
+    }
+
+    fn uptime(&mut self, node: usize, instance: usize) -> Duration {
+        let server = &mut self.servers[node];
+        let asked = std::mem::replace(&mut server.asked, instance);
+        let uptime = server.uptime(self.t, &mut self.random);
+        server.asked = asked;
+        Duration::from_micros(uptime)
+    }
+
+    fn has_connected(
+        &mut self,
+        c: usize,
+        node: usize,
+        fresh: Option<usize>,
+        result: Result<Handshake, Cause>,
+    ) {
+        let well = result.is_ok();
+        trace!(self, "client {c} has connected {node}: {result:?}");
+        let now = self.now(c);
+        let released = self.conditions.is_forsaken() && self.clients[c].forsaken.gone_by > self.t;
+        if released && well && self.clients[c].forsaken.unlucky > 0 {
+            self.clients[c].forsaken.unlucky -= 1;
+            let at = self.t + self.random.below(400);
+            self.at(at, Event::Forsake(c));
+        }
+        if self.clients[c].core.connected(node, result, now) {
+            self.clients[c].driver.fresh[node] = fresh;
+        } else if let Some(fresh) = fresh {
+            self.give_up(fresh, false);
+        }
+        let worker = &mut self.clients[c].driver.workers[node];
+        if *worker == Task::Connects {
+            *worker = Task::Runs;
+        }
+        self.announce(c);
+        self.pump(c);
+    }
+
+    /// A new connection, and what its server reports.
+    fn shake_hands(
+        &mut self,
+        c: usize,
+        node: usize,
+        well: bool,
+    ) -> (Option<usize>, Result<Handshake, Cause>) {
+        let mut fresh = None;
+        let result = if well && self.servers[node].has(Trouble::Replica, self.t) {
+            Err(Cause::Replica(None))
+        } else if well {
+            let instance = self.servers[node].resolve(&mut self.random);
+            self.net
+                .connections
+                .push(Connection::new(c, node, instance));
+            let connection = self.net.connections.len() - 1;
+            trace!(
+                self,
+                "connection {connection}: client {c}, node {node}, {instance}"
+            );
+            fresh = Some(connection);
+            let by_hash = self.random.chance(70);
+            if by_hash {
+                self.servers[node].instances[instance].store.load_scripts();
+            }
+            let uptime = self.uptime(node, instance);
+            Ok(Handshake {
+                means: self.random_means(node, by_hash),
+                run_id: Some(self.servers[node].run_id(node, instance)),
+                uptime: Some((uptime, self.now(c))),
+                by_record: self.conditions.by_record,
+                ..Handshake::default()
+            })
+        } else {
+            Err(Cause::Connect("refused".into()))
+        };
+        (fresh, result)
+    }
+
+    /// How a server takes commands: some run no scripts, and delete without.
+    fn random_means(&mut self, node: usize, by_hash: bool) -> Means {
+        let delete = match self.random.chance(50) {
+            true => Delete::IfEq,
+            false => Delete::Ex,
+        };
+        // Where it runs none, no waiter is notified.
+        let runs_none = self.servers[node].runs_no_scripts && !self.conditions.prompt;
+        Means {
+            scripts: match runs_none {
+                true => Scripts::None(delete),
+                false => Scripts::by_hash_if(by_hash),
+            },
+            ..Means::default()
+        }
+    }
+}

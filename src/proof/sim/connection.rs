@@ -1,0 +1,170 @@
+//! What is between clients and servers: byte streams, and subscriptions.
+//!
+//! A subscription is a connection of its own. It is confirmed some time after the server has it, its messages
+//! keep their order, and both sides learn at different times that it is cut.
+
+use std::collections::VecDeque;
+
+use crate::errors::error::Cause;
+use crate::protocol::node::wire::Handshake;
+use crate::protocol::node::witness::Look;
+
+/// What is between the clients and the servers.
+#[derive(Default)]
+pub(super) struct Net {
+    pub(super) connections: Vec<Connection>,
+    pub(super) subscriptions: Vec<Subscription>,
+    /// New connections that are looked at once more.
+    pub(super) looks: Vec<LooksAgain>,
+    /// Commands whose processes enter the queue after their denials, and their nodes.
+    pub(super) late: Vec<(usize, Vec<u8>)>,
+}
+
+/// One of the two ways of a connection.
+#[derive(Default)]
+pub(super) struct Way {
+    pub(super) bytes: VecDeque<Vec<u8>>,
+    /// A byte stream keeps its order.
+    pub(super) at: u64,
+    /// Nothing passes before.
+    pub(super) held: u64,
+}
+
+pub(super) struct Connection {
+    pub(super) client: usize,
+    pub(super) node: usize,
+    /// Which of the servers behind the node's name.
+    pub(super) instance: usize,
+    /// To the server.
+    pub(super) up: Way,
+    /// The beginning of a command whose rest is to come.
+    pub(super) read: Vec<u8>,
+    /// To the client, and what that can read.
+    pub(super) down: Way,
+    pub(super) inbox: Vec<u8>,
+    /// Its server has become a replica.
+    pub(super) demoted: bool,
+    pub(super) end: End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    /// The client closed it in the usual way: what is under way arrives, until the first answer.
+    Closed,
+    /// What is still in the server's socket will be read; nothing else passes.
+    Dead,
+}
+
+impl Connection {
+    pub(super) fn new(client: usize, node: usize, instance: usize) -> Connection {
+        Connection {
+            client,
+            node,
+            instance,
+            up: Way::default(),
+            read: Vec::new(),
+            down: Way::default(),
+            inbox: Vec::new(),
+            demoted: false,
+            end: End::Open,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.end == End::Open
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.end == End::Dead
+    }
+
+    /// Never earlier: that would change the order.
+    pub(super) fn hold(&mut self, until: u64, up: bool, down: bool) {
+        if up {
+            self.up.held = self.up.held.max(until);
+        }
+        if down {
+            self.down.held = self.down.held.max(until);
+        }
+    }
+
+    /// Whatever was held passes from now on.
+    pub(super) fn release(&mut self, t: u64) {
+        self.up.held = self.up.held.min(t);
+        self.down.held = self.down.held.min(t);
+    }
+
+    pub(super) fn next_up(&mut self) -> Option<Vec<u8>> {
+        self.up.bytes.pop_front()
+    }
+
+    /// What the client can read of it, or that it is over.
+    pub(super) fn recv(&mut self, part: usize) -> Result<Vec<u8>, Cause> {
+        if !self.inbox.is_empty() {
+            let rest = self.inbox.split_off(part.min(self.inbox.len()));
+            return Ok(std::mem::replace(&mut self.inbox, rest));
+        }
+        if self.is_open() {
+            Ok(Vec::new())
+        } else {
+            Err(Cause::Closed("by the other side".into()))
+        }
+    }
+}
+
+/// A new connection whose server is looked at once more.
+pub(super) struct LooksAgain {
+    pub(super) connection: usize,
+    pub(super) first: Look,
+    /// It was flushed before the first look.
+    pub(super) flushed: bool,
+    pub(super) handshake: Handshake,
+    pub(super) since: u64,
+    /// The witness is there.
+    pub(super) has_set: bool,
+}
+
+pub(super) struct Subscription {
+    pub(super) client: usize,
+    pub(super) node: usize,
+    /// The server publishes to it.
+    pub(super) subscribed: bool,
+    /// The client knows that.
+    pub(super) confirmed: bool,
+    /// Nothing passes any more; and the client knows that.
+    pub(super) cut: bool,
+    pub(super) broken: bool,
+    pub(super) inbox: VecDeque<u8>,
+    /// Messages keep their order; nothing passes before.
+    pub(super) at: u64,
+    pub(super) held: u64,
+}
+
+/// What happens to a subscription.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SubscriptionEvent {
+    /// The server has read that it is wanted.
+    Subscribes,
+    /// The client reads that it has.
+    Confirms,
+    Message(u8),
+    /// The server learns that it is over.
+    Ends,
+    /// The client learns that.
+    Breaks,
+}
+
+/// A subscriber.
+pub(super) struct Listener {
+    pub(super) node: usize,
+    pub(super) state: State,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum State {
+    Connecting(usize, u64),
+    Subscribed(usize, u64),
+    Pauses(u64),
+    Ended,
+}

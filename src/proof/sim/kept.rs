@@ -1,0 +1,135 @@
+//! Virtual kept locks: renewed until their bound is used up, or their holders release them.
+
+use std::time::Duration;
+
+use super::basics::{MS, NODE_TIMEOUT, SLACK};
+use super::client::{Doing, Held, Keeping};
+use super::world::{Count, World, trace};
+use crate::protocol::calls::lease::{Due, LostReason, Renewed};
+use crate::protocol::quorum::operation::Answer;
+use crate::values::clock::Point;
+use crate::values::quorum::NodeSet;
+
+impl World {
+    pub(super) fn begin_to_keep(&mut self, c: usize, thread: usize, mut held: Held) {
+        let now = self.clients[c].clocks.point(self.t);
+        let max_hold = held.lease.held(now) + Duration::from_micros(self.random.below(400 * MS));
+        let keeping = Keeping {
+            due: held.lease.keep(max_hold, |_, max| max, now),
+            max_hold,
+            until: self.t + self.random.below(800 * MS),
+            held,
+            extension: None,
+            answered: Some(now.mono),
+        };
+        self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+    }
+
+    /// A renewal is due, or the holder releases the lock.
+    pub(super) fn keep(&mut self, c: usize, thread: usize, mut keeping: Keeping) {
+        let now = self.clients[c].clocks.point(self.t);
+        if keeping.until <= self.t || self.quiet {
+            keeping.held.lease.stop_renewal();
+            return self.release(c, thread, keeping.held);
+        }
+        match keeping.held.lease.due(now) {
+            Due::Renew(extension, op) => {
+                let held = keeping.held.lease.held(now);
+                let max = keeping.max_hold;
+                self.check(held < max, || {
+                    format!("client {c}: renewed after {held:?}, where the bound is {max:?}")
+                });
+                self.begin(c, thread);
+                self.checks.tokens[keeping.token()].on.extended = NodeSet::EMPTY;
+                keeping.extension = Some(extension);
+                keeping.answered = None;
+                self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+                self.submit(c, thread, op);
+            }
+            Due::Later(at) => {
+                keeping.due = at;
+                self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+            }
+            Due::Lost(loss) => self.kept_is_lost(c, thread, keeping, loss.reason, now),
+            Due::Ended => self.violated(format!("client {c}: the renewal of a kept lock ended")),
+        }
+    }
+
+    pub(super) fn renewed(
+        &mut self,
+        c: usize,
+        thread: usize,
+        mut keeping: Keeping,
+        answer: Answer,
+    ) {
+        self.in_time(c, thread, 2 * NODE_TIMEOUT);
+        let now = self.clients[c].clocks.point(self.t);
+        let Some(extension) = keeping.extension.take() else {
+            return self.violated(format!("client {c}: no renewal is under way"));
+        };
+        let (due, valid) = (keeping.due, !keeping.held.lease.left(now).is_zero());
+        let node_timeout = Duration::from_micros(NODE_TIMEOUT);
+        let random = &mut self.random;
+        let jitter = |min, max| random.between(min, max);
+        let lease = &mut keeping.held.lease;
+        match lease.renewed((extension, answer), due, node_timeout, jitter, now) {
+            Renewed::Yes { next, repair } => {
+                self.counts[Count::Renewed] += 1;
+                self.is_extended(c, &keeping.held, valid);
+                if let Some(op) = repair {
+                    self.repairs(c, keeping.token(), op);
+                }
+                keeping.due = next;
+            }
+            Renewed::Unavailable { retry, .. } => keeping.due = retry,
+            Renewed::Lost(loss) => {
+                return self.kept_is_lost(c, thread, keeping, loss.reason, now);
+            }
+            Renewed::Ended => return self.violated(format!("client {c}: the renewal has ended")),
+        }
+        keeping.answered = Some(now.mono);
+        self.clients[c].threads[thread].doing = Doing::Keeps(keeping);
+    }
+
+    /// It is renewed until it is lost: by the nodes, or because its bound is used up, or since too few nodes answer.
+    fn kept_is_lost(
+        &mut self,
+        c: usize,
+        thread: usize,
+        keeping: Keeping,
+        reason: LostReason,
+        now: Point,
+    ) {
+        let (token, lease) = (keeping.token(), &keeping.held.lease);
+        trace!(
+            self,
+            "client {c} thread {thread} has lost {token}: {reason:?}"
+        );
+        let ttl = lease.granted.duration();
+        let left = lease.deadline.remaining(now);
+        let hung = self.clients[c].clocks.has_hung();
+        self.counts[Count::HeldTooLong] += u64::from(reason == LostReason::HoldLimit);
+        let over = lease.held(now) >= keeping.max_hold;
+        self.check(reason != LostReason::HoldLimit || over, || {
+            format!("client {c}: {token} was not held for as long as its bound permits")
+        });
+        // Whatever fails, it is tried again until the end.
+        let pause = (ttl / 20)
+            .max(Duration::from_micros(NODE_TIMEOUT))
+            .max(ttl / 3);
+        let since = keeping.answered.unwrap_or(now.mono);
+        let since = now.mono.saturating_duration_since(since);
+        let late = since > pause + Duration::from_micros(SLACK);
+        self.check(reason != LostReason::Expired || hung || !late, || {
+            format!("client {c}: {token} was lost {since:?} after its last renewal")
+        });
+        let well = self.conditions.faultless && !hung && ttl >= Duration::from_millis(60);
+        self.check(reason != LostReason::Expired || !well, || {
+            format!("client {c}: {token} was lost, and nothing is wrong")
+        });
+        self.is_lost(c, token, !left.is_zero());
+        let mut held = keeping.held;
+        held.lease.stop_renewal();
+        self.release(c, thread, held);
+    }
+}

@@ -1,0 +1,219 @@
+//! A virtual server: what is behind one name, and what it suffers from.
+
+use super::basics::{MS, RESOLUTION, Random};
+use super::command::token;
+use super::instance::Instance;
+use crate::errors::secret::Secret;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::resp::Reply;
+use crate::protocol::node::witness::{self, Look};
+use crate::testing::store::{Mood, Value, members};
+
+/// How far clocks differ: as much less as everything here.
+const SKEW: u64 = 20 * MS;
+
+pub(super) struct Server {
+    /// Those behind its name; the one that the name leads to; and the one that is being asked.
+    pub(super) instances: Vec<Instance>,
+    pub(super) named: usize,
+    pub(super) asked: usize,
+    /// It has led to another one before.
+    pub(super) has_moved: bool,
+    /// Until when it has each trouble.
+    troubles: [u64; Trouble::ALL],
+    /// What is being asked is the one that was its master before.
+    pub(super) demoted: bool,
+    pub(super) runs_no_scripts: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Trouble {
+    Paused,
+    Slow,
+    RefusesConnections,
+    /// Or it does not permit what takes memory.
+    OutOfMemory,
+    ForbidsQueues,
+    LacksReplicas,
+    /// What its name leads to is a replica.
+    Replica,
+}
+
+impl Trouble {
+    const ALL: usize = Trouble::Replica as usize + 1;
+}
+
+impl Server {
+    /// `instances`: behind its name.
+    pub(super) fn new(guarded: bool, instances: usize, random: &mut Random) -> Server {
+        // With the restart guard clocks may differ by less than half of the longest ttl (rule R28).
+        let skew = if guarded { SKEW } else { 10 * SKEW };
+        Server {
+            instances: (0..instances)
+                .map(|at| Instance::new(skew, at > 0, random))
+                .collect(),
+            named: 0,
+            asked: 0,
+            has_moved: false,
+            troubles: [0; Trouble::ALL],
+            demoted: false,
+            runs_no_scripts: random.chance(5),
+        }
+    }
+
+    pub(super) fn here(&self) -> &Instance {
+        &self.instances[self.asked]
+    }
+
+    pub(super) fn here_mut(&mut self) -> &mut Instance {
+        &mut self.instances[self.asked]
+    }
+
+    /// Its time of day.
+    pub(super) fn time(&self, t: u64) -> u64 {
+        self.here().time(t)
+    }
+
+    /// The locks that it has, and their tokens.
+    pub(super) fn locks(&self, t: u64) -> impl Iterator<Item = (u8, usize)> {
+        let time = self.time(t);
+        let now = i64::try_from(time / 1000).unwrap();
+        let keys = self.here().store.keys(time);
+        keys.flat_map(move |(name, value, _)| {
+            let tokens = match (name, value) {
+                ([_], Value::Text(text)) => vec![token(text)],
+                ([_], Value::Queue(all)) => all
+                    .iter()
+                    .filter(|member| member.0 >= now)
+                    .map(|member| token(members::token(&member.1).unwrap()))
+                    .collect(),
+                _ => Vec::new(),
+            };
+            let tokens = tokens.into_iter();
+            tokens.map(|token| (name[0], token))
+        })
+    }
+
+    /// Whether a resource is locked, by any token.
+    pub(super) fn has_key(&self, t: u64, resource: u8) -> bool {
+        self.locks(t).any(|lock| lock.0 == resource)
+    }
+
+    pub(super) fn begin(&mut self, trouble: Trouble, until: u64) {
+        self.troubles[trouble as usize] = until;
+    }
+
+    pub(super) fn has(&self, trouble: Trouble, t: u64) -> bool {
+        self.troubles[trouble as usize] > t
+    }
+
+    pub(super) fn is_paused(&self, t: u64) -> Option<u64> {
+        let until = self.troubles[Trouble::Paused as usize];
+        (until > t).then_some(until)
+    }
+
+    /// How long it reports that it has been up: too long by less than the resolution.
+    pub(super) fn uptime(&self, t: u64, random: &mut Random) -> u64 {
+        self.here().age(t) / RESOLUTION * RESOLUTION + RESOLUTION * random.below(2)
+    }
+
+    pub(super) fn flush_scripts(&mut self) {
+        self.here_mut().store.flush_scripts();
+    }
+
+    /// It loses its keys; whether there were any locks, or counters.
+    pub(super) fn forget(&mut self, t: u64) -> (bool, bool) {
+        let locks = self.locks(t).next().is_some();
+        let mut keys = self.here().store.keys(self.time(t));
+        let counters = keys.any(|(name, ..)| name.ends_with(b":fence"));
+        drop(keys);
+        self.here_mut().store.clear();
+        (locks, counters)
+    }
+
+    pub(super) fn mood(&self, t: u64) -> Mood {
+        let full = self.has(Trouble::OutOfMemory, t);
+        let forbids = self.troubles[Trouble::OutOfMemory as usize].is_multiple_of(2);
+        Mood {
+            read_only: self.demoted || self.here().is_replica,
+            too_few_replicas: self.has(Trouble::LacksReplicas, t),
+            out_of_memory: full && !forbids,
+            no_set: full && forbids,
+            no_queue: self.has(Trouble::ForbidsQueues, t),
+        }
+    }
+
+    /// Well again, from now on.
+    pub(super) fn calm(&mut self) {
+        self.troubles.fill(0);
+    }
+
+    pub(super) fn run_id(&self, node: usize, instance: usize) -> String {
+        format!("{node}-{instance}-{}", self.instances[instance].run)
+    }
+
+    /// What a look finds at one of them; and whether it was flushed.
+    pub(super) fn look_at(&mut self, instance: usize, t: u64) -> (Look, bool) {
+        let run_id = self.run_id(0, instance);
+        let here = &mut self.instances[instance];
+        let time = here.time(t);
+        let mut ask = |command: &[&[u8]]| {
+            let reply = here.store.execute(time, command, &mut |_, _| 0);
+            let parsed = crate::protocol::commands::resp::parse(&reply, &Secret::default());
+            parsed.unwrap().unwrap().0
+        };
+        let [.., value, left] = witness::look(WITNESS);
+        let (value, left) = (ask(&value), ask(&left));
+        let before = u8::from(here.promoted);
+        let replication = format!("{}master_replid2:{before}\r\n", here.replication());
+        let info = |text: String| Reply::Bulk(text.into_bytes());
+        let replies = vec![
+            info(format!("run_id:{run_id}\r\n")),
+            info(replication),
+            info(here.stats()),
+            value,
+            left,
+        ];
+        let look = Look::of(replies, &Secret::default());
+        (look.unwrap(), here.flushed)
+    }
+
+    /// Whether a connection can be made there: to the one that its name leads to, or that it led to before.
+    pub(super) fn resolve(&self, random: &mut Random) -> usize {
+        let masters = (0..self.instances.len()).filter(|at| !self.instances[*at].is_replica);
+        let masters: Vec<usize> = masters.collect();
+        match random.chance(70) {
+            true => self.named,
+            false => masters[random.pick(masters.len())],
+        }
+    }
+
+    pub(super) fn replicas(&self) -> Vec<usize> {
+        let all = 0..self.instances.len();
+        all.filter(|at| self.instances[*at].is_replica).collect()
+    }
+
+    /// A replica gets the data of the master.
+    pub(super) fn copy_to(&mut self, replica: usize) {
+        let master = &self.instances[self.named];
+        let (data, history) = (master.store.clone(), master.history);
+        let replica = &mut self.instances[replica];
+        replica.store.take_data_of(data);
+        replica.history = history;
+        (replica.synced, replica.promoted) = (true, false);
+    }
+
+    /// There is one master.
+    pub(super) fn settle(&mut self) {
+        for other in 0..self.instances.len() {
+            if other != self.named && !self.instances[other].is_replica {
+                self.demote_instance(other);
+            }
+        }
+    }
+
+    pub(super) fn demote_instance(&mut self, instance: usize) {
+        let instance = &mut self.instances[instance];
+        (instance.is_replica, instance.synced) = (true, false);
+    }
+}

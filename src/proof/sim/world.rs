@@ -1,0 +1,294 @@
+//! A world: its servers, its clients, what happens next, and what is known of the locks.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::{Index, IndexMut};
+use std::time::Instant;
+
+use super::basics::{RESOURCES, Random};
+use super::client::Client;
+use super::conditions::Conditions;
+use super::connection::{Net, SubscriptionEvent};
+use super::server::Server;
+use crate::protocol::commands::kind::Kind;
+use crate::values::quorum::{Deadline, NodeSet, majority};
+
+pub(super) struct World {
+    pub(super) t: u64,
+    pub(super) order: u64,
+    pub(super) events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(super) random: Random,
+    pub(super) servers: Vec<Server>,
+    pub(super) clients: Vec<Client>,
+    pub(super) net: Net,
+    pub(super) checks: Checks,
+    pub(super) conditions: Conditions,
+    /// All is well from now on.
+    pub(super) quiet: bool,
+    pub(super) counts: Counts,
+    pub(super) traced: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// Bytes for the server.
+    Arrive(usize),
+    /// Bytes for the client.
+    Deliver(usize),
+    /// The server reads what a dead connection left.
+    Leftover(usize),
+    Connected {
+        client: usize,
+        node: usize,
+        well: bool,
+    },
+    Wake(usize),
+    /// On a subscription.
+    Subscription(usize, SubscriptionEvent),
+    /// A process enters the queue after its denial.
+    Late(usize),
+    Fault,
+    /// Servers close a client's connections, and forget the scripts.
+    Forsake(usize),
+    /// The second look over a new connection.
+    LookAgain(usize),
+    /// One of the servers behind a node's name becomes a replica.
+    Demoted(usize, usize),
+    /// The one before has followed, and takes its place again.
+    Back(usize, usize),
+    /// Something happens to the servers behind a name.
+    Change(usize),
+    /// This long after its release a token must be gone.
+    Gone(usize),
+}
+
+/// What is known of the locks, and what is wrong with them.
+#[derive(Default)]
+pub(super) struct Checks {
+    pub(super) tokens: Vec<TokenHistory>,
+    /// The fencing tokens that were given out: resource, token, number, and when.
+    pub(super) fences: Vec<(u8, usize, u64, u64)>,
+    /// Of each resource.
+    pub(super) idle: [Idle; RESOURCES as usize],
+    /// A server has forgotten keys.
+    pub(super) lossy: bool,
+    /// A server has forgotten counters.
+    pub(super) uncounted: bool,
+    /// Locks without contention, and how many of them could not be acquired.
+    pub(super) probes: u32,
+    pub(super) probes_failed: u32,
+    pub(super) wrong: Option<String>,
+}
+
+/// What became of a token.
+#[derive(Default)]
+pub(super) struct TokenHistory {
+    pub(super) client: usize,
+    pub(super) resource: u8,
+    pub(super) kind: Kind,
+    /// Over which connection its acquire and its release were sent to each node.
+    pub(super) set_sent: [Option<usize>; 5],
+    pub(super) rel_sent: [Option<usize>; 5],
+    pub(super) on: OnNodes,
+    pub(super) belief: Option<Belief>,
+    /// When it was drawn, and when it was given up, in the order of events.
+    pub(super) drawn: u64,
+    pub(super) freed: Option<u64>,
+    /// No thread of its process waited for the lock then, nor has since.
+    pub(super) alone: bool,
+    /// Left to its ttl.
+    pub(super) leaked: bool,
+    /// Left for a time, and nothing has prolonged it since.
+    pub(super) shortened: bool,
+}
+
+/// On which nodes something has happened to a token.
+#[derive(Default)]
+pub(super) struct OnNodes {
+    /// The server carried its acquire out, and its release.
+    pub(super) set: NodeSet,
+    pub(super) rel: NodeSet,
+    /// What the server has answered.
+    pub(super) granted: NodeSet,
+    pub(super) denied: NodeSet,
+    /// The server does not permit it.
+    pub(super) forbidden: NodeSet,
+    pub(super) extended: NodeSet,
+    /// It may have been set once more.
+    pub(super) refilled: NodeSet,
+    pub(super) not_held: NodeSet,
+}
+
+/// That a client believes to hold the lock.
+pub(super) struct Belief {
+    pub(super) deadline: Deadline,
+    /// A permit's.
+    pub(super) slot: Option<u16>,
+}
+
+impl TokenHistory {
+    /// It is on this name, perhaps among others.
+    pub(super) fn covers(&self, name: u8) -> bool {
+        let names = self.kind.names().unwrap_or_default();
+        self.resource == name || names.iter().any(|own| **own == [name])
+    }
+}
+
+/// Whether a resource is free, and a thread waits for it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Idle {
+    pub(super) since: Option<u64>,
+    /// The process that was notified may be dead.
+    pub(super) excused: bool,
+}
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)+) => {
+        /// What is counted, to see that it happens.
+        #[derive(Clone, Copy, Debug)]
+        pub(super) enum Count {
+            $($(#[$doc])* $name,)+
+        }
+
+        /// In the order of `Count`.
+        const COUNTS: &[Count] = &[$(Count::$name,)+];
+    };
+}
+
+counts! {
+    Events,
+    Granted,
+    Denied,
+    Unavailable,
+    Split,
+    Second,
+    TooSlow,
+    Extended,
+    Lost,
+    Renewed,
+    Shortened,
+    HeldTooLong,
+    Reconnected,
+    Unresponsive,
+    Replaced,
+    Pings,
+    Refused,
+    Repairs,
+    Quarantined,
+    Fenced,
+    Enqueued,
+    Reserved,
+    InOrder,
+    Notified,
+    Forwards,
+    HandedOff,
+    Waited,
+    GaveUp,
+    Permanent,
+    Killed,
+    ConfirmProbes,
+    Permits,
+    Strays,
+    Reads,
+    Writes,
+    Several,
+    Claims,
+    Failovers,
+    Flushes,
+    Evictions,
+    SecondLooks,
+    /// The longest time for which a lock was free, and a thread waited for it, where all is prompt.
+    Slept,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Counts([u64; COUNTS.len()]);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts([0; COUNTS.len()])
+    }
+}
+
+impl Index<Count> for Counts {
+    type Output = u64;
+
+    fn index(&self, count: Count) -> &u64 {
+        &self.0[count as usize]
+    }
+}
+
+impl IndexMut<Count> for Counts {
+    fn index_mut(&mut self, count: Count) -> &mut u64 {
+        &mut self.0[count as usize]
+    }
+}
+
+impl std::fmt::Debug for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(COUNTS.iter().zip(self.0)).finish()
+    }
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: &Counts) {
+        for count in COUNTS.iter().copied() {
+            self[count] = match count {
+                Count::Slept => self[count].max(other[count]),
+                _ => self[count] + other[count],
+            };
+        }
+    }
+}
+
+macro_rules! trace {
+    ($world:expr, $($what:tt)+) => {
+        if $world.traced {
+            println!("{:>9} {}", $world.t, format!($($what)+));
+        }
+    };
+}
+pub(super) use trace;
+
+impl World {
+    pub(super) fn at(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at, self.order, event)));
+    }
+
+    pub(super) fn wake(&mut self, c: usize, at: u64) {
+        let at = at.max(self.t + 1);
+        if at < self.clients[c].wake_at {
+            self.clients[c].wake_at = at;
+            self.at(at, Event::Wake(c));
+        }
+    }
+
+    pub(super) fn now(&self, c: usize) -> Instant {
+        self.clients[c].clocks.point(self.t).mono
+    }
+
+    /// Whether a time has come; otherwise it is woken then.
+    pub(super) fn has_come(&mut self, c: usize, at: Instant) -> bool {
+        if self.now(c) >= at {
+            return true;
+        }
+        let at = self.clients[c].clocks.time(at);
+        self.wake(c, at);
+        false
+    }
+
+    pub(super) fn quorum(&self) -> usize {
+        majority(self.servers.len())
+    }
+
+    pub(super) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.violated(what());
+        }
+    }
+
+    pub(super) fn violated(&mut self, what: String) {
+        self.checks.wrong.get_or_insert(what);
+    }
+}

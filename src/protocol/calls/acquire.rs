@@ -1,0 +1,480 @@
+//! One call that acquires a lock: its attempts, its place in the queue of its process, and how it leaves that.
+//!
+//! ```text
+//!          ┌── has no queue ──▶ Tries ── granted ──▶ Done
+//!   Begins ┤                    ▲   │ split: Pauses, and tries again
+//!          │             a try  │   │ denied, or no quorum
+//!          └── has one ───────▶ Waits ── its time is over ──▶ Leaves ──▶ Dequeues ──▶ Done
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::Error;
+use crate::protocol::calls::lease::Lease;
+use crate::protocol::calls::process::Process;
+use crate::protocol::commands::queue::{QueueEntry, Turn};
+use crate::protocol::commands::script::Key;
+use crate::protocol::commands::vote::OtherUse;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::attempt::{Attempt, Rejection, Tried};
+use crate::protocol::quorum::operation::{Answer, Op};
+use crate::protocol::waiting::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
+use crate::values::clock::Point;
+use crate::values::quorum::{Deadline, majority};
+
+/// How often the program is asked, while it waits, whether to go on.
+const ASK: Duration = Duration::from_millis(50);
+
+/// What the thread of the call does next.
+// A box would be an allocation for each lock.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Step<W> {
+    /// A try: has it carried out, and passes the answer to `answered`.
+    Try(Op),
+    /// Another thread has submitted a try for this one: passes its answer to `answered`.
+    TakeOver(W),
+    /// Has something else carried out: leaves the queues on the nodes, or extends a claim. The answer goes to `answered`, too.
+    Run(Op),
+    /// Starts what subscriptions need, and sleeps until then, or until it is woken.
+    Park(Instant),
+    /// Sleeps until then.
+    Pause(Instant),
+    /// Asks the program whether to go on. If not: `cancel`.
+    Ask,
+    /// Releases a claim, or a lock that was granted when its validity was over, and does not wait for the answers.
+    Release(Lease),
+    Done(Result<Lease, Ended>),
+}
+
+/// How a call ends without the lock.
+pub(crate) enum Ended {
+    /// By its last attempt.
+    Failed(Failure),
+    Cancelled,
+    Error(Error),
+    /// A majority of the nodes, of which this is one, says that the name is another kind of lock: waiting would not
+    /// change that.
+    InOtherUse(usize, OtherUse),
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended::Failed(failure)
+    }
+}
+
+/// `W`: a thread that waits.
+pub(crate) struct Acquire<W> {
+    resource: Arc<[u8]>,
+    /// The queue of this process.
+    line: Arc<[u8]>,
+    request: AcquireRequest,
+    quorum: usize,
+    node_timeout: Duration,
+    /// When the call began.
+    since: Instant,
+    /// Its place in the queue.
+    waiter: Option<(u64, W)>,
+    state: State,
+    /// The program is asked before anything else happens.
+    asks: bool,
+    /// A thread of this process seemed to hold the lock before the last attempt.
+    was_held_here: bool,
+    /// The number of attempts made.
+    attempts: u32,
+}
+
+#[allow(clippy::large_enum_variant)]
+enum State {
+    Begins,
+    Tries(Trying),
+    /// Between two tries of an attempt.
+    Pauses(Trying, Instant),
+    /// Granted when its validity was over.
+    TooSlow(Lease),
+    Released,
+    Waits,
+    /// It leaves the queue of its process, which first leaves those on the nodes.
+    Leaves(Ended),
+    Dequeues(Ended),
+    Done(Result<Lease, Ended>),
+}
+
+struct Trying {
+    attempt: Attempt,
+    /// The lock counts as held here already.
+    handed_off: bool,
+}
+
+impl<W: Clone> Acquire<W> {
+    pub(crate) fn new(
+        resource: Arc<[u8]>,
+        request: AcquireRequest,
+        nodes: usize,
+        node_timeout: Duration,
+        now: Point,
+    ) -> Acquire<W> {
+        Acquire {
+            line: request.kind.line(&resource),
+            resource,
+            quorum: majority(nodes),
+            node_timeout,
+            since: now.mono,
+            waiter: None,
+            state: State::Begins,
+            asks: request.must_ask,
+            was_held_here: false,
+            attempts: 0,
+            request,
+        }
+    }
+
+    pub(crate) fn resource(&self) -> &Arc<[u8]> {
+        &self.resource
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// How long the current try has taken.
+    pub(crate) fn took(&self, now: Point) -> Duration {
+        match &self.state {
+            State::Tries(trying) => trying.attempt.took(now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn next(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+        if std::mem::take(&mut self.asks) && self.request.must_ask {
+            return Step::Ask;
+        }
+        match std::mem::replace(&mut self.state, State::Done(Err(Ended::Cancelled))) {
+            State::Begins => self.begin(process, now),
+            State::Pauses(trying, until) if now.mono < until => {
+                self.state = State::Pauses(trying, until);
+                Step::Pause(self.ask_before(until, now))
+            }
+            State::Tries(trying) | State::Pauses(trying, _) => {
+                self.attempt_again(trying, process, now)
+            }
+            State::TooSlow(lease) if !mutant(Mutant::KeepWhatCameTooLate) => {
+                self.state = State::Released;
+                Step::Release(lease)
+            }
+            State::TooSlow(_) | State::Released => {
+                self.failed(Failure::TooSlow, &Rejection::default(), process, now);
+                self.next(process, now)
+            }
+            State::Waits => self.look(process, now),
+            State::Leaves(ended) => self.leave(ended, process, now),
+            State::Dequeues(ended) => Step::Done(Err(ended)),
+            State::Done(result) => Step::Done(result),
+        }
+    }
+
+    /// A pause ends when the program is to be asked.
+    fn ask_before(&mut self, until: Instant, now: Point) -> Instant {
+        self.asks = self.request.must_ask && !mutant(Mutant::AskSeldom);
+        match self.asks {
+            true => until.min(now.mono + ASK),
+            false => until,
+        }
+    }
+
+    fn begin(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+        let resource = &self.line;
+        let waits = !self.is_over(now) && !process.is_idle();
+        let joins = self.request.turn.is_some()
+            || waits && process.queues(|queues| queues.has_queue(resource, now.mono));
+        if joins {
+            self.join(None, process, now);
+            return self.look(process, now);
+        }
+        self.attempt(None, process, now)
+    }
+
+    // ---- the queue
+
+    fn join(
+        &mut self,
+        tried: Option<PlainTry>,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) {
+        let (resource, request) = (&self.line, self.request.clone());
+        let thread = process.thread(resource);
+        let waiter = thread.clone();
+        let id = process.queues(|queues| queues.join(resource, waiter, request, tried, now));
+        self.waiter = Some((id, thread));
+        self.state = State::Waits;
+    }
+
+    fn look(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+        let Some((id, thread)) = self.waiter.clone() else {
+            return Step::Done(Err(Ended::Cancelled));
+        };
+        let held_here = process.held_here().has(&self.resource);
+        match process.queues(|queues| queues.step(id, held_here, now)) {
+            WaiterAction::Park(until) => {
+                self.state = State::Waits;
+                Step::Park(self.ask_before(until, now))
+            }
+            WaiterAction::Try(entry) => self.attempt(entry, process, now),
+            WaiterAction::HandedOff(attempt) => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.state = State::Tries(Trying {
+                    attempt,
+                    handed_off: true,
+                });
+                Step::TakeOver(thread)
+            }
+            WaiterAction::GiveUp(failure) => self.leave(failure.into(), process, now),
+        }
+    }
+
+    fn leave(
+        &mut self,
+        ended: Ended,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) -> Step<W> {
+        let Some(id) = self.waiter_id().filter(|_| !mutant(Mutant::LeaveNoQueue)) else {
+            return Step::Done(Err(ended));
+        };
+        match process.queues(|queues| queues.give_up(id, now.mono)) {
+            Some(channel) => {
+                let turn = Turn::new(self.node_timeout);
+                let fair = self.request.turn.is_some();
+                self.state = State::Dequeues(ended);
+                let lock = (self.resource.clone(), self.request.kind.clone());
+                let op = Op::dequeue(lock, channel, turn, fair);
+                Step::Run(op.only_write(true))
+            }
+            None => {
+                self.waiter = None;
+                Step::Done(Err(ended))
+            }
+        }
+    }
+
+    /// The call fails, wherever it stands.
+    fn fail(&mut self, ended: Ended, process: &mut impl Process<Thread = W>) {
+        let state = std::mem::replace(&mut self.state, State::Leaves(ended));
+        if let State::Tries(trying) | State::Pauses(trying, _) = state
+            && trying.handed_off
+        {
+            process.held_here().remove(&self.resource);
+        }
+    }
+
+    /// The program does not want the lock any more, or the thread ends.
+    pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
+        self.asks = false;
+        self.fail(Ended::Cancelled, process);
+    }
+
+    /// It waits in the queue of its process, and nothing is under way.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.state, State::Waits)
+    }
+
+    /// Whether anything is left to do, should the thread end here.
+    pub(crate) fn is_in_queue(&self) -> bool {
+        self.waiter.is_some()
+    }
+
+    // ---- attempts
+
+    /// Begins an attempt.
+    fn attempt(
+        &mut self,
+        entry: Option<Arc<QueueEntry>>,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) -> Step<W> {
+        self.attempts = self.attempts.saturating_add(1);
+        let (resource, label) = (self.resource.clone(), self.request.label.clone());
+        let attempt = Attempt::new(resource, self.request.ttl, label, entry, self.node_timeout)
+            .of_kind(self.request.kind.clone());
+        let attempt = match self.waiter.is_some() || !self.request.kind.is_plain() {
+            true => attempt.since(self.since),
+            false => attempt,
+        };
+        self.was_held_here = process.held_here().has(&self.resource);
+        let trying = Trying {
+            attempt,
+            handed_off: false,
+        };
+        self.attempt_again(trying, process, now)
+    }
+
+    /// A try, with a fresh token.
+    fn attempt_again(
+        &mut self,
+        mut trying: Trying,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) -> Step<W> {
+        let token = process.token(&self.resource);
+        let op = token.map(|token| trying.attempt.op(token, now));
+        self.state = State::Tries(trying);
+        match op {
+            Ok(op) => Step::Try(op),
+            Err(error) => {
+                self.fail(Ended::Error(error), process);
+                self.next(process, now)
+            }
+        }
+    }
+
+    /// The answer to what `next` has returned.
+    pub(crate) fn answered(
+        &mut self,
+        answer: Answer,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) {
+        match std::mem::replace(&mut self.state, State::Done(Err(Ended::Cancelled))) {
+            State::Tries(trying) => self.tried(trying, answer, process, now),
+            State::Dequeues(ended) => {
+                if let Some((id, _)) = self.waiter.take() {
+                    process.queues(|queues| queues.dequeued(id, now.mono));
+                }
+                self.state = State::Dequeues(ended);
+            }
+            state => self.state = state,
+        }
+    }
+
+    fn tried(
+        &mut self,
+        mut trying: Trying,
+        answer: Answer,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) {
+        let notified_elsewhere = answer.notified_elsewhere;
+        let tried = trying.attempt.answered(answer, now);
+        if let Tried::Again(within) = tried {
+            let pause = process.jitter(Duration::ZERO, within);
+            self.state = State::Pauses(trying, now.mono + pause);
+            return;
+        }
+        let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
+        match (is_held && self.request.kind.is_plain(), trying.handed_off) {
+            // From now on the lock counts as held here; a lock that was handed off already does.
+            (true, false) => process.held_here().add(&self.resource),
+            (false, true) if !mutant(Mutant::FailedHandOffIsHeld) => {
+                process.held_here().remove(&self.resource)
+            }
+            _ => {}
+        }
+        let ttl = self.request.ttl;
+        let lease = |key: Key, deadline: Deadline| {
+            let mut lease = Lease::new(key, ttl, deadline);
+            lease.notified_elsewhere = notified_elsewhere;
+            lease
+        };
+        let (failure, rejection) = match tried {
+            Tried::Granted(key, deadline) => {
+                self.state = State::Done(Ok(lease(key, deadline)));
+                if let Some((id, _)) = self.waiter.take() {
+                    process.queues(|queues| queues.acquired(id, now.mono));
+                }
+                return;
+            }
+            Tried::TooSlow(key, deadline) => {
+                self.state = State::TooSlow(lease(key, deadline));
+                return;
+            }
+            Tried::Denied(rejection) => match rejection.other_use(self.quorum) {
+                Some((node, other)) => {
+                    self.state = State::Leaves(Ended::InOtherUse(node, other));
+                    return;
+                }
+                None => (Failure::Busy(None), rejection),
+            },
+            Tried::Unavailable(errors) => match errors.same_server() {
+                Some(mistake) => {
+                    self.state = State::Leaves(Ended::Error(Error::Config(mistake)));
+                    return;
+                }
+                None => (Failure::Unavailable(errors), Rejection::default()),
+            },
+            Tried::Expired | Tried::Again(_) => (Failure::TooSlow, Rejection::default()),
+        };
+        self.failed(failure, &rejection, process, now);
+    }
+
+    /// An attempt gave no lock.
+    fn failed(
+        &mut self,
+        failure: Failure,
+        rejection: &Rejection,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) {
+        self.asks = true;
+        if let Some(id) = self.waiter_id() {
+            let failed = (failure.clone(), self.pause(&failure, process));
+            if !matches!(failure, Failure::TooSlow) || !mutant(Mutant::TooSlowIsTrying) {
+                process.queues(|queues| queues.failed(id, failed, rejection, now.mono));
+            }
+            self.state = State::Waits;
+        } else if self.is_over(now) || failure.is_hopeless() {
+            self.asks = false;
+            self.state = State::Done(Err(failure.into()));
+        } else {
+            let pause = self.pause(&failure, process);
+            let held_here = self.was_held_here || process.held_here().has(&self.resource);
+            let tried = PlainTry {
+                failure,
+                pause,
+                held_here,
+            };
+            self.join(Some(tried), process, now);
+        }
+    }
+
+    fn pause(&self, failure: &Failure, process: &mut impl Process<Thread = W>) -> Duration {
+        let (min, max) = self.request.retry_delay;
+        let pause = process.jitter(min, max);
+        match failure {
+            // No pause is longer than until enough nodes vote.
+            Failure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
+                pause.min(wait.saturating_add(process.jitter(Duration::ZERO, min)))
+            }),
+            _ => pause,
+        }
+    }
+
+    fn waiter_id(&self) -> Option<u64> {
+        self.waiter.as_ref().map(|(id, _)| *id)
+    }
+
+    fn is_over(&self, now: Point) -> bool {
+        self.request.end.is_some_and(|end| now.mono >= end)
+    }
+}
+
+#[cfg(test)]
+impl<W> Acquire<W> {
+    pub(crate) fn place(&self) -> Option<u64> {
+        self.waiter.as_ref().map(|(id, _)| *id)
+    }
+
+    pub(crate) fn line(&self) -> &Arc<[u8]> {
+        &self.line
+    }
+
+    /// The first try of an attempt is under way, and others may follow.
+    pub(crate) fn is_first_try(&self) -> bool {
+        matches!(&self.state, State::Tries(trying) if trying.attempt.is_first())
+    }
+
+    pub(crate) fn is_between_tries(&self) -> bool {
+        matches!(self.state, State::Pauses(..))
+    }
+}

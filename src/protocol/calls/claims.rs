@@ -1,0 +1,487 @@
+//! A call that acquires a lock. Where that is on several names, it *claims* those that are hardly ever free, one by one
+//! (rule R52); any other call goes through unchanged.
+//!
+//! ```text
+//!   Together ── a turn is over, and names were in the way ──▶ Claims ── has all of these ──▶ Converts ── granted ──▶ Ends
+//!       ▲                                                     ▲  │ lost one                    │  │
+//!       │                                                     │  │         another name is in the way
+//!       │                                                     └──┼─────────────────────────────┘  │ anything else
+//!       └────────────────────────────────────────────────────────┴────────────────────────────────┘
+//! ```
+//!
+//! A claim is a write lock on one name, which the caller waits for in the queue of that name, and which the lock on all
+//! names takes over. Together, nothing is held while it waits; then, only names before the one that it waits for. So no
+//! two calls wait for each other. Exclusion never rests on claims: what counts is the vote on all names.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::protocol::calls::acquire::{Acquire, Ended, Step};
+use crate::protocol::calls::lease::{Extended, Extension, Lease};
+use crate::protocol::calls::process::Process;
+use crate::protocol::commands::kind::{Kind, Mark};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::operation::{Answer, Op};
+use crate::protocol::waiting::waiter::{AcquireRequest, Failure};
+use crate::values::clock::Point;
+
+/// `W`: a thread that waits.
+pub(crate) struct Claiming<W> {
+    /// For all names, or for one of them.
+    call: Acquire<W>,
+    /// Where there are several names, and time to wait.
+    plan: Option<Box<Plan>>,
+}
+
+struct Plan {
+    all: Request,
+    names: Arc<[Arc<[u8]>]>,
+    /// For how long all names are waited for together.
+    turn: Duration,
+    stage: Stage,
+    /// The name that was in the way last, and those that are to be claimed.
+    in_the_way: Option<usize>,
+    taken: BTreeSet<usize>,
+    /// In the order of the names, and those that are to be released.
+    claims: Vec<Claim>,
+    dropped: Vec<Claim>,
+    /// Why the last attempt gave no lock.
+    failure: Option<Failure>,
+    is_cancelled: bool,
+    /// The current call has not begun, and need not.
+    begins: bool,
+    /// Made by calls that have ended.
+    attempts: u32,
+}
+
+/// What the calls of a plan have in common.
+struct Request {
+    resource: Arc<[u8]>,
+    request: AcquireRequest,
+    nodes: usize,
+    node_timeout: Duration,
+}
+
+// A plan is on the heap.
+#[allow(clippy::large_enum_variant)]
+enum Stage {
+    /// Until then.
+    Together(Instant),
+    Claims(usize),
+    Converts,
+    Ends(Result<Lease, Ended>),
+}
+
+/// What the thread does while the call of this stage sleeps.
+enum Parks {
+    Until(Instant),
+    Extends(Op),
+    /// This stage is over.
+    Leaves,
+}
+
+/// After a call: another one, or the end.
+// As for steps.
+#[allow(clippy::large_enum_variant)]
+enum Goes<W> {
+    On(Acquire<W>),
+    Ends(Result<Lease, Ended>),
+}
+
+/// A name that is held while others are waited for.
+struct Claim {
+    at: usize,
+    lease: Lease,
+    /// When it is extended: after a third of the ttl, and after an attempt that may have ended it.
+    due: Instant,
+    /// It is being extended.
+    extension: Option<Extension>,
+    /// Brings it back to nodes that do not hold it.
+    repair: Option<Op>,
+}
+
+impl<W: Clone> Claiming<W> {
+    /// `turn`: for how long it waits for several names together.
+    pub(crate) fn new(
+        resource: Arc<[u8]>,
+        request: AcquireRequest,
+        nodes: usize,
+        node_timeout: Duration,
+        turn: Duration,
+        now: Point,
+    ) -> Claiming<W> {
+        let waits = request.end.is_none_or(|end| end > now.mono);
+        let plan = match &request.kind {
+            Kind::Several { names, .. } if waits => Some(Box::new(Plan {
+                names: names.clone(),
+                turn,
+                stage: Stage::Together(now.mono + turn),
+                taken: BTreeSet::new(),
+                in_the_way: None,
+                claims: Vec::new(),
+                dropped: Vec::new(),
+                failure: None,
+                is_cancelled: false,
+                begins: false,
+                attempts: 0,
+                all: Request {
+                    resource: resource.clone(),
+                    request: request.clone(),
+                    nodes,
+                    node_timeout,
+                },
+            })),
+            _ => None,
+        };
+        Claiming {
+            call: Acquire::new(resource, request, nodes, node_timeout, now),
+            plan,
+        }
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        let before = self.plan.as_ref().map_or(0, |plan| plan.attempts);
+        before.saturating_add(self.call.attempts())
+    }
+
+    /// How long the current try has taken.
+    pub(crate) fn took(&self, now: Point) -> Duration {
+        self.call.took(now)
+    }
+
+    /// What it is acquiring: the name that it claims, or the first of all.
+    pub(crate) fn resource(&self) -> &Arc<[u8]> {
+        self.call.resource()
+    }
+
+    pub(crate) fn next(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
+        let Some(plan) = &mut self.plan else {
+            return self.call.next(process, now);
+        };
+        loop {
+            if let Some(claim) = plan.dropped.pop() {
+                return Step::Release(claim.lease);
+            }
+            if let Stage::Ends(_) = plan.stage {
+                return plan.end(now);
+            }
+            if std::mem::take(&mut plan.begins)
+                && let Some(end) = plan.end_of_wait(now)
+            {
+                plan.finish(Err(end));
+                continue;
+            }
+            // A later call need not have asked the nodes: the first one has. One that has knows why it failed.
+            let is_idle = self.call.attempts() == 0 && self.call.waits();
+            if plan.attempts > 0 && is_idle && plan.end_of_wait(now).is_some() {
+                self.call.cancel(process);
+            }
+            match self.call.next(process, now) {
+                Step::Park(until) => match plan.parks(until, now) {
+                    Parks::Until(until) => return Step::Park(until),
+                    Parks::Extends(op) => return Step::Run(op),
+                    Parks::Leaves => self.call.cancel(process),
+                },
+                Step::Done(result) => {
+                    plan.attempts = plan.attempts.saturating_add(self.call.attempts());
+                    match plan.ended(result, process, now) {
+                        Goes::On(call) => (self.call, plan.begins) = (call, true),
+                        Goes::Ends(result) => plan.finish(result),
+                    }
+                }
+                step => return step,
+            }
+        }
+    }
+
+    /// The answer to what `next` has returned.
+    pub(crate) fn answered(
+        &mut self,
+        answer: Answer,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) {
+        if let Some(plan) = &mut self.plan {
+            match plan
+                .claims
+                .iter_mut()
+                .find(|claim| claim.extension.is_some())
+            {
+                Some(claim) => return claim.extended(answer, now),
+                None => plan.learn(&answer),
+            }
+        }
+        self.call.answered(answer, process, now);
+    }
+
+    /// The program does not want the lock any more, or the thread ends.
+    pub(crate) fn cancel(&mut self, process: &mut impl Process<Thread = W>) {
+        if let Some(plan) = &mut self.plan {
+            plan.is_cancelled = true;
+        }
+        self.call.cancel(process);
+    }
+
+    /// Whether anything is left to do, should the thread end here.
+    pub(crate) fn is_in_queue(&self) -> bool {
+        let claims = |plan: &Plan| !plan.claims.is_empty() || !plan.dropped.is_empty();
+        self.call.is_in_queue() || self.plan.as_deref().is_some_and(claims)
+    }
+}
+
+impl Plan {
+    fn parks(&mut self, until: Instant, now: Point) -> Parks {
+        match self.stage {
+            Stage::Together(_) if self.in_the_way.is_none() => Parks::Until(until),
+            Stage::Together(turn) if now.mono < turn => Parks::Until(until.min(turn)),
+            Stage::Together(_) => Parks::Leaves,
+            _ if self.claims.iter().any(|claim| claim.lease.lost.is_some()) => Parks::Leaves,
+            _ => match self.extension(now) {
+                Some(op) => Parks::Extends(op),
+                None => {
+                    let due = self.claims.iter().map(|claim| claim.due).min();
+                    Parks::Until(due.map_or(until, |due| until.min(due)))
+                }
+            },
+        }
+    }
+
+    /// Which name was in the way: the one that most nodes name. A claimed one counts where no other is named: a node may
+    /// have kept it of a holder that is gone.
+    fn learn(&mut self, answer: &Answer) {
+        if let Stage::Claims(_) = self.stage {
+            return;
+        }
+        let named = answer
+            .remarks
+            .lock_infos
+            .iter()
+            .filter_map(|info| info.name);
+        let named: Vec<usize> = named.filter(|name| *name < self.names.len()).collect();
+        let times = |name: usize| named.iter().filter(|other| **other == name).count();
+        let is_new = |name: usize| self.claims.iter().all(|claim| claim.at != name);
+        let name = named.iter().copied();
+        let name = name.max_by_key(|name| (is_new(*name), times(*name), Reverse(*name)));
+        self.in_the_way = name.or(self.in_the_way);
+    }
+
+    /// Why no other call follows, if none does.
+    fn end_of_wait(&self, now: Point) -> Option<Ended> {
+        let over = self.all.request.end.is_some_and(|end| end <= now.mono);
+        match self.is_cancelled {
+            true => Some(Ended::Cancelled),
+            false => over.then(|| {
+                let failure = self.failure.clone();
+                Ended::Failed(failure.unwrap_or(Failure::Busy(None)))
+            }),
+        }
+    }
+
+    /// What follows the call of this stage.
+    fn ended<W: Clone>(
+        &mut self,
+        result: Result<Lease, Ended>,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) -> Goes<W> {
+        match (&self.stage, result, self.end_of_wait(now)) {
+            (Stage::Claims(at), Ok(lease), end) => {
+                self.claims.push(Claim {
+                    at: *at,
+                    lease,
+                    due: now.mono + self.all.request.ttl.duration() / 3,
+                    extension: None,
+                    repair: None,
+                });
+                match end {
+                    None => self.claim(process, now),
+                    Some(end) => Goes::Ends(Err(end)),
+                }
+            }
+            (_, Err(Ended::Cancelled), Some(end)) => Goes::Ends(Err(end)),
+            (_, result, Some(_)) => Goes::Ends(result),
+            // It was left for what follows.
+            (Stage::Together(_), Err(Ended::Cancelled), None) => {
+                self.taken.extend(self.in_the_way.take());
+                self.claim(process, now)
+            }
+            (Stage::Claims(_), Err(Ended::Cancelled), None) => Goes::On(self.together(now)),
+            (Stage::Converts, Err(Ended::Failed(failure)), None) if !failure.is_hopeless() => {
+                self.denied(failure, process, now)
+            }
+            (_, result, None) => Goes::Ends(result),
+        }
+    }
+
+    /// Waits for all names once more.
+    fn together<W: Clone>(&mut self, now: Point) -> Acquire<W> {
+        self.dropped.append(&mut self.claims);
+        self.in_the_way = None;
+        self.stage = Stage::Together(now.mono + self.turn);
+        let Request {
+            resource, request, ..
+        } = &self.all;
+        let (resource, kind) = (resource.clone(), request.kind.clone());
+        self.all.call(resource, kind, request.end, now)
+    }
+
+    /// Claims the next name, or takes all names if no more of them were in the way.
+    fn claim<W: Clone>(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Goes<W> {
+        let is_missing = |name: &&usize| self.claims.iter().all(|claim| claim.at != **name);
+        let next = self.taken.iter().find(is_missing).copied();
+        let named = next.and_then(|at| Some((at, self.names.get(at)?.clone())));
+        let Some((at, name)) = named else {
+            return Goes::On(self.convert(now));
+        };
+        let token = match process.token(&name) {
+            Ok(token) => token,
+            Err(error) => return Goes::Ends(Err(Ended::Error(error))),
+        };
+        let writer = token.as_bytes().first_chunk().copied();
+        let writer = u64::from_le_bytes(writer.unwrap_or_default());
+        let (request, node_timeout) = (&self.all.request, self.all.node_timeout);
+        let mark = Mark::new(writer, request.retry_delay.1, node_timeout);
+        self.stage = Stage::Claims(at);
+        let end = request.end;
+        Goes::On(self.all.call(name, Kind::Write(mark), end, now))
+    }
+
+    /// One attempt for all names, to which those that are claimed are free.
+    fn convert<W: Clone>(&mut self, now: Point) -> Acquire<W> {
+        let mut tokens = vec![None; self.names.len()];
+        for claim in &self.claims {
+            if let Some(token) = tokens.get_mut(claim.at) {
+                *token = Some(claim.lease.key.token);
+            }
+        }
+        self.in_the_way = None;
+        self.stage = Stage::Converts;
+        let (names, claims) = (self.names.clone(), Some(Arc::new(tokens)));
+        let (resource, kind) = (self.all.resource.clone(), Kind::Several { names, claims });
+        self.all.call(resource, kind, Some(now.mono), now)
+    }
+
+    /// Not all names could be taken with these claims.
+    fn denied<W: Clone>(
+        &mut self,
+        failure: Failure,
+        process: &mut impl Process<Thread = W>,
+        now: Point,
+    ) -> Goes<W> {
+        let name = self.in_the_way.take();
+        // Where a name is claimed and in the way all the same, another claim would change nothing.
+        let new = name.filter(|name| self.taken.insert(*name));
+        match (&*self.failure.insert(failure), new) {
+            (Failure::Busy(_), Some(name)) => {
+                if !mutant(Mutant::ClaimsInAnyOrder) {
+                    let before = self.claims.partition_point(|claim| claim.at < name);
+                    self.dropped.extend(self.claims.split_off(before));
+                }
+                // Where the attempt had taken claims over, its undo has ended them.
+                for claim in &mut self.claims {
+                    claim.due = now.mono;
+                }
+                self.claim(process, now)
+            }
+            _ => Goes::On(self.together(now)),
+        }
+    }
+
+    // ---- claims
+
+    /// What keeps the claims alive, if any of them needs it now.
+    fn extension(&mut self, now: Point) -> Option<Op> {
+        let ttl = self.all.request.ttl;
+        let repair = |claim: &mut Claim| claim.repair.take();
+        if let Some(repair) = self.claims.iter_mut().find_map(repair) {
+            return Some(repair);
+        }
+        let claim = self.claims.iter_mut().find(|claim| claim.due <= now.mono)?;
+        claim.due = now.mono + ttl.duration() / 3;
+        let (extension, op) = claim.lease.extension(ttl, now);
+        claim.extension = Some(extension);
+        Some(op)
+    }
+
+    // ---- the end
+
+    /// Claims that the lock has taken over are gone; but it may not have taken them over on all nodes.
+    fn finish(&mut self, result: Result<Lease, Ended>) {
+        match mutant(Mutant::KeepClaims) {
+            true => self.claims.clear(),
+            false => self.dropped.append(&mut self.claims),
+        }
+        self.stage = Stage::Ends(result);
+    }
+
+    fn end<W>(&mut self, now: Point) -> Step<W> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Ends(Err(Ended::Cancelled)));
+        match stage {
+            // The releases of its claims have taken their time (rule R4).
+            Stage::Ends(Ok(lease)) if lease.left(now).is_zero() => {
+                self.stage = Stage::Ends(Err(Ended::Failed(Failure::TooSlow)));
+                Step::Release(lease)
+            }
+            Stage::Ends(result) => Step::Done(result),
+            _ => Step::Done(Err(Ended::Cancelled)),
+        }
+    }
+}
+
+impl Claim {
+    fn extended(&mut self, answer: Answer, now: Point) {
+        if let Some(extension) = self.extension.take()
+            && let Extended::Yes(repair) = self.lease.extended(extension, answer, now)
+        {
+            self.repair = repair;
+        }
+    }
+}
+
+impl Request {
+    fn call<W: Clone>(
+        &self,
+        resource: Arc<[u8]>,
+        kind: Kind,
+        end: Option<Instant>,
+        now: Point,
+    ) -> Acquire<W> {
+        let request = AcquireRequest {
+            kind,
+            end,
+            ..self.request.clone()
+        };
+        Acquire::new(resource, request, self.nodes, self.node_timeout, now)
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+impl<W: Clone> Claiming<W> {
+    pub(crate) fn place(&self) -> Option<u64> {
+        self.call.place()
+    }
+
+    pub(crate) fn is_first_try(&self) -> bool {
+        self.call.is_first_try()
+    }
+
+    pub(crate) fn is_between_tries(&self) -> bool {
+        self.call.is_between_tries()
+    }
+
+    /// The queue of its process in which it waits.
+    pub(crate) fn line(&self) -> &Arc<[u8]> {
+        self.call.line()
+    }
+
+    /// The names that it holds while it waits.
+    pub(crate) fn claimed(&self) -> impl Iterator<Item = usize> {
+        let claims = self.plan.iter().flat_map(|plan| &plan.claims);
+        claims.map(|claim| claim.at)
+    }
+}

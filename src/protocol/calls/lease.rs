@@ -1,0 +1,550 @@
+//! What the holder of a lock may believe: how long it is valid, whether it is lost and why, and when it is renewed.
+
+use std::time::{Duration, Instant};
+
+use crate::errors::error::NodeErrors;
+use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::values::clock::Point;
+use crate::values::quorum::{Deadline, NodeSet, Ttl};
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Too few nodes still hold it for a majority: another holder has it, or its key was deleted.
+    Taken,
+    /// Its validity ended before a majority of the nodes had confirmed a renewal; or, if it was not kept alive,
+    /// before it was extended or released.
+    Expired,
+    /// `max_hold` was used up, so the lock was no longer renewed.
+    HoldLimit,
+}
+
+impl LostReason {
+    /// For a log line about a kept lock.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            LostReason::Taken => "another has it, or its key was deleted",
+            LostReason::Expired => {
+                "its time was over before a majority of the nodes had renewed it"
+            }
+            LostReason::HoldLimit => "it was held for as long as max_hold permits",
+        }
+    }
+}
+
+/// A lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) reason: LostReason,
+    /// This call has detected it: its caller notifies the others.
+    pub(crate) is_new: bool,
+}
+
+/// The state of one held lock.
+///
+/// ```text
+///   valid ──▶ lost, notifying ──▶ lost, notified
+///     │              │                  │
+///     └──────────────┴──────────────────┴──▶ ended
+/// ```
+#[derive(Clone)]
+pub(crate) struct Lease {
+    /// The lock as the nodes know it.
+    pub(crate) key: Key,
+    /// When the lock was acquired, another process had been notified that it is free.
+    pub(crate) notified_elsewhere: bool,
+    /// When its acquisition began.
+    since: Point,
+    /// The ttl last granted, which renewals ask for.
+    pub(crate) granted: Ttl,
+    pub(crate) deadline: Deadline,
+    /// Once lost, always lost, even if a clock is set back.
+    pub(crate) lost: Option<LostReason>,
+    /// While it is kept alive.
+    hold: Option<Hold>,
+    /// The observer is being notified of the loss.
+    notifying: bool,
+    /// The lock ended meanwhile, after it was held for this time: the observer is notified of that next.
+    ended: Option<Duration>,
+}
+
+/// The bound on renewals: without one, a holder that hangs would keep its lock for ever.
+#[derive(Clone, Copy)]
+struct Hold {
+    max: Duration,
+    /// It is used up, and no renewal follows.
+    over: bool,
+}
+
+/// An extension under way.
+pub(crate) struct Extension {
+    ttl: Ttl,
+    started: Point,
+}
+
+/// The result of an extension.
+pub(crate) enum Extended {
+    /// With what brings the lock back to nodes that do not hold it.
+    Yes(Option<Op>),
+    Lost(Loss),
+    /// The old deadline stays in force.
+    Unavailable(NodeErrors),
+}
+
+/// What to do about a kept lock whose time has come.
+// A box would be an allocation for each renewal.
+#[allow(clippy::large_enum_variant)]
+pub(crate) enum Due {
+    Renew(Extension, Op),
+    /// No renewal follows. To look again then: its validity is over.
+    Later(Instant),
+    Lost(Loss),
+    /// The holder has ended the renewal: the lease is its own.
+    Ended,
+}
+
+/// The result of a renewal.
+pub(crate) enum Renewed {
+    Yes { next: Instant, repair: Option<Op> },
+    Unavailable { retry: Instant, errors: NodeErrors },
+    Lost(Loss),
+    Ended,
+}
+
+impl Lease {
+    pub(crate) fn new(key: Key, granted: Ttl, deadline: Deadline) -> Lease {
+        Lease {
+            key: key.lasting(granted),
+            notified_elsewhere: false,
+            since: deadline.from,
+            granted,
+            deadline,
+            lost: None,
+            hold: None,
+            notifying: false,
+            ended: None,
+        }
+    }
+
+    /// How long the lock has been held.
+    pub(crate) fn held(&self, now: Point) -> Duration {
+        self.since.elapsed_at(now)
+    }
+
+    /// What is left of the validity; zero once the lock is lost.
+    pub(crate) fn left(&self, now: Point) -> Duration {
+        match self.lost {
+            Some(_) if !mutant(Mutant::ForgetLoss) => Duration::ZERO,
+            _ => self.deadline.remaining(now),
+        }
+    }
+
+    // ---- the loss
+
+    /// What is left of the validity, or why nothing is.
+    pub(crate) fn validity(&mut self, now: Point) -> Result<Duration, Loss> {
+        let left = self.left(now);
+        if !left.is_zero() {
+            return Ok(left);
+        }
+        Err(self.lose(match self.hold {
+            Some(Hold { over: true, .. }) => LostReason::HoldLimit,
+            _ => LostReason::Expired,
+        }))
+    }
+
+    /// The nodes no longer hold the lock. If its validity is over, that is the reason.
+    pub(crate) fn taken(&mut self, now: Point) -> Loss {
+        match self.validity(now) {
+            Ok(_) => self.lose(LostReason::Taken),
+            Err(loss) => loss,
+        }
+    }
+
+    /// The lock is lost, unless it already was: the first reason counts.
+    pub(crate) fn lose(&mut self, reason: LostReason) -> Loss {
+        let is_new = self.lost.is_none();
+        self.notifying |= is_new;
+        Loss {
+            reason: *self.lost.get_or_insert(reason),
+            is_new,
+        }
+    }
+
+    /// The observer has been notified of the loss. If the lock ended meanwhile, it is to be notified of that: how
+    /// long the lock was held.
+    pub(crate) fn notified(&mut self) -> Option<Duration> {
+        self.notifying = false;
+        self.ended.take()
+    }
+
+    /// The lock has ended. If the observer is to be notified now: how long the lock was held. Otherwise `notified`
+    /// returns that.
+    pub(crate) fn ended(&mut self, now: Point) -> Option<Duration> {
+        let held = self.held(now);
+        self.ended = self.notifying.then_some(held);
+        (!self.notifying).then_some(held)
+    }
+
+    // ---- the end of a lock that is left for a time
+
+    /// What leaves it for this long from now on (rule R55). `None`: no longer than that is left.
+    pub(crate) fn shortening(&self, time: Duration, now: Point) -> Option<Op> {
+        let parts = 1 + u32::from(mutant(Mutant::ShortenTooMuch));
+        let ttl = Ttl::no_less_than(time / parts).filter(|ttl| ttl.duration() < self.left(now))?;
+        let op = Op::new(Action::Shorten(ttl), self.key.clone());
+        Some(op.since(now.mono))
+    }
+
+    // ---- extensions
+
+    pub(crate) fn extension(&mut self, ttl: Ttl, now: Point) -> (Extension, Op) {
+        self.key = self.key.clone().lasting(ttl);
+        // The answers must be here before the old deadline (rule R10). If the new one were over first,
+        // the later of the two would still be the old one.
+        let op = Op::new(Action::Extend(ttl, ttl.max(self.granted)), self.key.clone())
+            .until(Some(self.expires(now)));
+        (Extension { ttl, started: now }, op)
+    }
+
+    pub(crate) fn extended(
+        &mut self,
+        Extension { ttl, started }: Extension,
+        answer: Answer,
+        now: Point,
+    ) -> Extended {
+        let over = self.left(now).is_zero() && !mutant(Mutant::ExtendAfterDeadline);
+        match answer.outcome {
+            Outcome::No => Extended::Lost(self.taken(now)),
+            _ if over => Extended::Lost(self.taken(now)),
+            Outcome::Yes(_) => {
+                let from = match mutant(Mutant::ExtensionFromAnswer) {
+                    true => now,
+                    false => started,
+                };
+                let new = Deadline::new(from, ttl.validity());
+                // An extension never shortens (rule R12).
+                if new.is_later(self.deadline, now) || mutant(Mutant::ExtensionShortens) {
+                    self.deadline = new;
+                    self.granted = ttl;
+                }
+                // What was resumed learns its slot.
+                let kind = self.key.kind.granted(answer.numbers);
+                self.key = self.key.clone().of_kind(kind);
+                let nodes = answer.tally.refused;
+                if !mutant(Mutant::NoReleaseOfRepairs) {
+                    self.key.sent_to = self.key.sent_to.or(nodes);
+                }
+                Extended::Yes((!nodes.is_empty()).then(|| self.repair(ttl, nodes, now)))
+            }
+            Outcome::Unavailable { errors, .. } => Extended::Unavailable(errors),
+        }
+    }
+
+    /// Brings the lock back to nodes that do not hold it, because they were restarted or connected late (rule R11b).
+    /// Never a vote.
+    fn repair(&self, ttl: Ttl, nodes: NodeSet, now: Point) -> Op {
+        Op::new(Action::Repair(ttl), self.key.clone())
+            .until(Some(self.expires(now)))
+            .only_write(true)
+            .to(nodes)
+    }
+
+    /// When the validity ends, by the monotonic clock.
+    pub(crate) fn expires(&self, now: Point) -> Instant {
+        now.mono + self.left(now)
+    }
+
+    // ---- renewals
+
+    /// Less than a third of a whole validity is left: too little for the schedule.
+    pub(crate) fn is_due(&self, now: Point) -> bool {
+        self.left(now) < self.granted.validity() / 3
+    }
+
+    /// Renewals begin. When the first one is due.
+    pub(crate) fn keep(
+        &mut self,
+        max: Duration,
+        jitter: impl FnOnce(Duration, Duration) -> Duration,
+        now: Point,
+    ) -> Instant {
+        self.hold = Some(Hold { max, over: false });
+        // A renewal may bring the lock to any node.
+        self.key.sent_to = NodeSet::ALL;
+        self.next_renewal(self.deadline.from.mono, now, jitter)
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.hold.is_some()
+    }
+
+    /// Renewals end. Returns whether there were any.
+    pub(crate) fn stop_renewal(&mut self) -> bool {
+        self.hold.take().is_some()
+    }
+
+    /// How long the lock is still renewed.
+    pub(crate) fn hold_left(&self, now: Point) -> Duration {
+        let max = self.hold.map_or(Duration::ZERO, |hold| hold.max);
+        max.saturating_sub(self.held(now))
+    }
+
+    /// What to do now that a renewal is due.
+    pub(crate) fn due(&mut self, now: Point) -> Due {
+        if !self.is_kept() {
+            return Due::Ended;
+        }
+        if let Err(loss) = self.validity(now) {
+            return Due::Lost(loss);
+        }
+        let over = self.hold_left(now).is_zero() && !mutant(Mutant::RenewForEver);
+        if let Some(hold) = &mut self.hold {
+            hold.over = over;
+        }
+        if over {
+            return Due::Later(self.expires(now));
+        }
+        let (extension, op) = self.extension(self.granted, now);
+        Due::Renew(extension, op)
+    }
+
+    /// The result of the renewal that was due then, and when the next one is.
+    pub(crate) fn renewed(
+        &mut self,
+        (extension, answer): (Extension, Answer),
+        due: Instant,
+        node_timeout: Duration,
+        jitter: impl FnOnce(Duration, Duration) -> Duration,
+        now: Point,
+    ) -> Renewed {
+        if !self.is_kept() {
+            return Renewed::Ended;
+        }
+        if let Err(loss) = self.validity(now) {
+            return Renewed::Lost(loss);
+        }
+        match self.extended(extension, answer, now) {
+            Extended::Yes(repair) => Renewed::Yes {
+                next: self.next_renewal(due, now, jitter),
+                repair,
+            },
+            Extended::Unavailable(errors) => Renewed::Unavailable {
+                retry: self.retry(now, node_timeout),
+                errors,
+            },
+            Extended::Lost(loss) => Renewed::Lost(loss),
+        }
+    }
+
+    /// When the next renewal is due, after that of `last`: by the schedule, unless that is too far behind. `jitter`
+    /// spreads out locks that were acquired together.
+    fn next_renewal(
+        &self,
+        last: Instant,
+        now: Point,
+        jitter: impl FnOnce(Duration, Duration) -> Duration,
+    ) -> Instant {
+        let third = self.granted.duration() / 3;
+        let third = match mutant(Mutant::RenewLate) {
+            true => self.granted.duration(),
+            false => third,
+        };
+        (last + jitter(third - third / 10, third)).max(now.mono)
+    }
+
+    /// When one that too few nodes answered is tried again.
+    fn retry(&self, now: Point, node_timeout: Duration) -> Instant {
+        match mutant(Mutant::NoSecondRenewal) {
+            true => self.expires(now),
+            false => now.mono + (self.granted.duration() / 20).max(node_timeout),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{self, MS, NODE_TIMEOUT, key, later, ttl, unavailable};
+
+    /// Granted for 1 s at `start`, so valid for 988 ms, and asked of two nodes.
+    fn lease(start: Point) -> Lease {
+        let key = key(b"a").sent_to(NodeSet::first(2));
+        let ttl = ttl(1000 * MS);
+        Lease::new(key, ttl, Deadline::new(start, ttl.validity()))
+    }
+
+    /// The last of three nodes does not hold the lock.
+    fn answer(outcome: Outcome, begun: Point) -> Answer {
+        let mut answer = fixtures::answer(outcome, 2, begun);
+        answer.tally.refuse(2);
+        answer
+    }
+
+    #[test]
+    fn an_extension_counts_before_the_old_deadline_and_never_shortens() {
+        let start = Point::now();
+        let yes = || Outcome::Yes(NodeSet::ALL);
+        // What is asked for, the answer and its time; the result, and the validity from the start and the ttl then.
+        let table = [
+            (2000, yes(), 987, "yes", 1978, 2000),
+            (100, yes(), 1, "yes", 988, 1000),
+            (2000, yes(), 988, "lost: Expired", 0, 1000),
+            (2000, Outcome::No, 1, "lost: Taken", 0, 1000),
+            (2000, Outcome::No, 988, "lost: Expired", 0, 1000),
+            (2000, unavailable(false, false), 1, "unavailable", 988, 1000),
+            (
+                2000,
+                unavailable(false, false),
+                988,
+                "lost: Expired",
+                0,
+                1000,
+            ),
+        ];
+        for (asked, outcome, time, result, validity, granted) in table {
+            let mut lease = lease(start);
+            let (extension, op) = lease.extension(ttl(asked * MS), start);
+            assert_eq!(op.until, Some(start.mono + 988 * MS));
+            let answer = answer(outcome, start);
+            let found = match lease.extended(extension, answer, later(start, time * MS)) {
+                Extended::Yes(_) => "yes".to_owned(),
+                Extended::Lost(loss) => format!("lost: {:?}", loss.reason),
+                Extended::Unavailable(_) => "unavailable".to_owned(),
+            };
+            let case = format!("{asked} ms, after {time} ms: {result}");
+            assert_eq!(found, result, "{case}");
+            assert_eq!(lease.left(start), validity * MS, "{case}");
+            assert_eq!(lease.granted.duration(), granted * MS, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_left_for_a_time_is_shortened_to_it_and_never_to_less() {
+        let start = Point::now();
+        let asked = |time: Duration, now: u32| {
+            let op = lease(start).shortening(time, later(start, now * MS))?;
+            let Action::Shorten(ttl) = op.action else {
+                panic!("{:?}", op.action);
+            };
+            assert!(ttl.duration() >= time && !op.only_write && op.until.is_none());
+            Some(ttl.millis())
+        };
+        assert_eq!(asked(500 * MS, 0), Some(500));
+        assert_eq!(asked(500 * MS + MS / 1000, 0), Some(501));
+        assert_eq!(asked(MS / 1000, 0), Some(3));
+        // No longer than that is left, or the validity is over.
+        assert_eq!((asked(988 * MS, 0), asked(987 * MS, 0)), (None, Some(987)));
+        assert_eq!(
+            (asked(500 * MS, 488), asked(500 * MS, 487)),
+            (None, Some(500))
+        );
+        assert_eq!((asked(MS, 988), asked(Duration::MAX, 0)), (None, None));
+    }
+
+    #[test]
+    fn nodes_that_refuse_an_extension_are_refilled_until_the_deadline_and_released_at_the_end() {
+        let start = Point::now();
+        let mut lease = lease(start);
+        let (extension, _) = lease.extension(ttl(2000 * MS), start);
+        let (yes, now) = (Outcome::Yes(NodeSet::ALL), later(start, MS));
+        let extended = lease.extended(extension, answer(yes, start), now);
+        let Extended::Yes(Some(op)) = extended else {
+            panic!("one node does not hold it");
+        };
+        assert_eq!(lease.key.sent_to, NodeSet::first(3));
+        assert_eq!(op.nodes.iter().collect::<Vec<_>>(), [2]);
+        assert_eq!(op.until, Some(start.mono + 1978 * MS));
+        assert!(op.only_write && matches!(op.action, Action::Repair(ttl) if ttl.millis() == 2000));
+    }
+
+    #[test]
+    fn a_loss_has_the_reason_that_came_first_and_is_new_once() {
+        let start = Point::now();
+        // Whether it is kept, its bound on renewals, when a renewal was due, the time of the check, and the reason.
+        let table = [
+            (None, None, 988, LostReason::Expired),
+            (Some(5000), Some(500), 988, LostReason::Expired),
+            (Some(400), None, 988, LostReason::Expired),
+            (Some(400), Some(500), 988, LostReason::HoldLimit),
+            (Some(400), Some(500), 500, LostReason::Taken),
+            (None, None, 987, LostReason::Taken),
+        ];
+        for (max_hold, due, time, reason) in table {
+            let mut lease = lease(start);
+            if let Some(max_hold) = max_hold {
+                lease.keep(max_hold * MS, |_, max| max, start);
+            }
+            if let Some(due) = due {
+                let due_then = lease.due(later(start, due * MS));
+                let over = matches!(due_then, Due::Later(_));
+                assert_eq!(over, max_hold < Some(due), "{reason:?}");
+            }
+            let now = later(start, time * MS);
+            let loss = |is_new| Loss { reason, is_new };
+            assert_eq!(lease.taken(now), loss(true));
+            assert_eq!(lease.lose(LostReason::Taken), loss(false));
+            // Even if a clock is set back.
+            assert_eq!(lease.validity(start), Err(loss(false)));
+            assert_eq!(
+                (lease.left(start), lease.lost),
+                (Duration::ZERO, Some(reason))
+            );
+            // An answer that comes late changes nothing.
+            let (extension, _) = lease.extension(ttl(2000 * MS), start);
+            let yes = answer(Outcome::Yes(NodeSet::ALL), start);
+            let extended = lease.extended(extension, yes, now);
+            assert!(matches!(extended, Extended::Lost(late) if late == loss(false)));
+        }
+    }
+
+    #[test]
+    fn the_end_is_notified_once_and_after_the_loss() {
+        let start = Point::now();
+        let [early, late] = [10, 20].map(|time| later(start, time * MS));
+        let mut valid = lease(start);
+        assert_eq!(valid.ended(early), Some(10 * MS));
+
+        let mut lost = lease(start);
+        assert!(lost.taken(early).is_new);
+        assert_eq!(lost.notified(), None);
+        assert_eq!(lost.ended(late), Some(20 * MS));
+
+        let mut notifying = lease(start);
+        assert!(notifying.taken(early).is_new);
+        assert_eq!(notifying.ended(late), None);
+        assert_eq!(notifying.notified(), Some(20 * MS));
+        assert_eq!(notifying.notified(), None);
+    }
+
+    #[test]
+    fn a_renewal_is_due_every_third_of_the_ttl_and_never_in_the_past() {
+        let start = Point::now();
+        let mut lease = lease(start);
+        let first = lease.keep(5000 * MS, |_, max| max, start);
+        assert_eq!((first - start.mono).as_millis(), 333);
+        assert!(lease.is_kept() && lease.key.sent_to == NodeSet::ALL);
+        let at = |time| later(start, time * MS);
+        let least = |min: Duration, _: Duration| min;
+        let most = |_: Duration, max: Duration| max;
+        let due = |due: Instant| (due - start.mono).as_millis();
+        assert_eq!(due(lease.next_renewal(start.mono, at(1), least)), 300);
+        assert_eq!(due(lease.next_renewal(start.mono, at(1), most)), 333);
+        assert_eq!(due(lease.next_renewal(start.mono, at(800), most)), 800);
+        assert_eq!(due(lease.next_renewal(at(333).mono, at(340), most)), 666);
+        assert_eq!(due(lease.next_renewal(at(333).mono, at(700), most)), 700);
+        assert_eq!(due(lease.retry(at(340), NODE_TIMEOUT)), 390);
+        assert_eq!(due(lease.retry(at(340), MS)), 390);
+        assert_eq!(due(lease.expires(at(340))), 988);
+        assert!(!lease.is_due(at(658)) && lease.is_due(at(659)));
+        assert_eq!(lease.hold_left(at(400)), 4600 * MS);
+        lease.deadline = Deadline::new(start, 6000 * MS);
+        assert!(matches!(lease.due(at(4999)), Due::Renew(..)));
+        assert!(matches!(lease.due(at(5000)), Due::Later(_)));
+        assert!(lease.stop_renewal() && !lease.stop_renewal() && !lease.is_kept());
+        assert!(matches!(lease.due(at(5000)), Due::Ended));
+    }
+}

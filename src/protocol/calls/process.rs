@@ -1,0 +1,31 @@
+//! What a call needs of its process. The driver has it behind mutexes; the simulation has it at hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::errors::error::Error;
+use crate::protocol::waiting::held_here::HeldHere;
+use crate::protocol::waiting::wait_queue::WaitQueues;
+use crate::values::token::Token;
+
+pub(crate) trait Process {
+    /// A thread that waits.
+    type Thread: Clone;
+
+    /// The thread of the call, to be woken or handed a lock.
+    fn thread(&mut self, resource: &Arc<[u8]>) -> Self::Thread;
+
+    /// A fresh token.
+    fn token(&mut self, resource: &[u8]) -> Result<Token, Error>;
+
+    /// A random time from `min` to `max`, to desynchronise contenders.
+    fn jitter(&mut self, min: Duration, max: Duration) -> Duration;
+
+    /// No lock has a queue, so neither an acquire nor a release need use the queues.
+    fn is_idle(&mut self) -> bool;
+
+    /// Uses the queues, and wakes the threads that should then look again.
+    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Self::Thread>) -> T) -> T;
+
+    fn held_here(&self) -> &HeldHere;
+}

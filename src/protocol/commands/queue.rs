@@ -1,0 +1,277 @@
+//! The queue of the processes that wait for a lock, which each node keeps beside the lock.
+//!
+//! A process that was denied *acquires or enqueues*: one script takes the lock, or puts the name of the process's
+//! channel into the queue and returns what the node knows of the lock and its holder. A release takes the first name out
+//! of the queue and publishes the resource on that channel; if the channel has no subscriber, it goes on with the next
+//! name.
+//!
+//! Notifications may be lost. They grant no lock, the scripts go on if a command on the queue fails, and waiters also try
+//! again by themselves.
+//!
+//! *Fair* waiters leave a free lock to the one that has waited longest. A release reserves it for the waiter that it has
+//! notified, for one [turn](Turn). Turns end by themselves, so that a waiter that has ended or hangs, or two nodes on
+//! which different waiters are first, do not keep the lock from all others.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::commands::resp::Reply;
+use crate::values::label::Label;
+
+/// The channel on which a process is notified. One for all its resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Channel([u8; 16]);
+
+impl Channel {
+    pub(crate) fn new(random: [u8; 16]) -> Channel {
+        Channel(random)
+    }
+
+    /// Its name, before which the client's prefix stands.
+    pub(crate) fn bytes(self) -> [u8; 40] {
+        let mut name = *b"redlock:00000000000000000000000000000000";
+        let hex = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
+        let digits = self.0.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        for (digit, half) in name.iter_mut().skip(8).zip(digits) {
+            *digit = hex(half);
+        }
+        name
+    }
+}
+
+/// Whether these bytes may be the name of one, with a prefix or without. A lock's value is not: before a label is a zero.
+pub(crate) fn is_channel(bytes: &[u8]) -> bool {
+    let is_hex = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(u8::is_ascii_hexdigit);
+    let mark = b"redlock:";
+    let at = bytes.windows(mark.len()).rposition(|part| part == mark);
+    at.is_some_and(|at| {
+        let (prefix, name) = bytes.split_at(at);
+        !prefix.contains(&0) && name.get(mark.len()..).is_some_and(is_hex)
+    })
+}
+
+/// How long a node reserves a free lock for the waiter that it has notified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn(Duration);
+
+impl Turn {
+    /// Long enough to wake up, and to send an acquire to all nodes.
+    pub(crate) fn new(node_timeout: Duration) -> Turn {
+        let (shortest, longest) = (Duration::from_millis(250), Duration::from_secs(1));
+        Turn(node_timeout.saturating_mul(4).clamp(shortest, longest))
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+
+    /// After this time a waiter ignores reservations: the nodes may never agree on the waiter that is next.
+    pub(crate) fn ignored_after(self) -> Duration {
+        self.0 * 4
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        millis(self.0)
+    }
+}
+
+/// What a waiter that enqueues reports to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueEntry {
+    pub(crate) channel: Channel,
+    /// By its wall clock, in milliseconds since 1970.
+    pub(crate) arrived: u64,
+    /// In milliseconds.
+    pub(crate) waited: u64,
+    /// In milliseconds: how long the queue is kept after a waiter last enqueued.
+    pub(crate) lease: u64,
+    /// Set if it takes the lock only in the order of arrival: how long the node reserves it for another waiter.
+    pub(crate) turn: Option<Turn>,
+}
+
+/// Whole milliseconds, with a maximum that a server can add to its time of day.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis())
+        .unwrap_or(u64::MAX)
+        .min(u64::MAX >> 12)
+}
+
+impl QueueEntry {
+    /// What follows resource, token, ttl and channel.
+    pub(crate) fn arguments(&self) -> [String; 3] {
+        [
+            self.arrived.to_string(),
+            self.waited.to_string(),
+            self.lease.to_string(),
+        ]
+    }
+}
+
+/// Data in a lock's key that is not a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotALock {
+    OtherType,
+    /// It never ends.
+    NoTtl,
+}
+
+/// What a node that denied the lock reports of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LockInfo {
+    /// How long its key still lives, or how long it is reserved for another waiter. Unknown where that may not be asked, or
+    /// it has no end.
+    pub(crate) left: Option<Duration>,
+    /// A part of the token's hash. Unknown where that may not be asked, or the lock has no holder.
+    pub(crate) holder: Option<u32>,
+    /// The holder's.
+    pub(crate) label: Option<Label>,
+    /// This process is in the queue there.
+    pub(crate) queued: bool,
+    /// The key holds data of another type.
+    pub(crate) other_type: bool,
+    /// Of several names: which is in the way.
+    pub(crate) name: Option<usize>,
+}
+
+/// What the nodes said of the holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) label: Option<Label>,
+    /// When its time is over on a majority.
+    pub(crate) until: Option<Instant>,
+}
+
+impl LockInfo {
+    /// The lock has no holder: it is reserved for another waiter.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.holder.is_none() && self.left.is_some()
+    }
+
+    /// The key is no lock. (The time of one is unknown only if nothing else is known.)
+    pub(crate) fn foreign(&self) -> Option<NotALock> {
+        match (self.other_type, self.left, self.holder) {
+            (true, ..) => Some(NotALock::OtherType),
+            (_, None, Some(_)) => Some(NotALock::NoTtl),
+            _ => None,
+        }
+    }
+
+    /// `None`: it is another kind of reply.
+    pub(crate) fn parse(reply: &Reply) -> Option<LockInfo> {
+        let Reply::Bulk(bulk) = reply else {
+            return None;
+        };
+        // The label is the last, and may have spaces.
+        let mut parts = bulk.splitn(4, |byte| *byte == b' ');
+        let mut word = || str::from_utf8(parts.next()?).ok();
+        // Lua writes thousands of years as "2e+15".
+        let left: f64 = word()?.parse().ok()?;
+        let (holder, place) = (word()?, word()?);
+        Some(LockInfo {
+            queued: place.starts_with('w'),
+            name: place.get(1..).and_then(|name| name.parse().ok()),
+            left: Duration::try_from_secs_f64(left / 1000.0).ok(),
+            holder: u32::from_str_radix(holder, 16).ok(),
+            label: parts.next().and_then(Label::parse),
+            other_type: left == -2.0 && holder == "-",
+        })
+    }
+}
+
+/// The lock's key in a message on the channel.
+pub(crate) fn message(reply: Reply) -> Option<Vec<u8>> {
+    let Reply::Array(items) = reply else {
+        return None;
+    };
+    match <[Reply; 3]>::try_from(items) {
+        Ok([Reply::Bulk(kind), _, Reply::Bulk(resource)]) if kind == b"message" => Some(resource),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errors::secret::Secret;
+    use crate::protocol::commands::resp;
+
+    #[test]
+    fn a_denial_reports_the_holder_and_the_time_left() {
+        let seen = |text: &str| LockInfo::parse(&Reply::Bulk(text.into()));
+        let known = |left, holder, queued| {
+            Some(LockInfo {
+                left,
+                holder,
+                queued,
+                ..LockInfo::default()
+            })
+        };
+        let ms = Duration::from_millis;
+        let holder = Some(0x0000_a1ff);
+        assert_eq!(seen("1500 00a1ff w"), known(Some(ms(1500)), holder, true));
+        assert_eq!(
+            seen("86399999 00a1ff w"),
+            known(Some(ms(86_399_999)), holder, true)
+        );
+        assert_eq!(
+            seen("2e+15 00a1ff w"),
+            known(Some(ms(2_000_000_000_000_000)), holder, true)
+        );
+        assert_eq!(seen("0 000000 -"), known(Some(ms(0)), Some(0), false));
+        assert_eq!(seen("-1 00a1ff w"), known(None, holder, true));
+        assert_eq!(seen("-1 - -"), known(None, None, false));
+        assert_eq!(seen("250 - w"), known(Some(ms(250)), None, true));
+        let labelled = LockInfo::parse(&Reply::Bulk("1500 00a1ff w web-2: a".into())).unwrap();
+        assert_eq!(labelled.label, Label::new("web-2: a"));
+        for bad in [
+            &b"1500 00a1ff w \xff"[..],
+            b"1500 00a1ff w a\nb",
+            b"1500 00a1ff w ",
+        ] {
+            let info = LockInfo::parse(&Reply::Bulk(bad.into())).unwrap();
+            assert_eq!((info.label, info.holder), (None, holder));
+        }
+        let at = |text| seen(text).map(|info| (info.queued, info.name));
+        assert_eq!(at("1500 00a1ff w17"), Some((true, Some(17))));
+        assert_eq!(at("1500 00a1ff -0"), Some((false, Some(0))));
+        assert_eq!(at("1500 00a1ff w"), Some((true, None)));
+        let foreign = |text| seen(text).unwrap().foreign();
+        assert_eq!(foreign("-1 00a1ff w"), Some(NotALock::NoTtl));
+        assert_eq!(foreign("-2 - -"), Some(NotALock::OtherType));
+        for lock in ["1500 00a1ff w", "0 000000 -", "250 - w", "-1 - -"] {
+            assert_eq!(foreign(lock), None, "{lock}");
+        }
+        let reserved = |text| seen(text).unwrap().is_reserved();
+        assert!(reserved("250 - w") && !reserved("-1 - -") && !reserved("250 00a1ff w"));
+        for bad in ["", "1500", "x 00a1ff w", "1500 00a1ff", "  "] {
+            assert_eq!(seen(bad), None, "{bad}");
+        }
+        assert_eq!(LockInfo::parse(&Reply::Int(1)), None);
+    }
+
+    #[test]
+    fn messages_are_distinguished_from_all_other_replies() {
+        let of = |bytes: &[u8]| message(resp::parse(bytes, &Secret::default()).unwrap().unwrap().0);
+        let notification = b"*3\r\n$7\r\nmessage\r\n$2\r\nch\r\n$3\r\na\r\n\r\n";
+        assert_eq!(of(notification), Some(b"a\r\n".to_vec()));
+        assert_eq!(of(b"*3\r\n$9\r\nsubscribe\r\n$2\r\nch\r\n:1\r\n"), None);
+        assert_eq!(of(b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn a_turn_is_four_node_timeouts_and_neither_very_short_nor_very_long() {
+        let ms = Duration::from_millis;
+        let turn = |timeout| Turn::new(timeout).millis();
+        assert_eq!(
+            [1, 100, 250, 9000].map(|t| turn(ms(t))),
+            [250, 400, 1000, 1000]
+        );
+        assert_eq!(turn(Duration::MAX), 1000);
+        assert_eq!(Turn::new(ms(50)).ignored_after(), ms(1000));
+    }
+
+    #[test]
+    fn a_channel_has_a_name_of_forty_characters() {
+        let name = Channel::new([0xA9; 16]).bytes();
+        assert_eq!(name[..], *format!("redlock:{}", "a9".repeat(16)).as_bytes());
+    }
+}

@@ -1,0 +1,627 @@
+//! The commands of a lock, and what the replies to them mean.
+
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::errors::error::Cause;
+use crate::errors::secret::Secret;
+use crate::errors::server_error::Meaning;
+use crate::protocol::commands::companions::Companion::{Counter, Queue, Turn as Reservation};
+use crate::protocol::commands::companions::{self, Companion};
+use crate::protocol::commands::kind::{Ask, Kind, Named};
+use crate::protocol::commands::means::{Beside, Delete, Means, Names, Scripts};
+use crate::protocol::commands::queue::{Channel, LockInfo, QueueEntry, Turn};
+use crate::protocol::commands::resp::{self, Reply};
+use crate::protocol::commands::scripts::{
+    ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
+    Script,
+};
+use crate::protocol::commands::vote::Proof;
+use crate::protocol::commands::vote::Vote;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::label::Label;
+use crate::values::lock_value;
+use crate::values::prefix::Prefix;
+use crate::values::quorum::{NodeSet, Question, Ttl};
+use crate::values::token::Token;
+
+/// What is done to a lock on every node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Acquire(Ttl),
+    /// Acquire, or enter the queue, to be notified when the lock is free.
+    AcquireOrEnqueue(Ttl, Arc<QueueEntry>),
+    /// And what the key gets on a server that cannot compare times: no less than the holder was granted before.
+    Extend(Ttl, Ttl),
+    /// Not to last longer than this: its holder has given it up (rule R55).
+    Shorten(Ttl),
+    Release(Notify),
+    /// The acquire's command once more, for nodes that do not hold what a quorum does (rule R11b).
+    Repair(Ttl),
+    /// A number of at least this (rule R20).
+    Fence(u64),
+    /// Leave the queue. The next waiter gets this reservation, if the lock was reserved for this process, or it is fair.
+    Dequeue(Arc<Channel>, Turn, bool),
+    /// Answer: this changes nothing.
+    Ping,
+}
+
+/// Whether a release notifies the first waiter in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notify {
+    First,
+    /// But not this process, which does not wait: if its name is left in the queue, and it ends now, no waiter
+    /// would be notified that the lock is free.
+    FirstBut(Channel),
+    /// And reserve the lock for that waiter.
+    FirstAndReserve(Turn),
+    /// The lock was never held, or goes to a thread of this process.
+    None,
+}
+
+/// A lock as the nodes know it.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) shared: Arc<SharedKey>,
+    /// The nodes that its acquire was sent to, which may have it: its release goes to no other, but for the undo of a
+    /// failed acquire.
+    pub(crate) sent_to: NodeSet,
+    /// The longest ttl that was asked for, as far as this process knows.
+    pub(crate) longest: Option<Ttl>,
+}
+
+/// What the copies of a key share. Each operation has one, and so has each node that is owed a release.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedKey {
+    pub(crate) resource: Arc<[u8]>,
+    pub(crate) token: Token,
+    /// What stands behind the token, on nodes that grant it.
+    pub(crate) label: Option<Label>,
+    pub(crate) kind: Kind,
+}
+
+impl Deref for Key {
+    type Target = SharedKey;
+
+    fn deref(&self) -> &SharedKey {
+        &self.shared
+    }
+}
+
+impl Key {
+    /// A lock that no node was asked for yet.
+    pub(crate) fn new(resource: Arc<[u8]>, token: Token, label: Option<Label>) -> Key {
+        let shared = Arc::new(SharedKey {
+            resource,
+            token,
+            label,
+            kind: Kind::Plain,
+        });
+        Key {
+            shared,
+            sent_to: NodeSet::EMPTY,
+            longest: None,
+        }
+    }
+
+    /// With another kind it shares nothing with the others.
+    pub(crate) fn of_kind(mut self, kind: Kind) -> Key {
+        if self.kind != kind {
+            Arc::make_mut(&mut self.shared).kind = kind;
+        }
+        self
+    }
+
+    /// For what is not about one lock on the resource: the token is of none.
+    pub(crate) fn without_lock(resource: Arc<[u8]>) -> Key {
+        Key::new(resource, Token::from_bytes([0; 20]), None)
+    }
+
+    /// These nodes may have it.
+    pub(crate) fn sent_to(self, sent_to: NodeSet) -> Key {
+        Key { sent_to, ..self }
+    }
+
+    /// This ttl was asked for, too.
+    pub(crate) fn lasting(self, ttl: Ttl) -> Key {
+        Key {
+            longest: self.longest.max(Some(ttl)),
+            ..self
+        }
+    }
+
+    /// What it is on.
+    pub(crate) fn names(&self) -> Names<'_> {
+        let names = match &self.kind {
+            Kind::Several { names, .. } => Some(names),
+            _ => None,
+        };
+        (&self.resource, names)
+    }
+
+    /// All that it is on.
+    pub(crate) fn all_names(&self) -> Vec<Arc<[u8]>> {
+        match &self.kind {
+            Kind::Several { names, .. } => names.to_vec(),
+            _ => vec![self.resource.clone()],
+        }
+    }
+
+    /// The value of the key on the nodes.
+    fn value(&self) -> Cow<'_, [u8]> {
+        let token = self.token.as_bytes();
+        match &self.label {
+            None => token.into(),
+            Some(label) => lock_value::pack(&self.token, label).into(),
+        }
+    }
+}
+
+impl Means {
+    /// Whether a command that was packed for [`Means::ALL`] will do.
+    pub(crate) fn is_usual(self, action: &Action) -> bool {
+        let Means {
+            scripts, beside, ..
+        } = self;
+        (scripts, beside) == (Scripts::ByHash, Beside::All) && !self.is_native(action)
+    }
+
+    /// Whether the action is done without a script.
+    pub(crate) fn is_native(self, action: &Action) -> bool {
+        let otherwise = matches!(
+            action,
+            Action::Release(_)
+                | Action::AcquireOrEnqueue(..)
+                | Action::Dequeue(..)
+                | Action::Extend(..)
+                | Action::Shorten(_)
+        );
+        otherwise && matches!(self.scripts, Scripts::None(_))
+    }
+
+    /// Whether the action names keys beside the lock that it can do without.
+    pub(crate) fn names_companions(self, action: &Action, key: &Key, prefix: &Prefix) -> bool {
+        action.uses_companions(&key.kind)
+            && !matches!(self.scripts, Scripts::None(_))
+            && match self.beside {
+                Beside::All => true,
+                Beside::InSlot => !companions::are_elsewhere(&prefix.key(&key.resource)),
+                Beside::None => false,
+            }
+    }
+}
+
+impl Action {
+    pub(crate) fn question(&self) -> Question {
+        match self {
+            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Question::Acquire,
+            Action::Ping => Question::Answer,
+            _ => Question::Held,
+        }
+    }
+
+    pub(crate) fn is_release(&self) -> bool {
+        matches!(self, Action::Release(_))
+    }
+
+    /// The ttl that an acquire asks for.
+    pub(crate) fn acquires_for(&self) -> Option<Ttl> {
+        match self {
+            Action::Acquire(ttl) | Action::AcquireOrEnqueue(ttl, _) => Some(*ttl),
+            _ => None,
+        }
+    }
+
+    /// Whether its holder has given the lock up.
+    pub(crate) fn ends(&self) -> bool {
+        matches!(self, Action::Release(_) | Action::Shorten(_))
+    }
+
+    /// What must be shown before an answer counts. A key that is there was not lost; and a repair gives no vote.
+    pub(crate) fn needs(&self) -> Proof {
+        match self {
+            Action::Acquire(_) | Action::AcquireOrEnqueue(..) => Proof::Witness,
+            Action::Extend(..) | Action::Fence(_) => Proof::Look,
+            _ => Proof::None,
+        }
+    }
+
+    /// Whether it also concerns other keys beside the lock than the counter, which it can do without.
+    pub(crate) fn uses_companions(&self, kind: &Kind) -> bool {
+        match self {
+            Action::Release(notify) => *notify != Notify::None,
+            Action::Acquire(_) => kind.tries_with_companions(),
+            Action::AcquireOrEnqueue(..) | Action::Dequeue(..) => true,
+            _ => false,
+        }
+    }
+
+    /// What it asks of a lock that is not plain.
+    fn ask(&self, key: &Key) -> Option<Ask> {
+        match self {
+            _ if key.kind.is_plain() => None,
+            Action::Acquire(ttl) => Some(Ask::Acquire(*ttl, None)),
+            Action::AcquireOrEnqueue(ttl, entry) => Some(Ask::Acquire(*ttl, Some(**entry))),
+            Action::Repair(ttl) => Some(Ask::Refill(*ttl)),
+            Action::Extend(ttl, _) => Some(Ask::Extend(*ttl)),
+            Action::Shorten(ttl) => Some(Ask::Shorten(*ttl)),
+            Action::Release(notify) => Some(Ask::Release {
+                undo: *notify == Notify::None,
+                but: match notify {
+                    Notify::FirstBut(channel) => Some(*channel),
+                    _ => None,
+                },
+            }),
+            Action::Fence(at_least) => Some(Ask::Fence(*at_least)),
+            Action::Dequeue(channel, ..) => Some(Ask::Leave(**channel)),
+            Action::Ping => None,
+        }
+    }
+
+    /// The script that the connection loads with its first call, if the lock is not plain.
+    pub(crate) fn loads(&self, key: &Key) -> Option<usize> {
+        key.kind.script(self.ask(key)?).later()
+    }
+
+    /// Appends the command to `out`. Here names become keys.
+    pub(crate) fn pack(&self, key: &Key, prefix: &Prefix, means: Means, out: &mut Vec<u8>) {
+        let named = means.names_companions(self, key, prefix);
+        if let Some(ask) = self.ask(key) {
+            let lock = Named {
+                resource: &key.resource,
+                prefix,
+                token: &key.token,
+                value: &key.value(),
+                companions: named,
+            };
+            let by_hash = means.scripts == Scripts::ByHash;
+            return key.kind.pack(ask, lock, by_hash, out);
+        }
+        if let Scripts::None(delete) = means.scripts
+            && means.is_native(self)
+        {
+            return self.pack_natively(key, prefix, delete, out);
+        }
+        let (resource, token): (&[u8], &[u8]) = (&prefix.key(&key.resource), key.token.as_bytes());
+        let companions = |all: &'static [Companion]| if named { all } else { &[] };
+        let call = Call {
+            by_hash: means.scripts == Scripts::ByHash,
+            resource,
+            out,
+        };
+        match self {
+            Action::Acquire(ttl) | Action::Repair(ttl) => call.set(&key.value(), *ttl),
+            Action::Ping => resp::pack(call.out, &[&[b"PING"]], None),
+            Action::Extend(ttl, _) => call.script(EXTEND, &[], &[token], Some(ttl.millis())),
+            Action::Shorten(ttl) => {
+                let ttl = ttl.millis().to_string();
+                call.script(EXTEND, &[], &[token, ttl.as_bytes()], Some(1));
+            }
+            Action::Release(Notify::None) => call.script(RELEASE, &[], &[token], None),
+            Action::Release(Notify::First) => {
+                call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), &[token], None);
+            }
+            Action::Release(Notify::FirstBut(channel)) => {
+                let channel = channel.bytes();
+                let args: &[&[u8]] = &[token, &prefix.key(&channel)];
+                call.script(RELEASE_AND_NOTIFY, companions(&[Queue]), args, None);
+            }
+            Action::Release(Notify::FirstAndReserve(turn)) => {
+                let (keys, turn) = (companions(&[Queue, Reservation]), Some(turn.millis()));
+                call.script(RELEASE_AND_NOTIFY, keys, &[token], turn);
+            }
+            // Without the counter there is no number.
+            Action::Fence(at_least) => call.script(FENCE, &[Counter], &[token], Some(*at_least)),
+            Action::AcquireOrEnqueue(ttl, entry) => {
+                let keys = companions(&[Queue, Reservation]);
+                call.acquire_or_enqueue(entry, &key.value(), *ttl, keys, prefix);
+            }
+            Action::Dequeue(channel, turn, fair) => {
+                let (keys, channel) = (companions(&[Queue, Reservation]), channel.bytes());
+                let args: &[&[u8]] = &[&prefix.key(&channel), if *fair { b"1" } else { b"0" }];
+                call.script(DEQUEUE, keys, args, Some(turn.millis()));
+            }
+        }
+    }
+
+    /// The same without a script, as far as that goes: there is no queue.
+    fn pack_natively(&self, key: &Key, prefix: &Prefix, delete: Delete, out: &mut Vec<u8>) {
+        let (resource, value): (&[u8], _) = (&prefix.key(&key.resource), key.value());
+        match (self, delete) {
+            (Action::Release(_), Delete::IfEq) => {
+                resp::pack(out, &[&[b"DELIFEQ", resource, &value]], None);
+            }
+            (Action::Release(_), Delete::Ex) => {
+                resp::pack(out, &[&[b"DELEX", resource, b"IFEQ", &value]], None);
+            }
+            (Action::Extend(ttl, longest), _) => {
+                let ttl = match mutant(Mutant::ShortenNatively) {
+                    true => ttl,
+                    false => longest,
+                };
+                Action::Shorten(*ttl).pack_natively(key, prefix, delete, out);
+            }
+            (Action::Shorten(ttl), _) => {
+                let args: &[&[u8]] = &[b"SET", resource, &value, b"IFEQ", &value, b"PX"];
+                resp::pack(out, &[args], Some(ttl.millis()));
+            }
+            (Action::AcquireOrEnqueue(ttl, _), _) => {
+                Action::Acquire(*ttl).pack(key, prefix, Means::ALL, out);
+            }
+            // There is no queue to leave.
+            _ => resp::pack(out, &[&[b"PING"]], None),
+        }
+    }
+
+    /// What a node's reply to this action means, for this lock.
+    pub(crate) fn vote(&self, key: &Key, reply: Reply) -> Vote {
+        let reply = match reply {
+            Reply::Error(text) => Reply::Error(Secret::of_token(&key.token).cut(&text)),
+            other => other,
+        };
+        let ask = self.ask(key);
+        match (self, reply) {
+            (_, reply) if ask.is_some() && !matches!(reply, Reply::Error(_)) => {
+                let vote = ask.and_then(|ask| key.kind.vote(ask, &reply));
+                vote.unwrap_or_else(|| Vote::Sever(Cause::Garbage(reply.kind().into())))
+            }
+            (
+                Action::Acquire(_) | Action::AcquireOrEnqueue(..) | Action::Repair(_),
+                Reply::Okay,
+            ) => Vote::Granted(0),
+            (Action::Acquire(_) | Action::Repair(_), Reply::Nil) => Vote::Refused(None),
+            (Action::Extend(..) | Action::Shorten(_), Reply::Int(1) | Reply::Okay) => {
+                Vote::Granted(0)
+            }
+            (Action::Extend(..) | Action::Shorten(_), Reply::Nil) => Vote::Refused(None),
+            // Without scripts a node tells nothing of the holder.
+            (Action::AcquireOrEnqueue(..), Reply::Nil) => Vote::Refused(Some(LockInfo::default())),
+            (Action::Release(_), Reply::Int(number @ 1..=2)) => {
+                Vote::Granted(number.unsigned_abs())
+            }
+            (Action::Fence(_), Reply::Int(number @ 1..)) => Vote::Granted(number.unsigned_abs()),
+            (Action::Dequeue(..), Reply::Int(_) | Reply::Other) => Vote::Granted(0),
+            (Action::Ping, Reply::Other) => Vote::Granted(0),
+            // A user without the right to PING may take locks all the same.
+            (Action::Ping, Reply::Error(text)) if Meaning::of(&text) == Meaning::NotPermitted => {
+                Vote::Granted(0)
+            }
+            (
+                Action::Extend(..) | Action::Shorten(_) | Action::Release(_) | Action::Fence(_),
+                Reply::Int(0),
+            ) => Vote::Refused(None),
+            (_, Reply::Error(text)) => Vote::of_error(text, key.kind.names().is_some()),
+            (Action::AcquireOrEnqueue(..), other) => match LockInfo::parse(&other) {
+                Some(info) => Vote::Refused(Some(info)),
+                None => Vote::Sever(Cause::Garbage(other.kind().into())),
+            },
+            (_, other) => Vote::Sever(Cause::Garbage(other.kind().into())),
+        }
+    }
+}
+
+/// The call of a script that is written.
+struct Call<'a> {
+    by_hash: bool,
+    resource: &'a [u8],
+    out: &'a mut Vec<u8>,
+}
+
+impl Call<'_> {
+    /// If the key is missing. The most frequent command, so what never changes is one piece.
+    fn set(self, value: &[u8], ttl: Ttl) {
+        self.out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
+        resp::argument(self.out, self.resource);
+        resp::argument(self.out, value);
+        self.out.extend_from_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
+        resp::number(self.out, ttl.millis());
+    }
+
+    fn acquire_or_enqueue(
+        self,
+        entry: &QueueEntry,
+        value: &[u8],
+        ttl: Ttl,
+        keys: &[Companion],
+        prefix: &Prefix,
+    ) {
+        let (ttl, more) = (ttl.millis().to_string(), entry.arguments());
+        let [arrived, waited, lease] = more.each_ref().map(String::as_bytes);
+        let channel = entry.channel.bytes();
+        let channel = &*prefix.key(&channel);
+        let args = [value, ttl.as_bytes(), channel, arrived, waited, lease];
+        let (script, turn) = match entry.turn {
+            Some(turn) => (ACQUIRE_IN_ORDER, Some(turn.millis())),
+            None => (ACQUIRE_OR_ENQUEUE, None),
+        };
+        self.script(script, keys, &args, turn);
+    }
+
+    /// The keys are the lock and its companions, in this order; the last argument is a number where there is one.
+    fn script(self, script: Script, companions: &[Companion], args: &[&[u8]], last: Option<u64>) {
+        let Call {
+            by_hash,
+            resource,
+            out,
+        } = self;
+        let (command, script): (&[u8], _) = if by_hash {
+            (b"EVALSHA", script.hash)
+        } else {
+            (b"EVAL", script.text)
+        };
+        let count = 4 + companions.len() + args.len() + usize::from(last.is_some());
+        resp::command(out, count);
+        resp::argument(out, command);
+        resp::argument(out, script);
+        resp::number(out, 1 + companions.len() as u64);
+        resp::argument(out, resource);
+        for companion in companions {
+            resp::joined_argument(out, &companion.key(resource));
+        }
+        for arg in args {
+            resp::argument(out, arg);
+        }
+        if let Some(last) = last {
+            resp::number(out, last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_node_answers_a_ping_also_where_that_is_not_permitted() {
+        let answers = |bytes: &[u8]| {
+            let (reply, _) = resp::parse(bytes, &Secret::default()).unwrap().unwrap();
+            match Action::Ping.vote(&crate::proof::fixtures::key(b"a"), reply) {
+                Vote::Granted(_) => "yes",
+                Vote::Failed { later, .. } if later => "not now",
+                Vote::Failed { .. } | Vote::Refused(_) | Vote::OtherUse(_) => "no",
+                Vote::Sever(_) => "of no use",
+            }
+        };
+        for (bytes, expected) in [
+            (&b"+PONG\r\n"[..], "yes"),
+            (b"-NOPERM this user may not\r\n", "yes"),
+            (b"-LOADING Redis is loading\r\n", "not now"),
+            (b"-ERR unknown command 'PING'\r\n", "no"),
+            (b"-NOAUTH Authentication required.\r\n", "of no use"),
+            (b"-MASTERDOWN Link with MASTER is down\r\n", "of no use"),
+            (b":1\r\n", "of no use"),
+        ] {
+            assert_eq!(answers(bytes), expected, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn commands_are_packed_as_the_redis_crate_packs_them() {
+        let resource = Arc::from(&b"a {b}\r\n\0\xff"[..]);
+        let key = Key::new(resource, Token::from_bytes([7; 20]), None);
+        let ttl = Ttl::new(Duration::from_millis(30_000)).unwrap();
+        let (resource, token) = (&*key.resource, &key.token.as_bytes()[..]);
+        let entry = Arc::new(QueueEntry {
+            channel: Channel::new([0x5A; 16]),
+            arrived: 1_700_000_000_123,
+            waited: 17,
+            lease: 8000,
+            turn: None,
+        });
+        let turn = Turn::new(Duration::from_millis(100));
+        let in_turn = Arc::new(QueueEntry {
+            turn: Some(turn),
+            ..*entry
+        });
+        let mut set = redis::cmd("SET");
+        set.arg(resource).arg(token).arg("NX").arg("PX").arg(30_000);
+        let beside = |what: &str| [resource, b"::", what.as_bytes()].concat();
+        let script = |script: Script, beside_it: &[&str], by_hash| {
+            let mut call = redis::cmd(if by_hash { "EVALSHA" } else { "EVAL" });
+            call.arg(if by_hash { script.hash } else { script.text });
+            call.arg(1 + beside_it.len()).arg(resource);
+            for what in beside_it {
+                call.arg(beside(what));
+            }
+            call
+        };
+        let held = |of: Script, beside_it: &[&str], by_hash| {
+            script(of, beside_it, by_hash).arg(token).clone()
+        };
+        let dequeue = |by_hash| {
+            let mut call = script(DEQUEUE, &["w", "wt"], by_hash);
+            call.arg(&entry.channel.bytes()).arg(1).arg(400);
+            call
+        };
+        let enqueue = |by_script, by_hash| {
+            let mut call = held(by_script, &["w", "wt"], by_hash);
+            call.arg(30_000).arg(&entry.channel.bytes());
+            call.arg(1_700_000_000_123_u64).arg(17).arg(8000);
+            call
+        };
+        for by_hash in [false, true] {
+            for (action, expected) in [
+                (Action::Acquire(ttl), set.clone()),
+                (Action::Release(Notify::None), held(RELEASE, &[], by_hash)),
+                (
+                    Action::Release(Notify::First),
+                    held(RELEASE_AND_NOTIFY, &["w"], by_hash),
+                ),
+                (
+                    Action::Release(Notify::FirstBut(entry.channel)),
+                    held(RELEASE_AND_NOTIFY, &["w"], by_hash)
+                        .arg(&entry.channel.bytes())
+                        .clone(),
+                ),
+                (
+                    Action::Release(Notify::FirstAndReserve(turn)),
+                    held(RELEASE_AND_NOTIFY, &["w", "wt"], by_hash)
+                        .arg(400)
+                        .clone(),
+                ),
+                (
+                    Action::AcquireOrEnqueue(ttl, entry.clone()),
+                    enqueue(ACQUIRE_OR_ENQUEUE, by_hash),
+                ),
+                (
+                    Action::AcquireOrEnqueue(ttl, in_turn.clone()),
+                    enqueue(ACQUIRE_IN_ORDER, by_hash).arg(400).clone(),
+                ),
+                (
+                    Action::Dequeue(Arc::new(entry.channel), turn, true),
+                    dequeue(by_hash),
+                ),
+                (
+                    Action::Extend(ttl, ttl),
+                    held(EXTEND, &[], by_hash).arg(30_000).clone(),
+                ),
+                (
+                    Action::Shorten(ttl),
+                    held(EXTEND, &[], by_hash).arg(30_000).arg(1).clone(),
+                ),
+                (
+                    Action::Fence(17),
+                    held(FENCE, &["fence"], by_hash).arg(17).clone(),
+                ),
+                (Action::Ping, redis::cmd("PING")),
+            ] {
+                let mut packed = Vec::new();
+                let means = Means {
+                    scripts: Scripts::by_hash_if(by_hash),
+                    ..Means::ALL
+                };
+                action.pack(&key, &Prefix::default(), means, &mut packed);
+                assert_eq!(packed, expected.get_packed_command());
+            }
+        }
+        // Only what a node keeps has the label.
+        let label = Label::parse(b"web-3:4711");
+        let labelled = Key::new(key.resource.clone(), key.token, label);
+        let packed = |action: &Action, key: &Key| {
+            let mut packed = Vec::new();
+            action.pack(key, &Prefix::default(), Means::ALL, &mut packed);
+            packed
+        };
+        for action in [
+            Action::Acquire(ttl),
+            Action::Repair(ttl),
+            Action::AcquireOrEnqueue(ttl, entry),
+            Action::AcquireOrEnqueue(ttl, in_turn),
+        ] {
+            let bytes = packed(&action, &labelled);
+            let value = [&[7; 20][..], b"\0redlock:web-3:4711"].concat();
+            assert!(bytes.windows(value.len()).any(|part| part == value));
+        }
+        for action in [
+            Action::Release(Notify::First),
+            Action::Extend(ttl, ttl),
+            Action::Shorten(ttl),
+            Action::Fence(1),
+        ] {
+            assert_eq!(packed(&action, &labelled), packed(&action, &key));
+        }
+    }
+}

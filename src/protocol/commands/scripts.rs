@@ -1,0 +1,170 @@
+//! The scripts that run on a server, from the files in `scripts/`.
+//!
+//! A script compares and acts in one step. Scripts are loaded when a connection is set up, and called by their hashes;
+//! by their texts where that failed, is not permitted, or the server has dropped them.
+//!
+//! A server gets them without comments and indentation. In these files a comment has a line of its own.
+
+use crate::protocol::commands::sha1::sha1;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Script {
+    pub(crate) text: &'static [u8],
+    /// SHA-1 of the text.
+    pub(crate) hash: &'static [u8],
+}
+
+/// One script, of one or more files.
+macro_rules! script {
+    ($($file:literal),+) => {{
+        const SOURCE: &[u8] =
+            concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+).as_bytes();
+        const LENGTH: usize = strip::<0>(SOURCE).1;
+        const TEXT: [u8; LENGTH] = strip(SOURCE).0;
+        const HASH: [u8; 40] = sha1(&TEXT);
+        Script { text: &TEXT, hash: &HASH }
+    }};
+}
+
+pub(crate) const RELEASE: Script = script!("release");
+pub(crate) const EXTEND: Script = script!("extend");
+pub(crate) const FENCE: Script = script!("fence", "count");
+pub(crate) const RELEASE_AND_NOTIFY: Script = script!("release_and_notify");
+pub(crate) const DEQUEUE: Script = script!("dequeue");
+pub(crate) const ACQUIRE_OR_ENQUEUE: Script = script!("queue", "acquire", "enqueue", "lock_info");
+pub(crate) const ACQUIRE_IN_ORDER: Script =
+    script!("queue", "enqueue", "acquire_in_order", "lock_info");
+
+// Of permits.
+pub(crate) const ACQUIRE_PERMIT: Script = script!(
+    "members",
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "acquire_permit"
+);
+pub(crate) const EXTEND_MEMBER: Script = script!("members", "extend_member");
+pub(crate) const RELEASE_MEMBER: Script = script!("members", "notify", "release_member");
+pub(crate) const REFILL_MEMBER: Script = script!("members", "refill_member");
+pub(crate) const FENCE_MEMBER: Script = script!("members", "fence_member", "count");
+// Of readers and writers.
+pub(crate) const ACQUIRE_READ: Script = script!(
+    "members",
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "acquire_read"
+);
+pub(crate) const ACQUIRE_WRITE: Script = script!(
+    "members",
+    "notify",
+    "join",
+    "enqueue",
+    "joined",
+    "acquire_write"
+);
+// Of writers, and of locks on several names.
+pub(crate) const ACQUIRE_NAMES: Script =
+    script!("notify", "join", "enqueue", "joined", "acquire_names");
+pub(crate) const EXTEND_NAMES: Script = script!("names", "extend_names");
+pub(crate) const RELEASE_NAMES: Script = script!("names", "notify", "release_names");
+pub(crate) const LEAVE: Script = script!("notify", "leave");
+pub(crate) const REFILL_NAMES: Script = script!("names", "refill_names");
+pub(crate) const FENCE_NAMES: Script = script!("names", "fence_names");
+
+/// Those that are loaded.
+pub(crate) const SCRIPTS: [Script; 7] = [
+    RELEASE_AND_NOTIFY,
+    RELEASE,
+    EXTEND,
+    FENCE,
+    ACQUIRE_OR_ENQUEUE,
+    DEQUEUE,
+    ACQUIRE_IN_ORDER,
+];
+
+/// Those that a connection loads with their first call, which has their text: programs with plain locks never do.
+pub(crate) const LATER: [Script; 13] = [
+    ACQUIRE_PERMIT,
+    EXTEND_MEMBER,
+    RELEASE_MEMBER,
+    REFILL_MEMBER,
+    FENCE_MEMBER,
+    ACQUIRE_READ,
+    ACQUIRE_WRITE,
+    ACQUIRE_NAMES,
+    EXTEND_NAMES,
+    RELEASE_NAMES,
+    LEAVE,
+    REFILL_NAMES,
+    FENCE_NAMES,
+];
+
+impl Script {
+    /// Its place among [`LATER`], if it is one of those.
+    pub(crate) fn later(self) -> Option<usize> {
+        LATER.iter().position(|later| later.hash == self.hash)
+    }
+}
+
+/// For [`Redlock::inspect`](crate::Redlock::inspect), which runs it once for each connection.
+pub(crate) const INSPECT: Script = script!("inspect");
+
+/// Shows whether scripts can be run at all. It needs no key.
+pub(crate) const TRIAL: Script = Script {
+    text: b"return 1",
+    hash: &sha1(b"return 1"),
+};
+
+/// The lines of `source` without indentation, comments and blank lines: as many bytes as fit, and how many there are.
+// The compiler runs it: an index out of bounds does not compile.
+#[allow(clippy::indexing_slicing)]
+const fn strip<const N: usize>(source: &[u8]) -> ([u8; N], usize) {
+    let (mut text, mut length) = ([0; N], 0);
+    let (mut at, mut begins, mut kept) = (0, true, false);
+    while at < source.len() {
+        let byte = source[at];
+        if begins && byte != b' ' {
+            let comment = byte == b'-' && source[at + 1] == b'-';
+            (begins, kept) = (false, byte != b'\n' && !comment);
+        }
+        if kept && !begins {
+            if length < N {
+                text[length] = byte;
+            }
+            length += 1;
+        }
+        begins |= byte == b'\n';
+        at += 1;
+    }
+    (text, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_the_lines_without_comments_and_indentation() {
+        let source = b"-- A comment.\n\n  -- Another one.\n  if a - b then\n    c('--')\n  end\n\n";
+        let text = b"if a - b then\nc('--')\nend\n";
+        assert_eq!(strip::<26>(source), (*text, text.len()));
+        for script in SCRIPTS.iter().chain(&LATER).chain([&INSPECT]) {
+            let text = str::from_utf8(script.text).unwrap();
+            let line = |line: &str| !line.is_empty() && !line.contains("--") && line.trim() == line;
+            assert!(text.lines().all(line), "{text}");
+        }
+    }
+
+    /// A server's answer to SCRIPT LOAD is compared with them in `net/differential.rs`.
+    #[test]
+    fn no_two_scripts_have_the_same_hash() {
+        let all = SCRIPTS.iter().chain(&LATER);
+        let mut hashes: Vec<_> = all.map(|script| script.hash).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), SCRIPTS.len() + LATER.len());
+    }
+}

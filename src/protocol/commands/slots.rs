@@ -1,0 +1,543 @@
+//! Which server of a Redis Cluster has a key. A Cluster has 16384 slots, a key is in one of them, and a master has the
+//! keys of its slots.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::errors::server_error::code;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::companions::tag;
+use crate::protocol::commands::resp::Reply;
+
+/// How many there are.
+pub(crate) const SLOTS: u16 = 16384;
+
+/// No Cluster has more servers.
+const MOST_SERVERS: usize = 16384;
+
+/// Where a server is: host and port.
+pub(crate) type Endpoint = (String, u16);
+
+/// The slot of a key, by its tag if it has one.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    let hashed = tag(key).unwrap_or(key);
+    // CRC-16/XMODEM, eight bits at a time.
+    let crc = hashed.iter().fold(0, |crc: u16, byte| {
+        let bits = crc >> 8 ^ u16::from(*byte);
+        let bits = bits ^ bits >> 4;
+        crc << 8 ^ bits << 12 ^ bits << 5 ^ bits
+    });
+    crc % SLOTS
+}
+
+/// Which server has which slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Map {
+    masters: Vec<Endpoint>,
+    replicas: Vec<Endpoint>,
+    /// By their last slot: the first one, and the index of the master.
+    ranges: BTreeMap<u16, (u16, usize)>,
+}
+
+impl Map {
+    /// By the reply to CLUSTER SLOTS of a server of this host. `None`: it is something else.
+    #[cfg(test)]
+    pub(crate) fn of(reply: &Reply, asked: &str) -> Option<Map> {
+        let Reply::Array(all) = reply else {
+            return None;
+        };
+        let mut ranges = Ranges::new(asked);
+        let is_map = all.iter().all(|range| ranges.add(range));
+        is_map.then(|| ranges.map())
+    }
+
+    fn master_index(&mut self, master: Endpoint) -> usize {
+        let known = self.masters.iter().position(|other| *other == master);
+        known.unwrap_or_else(|| {
+            self.masters.push(master);
+            self.masters.len() - 1
+        })
+    }
+
+    /// The master that has a slot, if one does.
+    pub(crate) fn master(&self, slot: u16) -> Option<&Endpoint> {
+        let (_, (first, master)) = self.ranges.range(slot..).next()?;
+        self.masters.get(*master).filter(|_| *first <= slot)
+    }
+
+    /// All servers, masters first.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Endpoint> {
+        self.masters.iter().chain(&self.replicas)
+    }
+
+    /// A slot of each master.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = u16> + use<> {
+        let mut slots = vec![None; self.masters.len()];
+        for (first, master) in self.ranges.values() {
+            if let Some(slot) = slots.get_mut(*master) {
+                slot.get_or_insert(*first);
+            }
+        }
+        slots.into_iter().flatten()
+    }
+
+    /// How many slots no server has.
+    pub(crate) fn missing(&self) -> usize {
+        let ranges = self.ranges.iter();
+        let served = ranges.map(|(last, (first, _))| {
+            usize::from(*last) + 1 - usize::from(*first).min(usize::from(*last) + 1)
+        });
+        usize::from(SLOTS).saturating_sub(served.sum())
+    }
+
+    /// A server has said that this one has the slot now.
+    pub(crate) fn moved(&mut self, slot: u16, to: Endpoint) {
+        if self.master(slot) == Some(&to) {
+            return;
+        }
+        let to = self.master_index(to);
+        if let Some((last, (first, master))) = self.range(slot) {
+            self.ranges.remove(&last);
+            if first < slot {
+                self.ranges.insert(slot - 1, (first, master));
+            }
+            if slot < last {
+                self.ranges.insert(last, (slot + 1, master));
+            }
+        }
+        self.ranges.insert(slot, (slot, to));
+    }
+
+    fn range(&self, slot: u16) -> Option<(u16, (u16, usize))> {
+        let (last, range) = self.ranges.range(slot..).next()?;
+        (range.0 <= slot).then_some((*last, *range))
+    }
+
+    /// Keys that the witness may have on the master that has this slot: names in its slots, the usual one first. `plain`:
+    /// what it is on a server by itself.
+    pub(crate) fn witnesses<'a>(
+        &'a self,
+        slot_of: u16,
+        plain: &'a [u8],
+    ) -> impl Iterator<Item = Vec<u8>> + 'a {
+        // By the locks' prefix, and then all of them are in its slot.
+        let only = tag(plain).map(|_| plain.to_vec());
+        let master = self.master(slot_of);
+        // Each slot is that of one of these numbers, as a test shows.
+        let tags = 0..if only.is_some() { 0 } else { MOST_TAGS };
+        let keys = tags.map(move |n| tagged(plain, n));
+        let keys = keys.filter(move |key| master.is_none() || self.master(slot(key)) == master);
+        only.into_iter().chain(keys)
+    }
+}
+
+/// A map as it is read from the reply to CLUSTER SLOTS, range by range.
+pub(crate) struct Ranges<'a> {
+    map: Map,
+    /// The host of the server that was asked.
+    asked: &'a str,
+    masters: Indices,
+    replicas: Indices,
+}
+
+/// By host and port.
+#[derive(Default)]
+struct Indices(BTreeMap<String, BTreeMap<u16, usize>>);
+
+impl Indices {
+    /// The place of a server in this list, to which it is added if it is not there yet.
+    fn of(&mut self, (host, port): (&str, u16), all: &mut Vec<Endpoint>) -> usize {
+        let mut add = || {
+            all.push((host.to_owned(), port));
+            all.len() - 1
+        };
+        match self.0.get_mut(host) {
+            Some(ports) => *ports.entry(port).or_insert_with(add),
+            None => {
+                let index = add();
+                self.0.insert(host.into(), BTreeMap::from([(port, index)]));
+                index
+            }
+        }
+    }
+}
+
+impl<'a> Ranges<'a> {
+    pub(crate) fn new(asked: &'a str) -> Ranges<'a> {
+        Ranges {
+            map: Map::default(),
+            asked,
+            masters: Indices::default(),
+            replicas: Indices::default(),
+        }
+    }
+
+    /// False: it is no range.
+    pub(crate) fn add(&mut self, range: &Reply) -> bool {
+        self.added(range).is_some()
+    }
+
+    fn added(&mut self, range: &Reply) -> Option<()> {
+        let Reply::Array(range) = range else {
+            return None;
+        };
+        let [Reply::Int(first), Reply::Int(last), master, replicas @ ..] = &range[..] else {
+            return None;
+        };
+        let number = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS);
+        let (first, last) = (number(first)?, number(last)?);
+        let master = endpoint(master, self.asked)?;
+        let master = self.masters.of(master, &mut self.map.masters);
+        self.map.ranges.insert(last, (first, master));
+        for replica in replicas {
+            let replica = endpoint(replica, self.asked)?;
+            self.replicas.of(replica, &mut self.map.replicas);
+        }
+        let servers = self.map.masters.len() + self.map.replicas.len();
+        (servers <= MOST_SERVERS).then_some(())
+    }
+
+    pub(crate) fn map(self) -> Map {
+        self.map
+    }
+}
+
+/// For each combination of masters that have the same slots, one of each Cluster, one of these slots. Where a Cluster has no
+/// server for some slots, these are as those of one more master.
+pub(crate) fn combinations(maps: &[Arc<Map>]) -> Vec<u16> {
+    // Between two of these no master changes.
+    let bounds = maps.iter().flat_map(|map| {
+        let ranges = map.ranges.iter();
+        ranges.flat_map(|(last, (first, _))| [*first, last.saturating_add(1)])
+    });
+    let bounds = bounds.filter(|slot| *slot < SLOTS).chain([0]);
+    let bounds: BTreeSet<u16> = bounds.collect();
+    let mut known = BTreeSet::new();
+    let masters = |slot| maps.iter().map(move |map| map.master(slot));
+    let is_new = |slot: &u16| known.insert(masters(*slot).collect::<Vec<_>>());
+    bounds.into_iter().filter(is_new).collect()
+}
+
+/// Whether this may be the key of a witness, whatever the prefix.
+pub(crate) fn is_witness(key: &[u8]) -> bool {
+    let digits = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let in_braces = |key: &[u8]| {
+        let behind = key.strip_suffix(b"}")?;
+        let start = behind.iter().rposition(|byte| *byte == b'{')?;
+        let (key, number) = (behind.get(..start)?, behind.get(start + 1..)?);
+        key.strip_suffix(b":")
+            .filter(|_| digits(number))
+            .map(<[u8]>::to_vec)
+    };
+    in_braces(key).map_or_else(|| key.ends_with(WITNESS), |key| key.ends_with(WITNESS))
+}
+
+/// All slots have a number below.
+pub(crate) const MOST_TAGS: u32 = 1 << 18;
+
+/// A name in the slot of this number.
+pub(crate) fn tagged(name: &[u8], n: u32) -> Vec<u8> {
+    [name, format!(":{{{n}}}").as_bytes()].concat()
+}
+
+/// What is said of a Cluster that has no server for some slots.
+pub(crate) fn unserved(slots: usize) -> String {
+    format!("{slots} of its {SLOTS} slots have no server: look at CLUSTER INFO")
+}
+
+/// Where a server is, by its entry. Without a host it is that of the server that was asked.
+fn endpoint<'a>(entry: &'a Reply, asked: &'a str) -> Option<(&'a str, u16)> {
+    let Reply::Array(entry) = entry else {
+        return None;
+    };
+    let [host, Reply::Int(port), ..] = &entry[..] else {
+        return None;
+    };
+    let host = match host {
+        Reply::Nil => asked,
+        Reply::Bulk(host) => str::from_utf8(host).ok()?,
+        _ => return None,
+    };
+    let host = match host {
+        "" | "?" => asked,
+        host => host,
+    };
+    Some((host, u16::try_from(*port).ok()?))
+}
+
+/// What a server says that does not have a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// Another one has its slot.
+    Moved(Endpoint),
+    /// The slot is being moved, and another one has the key.
+    Asks(Endpoint),
+    /// The slot is being moved, and each of the two has some of the command's keys.
+    Torn,
+}
+
+impl Elsewhere {
+    /// What is said of this slot, by the text of an error of a server of this host.
+    pub(crate) fn of(error: &str, slot: u16, asked: &str) -> Option<Elsewhere> {
+        let endpoint = || {
+            let mut words = error.split(' ').skip(1);
+            let is_it = words.next()?.parse() == Ok(slot);
+            let (host, port) = words.next().filter(|_| is_it)?.rsplit_once(':')?;
+            let host = match host {
+                "" | "?" => asked,
+                host => host,
+            };
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        match code(error) {
+            "MOVED" => endpoint().map(Elsewhere::Moved),
+            "ASK" => endpoint().map(Elsewhere::Asks),
+            "TRYAGAIN" => Some(Elsewhere::Torn),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.into())
+    }
+
+    fn server(host: Reply, port: i64) -> Reply {
+        let more = Reply::Array(vec![bulk("hostname"), bulk("h")]);
+        Reply::Array(vec![host, Reply::Int(port), bulk("id"), more])
+    }
+
+    fn range(first: i64, last: i64, servers: Vec<Reply>) -> Reply {
+        let slots = [Reply::Int(first), Reply::Int(last)];
+        Reply::Array(slots.into_iter().chain(servers).collect())
+    }
+
+    fn map() -> Map {
+        let reply = Reply::Array(vec![
+            range(0, 99, vec![server(bulk("a"), 1), server(bulk("r"), 7)]),
+            range(
+                200,
+                16383,
+                vec![server(Reply::Nil, 2), server(bulk("?"), 3)],
+            ),
+            range(100, 150, vec![server(bulk("a"), 1)]),
+        ]);
+        Map::of(&reply, "asked").unwrap()
+    }
+
+    fn master(map: &Map, slot: u16) -> String {
+        let master = map.master(slot);
+        master.map_or_else(|| "-".into(), |(host, port)| format!("{host}:{port}"))
+    }
+
+    /// By the specification of Redis Cluster, and by CLUSTER KEYSLOT.
+    #[test]
+    fn a_key_is_in_the_slot_of_its_tag() {
+        for (key, expected) in [
+            ("", 0),
+            ("123456789", 0x31C3),
+            ("foo", 12182),
+            ("{foo}bar", 12182),
+            ("a{foo}{bar}", 12182),
+            ("foo{}{bar}", 8363),
+            ("foo{{bar}}zap", 4015),
+            ("redlock:witness:{0}", 13907),
+        ] {
+            assert_eq!(slot(key.as_bytes()), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_map_names_the_master_of_each_slot() {
+        let map = map();
+        for (slot, expected) in [
+            (0, "a:1"),
+            (99, "a:1"),
+            (100, "a:1"),
+            (150, "a:1"),
+            (151, "-"),
+            (199, "-"),
+            (200, "asked:2"),
+            (16383, "asked:2"),
+        ] {
+            assert_eq!(master(&map, slot), expected, "{slot}");
+        }
+        assert_eq!(map.missing(), 49);
+        let shards: Vec<u16> = map.shards().collect();
+        assert_eq!(shards, [0, 200]);
+        let servers: Vec<String> = map
+            .servers()
+            .map(|(host, port)| format!("{host}:{port}"))
+            .collect();
+        assert_eq!(servers, ["a:1", "asked:2", "r:7", "asked:3"]);
+    }
+
+    #[test]
+    fn each_combination_of_masters_is_found_once() {
+        let of = |ranges: &[(i64, i64, &str)]| {
+            let range = |(first, last, host): &(i64, i64, &str)| {
+                range(*first, *last, vec![server(bulk(host), 1)])
+            };
+            let ranges = ranges.iter().map(range).collect();
+            Arc::new(Map::of(&Reply::Array(ranges), "h").unwrap())
+        };
+        let one = of(&[(0, 99, "a"), (100, 199, "b"), (200, 16383, "a")]);
+        let two = of(&[(0, 149, "x"), (150, 16383, "y")]);
+        assert_eq!(combinations(&[]), [0]);
+        assert_eq!(combinations(std::slice::from_ref(&one)), [0, 100]);
+        // a and x, b and x, b and y, a and y.
+        assert_eq!(combinations(&[one.clone(), two]), [0, 100, 150, 200]);
+        // The other has no server for most of them.
+        let some = of(&[(50, 149, "x")]);
+        assert_eq!(combinations(std::slice::from_ref(&some)), [0, 50]);
+        assert_eq!(combinations(&[one, some]), [0, 50, 100, 150]);
+    }
+
+    #[test]
+    fn what_is_no_map_is_none() {
+        let bad = |reply: Reply| assert_eq!(Map::of(&reply, "h"), None, "{reply:?}");
+        bad(Reply::Nil);
+        bad(Reply::Array(vec![Reply::Int(1)]));
+        bad(Reply::Array(vec![range(
+            0,
+            16384,
+            vec![server(bulk("a"), 1)],
+        )]));
+        bad(Reply::Array(vec![range(-1, 3, vec![server(bulk("a"), 1)])]));
+        bad(Reply::Array(vec![range(0, 1, vec![])]));
+        bad(Reply::Array(vec![range(
+            0,
+            1,
+            vec![server(bulk("a"), 65536)],
+        )]));
+        bad(Reply::Array(vec![range(
+            0,
+            1,
+            vec![server(Reply::Int(1), 1)],
+        )]));
+        // A server that has just joined knows of none.
+        let empty = Map::of(&Reply::Array(vec![]), "h").unwrap();
+        assert_eq!((empty.missing(), empty.master(3)), (16384, None));
+        // The wrong way round it is no range, and nothing panics.
+        let reversed = Reply::Array(vec![range(9, 3, vec![server(bulk("a"), 1)])]);
+        let reversed = Map::of(&reversed, "h").unwrap();
+        assert_eq!((reversed.missing(), reversed.master(5)), (16384, None));
+    }
+
+    #[test]
+    fn a_map_names_no_more_servers_than_a_cluster_can_have() {
+        let of = |first: i64, count: i64| {
+            let mut ranges = Ranges::new("h");
+            let replica = |port| server(bulk("r"), port);
+            let masters = (0..count).all(|port| {
+                ranges.add(&range(
+                    port % 16384,
+                    port % 16384,
+                    vec![server(bulk("m"), first + port)],
+                ))
+            });
+            let mut last = vec![server(bulk("m"), first)];
+            last.extend((0..count).map(replica));
+            (masters, ranges.add(&range(0, 0, last)), ranges.map())
+        };
+        let (masters, replicas, map) = of(0, 8192);
+        assert!(masters && replicas);
+        assert_eq!((map.servers().count(), map.shards().count()), (16384, 8192));
+        assert!(!of(0, 8193).1 && !of(0, 16385).0);
+    }
+
+    #[test]
+    fn a_slot_that_has_moved_is_at_its_new_server_and_the_others_stay() {
+        for (slot, around) in [
+            (0, [(1, "a:1"), (99, "a:1")]),
+            (50, [(49, "a:1"), (51, "a:1")]),
+            (99, [(98, "a:1"), (100, "a:1")]),
+            (170, [(169, "-"), (171, "-")]),
+            (16383, [(16382, "asked:2"), (200, "asked:2")]),
+        ] {
+            let mut map = map();
+            map.moved(slot, ("new".into(), 9));
+            assert_eq!(master(&map, slot), "new:9");
+            for (other, expected) in around {
+                assert_eq!(master(&map, other), expected, "{slot}, {other}");
+            }
+            map.moved(slot, ("a".into(), 1));
+            assert_eq!(master(&map, slot), "a:1");
+        }
+    }
+
+    #[test]
+    fn a_servers_witness_is_in_one_of_its_slots() {
+        let map = map();
+        let witness = |slot_of, plain: &[u8]| map.witnesses(slot_of, plain).next().unwrap();
+        for slot_of in [0, 150, 200, 16383] {
+            let key = witness(slot_of, WITNESS);
+            assert!(key.starts_with(WITNESS), "{}", key.escape_ascii());
+            assert_eq!(map.master(slot(&key)), map.master(slot_of));
+        }
+        assert_eq!(witness(200, WITNESS), b"redlock:witness:{0}");
+        assert_eq!(witness(200, b"a{redlock:witness"), b"a{redlock:witness:{0}");
+        let both: Vec<Vec<u8>> = map.witnesses(200, WITNESS).take(2).collect();
+        assert_ne!(slot(&both[0]), slot(&both[1]));
+        assert_eq!(map.witnesses(170, WITNESS).next(), Some(tagged(WITNESS, 0)));
+        // All locks are in one slot, and so is the witness.
+        let tagged = b"{team}:redlock:witness";
+        assert_eq!(witness(0, tagged), tagged);
+        for key in [
+            &witness(0, WITNESS)[..],
+            WITNESS,
+            tagged,
+            b"a:redlock:witness:{17}",
+        ] {
+            assert!(is_witness(key), "{}", key.escape_ascii());
+        }
+        for key in [
+            &b"redlock:witness:17"[..],
+            b"redlock:witness:{}",
+            b"redlock:witness:{x}",
+            b"{1}",
+        ] {
+            assert!(!is_witness(key), "{}", key.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn each_slot_has_a_witness() {
+        let plain = |n: u32| slot(format!("redlock:witness:{{{n}}}").as_bytes());
+        let mut seen = vec![false; usize::from(SLOTS)];
+        for n in 0..MOST_TAGS {
+            seen[usize::from(plain(n))] = true;
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
+
+    #[test]
+    fn errors_name_the_server_that_has_the_key() {
+        let at = |host: &str, port| (host.to_owned(), port);
+        for (error, expected) in [
+            (
+                "MOVED 17 10.0.0.1:6379",
+                Some(Elsewhere::Moved(at("10.0.0.1", 6379))),
+            ),
+            ("MOVED 17 ::1:6379", Some(Elsewhere::Moved(at("::1", 6379)))),
+            ("MOVED 17 :6379", Some(Elsewhere::Moved(at("asked", 6379)))),
+            ("ASK 17 ?:1", Some(Elsewhere::Asks(at("asked", 1)))),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                Some(Elsewhere::Torn),
+            ),
+            ("MOVED 17", None),
+            ("MOVED 18 10.0.0.1:6379", None),
+            ("ASK 18 10.0.0.1:6379", None),
+            ("MOVED 17 h:x", None),
+            ("ERR MOVED 17 h:1", None),
+            ("CLUSTERDOWN The cluster is down", None),
+        ] {
+            assert_eq!(Elsewhere::of(error, 17, "asked"), expected, "{error}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Whether a connection still leads to the node's master (rule R43).
+//!
+//! Where a directory names the master, another server may be the master long before the one before learns it, and that one
+//! goes on granting locks. So what it grants counts only if the directory has confirmed the address lately.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::Cause;
+
+/// The directory is asked when its last word is older.
+const ASK: Duration = Duration::from_secs(1);
+/// No longer than this its last word holds.
+const HOLDS: Duration = Duration::from_secs(2);
+/// And no longer than this that of a master of a Redis Cluster that has named another server: both words together hold no longer
+/// than the margin of the restart guard, with two seconds in which the others learn of a failover.
+pub(crate) const NAMED: Duration = Duration::from_secs(1);
+
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What the directory has named.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// As it may be shown.
+    pub(crate) address: Arc<str>,
+    /// When the directory was asked.
+    pub(crate) at: Instant,
+}
+
+/// A directory's word on an address: whether the master is there, or why it is not.
+#[derive(Debug)]
+pub(crate) struct Word {
+    pub(crate) answer: Result<(), Cause>,
+    /// When the servers were asked that it relies on.
+    pub(crate) at: Instant,
+}
+
+/// What is known of the address of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Address {
+    /// `None`: no directory has named it, and none confirms it.
+    found: Option<Found>,
+    /// When the directory was asked last, and whether it has not answered yet.
+    asked: Option<Instant>,
+    asking: bool,
+    /// The node has another master.
+    moved: Option<Cause>,
+    /// The last word is too old.
+    unconfirmed: bool,
+}
+
+impl Address {
+    pub(crate) fn new(found: Option<Found>) -> Address {
+        Address {
+            found,
+            ..Address::default()
+        }
+    }
+
+    /// Looks whether the last word holds.
+    pub(crate) fn update(&mut self, now: Instant) {
+        if let Some(found) = &self.found {
+            self.unconfirmed = now > found.at + HOLDS;
+        }
+    }
+
+    /// Whether the address was not confirmed lately, as of the last update.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.unconfirmed
+    }
+
+    /// Whether the directory is to be asked, if the node is in use.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let old = self
+            .found
+            .as_ref()
+            .is_some_and(|found| now >= found.at + ASK);
+        let paused = self.asked.is_none_or(|asked| now >= asked + PAUSE);
+        old && paused && !self.asking && self.moved.is_none()
+    }
+
+    /// The directory is asked now for this address.
+    pub(crate) fn ask(&mut self, now: Instant) -> Option<Found> {
+        (self.asked, self.asking) = (Some(now), true);
+        self.found.clone().map(|found| Found { at: now, ..found })
+    }
+
+    /// The directory's word on the question of that time. An answer that is older than the last word says nothing: it may be
+    /// that of a question of another thread.
+    pub(crate) fn answered(&mut self, asked: Instant, word: Option<Word>) {
+        // It may have been asked for the connection before.
+        if self.asked != Some(asked) {
+            return;
+        }
+        self.asking = false;
+        let (Some(word), Some(found)) = (word, &mut self.found) else {
+            return;
+        };
+        match word.answer {
+            Ok(()) => found.at = found.at.max(word.at),
+            Err(cause) if word.at >= found.at => self.moved = Some(cause),
+            Err(_) => {}
+        }
+    }
+
+    /// Why the connection is to be ended, if it is.
+    pub(crate) fn take_moved(&mut self) -> Option<Cause> {
+        self.moved.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn address(at: Instant) -> Address {
+        Address::new(Some(Found {
+            address: "m at h:1".into(),
+            at,
+        }))
+    }
+
+    fn yes(at: Instant) -> Option<Word> {
+        Some(Word { answer: Ok(()), at })
+    }
+
+    fn moved(at: Instant) -> Option<Word> {
+        let answer = Err(Cause::Closed("moved".into()));
+        Some(Word { answer, at })
+    }
+
+    fn is_unconfirmed(address: &mut Address, now: Instant) -> bool {
+        address.update(now);
+        address.is_unconfirmed()
+    }
+
+    #[test]
+    fn the_directory_is_asked_after_one_second_and_believed_for_two() {
+        let zero = crate::values::clock::instant();
+        let mut address = address(zero);
+        assert!(!address.is_due(zero + 999 * MS) && address.is_due(zero + S));
+        let found = address.ask(zero + S).unwrap();
+        assert_eq!((&*found.address, found.at), ("m at h:1", zero + S));
+        assert!(!address.is_due(zero + 2 * S), "it is being asked");
+        assert!(!is_unconfirmed(&mut address, zero + 2 * S));
+        assert!(is_unconfirmed(&mut address, zero + 2 * S + MS));
+        // The answer is as old as the question.
+        address.answered(zero + S, yes(zero + S));
+        assert!(!is_unconfirmed(&mut address, zero + 3 * S));
+        assert!(is_unconfirmed(&mut address, zero + 3 * S + MS));
+        assert!(address.is_due(zero + 3 * S));
+    }
+
+    #[test]
+    fn a_question_that_could_not_be_asked_is_asked_again_after_a_pause() {
+        let zero = crate::values::clock::instant();
+        let mut address = address(zero);
+        address.ask(zero + S);
+        address.answered(zero + S, None);
+        assert!(!address.is_due(zero + S + 99 * MS));
+        assert!(address.is_due(zero + S + 100 * MS));
+        assert!(is_unconfirmed(&mut address, zero + 3 * S));
+    }
+
+    /// Another thread may have asked.
+    #[test]
+    fn an_answer_is_no_newer_than_its_question() {
+        let zero = crate::values::clock::instant();
+        let mut address = address(zero + S);
+        for (asked, answer, newest) in [
+            (2 * S, yes(zero + 1500 * MS), 1500 * MS),
+            (3 * S, yes(zero), 1500 * MS),
+            (4 * S, moved(zero + 1499 * MS), 1500 * MS),
+            (5 * S, yes(zero + 5 * S), 5 * S),
+        ] {
+            address.ask(zero + asked);
+            address.answered(zero + asked, answer);
+            assert!(!is_unconfirmed(&mut address, zero + newest + HOLDS));
+            assert!(is_unconfirmed(&mut address, zero + newest + HOLDS + MS));
+            assert!(address.take_moved().is_none());
+        }
+    }
+
+    #[test]
+    fn another_address_ends_the_connection_and_no_other_one() {
+        let zero = crate::values::clock::instant();
+        let mut old = address(zero);
+        old.ask(zero + S);
+        old.answered(zero + S, moved(zero + S));
+        assert!(!old.is_due(zero + 9 * S));
+        assert!(old.take_moved().is_some() && old.take_moved().is_none());
+        let mut new = address(zero + S);
+        new.answered(zero + S, moved(zero + S));
+        assert!(new.take_moved().is_none());
+    }
+
+    #[test]
+    fn without_a_directory_nothing_is_asked_and_all_is_believed() {
+        let zero = crate::values::clock::instant();
+        let mut address = Address::new(None);
+        let later = zero + 3600 * S;
+        assert!(!address.is_due(later) && !is_unconfirmed(&mut address, later));
+        assert!(address.ask(later).is_none());
+    }
+}

@@ -1,0 +1,93 @@
+//! Owed to a node of a lock that its holder has given up.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::commands::script::{Action, Key, Notify};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::values::quorum::Ttl;
+
+/// For how long a debt is repeated that is refused, where the ttl of a lock is not known, which another process has acquired.
+const UNKNOWN_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// Owed to a node of one lock: its release, or, where the lock is left for a time, that it is shortened to a point in time
+/// (rule R55).
+#[derive(Clone, Debug)]
+pub(crate) struct Debt {
+    pub(crate) key: Key,
+    left_until: Option<Instant>,
+    /// When the key has ended. Known once the server has answered: it has read all that could prolong the lock.
+    ends: Option<Instant>,
+}
+
+impl Debt {
+    pub(crate) fn release(key: Key) -> Debt {
+        Debt {
+            key,
+            left_until: None,
+            ends: None,
+        }
+    }
+
+    pub(crate) fn shortening(key: Key, left_until: Instant) -> Debt {
+        Debt {
+            left_until: Some(left_until),
+            ..Debt::release(key)
+        }
+    }
+
+    /// The action that the node is sent now: a shortening leaves the rest of its time, and is a release once that is over.
+    pub(crate) fn due(&mut self, now: Instant) -> Action {
+        let left = |until: Instant| match mutant(Mutant::LateShorteningBeginsAnew) {
+            true => self.key.longest.map(Ttl::duration),
+            false => until.checked_duration_since(now),
+        };
+        let left = self.left_until.and_then(left);
+        let left = left.filter(|left| !left.is_zero() && !mutant(Mutant::LateShorteningReleases));
+        match left.and_then(Ttl::no_less_than) {
+            Some(ttl) => Action::Shorten(ttl),
+            None => {
+                self.left_until = None;
+                Action::Release(Notify::None)
+            }
+        }
+    }
+
+    /// The action that was sent, as far as that decides how its reply is read.
+    pub(crate) fn sent(&self) -> Action {
+        match self.left_until {
+            Some(_) => Action::Shorten(Ttl::MIN),
+            None => Action::Release(Notify::First),
+        }
+    }
+
+    /// The server has refused it for now: until when the key can be there. An allowance for its clock is included.
+    pub(crate) fn refused(&mut self, now: Instant) {
+        let longest = self.key.longest.map_or(UNKNOWN_TTL, Ttl::duration);
+        let drift = longest / 100 + Duration::from_millis(2);
+        self.ends.get_or_insert(now + longest + drift);
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.ends.is_some_and(|ends| ends <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{MS, key, ttl};
+    use crate::values::clock;
+
+    #[test]
+    fn a_shortening_leaves_the_rest_of_its_time_and_is_a_release_behind_it() {
+        let now = clock::instant();
+        let mut debt = Debt::shortening(key(b"a"), now + 500 * MS);
+        assert_eq!(debt.due(now + 100 * MS), Action::Shorten(ttl(400 * MS)));
+        assert_eq!(debt.due(now + 499 * MS), Action::Shorten(Ttl::MIN));
+        assert!(matches!(debt.sent(), Action::Shorten(_)));
+        for later in [500, 501, 9000] {
+            assert_eq!(debt.due(now + later * MS), Action::Release(Notify::None));
+            assert!(matches!(debt.sent(), Action::Release(_)));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What happens to the nodes, for the log and the observer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::Cause;
+use crate::protocol::commands::means::Lack;
+use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::commands::vote::Vote;
+use crate::protocol::node::notice::{Notice, Notices};
+
+/// The maximum number of events that wait to be logged.
+const MAX_EVENTS: usize = 1000;
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Away(Arc<Cause>),
+    /// How many releases for it were dropped, and whether it is another server.
+    Back(u64, bool),
+    /// Its server may have forgotten locks.
+    Quarantined(Duration, bool),
+    GivesNoVotes(Arc<Cause>),
+    VotesAgain(u64),
+    /// What its server does not do, or not for this user. Its votes are as good.
+    Lacks(Lack),
+    /// About a resource, and not about the node's votes.
+    Notice(Arc<[u8]>, Notice),
+}
+
+/// Events wait for a thread that has time to log them.
+#[derive(Default)]
+pub(crate) struct Events {
+    /// Each with its node, and when it happened.
+    queue: Vec<(usize, Event, Instant)>,
+    notices: Notices,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, node: usize, event: Option<Event>, now: Instant) {
+        if let Some(event) = event.filter(|_| self.queue.len() < MAX_EVENTS) {
+            self.queue.push((node, event, now));
+        }
+    }
+
+    /// A node lacks something: that is to be logged once.
+    pub(crate) fn lacks(&mut self, node: usize, lack: Option<Lack>, now: Instant) {
+        let lack = lack.filter(|lack| self.notices.is_lacking(node, *lack));
+        self.push(node, lack.map(Event::Lacks), now);
+    }
+
+    /// A node has answered: what is to be logged once.
+    pub(crate) fn notice(
+        &mut self,
+        node: usize,
+        key: &Key,
+        action: &Action,
+        vote: &Vote,
+        now: Instant,
+    ) {
+        if let (Action::Fence(_), Vote::Failed { cause, .. }) = (action, vote)
+            && cause.meaning().concerns_rights()
+        {
+            self.lacks(node, Some(Lack::Fencing), now);
+        }
+        let notice = self.notices.on(node, key, action, vote);
+        let event = notice.map(|notice| Event::Notice(key.resource.clone(), notice));
+        self.push(node, event, now);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<(usize, Event, Instant)> {
+        std::mem::take(&mut self.queue)
+    }
+}

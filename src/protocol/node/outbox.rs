@@ -1,0 +1,216 @@
+//! Debts to a node, of locks that their holders have given up: to be sent over whichever connection.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::node::wire::EVENT_LOOP_READ;
+use crate::values::backoff::Backoff;
+use crate::values::random::Rng;
+
+/// The maximum number of debts that are kept for a node, and of the bytes of their names. Beyond that the oldest is
+/// dropped, and its key ends with its ttl.
+const MAX_DEBTS: usize = 65_536;
+const MAX_DEBT_BYTES: usize = 16 << 20;
+/// The pause before what a server has refused for now is sent again grows from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_millis(700);
+const MAX_DOUBLINGS: u32 = 3;
+/// Debts, the oldest first.
+#[derive(Default)]
+struct Debts {
+    queue: VecDeque<Debt>,
+    /// The bytes of their names.
+    bytes: usize,
+    /// How many did not find room.
+    dropped: u64,
+}
+
+impl Debts {
+    fn push(&mut self, debt: Debt) {
+        self.bytes += debt.key.resource.len();
+        self.queue.push_back(debt);
+        while self.queue.len() > MAX_DEBTS || self.bytes > MAX_DEBT_BYTES {
+            self.pop();
+            self.dropped += 1;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Debt> {
+        let debt = self.queue.pop_front()?;
+        self.bytes -= debt.key.resource.len();
+        Some(debt)
+    }
+}
+
+pub(crate) struct Outbox {
+    to_send: Debts,
+    /// Debts that the server could not carry out at the time.
+    deferred: Debts,
+    /// When one of those is tried again, though no operation follows (rule R6b).
+    retry_at: Option<Instant>,
+    /// How often in a row that was in vain.
+    refusals: Backoff,
+    /// The bytes that severed connections may have left for the server to read (rule R8). Over TLS a turn at least for
+    /// each write.
+    unprocessed: usize,
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox {
+            to_send: Debts::default(),
+            deferred: Debts::default(),
+            retry_at: None,
+            refusals: Backoff::new(MAX_DOUBLINGS),
+            unprocessed: 0,
+        }
+    }
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, debt: Debt) {
+        self.to_send.push(debt);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Debt> {
+        self.to_send.pop()
+    }
+
+    /// Nothing is to be sent at once.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.to_send.queue.is_empty()
+    }
+
+    /// A server could not carry this out now. One of those is tried again with each later operation, and after a pause.
+    /// `again`: it was tried again.
+    pub(crate) fn defer(&mut self, mut debt: Debt, again: bool, rng: &mut Rng, now: Instant) {
+        if again {
+            self.refusals.failed();
+            self.retry_at = None;
+        }
+        if self.retry_at.is_none() {
+            let pause = LAST_PAUSE.min(self.refusals.pause(FIRST_PAUSE));
+            self.retry_at = Some(now + rng.between((pause / 2, pause)));
+        }
+        debt.refused(now);
+        if !mutant(Mutant::ForgetDeferred) {
+            self.deferred.push(debt);
+        }
+    }
+
+    /// One to be tried again. The others wait for its reply, or for the longest pause. Those whose keys have ended are
+    /// dropped.
+    pub(crate) fn pop_deferred(&mut self, now: Instant) -> Option<Debt> {
+        let debt = std::iter::from_fn(|| self.deferred.pop()).find(|debt| !debt.is_over(now));
+        if debt.is_some() {
+            self.retry_at = Some(now + LAST_PAUSE);
+        }
+        debt
+    }
+
+    /// When a deferred one is tried again.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        let any = !self.deferred.queue.is_empty() && !mutant(Mutant::NeverRetryDeferred);
+        self.retry_at.filter(|_| any)
+    }
+
+    /// The server carries them out again, or another connection leads there: all that were deferred are to be sent.
+    pub(crate) fn retry_deferred(&mut self) {
+        self.refusals.reset();
+        self.retry_at = None;
+        while let Some(debt) = self.deferred.pop() {
+            self.to_send.push(debt);
+        }
+    }
+
+    /// How many were dropped since the last call.
+    pub(crate) fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.to_send.dropped) + std::mem::take(&mut self.deferred.dropped)
+    }
+
+    /// A connection was severed that may have left these bytes.
+    pub(crate) fn add_unprocessed(&mut self, bytes: usize) {
+        if !mutant(Mutant::NoPings) {
+            self.unprocessed = self.unprocessed.saturating_add(bytes);
+        }
+    }
+
+    /// A ping was answered.
+    pub(crate) fn pinged(&mut self) {
+        self.unprocessed = self.unprocessed.saturating_sub(EVENT_LOOP_READ);
+    }
+
+    /// How many pings must be answered before the server has read what severed connections left.
+    pub(crate) fn pings(&self) -> usize {
+        self.unprocessed.div_ceil(EVENT_LOOP_READ)
+    }
+}
+
+#[cfg(test)]
+impl Outbox {
+    /// How many debts are to be sent, and deferred.
+    pub(crate) fn len(&self) -> [usize; 2] {
+        [self.to_send.queue.len(), self.deferred.queue.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{MS, key, ttl};
+    use crate::values::clock;
+
+    fn debt(name: &[u8]) -> Debt {
+        Debt::release(key(name))
+    }
+
+    fn sent(outbox: &mut Outbox) -> Vec<Vec<u8>> {
+        let next = || outbox.pop().map(|debt| debt.key.resource.to_vec());
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn releases_have_a_bound_and_those_that_are_dropped_are_counted_once() {
+        let name = |i: usize| i.to_string().into_bytes();
+        let mut outbox = Outbox::default();
+        for i in 0..MAX_DEBTS + 3 {
+            outbox.push(debt(&name(i)));
+        }
+        let left: Vec<_> = (3..MAX_DEBTS + 3).map(name).collect();
+        assert_eq!(sent(&mut outbox), left);
+        let long = |i: u8| vec![i; MAX_DEBT_BYTES / 2];
+        (0..3).for_each(|i| outbox.push(debt(&long(i))));
+        assert_eq!(sent(&mut outbox), [long(1), long(2)]);
+        assert_eq!((outbox.to_send.bytes, outbox.is_empty()), (0, true));
+        // Deferred ones have a bound of their own.
+        let (mut rng, now) = (Rng::new(1), clock::instant());
+        (0..3).for_each(|i| outbox.defer(debt(&long(i)), false, &mut rng, now));
+        outbox.retry_deferred();
+        assert_eq!(sent(&mut outbox), [long(1), long(2)]);
+        assert_eq!((outbox.take_dropped(), outbox.take_dropped()), (5, 0));
+    }
+
+    #[test]
+    fn what_was_refused_for_now_is_owed_until_its_key_has_ended() {
+        let (mut rng, now) = (Rng::new(1), clock::instant());
+        let mut outbox = Outbox::default();
+        for seconds in [1, 3, 2] {
+            let key = key(b"a").lasting(ttl(seconds * 1000 * MS));
+            outbox.defer(Debt::release(key), false, &mut rng, now);
+        }
+        let at = |time: u32| now + time * MS;
+        assert!(outbox.retry_at().is_some_and(|due| due <= at(100)));
+        // One at a time.
+        let first = outbox.pop_deferred(at(100)).unwrap();
+        assert_eq!(outbox.retry_at(), Some(at(100) + LAST_PAUSE));
+        // Refused again, it ends when it would have ended.
+        outbox.defer(first, true, &mut rng, at(900));
+        assert!(outbox.retry_at().is_some_and(|due| due >= at(1000)));
+        let longest = |debt: Option<Debt>| debt?.key.longest;
+        assert_eq!(longest(outbox.pop_deferred(at(2500))), Some(ttl(3000 * MS)));
+        assert_eq!(longest(outbox.pop_deferred(at(2500))), None);
+        assert_eq!(outbox.retry_at(), None);
+    }
+}

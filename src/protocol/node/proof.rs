@@ -1,0 +1,230 @@
+//! Answers that count only if the server that gave them has lost nothing (rules R41, R42).
+//!
+//! Behind the last acquire of a write goes a GET of the [witness](crate::protocol::node::witness): a server that has lost it may
+//! have lost locks, too. And behind the last command whose answer counts goes a *look*: INFO replication shows that the server
+//! was not promoted since it was connected, and INFO stats that it has evicted nothing. A small data set is synchronized in two
+//! milliseconds, and a policy may be set at any time, so a look that was sent before shows nothing, however recent it is. A
+//! write needs only one.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::errors::error::Cause;
+use crate::protocol::commands::resp::Reply;
+use crate::protocol::commands::vote::Proof;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::witness::{self, Evidence, Witness, changed, has_evicted};
+
+/// What one reply shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The witness is there.
+    Witness,
+    /// The server is a master still, with the same history.
+    Master,
+    /// It has evicted nothing since it was connected.
+    Evictions,
+}
+
+/// In the order in which they are asked for.
+type Parts = [Option<Part>; 3];
+
+impl Proof {
+    fn parts(self) -> Parts {
+        let get = self == Proof::Witness && !mutant(Mutant::NoWitness);
+        let look = self != Proof::None && !mutant(Mutant::NoLooks);
+        let evictions = self != Proof::None && !mutant(Mutant::EvictionsAtConnection);
+        [
+            get.then_some(Part::Witness),
+            look.then_some(Part::Master),
+            evictions.then_some(Part::Evictions),
+        ]
+    }
+}
+
+/// A reply with what it answers, and when that was sent.
+pub(crate) type Answered<P> = (Reply, P, Instant);
+
+/// What a connection has shown of its server. `P`: what a reply answers.
+pub(crate) struct Proofs<P> {
+    /// `None`: nothing needs to be shown.
+    witness: Option<Witness>,
+    /// What is being written needs.
+    needed: Proof,
+    /// In the order in which they came; what is still to be shown for each.
+    held: VecDeque<(Answered<P>, Parts)>,
+}
+
+impl<P> Default for Proofs<P> {
+    fn default() -> Proofs<P> {
+        Proofs::new(None)
+    }
+}
+
+impl<P> Proofs<P> {
+    pub(crate) fn new(witness: Option<Witness>) -> Proofs<P> {
+        Proofs {
+            witness,
+            needed: Proof::None,
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Whether the server has no place for a witness.
+    pub(crate) fn lack_witness(&self) -> bool {
+        let witness = self.witness.as_ref();
+        witness.is_some_and(|witness| witness.evidence == Evidence::NoLosses)
+    }
+
+    // ---- sending
+
+    /// A command is written whose answer needs this.
+    pub(crate) fn needs(&mut self, proof: Proof) {
+        if self.witness.is_some() {
+            self.needed = self.needed.max(proof);
+        }
+    }
+
+    /// What is to be asked for behind the commands.
+    pub(crate) fn behind(&mut self) -> Parts {
+        std::mem::take(&mut self.needed).parts()
+    }
+
+    // ---- receiving
+
+    /// A reply has come that needs this. It is given back if it counts as it is.
+    pub(crate) fn received(&mut self, answered: Answered<P>, needs: Proof) -> Option<Answered<P>> {
+        let lacks = needs.parts();
+        let counts = self.witness.is_none() || lacks == [None; 3];
+        if counts || matches!(answered.0, Reply::Error(_)) {
+            return Some(answered);
+        }
+        self.held.push_back((answered, lacks));
+        None
+    }
+
+    /// A reply shows something, or the connection is finished.
+    pub(crate) fn shown(&mut self, part: Part, value: &[u8]) -> Result<(), Cause> {
+        let Some(witness) = &self.witness else {
+            return Ok(());
+        };
+        match part {
+            Part::Witness if !witness.evidence.is_shown_by(value) => return Err(changed()),
+            Part::Master if !witness.identity.is_still(value) => return Err(changed()),
+            Part::Evictions if !witness.identity.keeps_keys(value) => return Err(has_evicted()),
+            _ => {}
+        }
+        let lacking = self.held.iter_mut().flat_map(|(_, lacks)| lacks);
+        for one in lacking.filter(|one| **one == Some(part)) {
+            *one = None;
+        }
+        Ok(())
+    }
+
+    /// An answer for which all is shown.
+    pub(crate) fn next(&mut self) -> Option<Answered<P>> {
+        let (_, lacks) = self.held.front()?;
+        let shown = *lacks == [None; 3];
+        let next = shown.then(|| self.held.pop_front());
+        next.flatten().map(|(answered, _)| answered)
+    }
+
+    /// What was answered, and does not count any more.
+    pub(crate) fn into_held(self) -> impl Iterator<Item = P> {
+        self.held.into_iter().map(|((_, pending, _), _)| pending)
+    }
+}
+
+/// The server refuses what was to show this, or cannot show it now.
+pub(crate) fn refused(text: &str, part: Part) -> Cause {
+    match witness::refused(text) {
+        Cause::NoWitness(_) if part != Part::Witness => Cause::NoInfo,
+        cause => cause,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::node::witness::Identity;
+
+    fn proofs() -> Proofs<u8> {
+        Proofs::new(Some(Witness {
+            evidence: Evidence::Value(b"r h 7 1".to_vec()),
+            identity: Identity::new(Some("r"), Some("h"), 7).unwrap(),
+            age: std::time::Duration::ZERO,
+            calm: true,
+            lossless: true,
+        }))
+    }
+
+    /// Writes what needs this, and returns what goes behind it.
+    fn written(proofs: &mut Proofs<u8>, proof: Proof) -> Vec<Part> {
+        proofs.needs(proof);
+        proofs.behind().into_iter().flatten().collect()
+    }
+
+    fn show(proofs: &mut Proofs<u8>, part: Part, text: &str) -> bool {
+        proofs.shown(part, text.as_bytes()).is_ok()
+    }
+
+    const SAME: &str = "role:master\r\nmaster_replid:h\r\n";
+    const NO_MORE: &str = "evicted_keys:7\r\nevicted_clients:8\r\n";
+
+    #[test]
+    fn a_grant_counts_when_the_witness_and_the_same_server_are_shown_behind_it() {
+        let (mut proofs, now) = (proofs(), crate::values::clock::instant());
+        let all = [Part::Witness, Part::Master, Part::Evictions];
+        assert_eq!(written(&mut proofs, Proof::Witness), all);
+        let granted = |one| (Reply::Okay, one, now);
+        assert!(proofs.received(granted(1), Proof::Witness).is_none());
+        assert!(show(&mut proofs, Part::Witness, "r h 7 1") && proofs.next().is_none());
+        assert!(show(&mut proofs, Part::Master, SAME) && proofs.next().is_none());
+        assert!(show(&mut proofs, Part::Evictions, NO_MORE));
+        assert_eq!(proofs.next(), Some(granted(1)));
+        // However soon the next one follows.
+        assert_eq!(written(&mut proofs, Proof::Witness), all);
+        assert!(proofs.received(granted(2), Proof::Witness).is_none());
+        assert!(!show(&mut proofs, Part::Witness, "r h 7 2"));
+        assert_eq!(proofs.into_held().collect::<Vec<_>>(), [2]);
+    }
+
+    /// It may have become a replica and a master again since the last one, or have evicted keys.
+    #[test]
+    fn an_extension_counts_when_a_look_behind_it_shows_the_same_master() {
+        let now = crate::values::clock::instant();
+        for (part, other) in [
+            (Part::Master, "role:master\r\nmaster_replid:g\r\n"),
+            (Part::Master, "role:slave\r\nmaster_replid:h\r\n"),
+            (Part::Evictions, "evicted_keys:8\r\n"),
+            (Part::Evictions, "evicted_keys:0\r\n"),
+            (Part::Evictions, "evicted_clients:7\r\n"),
+        ] {
+            let mut proofs = proofs();
+            let looks = [Part::Master, Part::Evictions];
+            assert_eq!(written(&mut proofs, Proof::Look), looks);
+            let extended = || (Reply::Int(1), 1, now);
+            assert!(proofs.received(extended(), Proof::Look).is_none());
+            assert!(show(&mut proofs, Part::Master, SAME));
+            assert!(show(&mut proofs, Part::Evictions, NO_MORE));
+            assert_eq!(proofs.next(), Some(extended()));
+            assert!(proofs.received(extended(), Proof::Look).is_none());
+            assert!(!show(&mut proofs, part, other) && proofs.next().is_none());
+        }
+    }
+
+    #[test]
+    fn errors_and_what_needs_nothing_count_as_they_are() {
+        let (mut proofs, now) = (proofs(), crate::values::clock::instant());
+        let counts = |proofs: &mut Proofs<u8>, reply, needs| {
+            let answered = (reply, 1, now);
+            proofs.received(answered, needs).is_some()
+        };
+        let refused = Reply::Error("OOM".into());
+        assert!(counts(&mut proofs, refused, Proof::Witness));
+        assert!(counts(&mut proofs, Reply::Int(1), Proof::None));
+        let mut unguarded = Proofs::new(None);
+        assert_eq!(written(&mut unguarded, Proof::Witness), []);
+        assert!(counts(&mut unguarded, Reply::Okay, Proof::Witness));
+    }
+}

@@ -1,0 +1,559 @@
+//! One connection to a node: what was sent on it, and which replies are to come.
+//!
+//! It is made anew with each connection, so that severing one is dropping it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::Cause;
+use crate::errors::secret::Secret;
+use crate::errors::server_error::Meaning;
+use crate::protocol::commands::companions::WITNESS;
+use crate::protocol::commands::means::{Alone, Beside, Lack, Means};
+use crate::protocol::commands::resp::{self, Reply, ReplyReader};
+use crate::protocol::commands::script::Key;
+use crate::protocol::commands::vote::Proof;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::address::{Address, Found};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::node::proof::{self, Answered, Part, Proofs};
+use crate::protocol::node::witness::{self, Witness};
+use crate::values::prefix::Prefix;
+use crate::values::quorum::NodeSet;
+
+/// A connection that was silent in both directions for this long is probed before it is written to: if it was closed
+/// meanwhile, it would take what is written, and no reply would come.
+const IDLE: Duration = Duration::from_millis(10);
+/// A Redis server reads 16 KiB of a connection in one turn of its event loop, and answers a new
+/// connection at most once in a turn. Half of that counts for a ping: a command that was cut off at the end of
+/// a turn makes the next one smaller. Over TLS it reads one record in a turn, and what is written at once is in
+/// as few records as hold it: of 16 KiB, but for the last.
+pub(crate) const EVENT_LOOP_READ: usize = 16 * 1024 / 2;
+/// After this number of replies that no operation waits for, they are read and dropped. Until then they cost the node
+/// memory, and reading them would cost us system calls.
+const MAX_UNREAD_REPLIES: usize = 256;
+
+/// What a server reports when it is connected.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Handshake {
+    /// Unknown where `INFO` is forbidden.
+    pub(crate) run_id: Option<String>,
+    /// How long the server has been up, and when it reported that.
+    pub(crate) uptime: Option<(Duration, Instant)>,
+    /// With the restart guard.
+    pub(crate) witness: Option<Witness>,
+    /// Where that is, if not in its usual place.
+    pub(crate) witness_key: Option<Arc<[u8]>>,
+    /// Where a directory has named the server.
+    pub(crate) found: Option<Found>,
+    /// The server refuses what the restart guard needs, and the guard is not needed.
+    pub(crate) unguarded: bool,
+    /// Another server may have a key, and is asked then.
+    pub(crate) routed: bool,
+    /// Slots may be on their way to it: it carries out releases there all the same.
+    pub(crate) is_target: bool,
+    /// The server reads one record of the connection in a turn, however short (TLS).
+    pub(crate) by_record: bool,
+    pub(crate) means: Means,
+    /// The password that this connection was set up with: no text that comes over it repeats that. The next connection
+    /// may have another.
+    pub(crate) secret: Secret,
+}
+
+impl Handshake {
+    /// What is missing without which locks are as good.
+    pub(crate) fn lacks(&self) -> [Option<Lack>; 3] {
+        [
+            self.means.lack(),
+            self.unguarded.then_some(Lack::Guard),
+            self.run_id.is_none().then_some(Lack::RunId),
+        ]
+    }
+}
+
+/// Which operation a reply belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OperationId {
+    pub(crate) slot: usize,
+    /// Distinguishes it from other operations that used the same slot.
+    pub(crate) number: u64,
+}
+
+/// The command that a pending reply answers. Without an operation and a debt it is a ping.
+#[derive(Default)]
+pub(crate) struct Pending {
+    pub(crate) operation: Option<OperationId>,
+    /// The end of a lock, which is sent again if the connection closes.
+    pub(crate) owed: Option<Debt>,
+    /// No operation waits for it.
+    pub(crate) alone: bool,
+    /// A deferred debt sent as a probe: if it succeeds, the rest is sent too.
+    pub(crate) retries: bool,
+    /// It named keys beside the lock's, which it can do without.
+    pub(crate) named: bool,
+    /// It calls a script that is loaded with its first call.
+    pub(crate) loads: bool,
+    /// It says that the next command is to be carried out although the server does not have the slot yet.
+    pub(crate) asking: bool,
+    /// What must be shown before its reply counts, and what its reply shows.
+    pub(crate) needs: Proof,
+    pub(crate) shows: Option<Part>,
+}
+
+impl Pending {
+    /// The end of a lock that no operation waits for.
+    fn is_owed_alone(&self) -> bool {
+        self.alone && self.owed.is_some()
+    }
+}
+
+/// What is sent to several nodes together.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(crate) bytes: Vec<u8>,
+    /// Which node gets the bytes up to where.
+    pub(crate) parts: Vec<(usize, usize)>,
+    /// The slots of the operations among it, and to which nodes each is to be sent.
+    pub(crate) operations: Vec<(usize, NodeSet)>,
+}
+
+impl Outgoing {
+    /// Each node, in the order in which they are written to, and what it is sent.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut start = 0;
+        self.parts.iter().map(move |(node, end)| {
+            let bytes = self.bytes.get(start..*end).unwrap_or_default();
+            start = *end;
+            (*node, bytes)
+        })
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.parts.clear();
+        self.operations.clear();
+    }
+}
+
+/// What is being sent to a node.
+pub(crate) struct Output<'a> {
+    pub(crate) bytes: &'a mut Vec<u8>,
+    /// Where in `bytes` it begins.
+    pub(crate) start: usize,
+    pub(crate) now: Instant,
+}
+
+struct Expected {
+    pending: Pending,
+    at: Instant,
+    /// The number of bytes that had been sent on this connection before.
+    from: usize,
+}
+
+/// The replies to come, in order.
+#[derive(Default)]
+struct Replies {
+    queue: VecDeque<Expected>,
+    /// How many of them are to debts that no operation waits for. (Whether there are any is asked behind each operation, and
+    /// hundreds of others may be to come.)
+    alone: usize,
+}
+
+impl Replies {
+    fn push(&mut self, expected: Expected) {
+        self.alone += usize::from(expected.pending.is_owed_alone());
+        self.queue.push_back(expected);
+    }
+
+    fn pop(&mut self) -> Option<Expected> {
+        let expected = self.queue.pop_front()?;
+        self.alone -= usize::from(expected.pending.is_owed_alone());
+        Some(expected)
+    }
+}
+
+/// Non-blocking reads, which find what has come, or that the connection was closed.
+#[derive(Default)]
+struct Probe {
+    /// When one last found nothing, and how many replies were pending then.
+    at: Option<Instant>,
+    pending: usize,
+    /// One is needed before anything is sent.
+    is_due: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Wire {
+    pub(crate) handshake: Handshake,
+    reader: ReplyReader,
+    expected: Replies,
+    /// Replies that do not count yet.
+    proofs: Proofs<Pending>,
+    /// How many bytes were sent; over TLS a turn at least for each write.
+    sent: usize,
+    /// When something was last sent or received, or a probe found nothing.
+    active: Option<Instant>,
+    probe: Probe,
+    /// A node that gives no votes is pinged then.
+    ping_at: Option<Instant>,
+    /// Something other than the handshake and pings was answered.
+    useful: bool,
+    /// The scripts, among those that are loaded with their first call, whose texts were sent.
+    loaded: u32,
+    alone: Alone,
+    pub(crate) address: Address,
+}
+
+impl Wire {
+    pub(crate) fn new(mut handshake: Handshake) -> Wire {
+        Wire {
+            reader: ReplyReader::new(std::mem::take(&mut handshake.secret)),
+            proofs: Proofs::new(handshake.witness.take()),
+            address: Address::new(handshake.found.clone()),
+            handshake,
+            ..Wire::default()
+        }
+    }
+
+    /// How many replies are to come.
+    pub(crate) fn pending(&self) -> usize {
+        self.expected.queue.len()
+    }
+
+    /// When the command was sent whose reply comes next.
+    pub(crate) fn pending_since(&self) -> Option<Instant> {
+        Some(self.expected.queue.front()?.at)
+    }
+
+    /// Whether a reply is to come to what was sent then, or earlier.
+    pub(crate) fn has_pending_since(&self, then: Option<Instant>) -> bool {
+        let since = self.pending_since();
+        since.is_some_and(|since| Some(since) <= then)
+    }
+
+    /// When the oldest end of a lock was written that may not have been carried out, and that no operation waits for.
+    /// `refused`: some were refused lately. Then one that an operation has waited for is among them: the operation ends
+    /// with a majority, and the reply may not be read. So is each one to a server of a Redis Cluster: another one may have
+    /// the key by now.
+    pub(crate) fn unconfirmed(&self, refused: bool) -> Option<Instant> {
+        let all = self.handshake.routed || refused;
+        if self.expected.alone == 0 && !all {
+            return None;
+        }
+        let is_it =
+            |one: &&Expected| one.pending.is_owed_alone() || all && one.pending.owed.is_some();
+        Some(self.expected.queue.iter().find(is_it)?.at)
+    }
+
+    /// The debts to which replies are to come.
+    pub(crate) fn owed(&self) -> impl Iterator<Item = Debt> {
+        let expected = self.expected.queue.iter();
+        expected.filter_map(|one| one.pending.owed.clone())
+    }
+
+    // ---- sending
+
+    /// How a command is sent. `loads`: its script, if that is loaded with its first call, which may be this one.
+    pub(crate) fn means(&mut self, loads: Option<usize>, key: &Key) -> Means {
+        let mut means = self.handshake.means;
+        if self.alone.has(key.names()) {
+            means.beside = Beside::None;
+        }
+        let Some(script) = loads else {
+            return means;
+        };
+        let known = self.loaded & 1 << script != 0;
+        self.loaded |= 1 << script;
+        match known {
+            true => means,
+            false => means.with_text(),
+        }
+    }
+
+    /// The server has forgotten the scripts that are loaded with their first calls.
+    pub(crate) fn forget_loaded(&mut self) {
+        self.loaded = 0;
+    }
+
+    /// Whether the server refused how a command was sent, and what waiters have to do without for that.
+    pub(crate) fn learn(
+        &mut self,
+        error: &str,
+        named: bool,
+        key: &Key,
+        prefix: &Prefix,
+    ) -> (bool, Option<Lack>) {
+        if error.is_empty() {
+            if named {
+                self.alone.accepted();
+            }
+            return (false, None);
+        }
+        let means = &mut self.handshake.means;
+        let learned = means.learn(error, named, key.names(), prefix, &mut self.alone);
+        let lack = self.means(None, key).lack();
+        (learned, lack.filter(|_| learned))
+    }
+
+    /// Notes that a reply will come to what is appended to `out` next.
+    pub(crate) fn expect(&mut self, pending: Pending, out: &Output<'_>) {
+        // A record is read as a whole, or not at all.
+        let before = match self.handshake.by_record {
+            true => 0,
+            false => out.bytes.len() - out.start,
+        };
+        self.proofs.needs(pending.needs);
+        self.expected.push(Expected {
+            pending,
+            at: out.now,
+            from: self.sent.wrapping_add(before),
+        });
+    }
+
+    /// Appends what makes the server carry out the next command although it does not have the slot yet.
+    pub(crate) fn ask(&mut self, out: &mut Output<'_>) {
+        let pending = Pending {
+            asking: true,
+            ..Pending::default()
+        };
+        self.expect(pending, out);
+        resp::pack(out.bytes, &[&[b"ASKING"]], None);
+    }
+
+    /// Appends what shows that the answers count.
+    pub(crate) fn prove(&mut self, prefix: &Prefix, out: &mut Output<'_>) {
+        for part in self.proofs.behind().into_iter().flatten() {
+            let pending = Pending {
+                shows: Some(part),
+                ..Pending::default()
+            };
+            self.expect(pending, out);
+            let own = self.handshake.witness_key.as_deref();
+            let key = own.map_or_else(|| prefix.key(WITNESS), Into::into);
+            let [_, replication, stats, get, _] = witness::look(&key);
+            let command = match part {
+                Part::Master => replication,
+                Part::Evictions => stats,
+                Part::Witness if self.proofs.lack_witness() => witness::ALL,
+                Part::Witness => get,
+            };
+            resp::pack(out.bytes, &[&command], None);
+        }
+    }
+
+    /// All that is being sent is in `out`.
+    pub(crate) fn sending(&mut self, out: &Output<'_>) {
+        let mut bytes = out.bytes.len() - out.start;
+        if self.handshake.by_record && bytes > 0 && !mutant(Mutant::PingCountsManyWrites) {
+            bytes = bytes.max(EVENT_LOOP_READ);
+        }
+        self.sent = self.sent.wrapping_add(bytes);
+        self.active = Some(out.now);
+    }
+
+    /// The bytes that the server may not have processed.
+    pub(crate) fn unprocessed(&self) -> usize {
+        let first = self.expected.queue.front();
+        first.map_or(0, |first| self.sent.wrapping_sub(first.from))
+    }
+
+    pub(crate) fn into_pending(self) -> impl Iterator<Item = Pending> {
+        let expected = self.expected.queue.into_iter().map(|one| one.pending);
+        self.proofs.into_held().chain(expected)
+    }
+
+    // ---- receiving
+
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
+        self.reader.push(bytes);
+    }
+
+    /// The next reply that counts.
+    #[inline]
+    pub(crate) fn next_reply(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
+        loop {
+            if let Some(proved) = self.proofs.next() {
+                return Ok(Some(proved));
+            }
+            if self.take_proof(now)? {
+                continue;
+            }
+            let Some((reply, pending, sent)) = self.next_answer(now)? else {
+                return Ok(None);
+            };
+            if pending.asking {
+                continue;
+            }
+            if let Some(part) = pending.shows {
+                return Err(match reply {
+                    // The witness's slot has moved, which says nothing of the lock's.
+                    Reply::Error(text) if self.elsewhere(&text).is_some() => witness::changed(),
+                    Reply::Error(text) => proof::refused(&text, part),
+                    _ => witness::changed(),
+                });
+            }
+            let needs = pending.needs;
+            let answered = self.proofs.received((reply, pending, sent), needs);
+            if answered.is_some() {
+                return Ok(answered);
+            }
+        }
+    }
+
+    /// Whether the next reply shows what it should. It is read where it is: looks are frequent.
+    #[inline]
+    fn take_proof(&mut self, now: Instant) -> Result<bool, Cause> {
+        let next = self.expected.queue.front();
+        let Some(part) = next.and_then(|one| one.pending.shows) else {
+            return Ok(false);
+        };
+        let Some((value, length)) = self.reader.bulk() else {
+            return Ok(false);
+        };
+        self.proofs.shown(part, value)?;
+        self.reader.skip(length);
+        self.expected.pop();
+        self.active = Some(now);
+        Ok(true)
+    }
+
+    /// The next reply, what it answers, and when that was sent. More replies than commands are an error: the next one
+    /// would be taken for another's.
+    #[inline]
+    fn next_answer(&mut self, now: Instant) -> Result<Option<Answered<Pending>>, Cause> {
+        if self.reader.is_empty() {
+            return Ok(None);
+        }
+        let reply = self.reader.next()?;
+        let more = reply.is_some() && !self.reader.is_empty();
+        if self.pending() < 1 + usize::from(more) {
+            return Err(Cause::Garbage("more than was asked for".into()));
+        }
+        let Some(reply) = reply else {
+            return Ok(None);
+        };
+        self.active = Some(now);
+        let expected = self.expected.pop();
+        Ok(expected.map(|one| (reply, one.pending, one.at)))
+    }
+
+    /// Why the server has not carried out a command, if another one may have the key and is asked next.
+    pub(crate) fn elsewhere(&self, error: &str) -> Option<Cause> {
+        // Most replies are no errors.
+        let refused = self.handshake.routed && !error.is_empty();
+        let elsewhere = refused && Meaning::of(error).is_elsewhere();
+        elsewhere.then(|| Cause::Elsewhere(error.to_owned()))
+    }
+
+    /// A command was answered.
+    pub(crate) fn set_useful(&mut self) {
+        self.useful = true;
+    }
+
+    pub(crate) fn is_useful(&self) -> bool {
+        self.useful
+    }
+
+    // ---- probes and pings
+
+    /// A probe found nothing.
+    pub(crate) fn probed(&mut self, now: Instant) {
+        self.active = Some(now);
+        self.probe = Probe {
+            at: Some(now),
+            pending: self.pending(),
+            is_due: false,
+        };
+    }
+
+    /// Another connection turned out closed: this one may be, too.
+    pub(crate) fn must_probe(&mut self) {
+        self.probe.is_due = true;
+    }
+
+    /// One is due, or replies have piled up, and enough were asked for since the last one (a far node has many pending
+    /// at any time).
+    pub(crate) fn wants_probe(&self) -> bool {
+        self.probe.is_due || self.pending() > self.probe.pending + MAX_UNREAD_REPLIES
+    }
+
+    /// Whether there was no probe since then.
+    pub(crate) fn is_unprobed(&self, since: Instant) -> bool {
+        self.probe.at < Some(since)
+    }
+
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        self.active.is_some_and(|active| now > active + IDLE)
+    }
+
+    pub(crate) fn ping_at(&self) -> Option<Instant> {
+        self.ping_at
+    }
+
+    pub(crate) fn set_ping_at(&mut self, at: Option<Instant>) {
+        self.ping_at = at;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::key;
+    use crate::values::clock;
+
+    #[test]
+    fn more_replies_than_commands_are_an_error() {
+        let now = clock::instant();
+        let surplus = |commands: usize, bytes: &[u8]| {
+            let mut wire = Wire::default();
+            let (bytes_out, start) = (&mut Vec::new(), 0);
+            let out = Output {
+                bytes: bytes_out,
+                start,
+                now,
+            };
+            (0..commands).for_each(|_| wire.expect(Pending::default(), &out));
+            wire.receive(bytes);
+            matches!(wire.next_reply(now), Err(Cause::Garbage(_)))
+        };
+        assert!(surplus(0, b"+OK\r\n") && surplus(0, b"+"));
+        assert!(!surplus(1, b"+OK\r\n") && !surplus(1, b"+"));
+        assert!(surplus(1, b"+OK\r\n+"));
+        assert!(!surplus(2, b"+OK\r\n+"));
+    }
+
+    /// Its reply may not be read once others have decided, and it may say that another server has the key.
+    #[test]
+    fn a_release_is_to_be_confirmed_if_no_operation_waits_for_it_or_others_may_be_refused() {
+        for (routed, alone, refused, expected) in [
+            (false, false, false, false),
+            (false, true, false, true),
+            (false, false, true, true),
+            (true, false, false, true),
+        ] {
+            let now = clock::instant();
+            let mut wire = Wire::new(Handshake {
+                routed,
+                ..Handshake::default()
+            });
+            let out = Output {
+                bytes: &mut Vec::new(),
+                start: 0,
+                now,
+            };
+            let pending = |owed| Pending {
+                owed,
+                alone,
+                ..Pending::default()
+            };
+            wire.expect(pending(None), &out);
+            assert_eq!(wire.unconfirmed(refused), None);
+            wire.expect(pending(Some(Debt::release(key(b"a")))), &out);
+            assert_eq!(wire.unconfirmed(refused), expected.then_some(now));
+            wire.receive(b"+OK\r\n:1\r\n");
+            while wire.next_reply(now).unwrap().is_some() {}
+            assert_eq!(wire.unconfirmed(refused), None);
+        }
+    }
+}

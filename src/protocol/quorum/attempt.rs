@@ -1,0 +1,348 @@
+//! The tries that make one attempt to acquire.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::NodeErrors;
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::queue::{Holder, LockInfo, QueueEntry};
+use crate::protocol::commands::script::{Action, Key};
+use crate::protocol::commands::vote::OtherUse;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::operation::{Answer, Op, Outcome};
+use crate::protocol::quorum::votes::Remarks;
+use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
+use crate::values::clock::Point;
+use crate::values::label::Label;
+use crate::values::quorum::{Deadline, Ttl};
+use crate::values::token::Token;
+
+/// The pauses double. After this number of split votes the attempt has met a holder that has the lock on a minority, and
+/// not contenders.
+const MAX_SPLITS: u32 = 8;
+
+/// One attempt: as many tries as it takes to tell a holder from other contenders (rule R32), each with a
+/// token of its own (rule R2), within one node timeout and a few hundred round trips; and one more where
+/// connections turned out closed. An attempt that enqueues is one try: the [poller](super::poller) does the rest.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    resource: Arc<[u8]>,
+    kind: Kind,
+    ttl: Ttl,
+    label: Option<Label>,
+    queue_entry: Option<Arc<QueueEntry>>,
+    node_timeout: Duration,
+    /// Since when it is wanted.
+    since: Option<Instant>,
+    /// When the first try was sent.
+    begun: Option<Instant>,
+    /// What the current try asks for.
+    key: Option<Key>,
+    started: Option<Point>,
+    splits: Backoff,
+    closed: bool,
+}
+
+/// What a try came to.
+pub(crate) enum Tried {
+    Granted(Key, Deadline),
+    /// Granted when its validity was over: to be released again.
+    TooSlow(Key, Deadline),
+    /// Held by another.
+    Denied(Rejection),
+    Unavailable(NodeErrors),
+    /// Its validity was over before enough nodes had answered.
+    Expired,
+    /// Another try, after a random part of this time.
+    Again(Duration),
+}
+
+/// What the nodes that denied the lock know of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rejection {
+    /// The number of other nodes that had granted it. It was undone there.
+    pub(crate) granted: usize,
+    pub(crate) remarks: Remarks,
+}
+
+impl Rejection {
+    /// From the nodes whose queues were entered.
+    fn lock_infos(&self) -> impl Iterator<Item = &LockInfo> {
+        self.remarks.lock_infos.iter()
+    }
+
+    /// What the name is on a quorum, if that is something else, and one of these nodes (rule R53).
+    pub(crate) fn other_use(&self, quorum: usize) -> Option<(usize, OtherUse)> {
+        let enough = self.remarks.other_uses.len() >= quorum;
+        self.remarks.other_uses.first().copied().filter(|_| enough)
+    }
+
+    /// The process that holds it on a quorum.
+    pub(crate) fn holder(&self, quorum: usize) -> Option<u32> {
+        let known = || self.lock_infos().filter_map(|info| info.holder);
+        known().find(|holder| known().filter(|other| other == holder).count() >= quorum)
+    }
+
+    /// The same, its label, and when its time is over.
+    pub(crate) fn named(&self, quorum: usize, now: Instant) -> Option<Holder> {
+        let holder = self.holder(quorum)?;
+        let of_it = |info: &&LockInfo| info.holder == Some(holder);
+        let mut infos = self.lock_infos().filter(of_it);
+        let left = self.free_in(quorum);
+        Some(Holder {
+            label: infos.find_map(|info| info.label.clone()),
+            until: left.and_then(|left| now.checked_add(left)),
+        })
+    }
+
+    /// No node knows a holder: the nodes were not asked, or do not permit it; or the lock is reserved for another waiter.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.granted == 0 && self.lock_infos().all(|info| info.holder.is_none())
+    }
+
+    /// A quorum would have granted it, but for waiters that come first.
+    pub(crate) fn is_reserved(&self, quorum: usize) -> bool {
+        let kept = self.lock_infos().filter(|info| info.is_reserved()).count();
+        kept > 0 && kept + self.granted >= quorum
+    }
+
+    /// Whether a quorum will notify this process, or has granted it.
+    pub(crate) fn is_queued(&self, quorum: usize) -> bool {
+        let queued = self.lock_infos().filter(|info| info.queued).count();
+        queued + self.granted >= quorum
+    }
+
+    /// When a quorum is free, if nothing happens before.
+    pub(crate) fn free_in(&self, quorum: usize) -> Option<Duration> {
+        let mut left: Vec<Duration> = self.lock_infos().filter_map(|info| info.left).collect();
+        left.sort_unstable();
+        let needed = quorum.saturating_sub(self.granted).checked_sub(1);
+        needed.map_or(Some(Duration::ZERO), |needed| left.get(needed).copied())
+    }
+}
+
+impl Attempt {
+    /// With a `queue_entry` the nodes notify this process when the lock is free.
+    pub(crate) fn new(
+        resource: Arc<[u8]>,
+        ttl: Ttl,
+        label: Option<Label>,
+        queue_entry: Option<Arc<QueueEntry>>,
+        node_timeout: Duration,
+    ) -> Attempt {
+        Attempt {
+            resource,
+            kind: Kind::Plain,
+            ttl,
+            label,
+            queue_entry,
+            node_timeout,
+            since: None,
+            begun: None,
+            key: None,
+            started: None,
+            splits: Backoff::new(MAX_SPLITS),
+            closed: false,
+        }
+    }
+
+    pub(crate) fn of_kind(self, kind: Kind) -> Attempt {
+        Attempt { kind, ..self }
+    }
+
+    /// The lock was wanted before this attempt.
+    pub(crate) fn since(self, since: Instant) -> Attempt {
+        Attempt {
+            since: Some(since),
+            ..self
+        }
+    }
+
+    /// A try, with a fresh token.
+    pub(crate) fn op(&mut self, token: Token, now: Point) -> Op {
+        let token = match &self.key {
+            Some(key) if mutant(Mutant::ReuseToken) => key.token,
+            _ => token,
+        };
+        // Before anything is sent (rule R3).
+        self.started = Some(now);
+        let valid = now.mono.checked_add(self.ttl.validity());
+        let begun = self.begun.filter(|_| !mutant(Mutant::RetryHasAllTime));
+        let all = begun.map(|begun| begun + 2 * self.node_timeout);
+        let since = *self.since.get_or_insert(now.mono);
+        let wait = || now.mono.saturating_duration_since(since);
+        self.kind.set_waited(wait);
+        let action = match self.queue_entry.clone() {
+            Some(entry) => Action::AcquireOrEnqueue(self.ttl, entry),
+            None => Action::Acquire(self.ttl),
+        };
+        let key = Key::new(self.resource.clone(), token, self.label.clone());
+        let key = key.of_kind(self.kind.clone());
+        self.key = Some(key.clone());
+        Op::new(action, key)
+            .since(since)
+            .until(valid.into_iter().chain(all).min())
+    }
+
+    /// How long the current try has taken.
+    pub(crate) fn took(&self, now: Point) -> Duration {
+        self.started
+            .map_or(Duration::ZERO, |started| started.elapsed_at(now))
+    }
+
+    /// No node granted it: there is a holder. Otherwise other contenders may have met the same split. An attempt that
+    /// enqueues knows which it is, and the process may be notified meanwhile.
+    fn contends(&self, rejection: &Rejection) -> bool {
+        rejection.granted > 0 && self.queue_entry.is_none() && !mutant(Mutant::SplitIsDenial)
+    }
+
+    pub(crate) fn answered(&mut self, answer: Answer, now: Point) -> Tried {
+        let begun = *self.begun.get_or_insert(answer.begun);
+        let (Some(key), Some(started)) = (&self.key, self.started) else {
+            return Tried::Denied(Rejection::default());
+        };
+        let rejection = Rejection {
+            granted: answer.tally.granted.len(),
+            remarks: answer.remarks,
+        };
+        match answer.outcome {
+            Outcome::Yes(sent_to) => {
+                let kind = key.kind.granted(answer.numbers);
+                let key = key.clone().of_kind(kind);
+                let key = key.sent_to(match mutant(Mutant::ReleaseOnlyGranted) {
+                    true => answer.tally.granted,
+                    false => sent_to,
+                });
+                let from = match mutant(Mutant::DeadlineFromAnswer) {
+                    true => now,
+                    false => started,
+                };
+                let deadline = Deadline::new(from, self.ttl.validity());
+                if deadline.remaining(now).is_zero() && !mutant(Mutant::GrantAfterDeadline) {
+                    return Tried::TooSlow(key, deadline);
+                }
+                Tried::Granted(key, deadline)
+            }
+            Outcome::No if !self.contends(&rejection) => Tried::Denied(rejection),
+            Outcome::No => {
+                let took = now.mono.saturating_duration_since(answer.begun);
+                let left = (begun + self.node_timeout).saturating_duration_since(now.mono);
+                if left.is_zero() || self.splits.failures() == MAX_SPLITS {
+                    return Tried::Denied(rejection);
+                }
+                self.splits.failed();
+                Tried::Again(left.min(self.splits.pause(took.max(SHORTEST_PAUSE))))
+            }
+            Outcome::Unavailable { useless: true, .. }
+                if Deadline::new(started, self.ttl.validity())
+                    .remaining(now)
+                    .is_zero() =>
+            {
+                Tried::Expired
+            }
+            Outcome::Unavailable { closed: true, .. }
+                if !self.closed && now.mono < begun + self.node_timeout =>
+            {
+                self.closed = true;
+                Tried::Again(Duration::ZERO)
+            }
+            Outcome::Unavailable { errors, .. } => Tried::Unavailable(errors),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Attempt {
+    /// Whether this was its first try, and others may follow.
+    pub(crate) fn is_first(&self) -> bool {
+        self.splits.failures() == 0 && !self.closed && self.queue_entry.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{MS, NODE_TIMEOUT, answer, later, token, ttl, unavailable};
+    use crate::values::quorum::NodeSet;
+
+    fn begin(now: Point) -> Attempt {
+        let resource = Arc::from(&b"a"[..]);
+        let mut attempt = Attempt::new(resource, ttl(1000 * MS), None, None, NODE_TIMEOUT);
+        attempt.op(token(), now);
+        attempt
+    }
+
+    #[test]
+    fn a_contender_without_a_vote_is_denied_at_once() {
+        let now = Point::now();
+        let tried = begin(now).answered(answer(Outcome::No, 0, now), later(now, MS));
+        assert!(matches!(tried, Tried::Denied(_)));
+    }
+
+    #[test]
+    fn a_contender_with_a_vote_tries_again_after_pauses_that_grow_for_one_node_timeout() {
+        let start = Point::now();
+        let mut attempt = begin(start);
+        let (mut now, mut pauses) = (start, Vec::new());
+        loop {
+            let begun = now;
+            now = later(now, MS);
+            match attempt.answered(answer(Outcome::No, 1, begun), now) {
+                Tried::Again(within) => {
+                    pauses.push(within);
+                    now = later(now, within);
+                    let op = attempt.op(token(), now);
+                    // All tries together have two node timeouts.
+                    assert_eq!(op.until, Some(start.mono + 2 * NODE_TIMEOUT));
+                }
+                Tried::Denied(_) => break,
+                _ => panic!("neither granted nor failed"),
+            }
+        }
+        assert_eq!(pauses[..4], [2 * MS, 4 * MS, 8 * MS, 16 * MS]);
+        let passed = now.mono - start.mono;
+        assert!(
+            (NODE_TIMEOUT..NODE_TIMEOUT + 2 * MS).contains(&passed),
+            "{passed:?}"
+        );
+    }
+
+    #[test]
+    fn connections_that_turned_out_closed_are_worth_one_more_try_if_there_is_time() {
+        let start = Point::now();
+        let mut attempt = begin(start);
+        let now = later(start, MS);
+        let tried = attempt.answered(answer(unavailable(true, false), 0, start), now);
+        assert!(matches!(tried, Tried::Again(Duration::ZERO)));
+        let tried = attempt.answered(answer(unavailable(true, false), 0, start), now);
+        assert!(matches!(tried, Tried::Unavailable(_)));
+        let late = later(start, NODE_TIMEOUT);
+        let tried = begin(start).answered(answer(unavailable(true, false), 0, start), late);
+        assert!(matches!(tried, Tried::Unavailable(_)));
+    }
+
+    #[test]
+    fn what_is_granted_after_its_validity_is_too_slow() {
+        let start = Point::now();
+        let granted = |time| {
+            let yes = answer(Outcome::Yes(NodeSet::first(3)), 2, start);
+            begin(start).answered(yes, later(start, time))
+        };
+        // 1 s less 1 % and 2 ms.
+        assert!(matches!(granted(987 * MS), Tried::Granted(..)));
+        assert!(matches!(granted(988 * MS), Tried::TooSlow(..)));
+    }
+
+    #[test]
+    fn what_ends_with_its_validity_before_enough_have_answered_is_expired() {
+        let start = Point::now();
+        let failed = |useless, time| {
+            let answer = answer(unavailable(true, useless), 0, start);
+            begin(start).answered(answer, later(start, time))
+        };
+        assert!(matches!(failed(true, 988 * MS), Tried::Expired));
+        // It was the second try that had no more time, or the nodes failed.
+        assert!(!matches!(failed(true, 987 * MS), Tried::Expired));
+        assert!(!matches!(failed(false, 988 * MS), Tried::Expired));
+    }
+}

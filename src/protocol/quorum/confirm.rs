@@ -1,0 +1,78 @@
+//! The thread that confirms releases which no operation waits for, and sends again what was refused for now.
+//!
+//! A connection whose other side is gone takes them; a server that has forgotten the scripts, is busy, loads its data or
+//! cannot write to its disk does not carry them out. Mostly the next operation finds out; this is for a program that does
+//! nothing more.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::next::Next;
+
+/// How long the thread stays after the last release: where locks are dropped again and again, one thread serves them
+/// all.
+const LINGER: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+pub(crate) struct Confirmation {
+    /// When a release was last submitted that no operation waits for.
+    released: Option<Instant>,
+    is_running: bool,
+    /// A node has refused a release, for its keys or for now. Others may do so unread.
+    refused: bool,
+}
+
+impl Confirmation {
+    pub(crate) fn released(&mut self, now: Instant) {
+        self.released = Some(now);
+    }
+
+    pub(crate) fn refused(&mut self) {
+        self.refused = true;
+    }
+
+    /// Releases that operations have waited for are to be confirmed, too.
+    pub(crate) fn some_are_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether a thread is to be started. `any`: there is something for it to do.
+    pub(crate) fn starts(&mut self, any: bool) -> bool {
+        let starts = any && !self.is_running && !mutant(Mutant::NeverConfirm);
+        self.is_running |= starts;
+        starts
+    }
+
+    /// There is no such thread: it could not be started, or a bug has ended it.
+    pub(crate) fn ended(&mut self) {
+        self.is_running = false;
+    }
+
+    /// What the thread should do. `oldest`: when the oldest release was written that is not confirmed, and when the node's
+    /// time to answer is over. A node that has not answered by then, or whose connection is closed, gets a worker, which
+    /// sends them again. `retry_at`: when what was refused for now is sent again.
+    pub(crate) fn next(
+        &mut self,
+        oldest: Option<(Instant, Instant)>,
+        retry_at: Option<Instant>,
+        closed: bool,
+        now: Instant,
+    ) -> Next {
+        let again = |at: Instant| Some(at) > self.released;
+        let oldest = oldest.filter(|(at, _)| !mutant(Mutant::ConfirmOnce) || !again(*at));
+        let work_at = oldest
+            .map(|(_, until)| until)
+            .into_iter()
+            .chain(retry_at)
+            .min();
+        let until = work_at.or(self.released.map(|at| at + LINGER));
+        match until.filter(|_| !closed) {
+            Some(until) if now < until => Next::Wait { until },
+            Some(_) if work_at.is_some() => Next::Lead,
+            _ => {
+                (self.is_running, self.refused) = (mutant(Mutant::ConfirmOneTime), false);
+                Next::Finished
+            }
+        }
+    }
+}

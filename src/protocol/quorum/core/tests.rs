@@ -1,0 +1,652 @@
+//! One node, connected and asked step by step.
+
+use super::*;
+use crate::proof::fixtures::{MS, key, ttl};
+use crate::protocol::commands::script::{Key, Notify};
+use crate::protocol::commands::scripts::{EXTEND, RELEASE};
+use crate::protocol::node::address::{Found, Word};
+use crate::protocol::node::event::Event;
+use crate::protocol::quorum::operation::Outcome;
+use crate::values::clock;
+use crate::values::prefix::Prefix;
+use crate::values::token::Token;
+
+/// One node, which was not connected yet.
+struct World {
+    core: Core<u8>,
+    now: Instant,
+    sent: Vec<u8>,
+}
+
+impl World {
+    fn new() -> World {
+        World::of(1)
+    }
+
+    fn of(nodes: usize) -> World {
+        let now = clock::instant();
+        let timeouts = Timeouts {
+            node: 50 * MS,
+            connect: 1000 * MS,
+        };
+        let addresses = (0..nodes).map(|_| (Arc::from("x"), None));
+        World {
+            core: Core::new(addresses, timeouts, Prefix::default(), 1, now),
+            now,
+            sent: Vec::new(),
+        }
+    }
+
+    fn acquire(&mut self) {
+        self.acquire_until(None);
+    }
+
+    /// An answer is of no use after this time.
+    fn acquire_until(&mut self, useful: Option<Duration>) {
+        let useful = useful.map(|useful| self.now + useful);
+        let op = Op::new(Action::Acquire(ttl(1000 * MS)), key(b"a")).until(useful);
+        self.core.submit(op, 0, self.now);
+    }
+
+    /// What the leader should do, once each node that needs a worker has one.
+    fn next(&mut self) -> Next {
+        loop {
+            match self.core.next(Role::Leader, self.now) {
+                Next::StartWorker { node } | Next::HandOver { node } => {
+                    self.core.input(node, Input::Started(Ok(())), self.now);
+                }
+                next => return next,
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input<'_>) {
+        self.core.input(0, input, self.now);
+    }
+
+    fn output(&mut self) {
+        self.output_to(0);
+    }
+
+    fn output_to(&mut self, node: usize) {
+        let mut out = Outgoing::default();
+        let own = std::iter::once(node).collect();
+        self.core.output(own, &mut out, self.now);
+        self.sent.append(&mut out.bytes);
+    }
+
+    fn begin_to_connect(&mut self) {
+        self.begins_to_connect(0);
+    }
+
+    fn begins_to_connect(&mut self, node: usize) {
+        self.next();
+        let task = self.core.next(Role::Worker(node), self.now);
+        assert!(matches!(task, Next::Connect { .. }), "{task:?}");
+    }
+
+    fn connected(&mut self, result: Result<(), Cause>) {
+        self.now += 10 * MS;
+        self.connected_to(0, result);
+    }
+
+    fn connected_to(&mut self, node: usize, result: Result<(), Cause>) {
+        let handshake = result.map(|()| Handshake {
+            means: crate::protocol::commands::means::Means::ALL,
+            ..Handshake::default()
+        });
+        if self.core.connected(node, handshake, self.now) {
+            let tasks = [(); 2].map(|()| self.core.next(Role::Worker(node), self.now));
+            assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+        }
+    }
+
+    /// The output is sent, and answered by this.
+    fn answers(&mut self, reply: &[u8]) {
+        let next = self.next();
+        assert!(matches!(next, Next::Send { .. }), "{next:?}");
+        self.output();
+        self.now += MS;
+        self.input(Input::Received(Ok(reply)));
+    }
+
+    /// Why too few nodes have answered, if that is certain, and whether for good.
+    fn failure(&mut self) -> Option<(String, bool)> {
+        self.next();
+        let (_, answer) = self.core.answers.pop()?;
+        match answer.outcome {
+            Outcome::Unavailable { errors, .. } => {
+                Some((errors.to_string(), errors.is_permanent()))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_must_log_in_again_is_replaced_and_refuses_nothing_for_good() {
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.answers(b"-NOAUTH Authentication required.\r\n");
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("NOAUTH") && !for_good, "{text}");
+    // A refusal of the new one is final.
+    world.now += 1000 * MS;
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Err(Cause::refused("NOAUTH Authentication required.")));
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("NOAUTH") && for_good, "{text}");
+}
+
+#[test]
+fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shortens() {
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.answers(b"-READONLY You can't write against a read only replica.\r\n");
+    let (text, for_good) = world.failure().unwrap();
+    assert!(
+        text.contains("is a replica now: READONLY") && !for_good,
+        "{text}"
+    );
+    // Its name may lead to another one already.
+    world.begin_to_connect();
+    world.connected(Err(Cause::Replica(None)));
+    for _ in 0..10 {
+        world.acquire();
+        world.next();
+        let task = world.core.next(Role::Worker(0), world.now);
+        assert!(matches!(task, Next::Wait { .. }), "{task:?}");
+    }
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.connected(Err(Cause::Replica(None)));
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("it is tried again") && !for_good, "{text}");
+    // Elsewhere they are shortened.
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.connected(Err(Cause::Connect("refused".into())));
+    world.acquire();
+    world.begin_to_connect();
+}
+
+#[test]
+fn a_try_to_connect_that_began_before_an_acquire_does_not_end_it_for_good() {
+    let wrong = || Err(Cause::refused("WRONGPASS invalid"));
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(wrong());
+    let (text, for_good) = world.failure().unwrap();
+    assert!(text.contains("WRONGPASS") && for_good, "{text}");
+    // This one is wanted while the next try is under way.
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.now += MS;
+    world.acquire();
+    world.connected(wrong());
+    assert_eq!(world.failure(), None);
+    world.begin_to_connect();
+    world.connected(wrong());
+    let (_, for_good) = world.failure().unwrap();
+    assert!(for_good);
+    // What may pass anyhow ends a try as it always did.
+    world.now += 1000 * MS;
+    world.begin_to_connect();
+    world.now += MS;
+    world.acquire();
+    world.connected(Err(Cause::Connect("refused".into())));
+    assert!(!world.failure().unwrap().1);
+}
+
+#[test]
+fn an_acquire_of_no_more_use_names_what_is_known_and_blames_no_node() {
+    let failure = |world: &mut World, passes| {
+        world.now += passes;
+        world.next();
+        match world.core.answers.pop().unwrap().1.outcome {
+            Outcome::Unavailable {
+                errors, useless, ..
+            } => (errors.iter().count(), useless, errors.to_string()),
+            _ => panic!("there are answers"),
+        }
+    };
+    // While it still connects.
+    let mut world = World::new();
+    world.acquire_until(Some(MS));
+    world.begin_to_connect();
+    let (named, useless, _) = failure(&mut world, MS);
+    assert_eq!((named, useless), (1, true));
+    // It was too late to ask.
+    world.connected(Ok(()));
+    world.acquire_until(Some(Duration::ZERO));
+    let (named, useless, text) = failure(&mut world, Duration::ZERO);
+    assert_eq!((named, useless), (1, true));
+    assert!(text.ends_with("not asked in time"), "{text}");
+    // It has not answered: it may have had no time for that.
+    for (until, expected) in [(3, true), (4, false), (51, false)] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.acquire_until(Some(until * MS));
+        assert!(matches!(world.next(), Next::Send { .. }));
+        world.output();
+        world.now += until.min(50) * MS;
+        // Nothing has come; its undo is written.
+        loop {
+            match world.next() {
+                Next::Recv { .. } => world.input(Input::Received(Ok(&[]))),
+                Next::Send { .. } => world.output(),
+                _ => break,
+            }
+        }
+        let (named, useless, text) = failure(&mut world, Duration::ZERO);
+        assert_eq!((named, useless), (1, expected), "{until}: {text}");
+    }
+    // It cannot be connected.
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Err(Cause::Connect("refused".into())));
+    world.failure();
+    world.acquire_until(Some(MS));
+    let (named, useless, text) = failure(&mut world, MS);
+    assert_eq!((named, useless), (1, false), "{text}");
+    assert!(text.ends_with("refused"), "{text}");
+}
+
+/// It was never there.
+#[test]
+fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
+    let mut world = World::new();
+    world.acquire();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.answers(b"-NOPERM this user may not\r\n");
+    world.sent.clear();
+    world.answers(b"-NOPERM this user may not\r\n");
+    let undo = world.sent.escape_ascii().to_string();
+    assert!(undo.contains("EVALSHA"), "{undo}");
+    let (_, for_good) = world.failure().unwrap();
+    assert!(for_good);
+    let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
+    assert!(!world.core.events.take().iter().any(notice));
+}
+
+#[test]
+fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
+    let extend = Action::Extend(ttl(60_000 * MS), ttl(60_000 * MS));
+    for (end, written) in [
+        (Action::Shorten(ttl(1000 * MS)), 1),
+        // It finds nothing behind that.
+        (Action::Release(Notify::First), 2),
+    ] {
+        let mut world = World::new();
+        world.acquire();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        world.answers(b"+OK\r\n");
+        assert!(world.core.answers.pop().is_some());
+        let mut submit = |action, key| world.core.submit(Op::new(action, key), 0, world.now);
+        let another = Key::new(Arc::from(&b"b"[..]), Token::from_bytes([9; 20]), None);
+        submit(extend.clone(), another);
+        submit(extend.clone(), key(b"a"));
+        submit(end.clone(), key(b"a"));
+        world.sent.clear();
+        world.next();
+        world.output();
+        let sent = String::from_utf8_lossy(&world.sent).into_owned();
+        assert_eq!(sent.matches("$5\r\n60000").count(), written, "{end:?}");
+        assert!(sent.contains("$1\r\nb\r\n"), "{end:?}");
+    }
+}
+
+/// A connection to a server that a directory has named, and the time since that was asked.
+fn found_before(since: Duration) -> World {
+    let mut world = World::new();
+    let found = Found {
+        address: "m at h:1".into(),
+        at: world.now,
+    };
+    world.begin_to_connect();
+    let handshake = Handshake {
+        means: crate::protocol::commands::means::Means::ALL,
+        found: Some(found),
+        ..Handshake::default()
+    };
+    assert!(world.core.connected(0, Ok(handshake), world.now));
+    let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+    assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+    world.now += since;
+    world
+}
+
+/// What the leader does once it has looked what is here.
+fn next_but_reads(world: &mut World) -> Next {
+    loop {
+        match world.next() {
+            Next::Recv { until, .. } if until == world.now => {
+                world.input(Input::Received(Ok(&[])));
+            }
+            next => return next,
+        }
+    }
+}
+
+#[test]
+fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
+    for (since, asks, sends) in [
+        (Duration::ZERO, false, true),
+        (999 * MS, false, true),
+        (1000 * MS, true, true),
+        (2000 * MS, true, true),
+        (2001 * MS, true, false),
+    ] {
+        let mut world = found_before(since);
+        // Nothing is asked while the node is not in use.
+        assert!(matches!(next_but_reads(&mut world), Next::Finished));
+        world.acquire();
+        let mut next = next_but_reads(&mut world);
+        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        if sends {
+            world.output();
+            next = next_but_reads(&mut world);
+        }
+        assert_eq!(matches!(next, Next::Ask { node: 0, .. }), asks, "{since:?}");
+        if !sends {
+            assert!(matches!(next_but_reads(&mut world), Next::Wait { .. }));
+            // It is time that the acquire has for its answer.
+            let asked = world.now;
+            world.now += 40 * MS;
+            let answer = Some(Word {
+                answer: Ok(()),
+                at: asked,
+            });
+            world.input(Input::Confirmed { asked, answer });
+            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_release_waits_for_no_directory() {
+    let mut world = found_before(5000 * MS);
+    let op = Op::new(Action::Release(Notify::First), key(b"a"));
+    world.core.submit(op, 0, world.now);
+    let next = next_but_reads(&mut world);
+    assert!(matches!(next, Next::Send { .. }), "{next:?}");
+}
+
+/// Of a slot that is on its way.
+#[test]
+fn a_lock_is_asked_for_where_the_master_of_its_slot_has_named_the_server_lately() {
+    let release = || Action::Release(Notify::First);
+    for (action, since, sends) in [
+        (Action::Acquire(ttl(1000 * MS)), 1000 * MS, true),
+        (Action::Acquire(ttl(1000 * MS)), 1001 * MS, false),
+        (release(), 5000 * MS, true),
+    ] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        let op = Op::new(action, key(b"a")).named(Some(world.now));
+        world.now += since;
+        world.core.submit(op, 0, world.now);
+        let next = next_but_reads(&mut world);
+        assert_eq!(matches!(next, Next::Send { .. }), sends, "{since:?}");
+        if sends {
+            world.output();
+            assert!(world.sent.starts_with(b"*1\r\n$6\r\nASKING\r\n"));
+        }
+    }
+}
+
+#[test]
+fn another_address_ends_the_connection() {
+    let mut world = found_before(5000 * MS);
+    world.acquire();
+    assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
+    let asked = world.now;
+    let answer = Some(Word {
+        answer: Err(Cause::Moved("h:2".into())),
+        at: asked,
+    });
+    world.input(Input::Confirmed { asked, answer });
+    let next = world.core.next(Role::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    assert!(world.sent.is_empty());
+}
+
+/// Or one would be started with each of them.
+#[test]
+fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
+    for (routed, stays) in [(true, true), (false, false)] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        let handshake = Handshake {
+            means: crate::protocol::commands::means::Means::ALL,
+            routed,
+            ..Handshake::default()
+        };
+        assert!(world.core.connected(0, Ok(handshake), world.now));
+        let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+        assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
+        let op = Op::new(Action::Release(Notify::None), key(b"a"));
+        world.core.submit(op, 0, world.now);
+        world.answers(b":1\r\n");
+        let next = world.core.next(Role::Confirmer, world.now);
+        assert_eq!(matches!(next, Next::Wait { .. }), stays, "{next:?}");
+    }
+}
+
+/// Each panic is a bug. Nothing waits for the thread, and another one takes its place.
+#[test]
+fn a_thread_that_has_panicked_is_replaced() {
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.core.deserted(Role::Worker(0), world.now);
+    let next = world.core.next(Role::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    // What was written is not known any more.
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    world.acquire();
+    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    world.output();
+    world.core.deserted(Role::Leader, world.now);
+    let (_, answer) = world.core.answers.pop().unwrap();
+    assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
+    let next = world.core.next(Role::Leader, world.now);
+    assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
+    // Its releases are still to be confirmed.
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    let op = Op::new(Action::Release(Notify::None), key(b"a"));
+    world.core.submit(op.only_write(true), 0, world.now);
+    assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+    world.output();
+    for _ in 0..2 {
+        let leader = [(); 2].map(|()| next_but_reads(&mut world));
+        assert!(matches!(leader, [Next::StartConfirmer, Next::Finished]));
+        world.core.deserted(Role::Confirmer, world.now);
+    }
+}
+
+/// When its servers are not used any more, others are sent these.
+#[test]
+fn what_a_node_owes_is_what_was_refused_for_now_not_answered_and_not_sent() {
+    let mut world = World::new();
+    let release = |world: &mut World, name: &[u8]| {
+        let key = key(name).sent_to(NodeSet::first(1));
+        let op = Op::new(Action::Release(Notify::None), key).only_write(true);
+        world.core.submit(op, 0, world.now);
+    };
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    release(&mut world, b"done");
+    world.answers(b":1\r\n");
+    release(&mut world, b"refused");
+    world.answers(b"-NOREPLICAS Not enough good replicas to write.\r\n");
+    release(&mut world, b"not answered");
+    world.next();
+    world.output();
+    let owed = |world: &mut World| {
+        assert_eq!(world.core.take_elsewhere(false).len(), 0);
+        let owed = world.core.take_elsewhere(true);
+        let names = owed
+            .iter()
+            .map(|(at, debt)| (*at, debt.key.resource.to_vec()));
+        names.collect::<Vec<_>>()
+    };
+    // What was refused was sent once more.
+    let [refused, unanswered, unsent] =
+        ["refused", "not answered", "not sent"].map(|name| (0, name.as_bytes().to_vec()));
+    assert_eq!(owed(&mut world), [unanswered.clone(), refused.clone()]);
+    world.input(Input::Received(Err(Cause::Closed("it ended".into()))));
+    release(&mut world, b"not sent");
+    world.next();
+    assert_eq!(owed(&mut world), [unanswered, refused, unsent]);
+    assert_eq!(owed(&mut world), []);
+}
+
+/// With pauses, and until its key has ended.
+#[test]
+fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
+    const BUSY: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
+    let mut world = World::new();
+    world.begin_to_connect();
+    world.connected(Ok(()));
+    for name in [b"a", b"b"] {
+        let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
+        let op = Op::new(Action::Release(Notify::First), key);
+        world.core.submit(op, 0, world.now);
+    }
+    world.answers(&[BUSY, BUSY].concat());
+    let began = world.now;
+    assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+    let (mut pauses, mut sent) = (Vec::new(), 0);
+    loop {
+        match world.core.next(Role::Confirmer, world.now) {
+            Next::Wait { until } => {
+                pauses.push(until - world.now);
+                world.now = until;
+            }
+            Next::Lead => {
+                world.sent.clear();
+                assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+                world.output();
+                let both = world.sent.windows(40).filter(|part| *part == RELEASE.hash);
+                if both.count() == 1 {
+                    sent += 1;
+                    world.input(Input::Received(Ok(BUSY)));
+                }
+                assert!(matches!(next_but_reads(&mut world), Next::Finished));
+            }
+            next => {
+                assert!(matches!(next, Next::Finished), "{next:?}");
+                break;
+            }
+        }
+    }
+    let took = world.now - began;
+    assert!(took >= 10_000 * MS && took < 12_000 * MS, "{took:?}");
+    let longest = pauses.iter().max().unwrap();
+    assert!(pauses[0] <= 100 * MS && *longest <= 700 * MS, "{pauses:?}");
+    assert!((14..40).contains(&sent), "{sent} in {took:?}");
+    assert_eq!(world.core.take_elsewhere(true).len(), 0);
+}
+
+#[test]
+fn what_a_node_refused_for_now_is_sent_as_a_whole_once_it_is_well() {
+    for action in [
+        Action::Release(Notify::First),
+        Action::Shorten(ttl(5000 * MS)),
+    ] {
+        let mut world = World::new();
+        world.begin_to_connect();
+        world.connected(Ok(()));
+        for name in [b"a", b"b", b"c"] {
+            let key = key(name).sent_to(NodeSet::ALL).lasting(ttl(10_000 * MS));
+            world
+                .core
+                .submit(Op::new(action.clone(), key), 0, world.now);
+        }
+        world.answers(&b"-OOM command not allowed\r\n".repeat(3));
+        assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
+        world.now += 100 * MS;
+        for replies in [&b":1\r\n"[..], b":1\r\n:0\r\n"] {
+            assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
+            world.output();
+            world.input(Input::Received(Ok(replies)));
+        }
+        assert!(matches!(next_but_reads(&mut world), Next::Finished));
+        assert_eq!(world.core.take_elsewhere(true).len(), 0);
+    }
+}
+
+/// The rest of its time when the node is back; behind that it is a release.
+#[test]
+fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
+    for (away, left) in [(400, Some("\r\n600\r\n")), (1000, None), (5000, None)] {
+        let mut world = World::new();
+        let key = key(b"a").sent_to(NodeSet::ALL).lasting(ttl(60_000 * MS));
+        let began = world.now;
+        let op = Op::new(Action::Shorten(ttl(1000 * MS)), key).since(began);
+        world.core.submit(op, 0, began);
+        world.begin_to_connect();
+        world.connected(Err(Cause::Connect("refused".into())));
+        assert!(world.failure().is_some());
+        world.now = began + away * MS;
+        world.begin_to_connect();
+        let handshake = Handshake {
+            means: crate::protocol::commands::means::Means::ALL,
+            ..Handshake::default()
+        };
+        assert!(world.core.connected(0, Ok(handshake), world.now));
+        let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+        assert!(
+            matches!(tasks, [Next::Adopt { .. }, Next::Send { .. }]),
+            "{tasks:?}"
+        );
+        world.output();
+        let text = String::from_utf8_lossy(&world.sent);
+        let script = match left {
+            Some(_) => EXTEND,
+            None => RELEASE,
+        };
+        let hash = str::from_utf8(script.hash).unwrap();
+        assert!(text.contains(hash), "{text}");
+        assert!(left.is_none_or(|left| text.contains(left)), "{text}");
+    }
+}
+
+/// Another node is still being connected for the first time.
+#[test]
+fn a_release_for_some_nodes_ends_when_they_have_answered() {
+    // For one of three nodes: at once. For all of them: when the node timeout of the others is over, but no later.
+    for (nodes, answers, ends) in [(1, 1, 0), (3, 2, 50)] {
+        let mut world = World::of(3);
+        let key = key(b"a").sent_to(NodeSet::first(nodes));
+        let op = Op::new(Action::Release(Notify::None), key).to(NodeSet::first(nodes));
+        world.core.submit(op, 0, world.now);
+        (0..3).for_each(|node| world.begins_to_connect(node));
+        for node in 0..answers {
+            world.connected_to(node, Ok(()));
+            let next = world.next();
+            assert!(matches!(next, Next::Send { .. }), "{next:?}");
+            world.output_to(node);
+            let reply = Input::Received(Ok(b":1\r\n"));
+            world.core.input(node, reply, world.now);
+        }
+        world.now += ends * MS;
+        world.next();
+        assert_eq!(world.core.answers.len(), 1, "for {nodes} nodes");
+    }
+}

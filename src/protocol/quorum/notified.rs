@@ -1,0 +1,29 @@
+//! Releases that have notified another process, as was learnt when no operation waited for them any more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::protocol::node::debt::Debt;
+
+/// The maximum number of resources that are remembered.
+const MAX_RESOURCES: usize = 64;
+
+/// Their resources, the oldest first. The next acquire of one learns it.
+#[derive(Default)]
+pub(crate) struct NotifiedElsewhere(VecDeque<Arc<[u8]>>);
+
+impl NotifiedElsewhere {
+    pub(crate) fn add(&mut self, release: Option<Debt>) {
+        let resource = release.map(|release| release.key.resource.clone());
+        let new = resource.filter(|resource| !self.0.contains(resource));
+        self.0.extend(new);
+        if self.0.len() > MAX_RESOURCES {
+            self.0.pop_front();
+        }
+    }
+
+    pub(crate) fn take(&mut self, resource: &[u8]) -> bool {
+        let at = self.0.iter().position(|known| **known == *resource);
+        at.and_then(|at| self.0.remove(at)).is_some()
+    }
+}

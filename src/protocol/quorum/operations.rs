@@ -1,0 +1,164 @@
+//! The operations under way.
+
+// OK because free slots are given up only at the end, and an index that was kept is checked by `open` first.
+#![allow(clippy::indexing_slicing)]
+
+use std::ops::{Index, IndexMut};
+use std::time::Instant;
+
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::debt::Debt;
+use crate::protocol::node::wire::OperationId;
+use crate::protocol::quorum::operation::{Op, Operation, Phase, View};
+use crate::values::prefix::Prefix;
+use crate::values::quorum::NodeSet;
+
+/// The number of slots that are kept for operations to come.
+const SLOTS: usize = 64;
+
+/// `W`: the caller that waits for an answer.
+pub(crate) struct Operations<W> {
+    slots: Vec<Operation<W>>,
+    submitted: u64,
+    /// With which their commands are packed.
+    pub(crate) prefix: Prefix,
+    /// Debts that no operation waits for, each with its node: other servers have their keys (rule R45).
+    pub(crate) elsewhere: Vec<(usize, Debt)>,
+}
+
+impl<W> Operations<W> {
+    pub(crate) fn new(prefix: Prefix) -> Operations<W> {
+        Operations {
+            slots: Vec::new(),
+            submitted: 0,
+            prefix,
+            elsewhere: Vec::new(),
+        }
+    }
+
+    /// One of them, and the prefix.
+    pub(crate) fn with_prefix(&mut self, slot: usize) -> (&mut Operation<W>, &Prefix) {
+        (&mut self.slots[slot], &self.prefix)
+    }
+
+    /// Its slot.
+    pub(crate) fn submit(&mut self, op: Op, caller: W, now: Instant) -> usize {
+        self.submitted += 1;
+        let is_free = |operation: &Operation<W>| !operation.is_under_way();
+        let free = self.slots.iter().position(is_free);
+        let new = |bytes| Operation::new(self.submitted, op, caller, &self.prefix, bytes, now);
+        match free {
+            Some(slot) => {
+                let place = &mut self.slots[slot];
+                *place = new(std::mem::take(&mut place.bytes));
+                slot
+            }
+            None => {
+                self.slots.push(new(Vec::new()));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// All slots, which may be free.
+    pub(crate) fn slots(&self) -> std::ops::Range<usize> {
+        0..self.slots.len()
+    }
+
+    /// Gives up free slots after many operations at a time: each survey goes through all slots.
+    pub(crate) fn shrink(&mut self) {
+        let is_free = |last: &Operation<W>| !last.is_under_way();
+        while self.slots.len() > SLOTS && self.slots.last().is_some_and(is_free) {
+            self.slots.pop();
+        }
+    }
+
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = &Operation<W>> {
+        let operations = self.slots.iter();
+        operations.filter(|operation| operation.is_under_way())
+    }
+
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Operation<W>> {
+        self.slots.iter_mut()
+    }
+
+    /// Those for whose verdict a caller waits.
+    pub(crate) fn open_mut(&mut self) -> impl Iterator<Item = &mut Operation<W>> {
+        self.all_mut().filter(|operation| operation.is_open())
+    }
+
+    /// The slot of an operation that is still open to votes.
+    pub(crate) fn open(&self, id: OperationId) -> Option<usize> {
+        let operation = self.slots.get(id.slot)?;
+        let same = operation.number == id.number || mutant(Mutant::ReplyToAnyOperation);
+        let open = operation.phase == Phase::Open || mutant(Mutant::YesAfterUndo);
+        (same && open).then_some(id.slot)
+    }
+
+    /// The caller that has waited longest for an answer.
+    pub(crate) fn longest_waiting(&self) -> Option<&W> {
+        let oldest = self.under_way().min_by_key(|operation| operation.number);
+        oldest?.caller.as_ref()
+    }
+}
+
+/// What the operations under way want.
+pub(crate) struct Wants {
+    /// Nodes that something is to be sent to.
+    pub(crate) send: NodeSet,
+    /// Nodes that callers wait for.
+    pub(crate) owing: NodeSet,
+    /// Nodes that are not connected, and without which there are too few.
+    pub(crate) lacking: NodeSet,
+    /// When the first operation's time is over.
+    pub(crate) ends: Instant,
+    pub(crate) open: bool,
+    /// The answers to one of them count only if a master gives them.
+    pub(crate) master: bool,
+}
+
+impl Wants {
+    /// For no operation yet. `ends`: when the next survey is made at the latest.
+    pub(crate) fn new(ends: Instant) -> Wants {
+        Wants {
+            send: NodeSet::EMPTY,
+            owing: NodeSet::EMPTY,
+            lacking: NodeSet::EMPTY,
+            ends,
+            open: false,
+            master: false,
+        }
+    }
+
+    /// `to_send`: where the operation is sent now. `first`: until when it waits for first connections.
+    pub(crate) fn add<W>(
+        &mut self,
+        operation: &Operation<W>,
+        to_send: NodeSet,
+        first: Option<Instant>,
+        view: &View,
+    ) {
+        self.open = true;
+        self.master |= operation.needs_master();
+        self.send = self.send.or(to_send);
+        if operation.is_open() {
+            self.owing = self.owing.or(operation.owing());
+            self.ends = self.ends.min(operation.waits_until(first));
+            self.lacking = self.lacking.or(operation.lacking(to_send, view));
+        }
+    }
+}
+
+impl<W> Index<usize> for Operations<W> {
+    type Output = Operation<W>;
+
+    fn index(&self, slot: usize) -> &Operation<W> {
+        &self.slots[slot]
+    }
+}
+
+impl<W> IndexMut<usize> for Operations<W> {
+    fn index_mut(&mut self, slot: usize) -> &mut Operation<W> {
+        &mut self.slots[slot]
+    }
+}

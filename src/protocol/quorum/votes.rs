@@ -1,0 +1,153 @@
+//! The votes on one operation, and what else is known of them.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::errors::error::{Cause, NodeError, NodeErrors};
+use crate::protocol::commands::kind::Numbers;
+use crate::protocol::commands::queue::LockInfo;
+use crate::protocol::commands::vote::OtherUse;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::node::guard::retry_after;
+use crate::protocol::node::node::Node;
+use crate::values::quorum::{NodeSet, Question, Tally, spare};
+
+/// What is known of nodes' votes besides yes and no. Mostly that is nothing, and then it takes no room.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Remarks(Option<Box<RemarkLists>>);
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RemarkLists {
+    /// What nodes that refused it know of the lock.
+    pub(crate) lock_infos: Vec<LockInfo>,
+    /// Nodes where the name is in other use.
+    pub(crate) other_uses: Vec<(usize, OtherUse)>,
+    /// Why nodes failed.
+    pub(crate) causes: Vec<(usize, Arc<Cause>)>,
+}
+
+static NO_REMARKS: RemarkLists = RemarkLists {
+    lock_infos: Vec::new(),
+    other_uses: Vec::new(),
+    causes: Vec::new(),
+};
+
+impl Deref for Remarks {
+    type Target = RemarkLists;
+
+    fn deref(&self) -> &RemarkLists {
+        self.0.as_deref().unwrap_or(&NO_REMARKS)
+    }
+}
+
+impl Remarks {
+    /// To add one.
+    pub(crate) fn make(&mut self) -> &mut RemarkLists {
+        self.0.get_or_insert_default()
+    }
+}
+
+/// How the nodes have voted.
+#[derive(Default)]
+pub(crate) struct Votes {
+    pub(crate) tally: Tally,
+    /// The smallest and the largest number that was granted.
+    pub(crate) numbers: Option<(u64, u64)>,
+    /// Which node has granted which, if not all count together.
+    pub(crate) by_node: Numbers,
+    pub(crate) remarks: Remarks,
+    /// Nodes that failed because their connection was closed, or because another server has the key: the command was not
+    /// carried out, or its undo follows it, and another try may be.
+    pub(crate) closed: NodeSet,
+}
+
+impl Votes {
+    pub(crate) fn grant(&mut self, node: usize, number: u64) {
+        if !self.tally.voted().has(node) {
+            let (least, most) = self.numbers.unwrap_or((number, number));
+            self.numbers = Some((least.min(number), most.max(number)));
+            self.tally.grant(node);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, node: usize, cause: &Arc<Cause>) {
+        if !self.tally.voted().has(node) {
+            self.tally.fail(node);
+            self.remarks.make().causes.push((node, cause.clone()));
+            if matches!(**cause, Cause::Closed(_) | Cause::Elsewhere(_)) {
+                self.closed.add(node);
+            }
+        }
+    }
+
+    /// Nodes that answered with an error, or did so when they were connected.
+    pub(crate) fn refused(&self) -> NodeSet {
+        self.failed_by(|cause| {
+            matches!(
+                cause,
+                Cause::Refused(_) | Cause::OtherSlots(_) | Cause::Elsewhere(_) | Cause::Demoted(_)
+            )
+        })
+    }
+
+    /// Nodes that have not carried it out, since another server has the key.
+    pub(crate) fn elsewhere(&self) -> NodeSet {
+        self.failed_by(|cause| matches!(cause, Cause::Elsewhere(_)))
+    }
+
+    /// Nodes that failed for such a cause.
+    fn failed_by(&self, is_it: impl Fn(&Cause) -> bool) -> NodeSet {
+        let causes = self.remarks.causes.iter();
+        let failed = causes.filter(|(_, cause)| is_it(cause));
+        failed.map(|(node, _)| *node).collect()
+    }
+
+    /// The failed nodes, each with its cause. Nodes that were merely not waited for are not among them.
+    pub(crate) fn errors(
+        &self,
+        question: Question,
+        sent_to: NodeSet,
+        nodes: &[Node],
+    ) -> NodeErrors {
+        let answered = self.tally.granted.or(self.tally.refused);
+        let error = |(at, node): (usize, &Node)| {
+            let mut causes = self.remarks.causes.iter();
+            let own = causes.rfind(|(failed, _)| *failed == at);
+            let away = node.cause().filter(|_| !sent_to.has(at));
+            let cause = own.map(|(_, cause)| cause).or(away);
+            let cause = cause.filter(|_| !answered.has(at))?;
+            Some(NodeError {
+                node: at,
+                address: node.address.clone(),
+                cause: cause.clone(),
+            })
+        };
+        let errors: Vec<NodeError> = nodes.iter().enumerate().filter_map(error).collect();
+        let wait = |error: &NodeError| match *error.cause {
+            Cause::Quarantined(left, _) => Some(left),
+            _ => None,
+        };
+        let waits = errors.iter().filter_map(wait).collect();
+        let spare = spare(nodes.len());
+        let retry_after = retry_after(waits, errors.len(), spare);
+        let errors =
+            NodeErrors::new(errors, retry_after).with_votes(question, self.tally, nodes.len());
+        // By what they answered to this operation.
+        let refused = self.failed_by(|cause| cause.is_final() || mutant(Mutant::AnyFailureIsFinal));
+        match refused.and(self.tally.failed).len() > spare {
+            true => errors.for_good(),
+            false => errors,
+        }
+    }
+}
+
+#[cfg(test)]
+impl From<Vec<LockInfo>> for Remarks {
+    fn from(lock_infos: Vec<LockInfo>) -> Remarks {
+        let lists = RemarkLists {
+            lock_infos,
+            ..RemarkLists::default()
+        };
+        Remarks(Some(Box::new(lists)))
+    }
+}

@@ -1,0 +1,832 @@
+//! What the thread at the front of a wait queue does: it is the only one of its process that asks the nodes for the lock.
+//!
+//! ```text
+//!           ┌────── denied, and a thread of this process may hold the lock ──────┐
+//!           ▼                                                                    │
+//!   Ready ──▶ HeldHere ── the pause is over ──▶ Subscribing ── enough, or hopeless ──▶ Trying ──▶ granted
+//!           └── not held in this process ──────▶                                ▲     │
+//!                                                                               │     ▼
+//!                      notified, the lock's ttl is over, or the poll ── Sleeping ◀── denied, or no quorum
+//! ```
+//!
+//! Notifications may be wrong, late or lost, so each sleep also has a bound of its own.
+//!
+//! A *fair* poller enqueues on the nodes from the beginning, and takes a free lock only if it has waited longest. It
+//! sleeps no longer than a reservation for another waiter may last. After a number of unused reservations, it
+//! takes the lock all the same.
+
+use std::time::{Duration, Instant};
+
+use crate::protocol::commands::queue::Turn;
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::attempt::Rejection;
+use crate::protocol::waiting::subscriptions::Subscriptions;
+use crate::values::backoff::{Backoff, SHORTEST_PAUSE};
+use crate::values::quorum::{NodeSet, majority};
+use crate::values::random::Rng;
+
+/// The maximum pause for a holder in this process to hand the lock over. After it the poller enqueues on the nodes.
+const LONGEST_LOCAL: Duration = Duration::from_millis(50);
+/// How long to wait for the notifications of the other nodes where a minority has sent one.
+const SETTLE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(3));
+/// Head start for a process that has just been notified, before this one competes again.
+const HEAD_START: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
+/// Delay after the end of the lock's ttl, so that not all waiters try at that moment.
+const EXPIRED: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
+/// While holders notify, the poll interval grows to this, or to a multiple of the longest pause if that is longer.
+const LONGEST_POLL: Duration = Duration::from_secs(1);
+const POLL_GROWTH: u32 = 8;
+/// Longer pauses make no difference.
+const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
+const SHORTEST_POLL: Duration = Duration::from_millis(1);
+/// Pauses double this number of times.
+const MAX_DOUBLINGS: u32 = 7;
+
+/// How the nodes are asked for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AcquireMode {
+    Plain,
+    /// A node that denies the lock puts this process into its queue, to notify it when the lock is free.
+    Enqueue,
+    /// As `Enqueue`, but a free lock is taken only in the order of arrival.
+    InOrder,
+}
+
+/// What the thread should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollerAction {
+    /// One attempt.
+    Try(AcquireMode),
+    Park(Instant),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Ready,
+    /// A thread of this process holds the lock, and may hand it over until then.
+    HeldHere(Instant),
+    /// The subscriptions have until then.
+    Subscribing(Instant),
+    /// Since then.
+    Trying(Instant),
+    Sleeping(Instant),
+}
+
+/// Its relation to the queues on the nodes. It only ever moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Membership {
+    /// It has too little time to be notified, and only tries.
+    NoTime,
+    /// A thread of this process may hold the lock: one plain try comes before it enqueues.
+    PlainTryFirst,
+    Outside,
+    /// It may be in the queues.
+    Enqueued,
+    /// It may be in the queues, and was denied, by another process as far as is known.
+    Denied,
+}
+
+/// What has been learned since the last try began.
+#[derive(Clone, Copy, Debug)]
+struct Wakeup {
+    /// The lock is free, as this process knows by itself: try at once.
+    retry_now: bool,
+    /// The nodes that have notified this process.
+    notified: NodeSet,
+    /// Until when the other nodes' notifications are waited for.
+    settle_until: Option<Instant>,
+}
+
+const NOT_WOKEN: Wakeup = Wakeup {
+    retry_now: false,
+    notified: NodeSet::EMPTY,
+    settle_until: None,
+};
+
+/// How eagerly notifications are followed: less and less, while they turn out wrong.
+#[derive(Clone, Copy, Debug)]
+struct Eagerness {
+    /// The current try follows a notification.
+    following: bool,
+    /// The number of notifications in a row that were wrong.
+    wrong: Backoff,
+    /// The next one is not followed before then.
+    not_before: Instant,
+}
+
+/// The holder of the lock on a quorum of the nodes.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    hash: Option<u32>,
+    /// The number of further tries in a row that found the same one.
+    repeated: Backoff,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Poller {
+    phase: Phase,
+    retry_delay: (Duration, Duration),
+    /// Set if it is fair.
+    turn: Option<Turn>,
+    /// Since when the lock has been reserved for others. Attempts that failed do not count.
+    reserved_since: Option<Instant>,
+    membership: Membership,
+    /// It has paused once for a holder in this process, or must not.
+    paused_for_local: bool,
+    /// It may be the only waiter that knows that the lock is free.
+    must_notify: bool,
+    wakeup: Wakeup,
+    eagerness: Eagerness,
+    holder: Holder,
+    /// Split votes in a row.
+    splits: Backoff,
+    /// It asks the nodes at least this often.
+    longest_sleep: Duration,
+}
+
+impl Poller {
+    /// With a `turn` it is fair. `held_here`: a thread of this process may hold the lock.
+    pub(crate) fn new(
+        retry_delay: (Duration, Duration),
+        turn: Option<Turn>,
+        held_here: bool,
+        now: Instant,
+    ) -> Poller {
+        let (min, max) = retry_delay;
+        Poller {
+            phase: Phase::Ready,
+            retry_delay: (min.min(LONGEST_PAUSE), max.min(LONGEST_PAUSE)),
+            turn,
+            reserved_since: None,
+            membership: match held_here {
+                true => Membership::PlainTryFirst,
+                false => Membership::Outside,
+            },
+            // Where order counts, all waiters have to be in the queues.
+            paused_for_local: turn.is_some(),
+            must_notify: false,
+            wakeup: NOT_WOKEN,
+            eagerness: Eagerness {
+                following: false,
+                wrong: Backoff::new(MAX_DOUBLINGS),
+                not_before: now,
+            },
+            holder: Holder {
+                hash: None,
+                repeated: Backoff::new(MAX_DOUBLINGS),
+            },
+            splits: Backoff::new(MAX_DOUBLINGS),
+            longest_sleep: Duration::MAX,
+        }
+    }
+
+    pub(crate) fn sleeps_at_most(self, longest_sleep: Duration) -> Poller {
+        Poller {
+            longest_sleep,
+            ..self
+        }
+    }
+
+    /// It has too little time to be notified.
+    pub(crate) fn has_no_time(&mut self) {
+        self.membership = Membership::NoTime;
+    }
+
+    /// The only try of a waiter whose time is over.
+    pub(crate) fn last_try(&mut self, now: Instant) -> PollerAction {
+        self.has_no_time();
+        self.start_try(false, now)
+    }
+
+    /// The maximum time for which it sleeps without a notification.
+    pub(crate) fn longest_poll(&self) -> Duration {
+        let longest = self.retry_delay.1.saturating_mul(POLL_GROWTH);
+        let longest = longest.max(LONGEST_POLL);
+        // The waiter with the reservation may have ended.
+        let turn = self
+            .turn
+            .filter(|_| !mutant(Mutant::SleepThroughReservation));
+        turn.map_or(longest, Turn::duration)
+    }
+
+    pub(crate) fn is_trying(&self) -> bool {
+        matches!(self.phase, Phase::Trying(_))
+    }
+
+    /// It has waited for another process.
+    pub(crate) fn was_denied(&self) -> bool {
+        self.membership == Membership::Denied
+    }
+
+    /// It may be in the queues on the nodes, and has to be notified by other processes.
+    pub(crate) fn is_enqueued(&self) -> bool {
+        matches!(self.membership, Membership::Enqueued | Membership::Denied)
+    }
+
+    /// If it gives up, another waiter has to be notified in its place.
+    pub(crate) fn must_notify(&self) -> bool {
+        self.is_enqueued() || self.must_notify || self.is_fair()
+    }
+
+    pub(crate) fn is_fair(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    fn skip_plain_try(&mut self) {
+        if self.membership == Membership::PlainTryFirst {
+            self.membership = Membership::Outside;
+        }
+    }
+
+    /// `held_here`: a thread of this process seems to hold the lock.
+    pub(crate) fn next(
+        &mut self,
+        held_here: bool,
+        subscriptions: &Subscriptions,
+        node_timeout: Duration,
+        rng: &mut Rng,
+        now: Instant,
+    ) -> PollerAction {
+        let retry_now = self.wakeup.retry_now;
+        loop {
+            match self.phase {
+                Phase::Ready if held_here && !retry_now && !self.paused_for_local => {
+                    let pause = rng.between(self.retry_delay).min(LONGEST_LOCAL);
+                    self.paused_for_local = true;
+                    self.phase = Phase::HeldHere(now + pause);
+                }
+                Phase::Ready => {
+                    let suffice = subscriptions.suffice();
+                    if self.tries_plainly(retry_now && !suffice) {
+                        return self.start_try(false, now);
+                    }
+                    self.phase = Phase::Subscribing(now + node_timeout);
+                }
+                Phase::HeldHere(until)
+                    if !retry_now && self.wakeup.notified.is_empty() && now < until =>
+                {
+                    return PollerAction::Park(until);
+                }
+                Phase::HeldHere(_) => {
+                    self.skip_plain_try();
+                    self.phase = Phase::Ready;
+                }
+                Phase::Subscribing(until) => {
+                    let ready = retry_now || subscriptions.suffice() || subscriptions.is_hopeless();
+                    if !ready && now < until {
+                        return PollerAction::Park(until);
+                    }
+                    return self.start_try(true, now);
+                }
+                Phase::Trying(_) => return PollerAction::Park(now + node_timeout),
+                Phase::Sleeping(until) => {
+                    let follow = self.follow_at(subscriptions, rng, now);
+                    let until = until.min(follow.unwrap_or(until));
+                    if !retry_now && now < until {
+                        return PollerAction::Park(until);
+                    }
+                    self.eagerness.following = !self.wakeup.notified.is_empty();
+                    if self.eagerness.following {
+                        // The contenders of the last split vote may have ended.
+                        self.splits.reset();
+                    }
+                    self.phase = Phase::Ready;
+                }
+            }
+        }
+    }
+
+    /// Whether a plain try comes first. Otherwise it enqueues. `unsubscribed`: the lock is free, but the subscriptions
+    /// that a waiter in the queues needs are not there yet.
+    fn tries_plainly(&mut self, unsubscribed: bool) -> bool {
+        match self.membership {
+            Membership::NoTime => true,
+            Membership::PlainTryFirst => {
+                self.membership = Membership::Outside;
+                true
+            }
+            Membership::Outside if unsubscribed => true,
+            Membership::Outside => {
+                self.membership = Membership::Enqueued;
+                false
+            }
+            Membership::Enqueued | Membership::Denied => false,
+        }
+    }
+
+    /// When the notifications are followed.
+    fn follow_at(
+        &mut self,
+        subscriptions: &Subscriptions,
+        rng: &mut Rng,
+        now: Instant,
+    ) -> Option<Instant> {
+        let (wakeup, not_before) = (&mut self.wakeup, self.eagerness.not_before);
+        if wakeup.notified.is_empty() && wakeup.settle_until.is_none() {
+            return None;
+        }
+        if wakeup.notified.len() >= majority(subscriptions.nodes()) {
+            return Some(not_before);
+        }
+        if mutant(Mutant::WaitForQuorum) {
+            return None;
+        }
+        let settled = wakeup.settle_until;
+        let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
+        wakeup.settle_until = Some(settled);
+        Some(settled.max(not_before))
+    }
+
+    fn start_try(&mut self, enqueues: bool, now: Instant) -> PollerAction {
+        self.wakeup = NOT_WOKEN;
+        self.phase = Phase::Trying(now);
+        PollerAction::Try(match self.turn {
+            Some(_) if self.fair_until().is_none_or(|until| now < until) => AcquireMode::InOrder,
+            None if !enqueues => AcquireMode::Plain,
+            _ => AcquireMode::Enqueue,
+        })
+    }
+
+    /// Until when it leaves the lock to the waiters for which it is reserved.
+    fn fair_until(&self) -> Option<Instant> {
+        Some(self.reserved_since? + self.turn?.ignored_after())
+    }
+
+    /// Denied, by a quorum or for want of one.
+    pub(crate) fn denied(
+        &mut self,
+        rejection: &Rejection,
+        subscriptions: &Subscriptions,
+        rng: &mut Rng,
+        now: Instant,
+    ) {
+        let Phase::Trying(began) = self.phase else {
+            return;
+        };
+        if mutant(Mutant::ForgetNotification) {
+            self.wakeup.notified = NodeSet::EMPTY;
+        }
+        let quorum = majority(subscriptions.nodes());
+        let reserved = rejection.is_reserved(quorum);
+        self.reserved_since = reserved.then(|| self.reserved_since.unwrap_or(now));
+        // The process that held the lock then notifies the next waiter.
+        self.must_notify = self.wakeup.retry_now || !self.wakeup.notified.is_empty();
+        match self.membership {
+            Membership::PlainTryFirst | Membership::Outside => {
+                self.phase = Phase::Ready;
+                return;
+            }
+            Membership::Enqueued => self.membership = Membership::Denied,
+            Membership::NoTime | Membership::Denied => {}
+        }
+        let took = now.saturating_duration_since(began).max(SHORTEST_PAUSE);
+        self.met(rejection.holder(quorum), rng, now);
+        let sleep = if self.holder.hash.is_none() && !rejection.is_unknown() && !reserved {
+            self.after_split(took, rng)
+        } else {
+            self.splits.reset();
+            let poll = self.poll(rejection.is_queued(quorum), subscriptions, rng);
+            let free = rejection.free_in(quorum);
+            free.map_or(poll, |free| {
+                poll.min(free.saturating_add(rng.between(EXPIRED)))
+            })
+        };
+        let sleep = match self.fair_until() {
+            Some(until) => sleep.min(until.saturating_duration_since(now)),
+            None => sleep,
+        };
+        self.phase = Phase::Sleeping(now + sleep.min(self.longest_sleep));
+    }
+
+    /// The holder that a try has found. If it follows a notification and finds the holder of before, that was wrong.
+    fn met(&mut self, holder: Option<u32>, rng: &mut Rng, now: Instant) {
+        let changed = holder != self.holder.hash;
+        self.holder.hash = holder;
+        match changed {
+            true => self.holder.repeated.reset(),
+            false => self.holder.repeated.failed(),
+        }
+        let eagerness = &mut self.eagerness;
+        match eagerness.following && !changed {
+            true => eagerness.wrong.failed(),
+            false => eagerness.wrong.reset(),
+        }
+        eagerness.following = false;
+        eagerness.not_before = now;
+        if eagerness.wrong.failures() > 0 {
+            let most = eagerness.wrong.pause(SHORTEST_PAUSE);
+            eagerness.not_before += rng.between((SHORTEST_PAUSE, most));
+        }
+    }
+
+    /// Other contenders were met, and none has the lock: it may be free at any moment.
+    fn after_split(&mut self, took: Duration, rng: &mut Rng) -> Duration {
+        self.splits.failed();
+        let most = self.splits.pause(took);
+        let most = most.min(self.retry_delay.1).max(SHORTEST_PAUSE);
+        rng.between((took.min(most), most))
+    }
+
+    fn poll(&self, queued: bool, subscriptions: &Subscriptions, rng: &mut Rng) -> Duration {
+        let poll = rng.between(self.retry_delay).max(SHORTEST_POLL);
+        // A waiter that may not be notified has to find out by itself soon.
+        let poll = match subscriptions.suffice() && queued {
+            true => self.holder.repeated.pause(poll),
+            false => poll,
+        };
+        poll.min(self.longest_poll())
+    }
+
+    /// Too few nodes answered, or too late.
+    pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
+        self.eagerness.following = false;
+        self.phase = Phase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
+    }
+
+    /// Before then it follows no notification, since those before were wrong.
+    #[cfg(test)]
+    pub(crate) fn cautious_until(&self) -> Instant {
+        self.eagerness.not_before
+    }
+
+    /// A node has sent a message that the lock may be free.
+    pub(crate) fn notified(&mut self, node: usize) {
+        self.wakeup.notified.add(node);
+        self.must_notify = true;
+    }
+
+    /// A subscription works from now on. Messages may have been missed before.
+    pub(crate) fn subscribed(&mut self, rng: &mut Rng, now: Instant) {
+        // Also during a try: the node may have found it not subscribed, and removed it from its queue.
+        if let Phase::Sleeping(_) | Phase::Trying(_) = self.phase
+            && self.is_enqueued()
+            && !mutant(Mutant::NoWakeOnSubscribe)
+        {
+            let settled = self.wakeup.settle_until;
+            let settled = settled.unwrap_or_else(|| now + rng.between(SETTLE));
+            self.wakeup.settle_until = Some(settled);
+        }
+    }
+
+    /// The lock was left to its process, and no other waiter was notified.
+    pub(crate) fn will_notify(&mut self) {
+        self.must_notify = true;
+    }
+
+    /// The lock was released in this process, or the waiter that was at the front before has given up.
+    pub(crate) fn retry_now(&mut self) {
+        self.wakeup.retry_now = true;
+        self.must_notify = true;
+    }
+
+    /// The lock was released in this process, and another process was notified: that process goes first.
+    pub(crate) fn yields(&mut self, rng: &mut Rng, now: Instant) {
+        self.skip_plain_try();
+        // The process that was notified may have been this one.
+        self.must_notify = true;
+        if !self.is_trying() {
+            self.wakeup.retry_now = false;
+            self.wakeup.notified = NodeSet::EMPTY;
+            self.phase = Phase::Sleeping(now + rng.between(HEAD_START));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::commands::queue::{Channel, LockInfo};
+    use crate::values::clock;
+
+    const MS: Duration = Duration::from_millis(1);
+    const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+    const DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
+
+    struct World {
+        poller: Poller,
+        subscriptions: Subscriptions,
+        rng: Rng,
+        now: Instant,
+        held_here: bool,
+    }
+
+    fn unsubscribed(nodes: usize) -> Subscriptions {
+        Subscriptions::new(nodes, Some(Channel::new([1; 16])))
+    }
+
+    /// The process has subscriptions to all nodes.
+    fn world(nodes: usize) -> World {
+        let now = clock::instant();
+        let mut subscriptions = unsubscribed(nodes);
+        (0..nodes).for_each(|node| subscriptions.subscribed(node));
+        World {
+            poller: Poller::new(DELAY, None, false, now),
+            subscriptions,
+            rng: Rng::new(17),
+            now,
+            held_here: false,
+        }
+    }
+
+    impl World {
+        fn next(&mut self) -> PollerAction {
+            let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+            self.poller
+                .next(self.held_here, subscriptions, NODE_TIMEOUT, rng, self.now)
+        }
+
+        /// How long it sleeps.
+        fn sleeps(&mut self) -> Duration {
+            match self.next() {
+                PollerAction::Park(until) => until - self.now,
+                PollerAction::Try(_) => panic!("it tries"),
+            }
+        }
+
+        fn enqueues(&mut self) {
+            assert_eq!(self.next(), PollerAction::Try(AcquireMode::Enqueue));
+        }
+
+        /// All nodes report this holder, and the time left.
+        fn denied(&mut self, holder: u32, left: Option<Duration>) {
+            let holder = Some(holder);
+            let queued = true;
+            let one = LockInfo {
+                left,
+                holder,
+                queued,
+                ..LockInfo::default()
+            };
+            let seen = vec![one; self.subscriptions.nodes()];
+            let rejection = Rejection {
+                remarks: seen.into(),
+                granted: 0,
+            };
+            let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+            self.poller.denied(&rejection, subscriptions, rng, self.now);
+        }
+    }
+
+    #[test]
+    fn it_sleeps_until_the_lock_ends_and_no_longer_than_the_poll() {
+        let mut world = world(3);
+        world.enqueues();
+        world.denied(1, Some(20 * MS));
+        let slept = world.sleeps();
+        assert!((21 * MS..=30 * MS).contains(&slept), "{slept:?}");
+        world.now += slept;
+        let mut longest = Duration::ZERO;
+        for _ in 0..12 {
+            world.enqueues();
+            world.denied(2, None);
+            let slept = world.sleeps();
+            assert!(slept >= DELAY.0 && slept <= DELAY.1 * POLL_GROWTH);
+            longest = longest.max(slept);
+            world.now += slept;
+        }
+        assert_eq!(longest, DELAY.1 * POLL_GROWTH);
+        // Another holder may not notify.
+        world.enqueues();
+        world.denied(3, None);
+        assert!(world.sleeps() <= DELAY.1);
+        // With too few subscriptions, the pauses do not grow.
+        world.subscriptions.failed(1);
+        world.subscriptions.failed(2);
+        for _ in 0..12 {
+            let slept = world.sleeps();
+            world.now += slept;
+            world.enqueues();
+            world.denied(3, None);
+            assert!(world.sleeps() <= DELAY.1);
+        }
+    }
+
+    #[test]
+    fn notifications_of_a_quorum_are_followed_at_once_and_fewer_ones_soon() {
+        let mut world = world(3);
+        world.enqueues();
+        world.denied(1, None);
+        world.poller.notified(0);
+        assert!(world.sleeps() <= SETTLE.1);
+        world.poller.notified(0);
+        assert!(world.sleeps() <= SETTLE.1, "the same node again");
+        world.poller.notified(2);
+        world.enqueues();
+        // Notified during a try (rule R31).
+        world.poller.notified(1);
+        world.poller.notified(2);
+        world.denied(2, None);
+        world.enqueues();
+    }
+
+    #[test]
+    fn notifications_that_are_wrong_are_followed_less_and_less_eagerly() {
+        let mut world = world(1);
+        world.enqueues();
+        world.denied(1, None);
+        let mut tries = 0;
+        let end = world.now + 1000 * MS;
+        while world.now < end {
+            world.poller.notified(0);
+            match world.next() {
+                PollerAction::Try(_) => {
+                    tries += 1;
+                    world.denied(1, None);
+                }
+                PollerAction::Park(until) => world.now = until,
+            }
+        }
+        assert!((20..200).contains(&tries), "{tries}");
+        // The next holder's is right.
+        world.poller.notified(0);
+        world.now += 50 * MS;
+        world.enqueues();
+        world.denied(2, None);
+        world.poller.notified(0);
+        world.enqueues();
+    }
+
+    #[test]
+    fn after_a_split_vote_it_tries_again_soon() {
+        let mut world = world(3);
+        world.enqueues();
+        let one = LockInfo {
+            left: None,
+            holder: Some(1),
+            queued: true,
+            ..LockInfo::default()
+        };
+        let mut seen = vec![one; 3];
+        for (seen, holder) in seen.iter_mut().zip(1..) {
+            seen.holder = Some(holder);
+        }
+        let rejection = Rejection {
+            remarks: seen.into(),
+            granted: 0,
+        };
+        world.now += MS;
+        let (subscriptions, rng) = (&world.subscriptions, &mut world.rng);
+        world
+            .poller
+            .denied(&rejection, subscriptions, rng, world.now);
+        assert!(world.sleeps() <= 2 * MS);
+    }
+
+    #[test]
+    fn a_thread_of_this_process_has_the_first_chance_to_hand_over() {
+        let mut world = world(1);
+        world.subscriptions = unsubscribed(1);
+        world.poller = Poller::new(DELAY, None, true, world.now);
+        world.held_here = true;
+        let slept = world.sleeps();
+        assert!(slept <= LONGEST_LOCAL && !world.poller.is_enqueued());
+        // It does not: the poller enqueues, and first waits for the subscriptions.
+        world.now += slept;
+        assert_eq!(world.sleeps(), NODE_TIMEOUT);
+        assert!(world.poller.is_enqueued());
+        world.subscriptions.subscribed(0);
+        world.enqueues();
+    }
+
+    #[test]
+    fn a_lock_that_was_released_in_this_process_is_tried_for_without_enqueueing() {
+        let mut world = world(1);
+        world.subscriptions = unsubscribed(1);
+        world.poller = Poller::new(DELAY, None, true, world.now);
+        world.held_here = true;
+        world.sleeps();
+        world.held_here = false;
+        world.poller.retry_now();
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::Plain));
+    }
+
+    #[test]
+    fn after_another_process_was_notified_it_gets_a_head_start() {
+        let mut world = world(1);
+        let (mut rng, now) = (Rng::new(3), world.now);
+        world.poller.yields(&mut rng, now);
+        let slept = world.sleeps();
+        assert!((HEAD_START.0..=HEAD_START.1).contains(&slept));
+        world.now += slept;
+        world.enqueues();
+    }
+
+    #[test]
+    fn subscriptions_that_fail_are_not_waited_for() {
+        let mut world = world(3);
+        world.subscriptions = unsubscribed(3);
+        assert_eq!(world.sleeps(), NODE_TIMEOUT);
+        world.subscriptions.failed(0);
+        world.subscriptions.failed(1);
+        world.enqueues();
+    }
+
+    // ---- fair pollers
+
+    fn fair(nodes: usize) -> World {
+        let mut world = world(nodes);
+        world.poller = Poller::new(DELAY, Some(Turn::new(NODE_TIMEOUT)), false, world.now);
+        world
+    }
+
+    impl World {
+        /// A number of nodes reserve the lock for another waiter, for the time `left`; others have granted it.
+        fn reserved(&mut self, kept: usize, granted: usize, left: Duration) {
+            let one = LockInfo {
+                left: Some(left),
+                holder: None,
+                queued: true,
+                ..LockInfo::default()
+            };
+            let rejection = Rejection {
+                remarks: vec![one; kept].into(),
+                granted,
+            };
+            let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+            self.poller.denied(&rejection, subscriptions, rng, self.now);
+        }
+    }
+
+    #[test]
+    fn a_fair_poller_takes_the_lock_in_order_and_tries_again_when_a_reservation_may_be_over() {
+        let mut world = fair(3);
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
+        world.denied(1, None);
+        for _ in 0..12 {
+            let slept = world.sleeps();
+            assert!(slept <= 250 * MS, "{slept:?}");
+            world.now += slept;
+            assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
+            world.denied(1, None);
+        }
+        world.poller.notified(0);
+        world.poller.notified(1);
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
+        world.reserved(2, 0, 30 * MS);
+        let slept = world.sleeps();
+        assert!((30 * MS..=40 * MS).contains(&slept), "{slept:?}");
+        // Some nodes have granted it. That is no split vote either: the others have reserved it.
+        let mut world = fair(3);
+        world.next();
+        world.reserved(2, 1, 30 * MS);
+        assert!(world.sleeps() >= 30 * MS);
+    }
+
+    #[test]
+    fn a_lock_that_is_always_reserved_for_others_is_taken_after_four_reservations() {
+        let mut world = fair(3);
+        let since = world.now;
+        let bid = |world: &mut World| match world.next() {
+            PollerAction::Try(bid) => bid,
+            PollerAction::Park(until) => {
+                world.now = until;
+                match world.next() {
+                    PollerAction::Try(bid) => bid,
+                    PollerAction::Park(_) => panic!("it sleeps on"),
+                }
+            }
+        };
+        while bid(&mut world) == AcquireMode::InOrder {
+            assert!(world.now < since + 1000 * MS);
+            world.reserved(3, 0, 250 * MS);
+        }
+        assert!(world.now >= since + 1000 * MS);
+        // A holder in between begins the count anew.
+        world.denied(1, None);
+        assert_eq!(bid(&mut world), AcquireMode::InOrder);
+        world.reserved(3, 0, 250 * MS);
+        assert_eq!(bid(&mut world), AcquireMode::InOrder);
+    }
+
+    #[test]
+    fn failed_attempts_do_not_begin_the_wait_for_reservations_anew() {
+        let mut world = fair(3);
+        let since = world.now;
+        let mut mode = world.next();
+        while world.now < since + 1000 * MS {
+            assert_eq!(mode, PollerAction::Try(AcquireMode::InOrder));
+            world.reserved(3, 0, 250 * MS);
+            let slept = world.sleeps();
+            world.now += slept;
+            assert!(matches!(world.next(), PollerAction::Try(_)));
+            world.poller.failed(50 * MS, world.now);
+            world.now += 50 * MS;
+            mode = world.next();
+        }
+        assert_eq!(mode, PollerAction::Try(AcquireMode::Enqueue));
+    }
+
+    #[test]
+    fn without_time_it_tries_and_does_not_enqueue() {
+        let mut world = fair(3);
+        world.subscriptions = unsubscribed(3);
+        world.poller.has_no_time();
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
+        // Others were met: the next try is soon.
+        world.reserved(0, 1, MS);
+        assert!(world.sleeps() <= 2 * MS);
+        world.now += 2 * MS;
+        assert_eq!(world.next(), PollerAction::Try(AcquireMode::InOrder));
+        assert!(!world.poller.is_enqueued());
+    }
+}

@@ -1,0 +1,845 @@
+//! The queues in which the threads of one process wait: one for each lock, in the order of arrival.
+//!
+//! Only the thread at the front asks the nodes (rule R35). A release in this process hands the lock off to it: the
+//! release and the thread's acquire go in one write to each node, so that waiting costs one round trip. After a number
+//! of hand-offs the lock goes to other processes.
+//!
+//! No lock is handed off to fair waiters: the nodes decide which of them is next.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::queue::{self, Channel, QueueEntry, Turn};
+use crate::protocol::commands::script::{Key, Notify};
+use crate::protocol::mutants::{Mutant, mutant};
+use crate::protocol::quorum::attempt::{Attempt, Rejection};
+use crate::protocol::quorum::operation::Op;
+use crate::protocol::waiting::poller::{AcquireMode, Poller, PollerAction};
+use crate::protocol::waiting::subscriptions::{
+    KEPT_IDLE, SubscriberEvent, SubscriberTask, Subscriptions,
+};
+use crate::protocol::waiting::waiter::{
+    AcquireRequest, Failure, PlainTry, State, Waiter, WaiterAction,
+};
+use crate::values::clock::Point;
+use crate::values::label::Label;
+use crate::values::quorum::{NodeSet, Ttl, majority};
+use crate::values::random::Rng;
+
+/// The maximum of hand-offs in a row, and the time for which they may go on, while other processes wait.
+const MAX_HAND_OFFS: (u32, Duration) = (16, Duration::from_millis(20));
+/// Waiters behind the front are woken explicitly; this only bounds the park.
+const LONGEST_PARK: Duration = Duration::from_secs(3600);
+/// The pause before a subscription is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(700));
+/// The queues on the nodes are kept longer than the longest poll.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// How a release passes the lock on.
+#[derive(Debug)]
+pub(crate) enum HandOff<W> {
+    /// The nodes notify a process that waits, and the thread at the front goes on by itself.
+    Notify(Notify),
+    /// The release goes together with the first try for this waiter.
+    To {
+        waiter: u64,
+        thread: W,
+        ttl: Ttl,
+        label: Option<Label>,
+    },
+}
+
+/// Hand-offs in a row.
+#[derive(Clone, Copy, Debug)]
+struct HandOffs {
+    count: u32,
+    /// When the first one was.
+    since: Instant,
+    /// For how long they count as a row, though no thread waits: a thread that has handed the lock off may want it again
+    /// before the next one releases it.
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct WaitQueue {
+    /// Of the last waiter that joined.
+    kind: Kind,
+    /// Some of them may have left.
+    waiters: VecDeque<u64>,
+    hand_offs: Option<HandOffs>,
+    /// When another process was notified that the lock is free. It gets a head start.
+    notified_elsewhere: Option<Instant>,
+    /// When a thread of this process last waited for another process.
+    contended: Option<Instant>,
+    last_failure: Option<Failure>,
+}
+
+impl WaitQueue {
+    fn is_recently_contended(&self, now: Instant) -> bool {
+        self.contended.is_some_and(|at| now < at + KEPT_IDLE)
+    }
+
+    /// Whether those that want the lock join it before they ask the nodes.
+    fn is_open(&self, now: Instant) -> bool {
+        let notified = self.notified_elsewhere;
+        let notified = notified.is_some_and(|at| now < at + KEPT_IDLE);
+        !self.waiters.is_empty() || notified || self.is_recently_contended(now)
+    }
+
+    fn is_kept(&self, now: Instant) -> bool {
+        let hands_off = self.hand_offs.is_some_and(|row| now < row.until);
+        self.is_open(now) || hands_off
+    }
+}
+
+/// `W`: a thread that waits.
+pub(crate) struct WaitQueues<W> {
+    queues: HashMap<Arc<[u8]>, WaitQueue>,
+    /// Those for locks on several names.
+    several: Vec<Arc<[u8]>>,
+    waiters: HashMap<u64, Waiter<W>>,
+    last_waiter: u64,
+    node_timeout: Duration,
+    subscriptions: Subscriptions,
+    sweep_at: Option<Instant>,
+    rng: Rng,
+    /// To be woken.
+    pub(crate) woken: Vec<W>,
+}
+
+impl<W: Clone> WaitQueues<W> {
+    /// Without a `channel` this process cannot be notified.
+    pub(crate) fn new(
+        nodes: usize,
+        channel: Option<Channel>,
+        node_timeout: Duration,
+        rng: u64,
+    ) -> WaitQueues<W> {
+        WaitQueues {
+            queues: HashMap::new(),
+            several: Vec::new(),
+            waiters: HashMap::new(),
+            last_waiter: 0,
+            node_timeout,
+            subscriptions: Subscriptions::new(nodes, channel),
+            sweep_at: None,
+            rng: Rng::new(rng),
+            woken: Vec::new(),
+        }
+    }
+
+    /// No lock has a queue, and this process cannot be notified: a release need not look for the next waiter.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.is_empty() && self.subscriptions.is_idle()
+    }
+
+    /// Removes the queues that are kept no longer.
+    fn sweep(&mut self, now: Instant) {
+        if self.sweep_at.is_none_or(|at| at <= now) {
+            self.queues.retain(|_, queue| queue.is_kept(now));
+            self.several.retain(|line| self.queues.contains_key(line));
+            self.sweep_at = Some(now + KEPT_IDLE);
+        }
+    }
+
+    // ---- waiters
+
+    /// Whether to join the queue for a lock before the nodes are asked.
+    pub(crate) fn has_queue(&mut self, resource: &[u8], now: Instant) -> bool {
+        self.sweep(now);
+        let queue = self.queues.get(resource);
+        queue.is_some_and(|queue| queue.is_open(now))
+    }
+
+    /// Joins the end of the queue for a lock.
+    pub(crate) fn join(
+        &mut self,
+        resource: &Arc<[u8]>,
+        thread: W,
+        request: AcquireRequest,
+        tried: Option<PlainTry>,
+        now: Point,
+    ) -> u64 {
+        self.last_waiter += 1;
+        let id = self.last_waiter;
+        self.sweep(now.mono);
+        let queue = self.queues.entry(resource.clone()).or_default();
+        if !queue.is_kept(now.mono) {
+            *queue = WaitQueue::default();
+        }
+        queue.kind.clone_from(&request.kind);
+        if request.kind.names().is_some() && !self.several.contains(resource) {
+            self.several.push(resource.clone());
+        }
+        let is_front = queue.waiters.is_empty();
+        queue.waiters.push_back(id);
+        let owed_an_attempt = is_front && request.turn.is_some();
+        let state = match is_front {
+            true => State::Front(self.first_poller(resource, &request, tried.as_ref(), now.mono)),
+            false => State::Queued,
+        };
+        let waiter = Waiter {
+            resource: resource.clone(),
+            thread,
+            arrived: now,
+            state,
+            last_failure: tried.map(|tried| tried.failure),
+            owed_an_attempt,
+            // Handed off is a plain lock.
+            takes_no_hand_off: request.must_ask || !request.kind.is_plain(),
+            is_hopeless: false,
+            request,
+        };
+        self.waiters.insert(id, waiter);
+        id
+    }
+
+    /// The poller of a waiter that joins an empty queue.
+    fn first_poller(
+        &mut self,
+        resource: &[u8],
+        request: &AcquireRequest,
+        tried: Option<&PlainTry>,
+        now: Instant,
+    ) -> Poller {
+        let turn = request.turn;
+        let Some(queue) = self.queues.get_mut(resource) else {
+            return request.poller(true, now);
+        };
+        let held_here = tried.is_none_or(|tried| tried.held_here);
+        let held_here = held_here && !queue.is_recently_contended(now);
+        let mut poller = request.poller(held_here, now);
+        if turn.is_some() {
+            if request.end.is_some_and(|end| end <= now) {
+                poller.has_no_time();
+            }
+            // The nodes know which waiter is next.
+            queue.notified_elsewhere = None;
+        } else if queue.notified_elsewhere.take().is_some() {
+            poller.yields(&mut self.rng, now);
+        } else if let Some(PlainTry {
+            failure: Failure::Unavailable(_) | Failure::TooSlow,
+            pause,
+            ..
+        }) = tried
+        {
+            poller.failed(*pause, now);
+        }
+        poller
+    }
+
+    /// What a waiter should do. `held_here`: a thread of this process seems to hold the lock.
+    pub(crate) fn step(&mut self, id: u64, held_here: bool, now: Point) -> WaiterAction {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return WaiterAction::GiveUp(Failure::Busy(None));
+        };
+        if waiter.is_hopeless {
+            return WaiterAction::GiveUp(self.failure(id));
+        }
+        let over = waiter.is_over(now.mono);
+        let soon = waiter.arrived.mono + self.node_timeout;
+        let owed = waiter.owed_an_attempt && (waiter.last_failure.is_none() || now.mono < soon);
+        let unasked = waiter.last_failure.is_none() && !mutant(Mutant::GiveUpUnasked);
+        let longest = || now.mono + LONGEST_PARK;
+        let action = match &mut waiter.state {
+            State::HandedOff(attempt) => match attempt.take() {
+                Some(attempt) => return WaiterAction::HandedOff(attempt),
+                None => return WaiterAction::Park(longest()),
+            },
+            State::Queued if over => return WaiterAction::GiveUp(self.failure(id)),
+            _ if over && !owed && !unasked => return WaiterAction::GiveUp(self.failure(id)),
+            State::Queued => {
+                return WaiterAction::Park(waiter.request.end.unwrap_or_else(longest));
+            }
+            State::Front(poller) => {
+                let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+                let action =
+                    poller.next(held_here, subscriptions, self.node_timeout, rng, now.mono);
+                match action {
+                    // Behind others it need not ask: they do. At the front it is the one that asks, if only once.
+                    PollerAction::Park(until) if over && unasked && !(owed && until < soon) => {
+                        poller.last_try(now.mono)
+                    }
+                    action => action,
+                }
+            }
+        };
+        // With a queue that was contended recently, a granted try needs no subscriptions.
+        let parks = matches!(action, PollerAction::Park(_));
+        if waiter.is_enqueued() && (parks || !self.subscriptions.suffice()) {
+            self.subscriptions.need(now.mono);
+        }
+        match action {
+            PollerAction::Try(mode) => WaiterAction::Try(self.queue_entry(id, mode, now)),
+            PollerAction::Park(until) if owed && over && until < soon => WaiterAction::Park(until),
+            PollerAction::Park(_) if over => WaiterAction::GiveUp(self.failure(id)),
+            PollerAction::Park(until) => self.park(id, until, held_here),
+        }
+    }
+
+    fn queue_entry(&self, id: u64, mode: AcquireMode, now: Point) -> Option<Arc<QueueEntry>> {
+        let waiter = self.waiters.get(&id)?;
+        let State::Front(poller) = &waiter.state else {
+            return None;
+        };
+        let lease = LEASE + poller.longest_poll().saturating_mul(3);
+        let arrived = waiter.arrived.wall.duration_since(std::time::UNIX_EPOCH);
+        // With a single node, only its own clock counts.
+        let arrived = arrived.ok().filter(|_| self.subscriptions.nodes() > 1);
+        let channel = self.subscriptions.channel();
+        let channel = channel.filter(|_| mode != AcquireMode::Plain)?;
+        Some(Arc::new(QueueEntry {
+            channel,
+            arrived: arrived.map_or(0, queue::millis),
+            waited: queue::millis(waiter.arrived.elapsed_at(now)),
+            lease: queue::millis(lease),
+            turn: waiter.request.turn.filter(|_| mode == AcquireMode::InOrder),
+        }))
+    }
+
+    /// Sleeps until then, or until the end of the wait. But a pause after which there is no time for another attempt is
+    /// of no use.
+    fn park(&mut self, id: u64, until: Instant, held_here: bool) -> WaiterAction {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return WaiterAction::GiveUp(Failure::Busy(None));
+        };
+        let failed = !matches!(waiter.last_failure, None | Some(Failure::Busy(_)));
+        match waiter.request.end.filter(|end| *end <= until) {
+            Some(_) if failed && !held_here => {
+                waiter.takes_no_hand_off = true;
+                WaiterAction::GiveUp(self.failure(id))
+            }
+            end => WaiterAction::Park(end.unwrap_or(until)),
+        }
+    }
+
+    /// The last that is known of a lock, for a waiter that may not have tried.
+    fn failure(&self, id: u64) -> Failure {
+        let waiter = self.waiters.get(&id);
+        let queue = waiter.and_then(|waiter| self.queues.get(&waiter.resource));
+        let own = waiter.and_then(|waiter| waiter.last_failure.clone());
+        own.or_else(|| queue?.last_failure.clone())
+            .unwrap_or(Failure::Busy(None))
+    }
+
+    /// The attempt of a waiter gave no lock.
+    pub(crate) fn failed(
+        &mut self,
+        id: u64,
+        (mut failure, pause): (Failure, Duration),
+        rejection: &Rejection,
+        now: Instant,
+    ) {
+        let quorum = majority(self.subscriptions.nodes());
+        let holder = rejection.holder(quorum);
+        if let Failure::Busy(known) = &mut failure {
+            *known = rejection.named(quorum, now);
+        }
+        if !mutant(Mutant::NoTryAfterHandOff) {
+            self.return_to_queue(id, now);
+        }
+        let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        if let State::Front(poller) = &mut waiter.state {
+            match failure {
+                Failure::Busy(_) => poller.denied(rejection, subscriptions, rng, now),
+                _ => poller.failed(pause, now),
+            }
+        }
+        let hopeless = failure.is_hopeless();
+        if let Some(queue) = self.queues.get_mut(&waiter.resource) {
+            queue.last_failure = Some(failure.clone());
+        }
+        waiter.last_failure = Some(failure);
+        if hopeless {
+            return self.end_all_waits(id);
+        }
+        let split = rejection.granted > 0 && !rejection.is_reserved(1) && holder.is_none();
+        // After a split vote, another try is part of the same attempt.
+        let soon = waiter.arrived.mono + self.node_timeout;
+        waiter.owed_an_attempt &= split && now < soon;
+    }
+
+    /// An attempt has shown that waiting is of no use, neither for this waiter nor for those behind it. (A waiter that is
+    /// asking the nodes at the moment finds out by itself.)
+    fn end_all_waits(&mut self, id: u64) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        waiter.is_hopeless = true;
+        waiter.takes_no_hand_off = true;
+        let (resource, last_failure) = (waiter.resource.clone(), waiter.last_failure.clone());
+        let Some(queue) = self.queues.get_mut(&resource) else {
+            return;
+        };
+        let (waiters, woken) = (&mut self.waiters, &mut self.woken);
+        queue.waiters.retain(|other| {
+            let Some(waiter) = waiters.get_mut(other).filter(|_| *other != id) else {
+                return *other == id;
+            };
+            let waits = matches!(waiter.state, State::Queued);
+            if waits {
+                waiter.is_hopeless = true;
+                waiter.last_failure.clone_from(&last_failure);
+                woken.push(waiter.thread.clone());
+            }
+            !waits
+        });
+    }
+
+    /// A waiter whose hand-off failed becomes the front again; or the next one, while the front makes a try.
+    fn return_to_queue(&mut self, id: u64, now: Instant) {
+        let Some(waiter) = self.waiters.get(&id) else {
+            return;
+        };
+        let State::HandedOff(_) = waiter.state else {
+            return;
+        };
+        let (resource, request) = (waiter.resource.clone(), waiter.request.clone());
+        let front = self.front(&resource);
+        let trying = |front: u64| match &self.waiters.get(&front)?.state {
+            State::Front(poller) if poller.is_trying() => Some(()),
+            _ => None,
+        };
+        let front_tries = front.and_then(trying).is_some();
+        let queue = self.queues.entry(resource).or_default();
+        if front_tries {
+            queue.waiters.insert(1.min(queue.waiters.len()), id);
+            return self.set_state(id, State::Queued);
+        }
+        queue.waiters.push_front(id);
+        if let Some(front) = front {
+            self.set_state(front, State::Queued);
+        }
+        let mut poller = request.poller(false, now);
+        // The release that handed it off has notified no other process.
+        poller.will_notify();
+        self.set_state(id, State::Front(poller));
+    }
+
+    fn set_state(&mut self, id: u64, state: State) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.state = state;
+        }
+    }
+
+    // ---- waiters that leave
+
+    /// A waiter leaves with the lock.
+    pub(crate) fn acquired(&mut self, id: u64, now: Instant) {
+        self.remove(id, true, now);
+    }
+
+    /// A waiter leaves without the lock. With a channel it stays until the caller has written that this process leaves
+    /// the queues on the nodes, and calls `dequeued`: so that is written before the next waiter's acquire.
+    pub(crate) fn give_up(&mut self, id: u64, now: Instant) -> Option<Channel> {
+        let channel = self.must_dequeue(id);
+        if channel.is_none() {
+            self.remove(id, false, now);
+        }
+        channel
+    }
+
+    /// The process has left the queues on the nodes.
+    pub(crate) fn dequeued(&mut self, id: u64, now: Instant) {
+        let left = self.waiters.get(&id);
+        let left = left.map(|waiter| (waiter.request.kind.clone(), waiter.resource.clone()));
+        self.remove(id, false, now);
+        if self.several.is_empty() || mutant(Mutant::LeaveForOthers) {
+            return;
+        }
+        // Those that wait for one of these names in another queue of this process were in the same ones on the nodes.
+        let Some((kind, line)) = left else {
+            return;
+        };
+        for name in kind.names().unwrap_or(&[line]) {
+            for line in self.lines(name) {
+                if let Some(poller) = self.poller(&line) {
+                    poller.retry_now();
+                    self.wake_front(&line);
+                }
+            }
+        }
+    }
+
+    /// Whether the process leaves the queues on the nodes when this waiter gives up: no other thread of it goes on
+    /// waiting, or none that arrived as early.
+    fn must_dequeue(&mut self, id: u64) -> Option<Channel> {
+        let waiter = self.waiters.get_mut(&id)?;
+        let State::Front(poller) = &waiter.state else {
+            return None;
+        };
+        let must_notify = poller.must_notify() && !mutant(Mutant::SwallowNotification);
+        let fair = poller.is_fair();
+        waiter.takes_no_hand_off = true;
+        let marks = waiter.request.kind.leaves_a_mark();
+        let resource = waiter.resource.clone();
+        let queue = self.queues.get(&resource)?;
+        let mut others = queue.waiters.iter().filter(|other| **other != id);
+        let alone = !others.any(|other| self.waiters.contains_key(other));
+        // The next thread here may have arrived later than waiters of other processes.
+        let leaves = alone || fair || marks;
+        let channel = self.subscriptions.channel();
+        channel.filter(|_| must_notify && leaves)
+    }
+
+    fn remove(&mut self, id: u64, acquired: bool, now: Instant) {
+        let Some(waiter) = self.waiters.remove(&id) else {
+            return;
+        };
+        let Some(queue) = self.queues.get_mut(&waiter.resource) else {
+            return;
+        };
+        if acquired {
+            queue.last_failure = None;
+        }
+        let State::Front(poller) = waiter.state else {
+            // Its entry in the queue is skipped when it comes to the front.
+            if queue.waiters.len() > 2 * self.waiters.len() + 16 {
+                let waiters = &self.waiters;
+                queue.waiters.retain(|id| waiters.contains_key(id));
+            }
+            return self.remove_if_unused(&waiter.resource, now);
+        };
+        if queue.waiters.front() == Some(&id) {
+            queue.waiters.pop_front();
+        }
+        if poller.was_denied() {
+            queue.contended = Some(now);
+            self.subscriptions.keep(now);
+        }
+        if acquired {
+            queue.hand_offs = None;
+        }
+        if !mutant(Mutant::NoPromotion) {
+            self.promote(&waiter.resource, now);
+        }
+        if let Some(next) = self.poller(&waiter.resource)
+            && !acquired
+            && poller.must_notify()
+        {
+            // The notifications of the waiter that leaves count for the next one.
+            next.retry_now();
+        }
+        if !mutant(Mutant::LeaveInSilence) {
+            self.wake_front(&waiter.resource);
+        }
+        self.remove_if_unused(&waiter.resource, now);
+    }
+
+    fn remove_if_unused(&mut self, resource: &[u8], now: Instant) {
+        let queue = self.queues.get(resource);
+        if queue.is_some_and(|queue| !queue.is_kept(now)) {
+            self.queues.remove(resource);
+        }
+    }
+
+    // ---- the front
+
+    /// The first waiter that has not left.
+    fn front(&mut self, resource: &[u8]) -> Option<u64> {
+        let queue = self.queues.get_mut(resource)?;
+        while let Some(id) = queue.waiters.front() {
+            if self.waiters.contains_key(id) {
+                return Some(*id);
+            }
+            queue.waiters.pop_front();
+        }
+        None
+    }
+
+    /// Until when waiters for this resource follow no notifications, since those before were wrong.
+    #[cfg(test)]
+    pub(crate) fn cautious_until(&self, resource: &[u8]) -> Option<Instant> {
+        let concerns = |waiter: &&Waiter<W>| {
+            let names = waiter.request.kind.names().unwrap_or_default();
+            *waiter.resource == *resource || names.iter().any(|name| **name == *resource)
+        };
+        let waiters = self.waiters.values().filter(concerns);
+        let until = waiters.filter_map(|waiter| match &waiter.state {
+            State::Front(poller) => Some(poller.cautious_until()),
+            _ => None,
+        });
+        until.max()
+    }
+
+    fn poller(&mut self, resource: &[u8]) -> Option<&mut Poller> {
+        let front = self.front(resource)?;
+        match &mut self.waiters.get_mut(&front)?.state {
+            State::Front(poller) => Some(poller),
+            _ => None,
+        }
+    }
+
+    /// Makes the first waiter the one that asks the nodes.
+    fn promote(&mut self, resource: &[u8], now: Instant) {
+        if let Some(front) = self.front(resource)
+            && let Some(waiter) = self.waiters.get_mut(&front)
+            && let State::Queued = waiter.state
+        {
+            let queue = self.queues.get(resource);
+            let held_here = queue.is_none_or(|queue| !queue.is_recently_contended(now));
+            waiter.state = State::Front(waiter.request.poller(held_here, now));
+        }
+    }
+
+    /// Wakes the thread at the front.
+    pub(crate) fn wake_front(&mut self, resource: &[u8]) {
+        if let Some(front) = self.front(resource)
+            && let Some(waiter) = self.waiters.get(&front)
+        {
+            self.woken.push(waiter.thread.clone());
+        }
+    }
+
+    // ---- releases in this process
+
+    /// A thread of this process is about to release a lock. A waiter to which it is handed off is no longer in the queue.
+    pub(crate) fn hand_off(&mut self, resource: &[u8], now: Instant) -> HandOff<W> {
+        self.sweep(now);
+        let Some(id) = self.front(resource) else {
+            if let Some(queue) = self.queues.get_mut(resource) {
+                queue.hand_offs = None;
+            }
+            self.remove_if_unused(resource, now);
+            let channel = self
+                .subscriptions
+                .channel()
+                .filter(|_| !mutant(Mutant::NotifyOwnProcess));
+            return HandOff::Notify(channel.map_or(Notify::First, Notify::FirstBut));
+        };
+        let (Some(queue), Some(waiter)) =
+            (self.queues.get_mut(resource), self.waiters.get_mut(&id))
+        else {
+            return HandOff::Notify(Notify::First);
+        };
+        let (most, longest) = MAX_HAND_OFFS;
+        let (count, since) = queue
+            .hand_offs
+            .map_or((0, now), |row| (row.count, row.since));
+        let trying = matches!(&waiter.state, State::Front(poller) if poller.is_trying());
+        // A waiter that may give up without trying must not swallow the only notification.
+        let may_give_up = waiter.takes_no_hand_off || waiter.is_over(now);
+        if may_give_up
+            || waiter.request.turn.is_some()
+            || trying && !mutant(Mutant::HandOffBesideTry)
+            || queue.notified_elsewhere.is_some()
+            || count >= most
+            || now >= since + longest
+        {
+            queue.hand_offs = None;
+            return HandOff::Notify(Notify::First);
+        }
+        let (thread, request) = (waiter.thread.clone(), &waiter.request);
+        queue.hand_offs = Some(HandOffs {
+            count: count + 1,
+            since,
+            until: now + request.ttl.duration().max(KEPT_IDLE),
+        });
+        let (ttl, label) = (request.ttl, request.label.clone());
+        waiter.state = State::HandedOff(None);
+        queue.waiters.pop_front();
+        self.promote(resource, now);
+        HandOff::To {
+            waiter: id,
+            thread,
+            ttl,
+            label,
+        }
+    }
+
+    /// The first try of this attempt is under way for a waiter.
+    pub(crate) fn handed_off(&mut self, id: u64, attempt: Attempt) {
+        self.set_state(id, State::HandedOff(Some(attempt)));
+    }
+
+    /// That try could not be made, so the waiter makes it itself.
+    pub(crate) fn hand_off_failed(&mut self, id: u64, now: Instant) {
+        if !mutant(Mutant::LoseWithoutToken) {
+            self.return_to_queue(id, now);
+        }
+        if let Some(waiter) = self.waiters.get(&id) {
+            self.woken.push(waiter.thread.clone());
+        }
+    }
+
+    /// The lock was released, without a hand-off. `notified`: so another process was notified.
+    pub(crate) fn released(&mut self, resource: &Arc<[u8]>, notified: bool, now: Instant) {
+        if notified {
+            self.notified_elsewhere(resource, now);
+        }
+        let queue = self.queues.get(resource);
+        let mut notified = queue.is_some_and(|queue| queue.notified_elsewhere.is_some());
+        for line in self.lines(resource) {
+            if self.front(&line).is_none() {
+                continue;
+            }
+            if let Some(queue) = self.queues.get_mut(resource) {
+                notified |= queue.notified_elsewhere.take().is_some();
+            }
+            let mut rng = self.rng.clone();
+            if let Some(poller) = self.poller(&line) {
+                match notified {
+                    // A fair waiter is notified if it is the next.
+                    true if poller.is_fair() => {}
+                    true => poller.yields(&mut rng, now),
+                    false => poller.retry_now(),
+                }
+            }
+            self.rng = rng;
+            self.wake_front(&line);
+        }
+    }
+
+    /// Another process was notified that a lock is free: the next waiter here gives it a head start.
+    pub(crate) fn notified_elsewhere(&mut self, resource: &Arc<[u8]>, now: Instant) {
+        self.sweep(now);
+        let queue = self.queues.entry(resource.clone()).or_default();
+        queue.notified_elsewhere = Some(now);
+    }
+
+    /// The queues of this process in which threads wait for a lock on this name: on it alone, and on several.
+    fn lines(&self, resource: &[u8]) -> Vec<Arc<[u8]>> {
+        let own = self.queues.get_key_value(resource).map(|(line, _)| line);
+        let with_it = |line: &&Arc<[u8]>| {
+            let names = self.queues.get(*line).and_then(|queue| queue.kind.names());
+            names.is_some_and(|names| names.iter().any(|name| **name == *resource))
+        };
+        own.into_iter()
+            .chain(self.several.iter().filter(with_it))
+            .cloned()
+            .collect()
+    }
+
+    /// Whom a release of a lock that is not plain notifies: this process only if a thread of it waits.
+    pub(crate) fn whom_to_notify(&mut self, key: &Key) -> Notify {
+        let names = key.all_names();
+        let lines: Vec<_> = names.iter().flat_map(|name| self.lines(name)).collect();
+        let waits = lines.iter().any(|line| self.front(line).is_some());
+        match self.subscriptions.channel().filter(|_| !waits) {
+            Some(channel) => Notify::FirstBut(channel),
+            None => Notify::First,
+        }
+    }
+
+    // ---- subscriptions
+
+    /// The nodes for which the caller now starts a subscriber.
+    pub(crate) fn take_to_start(&mut self) -> NodeSet {
+        self.subscriptions.take_to_start()
+    }
+
+    /// What the subscriber of a node does next, after this.
+    pub(crate) fn subscriber(
+        &mut self,
+        node: usize,
+        event: SubscriberEvent,
+        now: Instant,
+    ) -> SubscriberTask {
+        match event {
+            SubscriberEvent::Begins => match self.subscriptions.channel() {
+                Some(channel) if self.still_needed(node, now) => SubscriberTask::Open(channel),
+                _ => SubscriberTask::End,
+            },
+            SubscriberEvent::Opened => {
+                self.subscribed(node, now);
+                self.receive(node, now)
+            }
+            SubscriberEvent::Message(resource) => match self.forward(&resource, node, now) {
+                Some(op) => SubscriberTask::Forward(op),
+                None => self.receive(node, now),
+            },
+            SubscriberEvent::Forwarded(resource) => {
+                self.notify_front(&resource, node);
+                self.receive(node, now)
+            }
+            SubscriberEvent::Nothing => self.receive(node, now),
+            SubscriberEvent::Failed => {
+                self.subscriptions.failed(node);
+                self.wake_enqueued();
+                SubscriberTask::Pause(RETRY)
+            }
+            SubscriberEvent::Ended => {
+                self.subscriptions.cannot_start_worker(node);
+                self.wake_enqueued();
+                SubscriberTask::End
+            }
+        }
+    }
+
+    fn receive(&mut self, node: usize, now: Instant) -> SubscriberTask {
+        match self.still_needed(node, now) {
+            true => SubscriberTask::Receive,
+            false => SubscriberTask::End,
+        }
+    }
+
+    /// Whether a waiter needs subscriptions. If not, the subscriber of `node` ends.
+    fn still_needed(&mut self, node: usize, now: Instant) -> bool {
+        let needed = self.subscriptions.is_recently_needed(now)
+            || self.waiters.values().any(Waiter::is_enqueued);
+        if !needed {
+            self.subscriptions.end(node);
+        }
+        needed
+    }
+
+    fn subscribed(&mut self, node: usize, now: Instant) {
+        self.subscriptions.subscribed(node);
+        let mut resources: Vec<Arc<[u8]>> = self.queues.keys().cloned().collect();
+        // In the same order in each run of the simulation.
+        resources.sort_unstable();
+        let mut rng = self.rng.clone();
+        for resource in resources {
+            if let Some(poller) = self.poller(&resource)
+                && poller.is_enqueued()
+            {
+                poller.subscribed(&mut rng, now);
+                self.wake_front(&resource);
+            }
+        }
+        self.rng = rng;
+    }
+
+    /// Waiters for subscriptions must not wait for those that have failed.
+    fn wake_enqueued(&mut self) {
+        let enqueued = self.waiters.values().filter(|waiter| waiter.is_enqueued());
+        self.woken
+            .extend(enqueued.map(|waiter| waiter.thread.clone()));
+    }
+
+    /// A node has sent a message that a lock may be free. If no thread of this process waits for the lock, returns what
+    /// passes the message on to another process.
+    fn forward(&mut self, resource: &Arc<[u8]>, node: usize, now: Instant) -> Option<Op> {
+        if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
+            return None;
+        }
+        let (channel, turn) = (self.subscriptions.channel()?, Turn::new(self.node_timeout));
+        let queue = self.queues.get(resource);
+        let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
+        let op = Op::dequeue((resource.clone(), kind), channel, turn, false).only_write(true);
+        // Every node notifies independently, so pass it on only on this node.
+        Some(op.to(std::iter::once(node).collect()))
+    }
+
+    /// Makes the threads at the fronts try again. Returns whether there are any. After a message was passed on: one may
+    /// have enqueued since, and been removed by that.
+    fn notify_front(&mut self, resource: &[u8], node: usize) -> bool {
+        let mut found = false;
+        for line in self.lines(resource) {
+            if let Some(poller) = self.poller(&line) {
+                poller.notified(node);
+                self.wake_front(&line);
+                found = true;
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,554 @@
+//! What waiters are to do, and which of them is next.
+
+use super::*;
+use crate::errors::error::NodeErrors;
+use crate::protocol::commands::queue::LockInfo;
+use crate::values::label::Label;
+
+// For the simulation.
+impl<W: Clone> WaitQueues<W> {
+    pub(crate) fn waiters(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Whether a waiter is about to leave, since waiting is of no use.
+    pub(crate) fn is_hopeless(&self, id: u64) -> bool {
+        self.waiters
+            .get(&id)
+            .is_some_and(|waiter| waiter.is_hopeless)
+    }
+
+    /// Whether a thread polls for a lock, or is about to be handed it.
+    pub(crate) fn is_polled_for(&mut self, resource: &[u8]) -> bool {
+        self.front(resource).is_none() || self.poller(resource).is_some()
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+const NAME: &[u8] = b"a";
+
+struct World {
+    queues: WaitQueues<u32>,
+    now: Point,
+}
+
+fn busy() -> PlainTry {
+    PlainTry {
+        failure: Failure::Busy(None),
+        pause: MS,
+        held_here: true,
+    }
+}
+
+fn world() -> World {
+    let channel = Some(Channel::new([1; 16]));
+    World {
+        queues: WaitQueues::new(1, channel, 50 * MS, 7),
+        now: Point::now(),
+    }
+}
+
+impl World {
+    fn request(&self, wait: Option<Duration>) -> AcquireRequest {
+        AcquireRequest {
+            kind: Kind::Plain,
+            ttl: Ttl::new(1000 * MS).unwrap(),
+            label: None,
+            end: wait.map(|wait| self.now.mono + wait),
+            must_ask: false,
+            retry_delay: (50 * MS, 250 * MS),
+            turn: None,
+        }
+    }
+
+    fn join(&mut self, thread: u32, wait: Option<Duration>) -> u64 {
+        let request = self.request(wait);
+        let tried = Some(busy());
+        self.queues
+            .join(&Arc::from(NAME), thread, request, tried, self.now)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now.mono += time;
+        self.now.wall += time;
+    }
+
+    fn step(&mut self, waiter: u64, held_here: bool) -> WaiterAction {
+        self.queues.step(waiter, held_here, self.now)
+    }
+
+    fn subscriber(&mut self, event: SubscriberEvent) -> SubscriberTask {
+        self.queues.subscriber(0, event, self.now.mono)
+    }
+
+    /// Whether its subscription is still needed.
+    fn receives(&mut self) -> bool {
+        matches!(
+            self.subscriber(SubscriberEvent::Nothing),
+            SubscriberTask::Receive
+        )
+    }
+
+    fn must_forward(&mut self, resource: &[u8]) -> bool {
+        let message = SubscriberEvent::Message(Arc::from(resource));
+        matches!(self.subscriber(message), SubscriberTask::Forward(_))
+    }
+
+    fn acquired(&mut self, waiter: u64) {
+        self.queues.acquired(waiter, self.now.mono);
+    }
+
+    /// Returns whether its process leaves the queues on the nodes, too.
+    fn give_up(&mut self, waiter: u64) -> bool {
+        let now = self.now.mono;
+        let leaves = self.queues.give_up(waiter, now).is_some();
+        if leaves {
+            self.queues.dequeued(waiter, now);
+        }
+        leaves
+    }
+
+    /// To which waiter a release hands the lock off. `None`: it notifies another process.
+    fn release(&mut self) -> Option<(u64, u32)> {
+        match self.queues.hand_off(NAME, self.now.mono) {
+            HandOff::To { waiter, thread, .. } => Some((waiter, thread)),
+            HandOff::Notify(_) => None,
+        }
+    }
+}
+
+#[test]
+fn a_release_hands_off_in_the_order_of_arrival_and_skips_waiters_that_left() {
+    let mut world = world();
+    let waiters: Vec<u64> = (0..5).map(|thread| world.join(thread, None)).collect();
+    world.give_up(waiters[2]);
+    let mut handed_off = Vec::new();
+    while let Some((waiter, thread)) = world.release() {
+        handed_off.push(thread);
+        world.acquired(waiter);
+    }
+    assert_eq!(handed_off, [0, 1, 3, 4]);
+    assert!(world.queues.queues.is_empty(), "nothing is kept of it");
+}
+
+/// It may be in the queue still: the waiter that got the lock may have enqueued before.
+#[test]
+fn a_process_without_waiters_does_not_notify_itself() {
+    let mut world = world();
+    let channel = Channel::new([1; 16]);
+    let waiter = world.join(0, None);
+    let notifies = |world: &mut World| match world.queues.hand_off(NAME, world.now.mono) {
+        HandOff::Notify(notify) => Some(notify),
+        HandOff::To { .. } => None,
+    };
+    world.pass(50 * MS);
+    world.step(waiter, false);
+    assert_eq!(notifies(&mut world), Some(Notify::First), "it is trying");
+    let failure = (Failure::Busy(None), MS);
+    world
+        .queues
+        .failed(waiter, failure, &Rejection::default(), world.now.mono);
+    assert_eq!(notifies(&mut world), None);
+    world.acquired(waiter);
+    assert_eq!(notifies(&mut world), Some(Notify::FirstBut(channel)));
+    // As long as it is subscribed it may be notified.
+    let waiter = world.join(0, None);
+    world.queues.subscriptions.subscribed(0);
+    world.acquired(waiter);
+    assert!(world.queues.queues.is_empty() && !world.queues.is_idle());
+    assert!(!world.receives());
+    assert!(world.queues.is_idle());
+}
+
+#[test]
+fn after_some_hand_offs_or_some_time_another_process_is_notified() {
+    let mut world = world();
+    for thread in 0..100 {
+        world.join(thread, None);
+    }
+    let run = |world: &mut World| std::iter::from_fn(|| world.release()).count();
+    assert_eq!([run(&mut world), run(&mut world)], [16, 16]);
+    assert!(world.release().is_some());
+    world.pass(20 * MS);
+    assert_eq!(world.release(), None);
+}
+
+#[test]
+fn there_is_no_hand_off_while_the_front_tries_or_after_its_end() {
+    let mut world = world();
+    let front = world.join(0, Some(100 * MS));
+    assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
+    assert_eq!(world.release(), None);
+    let rejection = Rejection::default();
+    let failure = (Failure::Busy(None), MS);
+    world
+        .queues
+        .failed(front, failure, &rejection, world.now.mono);
+    world.pass(100 * MS);
+    assert_eq!(world.release(), None);
+    assert!(matches!(
+        world.step(front, false),
+        WaiterAction::GiveUp(Failure::Busy(_))
+    ));
+}
+
+#[test]
+fn a_waiter_that_must_ask_gets_no_hand_off_and_notifies_the_next_when_it_gives_up() {
+    for others in [false, true] {
+        let mut world = world();
+        let request = AcquireRequest {
+            must_ask: true,
+            ..world.request(None)
+        };
+        let (name, now) = (Arc::from(NAME), world.now);
+        let tried = Some(busy());
+        let front = world.queues.join(&name, 0, request, tried, now);
+        assert_eq!(world.release(), None);
+        world.queues.released(&name, false, now.mono);
+        assert_eq!(world.queues.woken, [0]);
+        let next = others.then(|| world.join(1, None));
+        // The next waiter tries in its waiter.
+        assert_eq!(world.give_up(front), !others);
+        if let Some(next) = next {
+            assert!(matches!(world.step(next, false), WaiterAction::Try(None)));
+        }
+    }
+}
+
+#[test]
+fn a_waiter_that_was_never_notified_need_not_notify_others() {
+    let mut world = world();
+    let front = world.join(0, None);
+    assert!(matches!(world.step(front, true), WaiterAction::Park(_)));
+    assert!(!world.give_up(front));
+}
+
+#[test]
+fn a_waiter_whose_hand_off_failed_is_first_again() {
+    let mut world = world();
+    let [first, second] = [0, 1].map(|thread| world.join(thread, None));
+    assert_eq!(world.release(), Some((first, 0)));
+    let (rejection, failure) = (Rejection::default(), (Failure::Busy(None), MS));
+    world
+        .queues
+        .failed(first, failure, &rejection, world.now.mono);
+    assert!(matches!(world.step(second, true), WaiterAction::Park(_)));
+    assert_eq!(world.release(), Some((first, 0)));
+    assert_eq!(world.release(), Some((second, 1)));
+}
+
+#[test]
+fn subscriptions_are_made_only_for_other_processes_and_end_a_second_later() {
+    let mut world = world();
+    let waiter = world.join(0, None);
+    let WaiterAction::Park(until) = world.step(waiter, true) else {
+        panic!("a thread of this process holds it");
+    };
+    let starts = world.queues.take_to_start();
+    assert!(starts.is_empty() && until <= world.now.mono + 50 * MS);
+    world.pass(until - world.now.mono);
+    assert!(matches!(world.step(waiter, true), WaiterAction::Park(_)));
+    assert_eq!(world.queues.take_to_start(), NodeSet::first(1));
+    let task = world.subscriber(SubscriberEvent::Begins);
+    assert!(matches!(task, SubscriberTask::Open(_)));
+    let task = world.subscriber(SubscriberEvent::Opened);
+    assert!(matches!(task, SubscriberTask::Receive));
+    assert!(matches!(
+        world.step(waiter, true),
+        WaiterAction::Try(Some(_))
+    ));
+    assert!(!world.must_forward(NAME));
+    let rejection = Rejection::default();
+    let failure = (Failure::Busy(None), MS);
+    world
+        .queues
+        .failed(waiter, failure, &rejection, world.now.mono);
+    world.pass(5000 * MS);
+    assert!(world.receives(), "it still waits");
+    world.acquired(waiter);
+    assert!(
+        world.queues.has_queue(NAME, world.now.mono),
+        "it was contended recently"
+    );
+    world.pass(999 * MS);
+    assert!(world.receives());
+    world.pass(MS);
+    assert!(!world.receives());
+    assert!(!world.queues.has_queue(NAME, world.now.mono));
+    assert!(
+        world.must_forward(NAME),
+        "another process is to be notified"
+    );
+}
+
+#[test]
+fn a_flood_of_messages_is_passed_on_in_part() {
+    let mut world = world();
+    let passed = (0..1000).filter(|_| world.must_forward(b"x"));
+    assert_eq!(passed.count(), 100);
+    world.pass(100 * MS);
+    assert!(world.must_forward(b"x"));
+}
+
+#[test]
+fn a_waiter_that_never_tried_gets_the_last_error_of_its_queue() {
+    let mut world = world();
+    let front = world.join(0, None);
+    let second = world.join(1, Some(10 * MS));
+    assert!(matches!(world.step(front, false), WaiterAction::Try(_)));
+    let (rejection, failure) = (Rejection::default(), (Failure::TooSlow, MS));
+    world
+        .queues
+        .failed(front, failure, &rejection, world.now.mono);
+    let request = world.request(Some(10 * MS));
+    let now = world.now;
+    let third = world.queues.join(&Arc::from(NAME), 2, request, None, now);
+    world.pass(10 * MS);
+    assert!(matches!(
+        world.step(third, false),
+        WaiterAction::GiveUp(Failure::TooSlow)
+    ));
+    assert!(
+        matches!(
+            world.step(second, false),
+            WaiterAction::GiveUp(Failure::Busy(_))
+        ),
+        "it has tried"
+    );
+}
+
+// ---- fair waiters
+
+impl World {
+    fn join_fair(&mut self, thread: u32, wait: Option<Duration>) -> u64 {
+        let request = AcquireRequest {
+            turn: Some(Turn::new(50 * MS)),
+            ..self.request(wait)
+        };
+        self.queues
+            .join(&Arc::from(NAME), thread, request, None, self.now)
+    }
+
+    fn denied(&mut self, waiter: u64, rejection: &Rejection) {
+        let failure = (Failure::Busy(None), 50 * MS);
+        self.queues
+            .failed(waiter, failure, rejection, self.now.mono);
+    }
+
+    fn enqueues_in_order(&mut self, waiter: u64) -> Arc<QueueEntry> {
+        match self.step(waiter, false) {
+            WaiterAction::Try(Some(entry)) if entry.turn.is_some() => entry,
+            step => panic!("{step:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_fair_waiter_gets_no_hand_off_and_enqueues_before_it_is_subscribed() {
+    let mut world = world();
+    let first = world.join_fair(1, None);
+    let second = world.join_fair(2, None);
+    assert_eq!(world.release(), None);
+    let entry = world.enqueues_in_order(first);
+    // The node's own clock counts.
+    assert_eq!((entry.arrived, entry.waited), (0, 0));
+    assert!(world.queues.take_to_start().is_empty());
+    assert!(matches!(world.step(second, false), WaiterAction::Park(_)));
+    world.pass(30 * MS);
+    world.acquired(first);
+    assert_eq!(world.enqueues_in_order(second).waited, 30);
+}
+
+#[test]
+fn a_fair_waiter_tries_once_however_short_its_wait_is_and_again_after_a_split_vote() {
+    let mut world = world();
+    let waiter = world.join_fair(1, Some(Duration::ZERO));
+    // Another waiter of this process is at the front.
+    let late = world.join_fair(2, Some(Duration::ZERO));
+    assert!(matches!(
+        world.step(late, false),
+        WaiterAction::GiveUp(Failure::Busy(_))
+    ));
+    world.give_up(late);
+    world.pass(MS);
+    world.enqueues_in_order(waiter);
+    let split = Rejection {
+        granted: 1,
+        ..Rejection::default()
+    };
+    world.denied(waiter, &split);
+    assert!(matches!(world.step(waiter, false), WaiterAction::Park(_)));
+    world.pass(20 * MS);
+    world.enqueues_in_order(waiter);
+    world.denied(waiter, &Rejection::default());
+    assert!(matches!(world.step(waiter, false), WaiterAction::GiveUp(_)));
+    assert!(world.give_up(waiter), "it was in the queue");
+}
+
+#[test]
+fn a_fair_entry_on_the_nodes_is_not_left_to_a_later_waiter() {
+    let mut world = world();
+    let first = world.join_fair(1, None);
+    let second = world.join_fair(2, None);
+    world.enqueues_in_order(first);
+    world.denied(first, &Rejection::default());
+    assert!(world.give_up(first), "though another waits");
+    world.enqueues_in_order(second);
+}
+
+// ---- nodes that refuse for good
+
+fn refused(permanent: bool) -> Failure {
+    let errors = NodeErrors::new(Vec::new(), None);
+    Failure::Unavailable(match permanent {
+        true => errors.for_good(),
+        false => errors,
+    })
+}
+
+impl World {
+    fn fails(&mut self, waiter: u64, permanent: bool) {
+        let failure = (refused(permanent), 50 * MS);
+        let rejection = Rejection::default();
+        self.queues
+            .failed(waiter, failure, &rejection, self.now.mono);
+    }
+
+    fn is_over(&mut self, waiter: u64) -> bool {
+        match self.step(waiter, false) {
+            WaiterAction::GiveUp(failure) => {
+                assert!(failure.is_hopeless(), "{failure:?}");
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[test]
+fn a_permanent_failure_ends_all_waits_of_the_queue_and_a_passing_one_none() {
+    let mut world = world();
+    let waiters = [0, 1, 2].map(|thread| world.join(thread, None));
+    assert!(matches!(
+        world.step(waiters[0], false),
+        WaiterAction::Try(None)
+    ));
+    world.fails(waiters[0], false);
+    assert!(world.queues.woken.is_empty());
+    assert!(!waiters.iter().any(|waiter| world.is_over(*waiter)));
+    // From now on it is notified by other processes, but does not rely on that.
+    world.pass(50 * MS);
+    assert!(matches!(
+        world.step(waiters[0], false),
+        WaiterAction::Park(_)
+    ));
+    world.pass(50 * MS);
+    assert!(matches!(
+        world.step(waiters[0], false),
+        WaiterAction::Try(Some(_))
+    ));
+    world.fails(waiters[0], true);
+    assert_eq!(world.queues.woken, [1, 2]);
+    assert_eq!(world.release(), None, "they are about to give up");
+    assert!(waiters.iter().all(|waiter| world.is_over(*waiter)));
+    // A waiter that joins now asks the nodes as soon as those before it have left.
+    let late = world.join(3, None);
+    assert!(!world.is_over(late));
+    for waiter in waiters {
+        world.give_up(waiter);
+    }
+    assert!(matches!(world.step(late, false), WaiterAction::Try(None)));
+    world.acquired(late);
+    assert!(world.queues.queues.is_empty(), "nothing is kept of it");
+}
+
+#[test]
+fn a_waiter_that_is_asking_the_nodes_finds_out_by_itself() {
+    let mut world = world();
+    let [handed_off, front, other] = [0, 1, 2].map(|thread| world.join(thread, None));
+    assert_eq!(world.release(), Some((handed_off, 0)));
+    assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
+    world.fails(handed_off, true);
+    assert!(world.is_over(handed_off) && world.is_over(other));
+    world.fails(front, false);
+    assert!(!world.is_over(front));
+    world.give_up(front);
+    assert!(world.is_over(handed_off));
+    world.give_up(handed_off);
+    world.give_up(other);
+    assert_eq!(world.queues.waiters(), 0);
+}
+
+#[test]
+fn a_hopeless_waiter_leaves_the_queues_on_the_nodes() {
+    let mut world = world();
+    let waiter = world.join_fair(1, Some(50 * MS));
+    world.enqueues_in_order(waiter);
+    world.fails(waiter, true);
+    assert!(world.is_over(waiter), "though it has time");
+    assert!(world.give_up(waiter));
+}
+
+/// The end of the holder's time is known only if a majority of the nodes names one holder.
+#[test]
+fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
+    let info = |holder, left| LockInfo {
+        left: Some(left),
+        holder: Some(holder),
+        label: Label::new("web-3"),
+        ..LockInfo::default()
+    };
+    let [two, three] = [2000 * MS, 3000 * MS];
+    for (infos, free) in [
+        (vec![info(1, two)], Some(two)),
+        // The lock is reserved for another waiter.
+        (
+            vec![LockInfo {
+                holder: None,
+                label: None,
+                ..info(1, three)
+            }],
+            None,
+        ),
+        (
+            vec![LockInfo {
+                left: None,
+                ..info(1, three)
+            }],
+            None,
+        ),
+        (vec![], None),
+    ] {
+        let mut world = world();
+        let waiter = world.join(0, None);
+        world.step(waiter, false);
+        let rejection = Rejection {
+            remarks: infos.clone().into(),
+            ..Rejection::default()
+        };
+        let (failure, now) = ((Failure::Busy(None), MS), world.now.mono);
+        world.queues.failed(waiter, failure, &rejection, now);
+        let Failure::Busy(holder) = world.queues.failure(waiter) else {
+            panic!("it was denied");
+        };
+        let label = holder.as_ref().and_then(|holder| holder.label.clone());
+        let named = infos.first().and_then(|info| info.holder);
+        assert_eq!(label, named.and(Label::new("web-3")), "{infos:?}");
+        let end = holder.and_then(|holder| holder.until);
+        assert_eq!(end, free.map(|free| now + free), "{infos:?}");
+    }
+}
+
+#[test]
+fn two_threads_that_take_turns_notify_another_process_too() {
+    let mut world = world();
+    world.join(0, None);
+    let turns = std::iter::from_fn(|| {
+        let (waiter, thread) = world.release()?;
+        world.acquired(waiter);
+        // The one that has released it wants it again at once.
+        world.join(1 - thread, None);
+        Some(())
+    });
+    assert_eq!(turns.take(100).count(), 16);
+}

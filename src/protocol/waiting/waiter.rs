@@ -1,0 +1,112 @@
+//! A thread that waits for a lock: what it asks for, where it stands, and what it should do next.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::errors::error::NodeErrors;
+use crate::protocol::commands::kind::Kind;
+use crate::protocol::commands::queue::{Holder, QueueEntry, Turn};
+use crate::protocol::quorum::attempt::Attempt;
+use crate::protocol::waiting::poller::Poller;
+use crate::values::clock::Point;
+use crate::values::label::Label;
+use crate::values::quorum::Ttl;
+
+/// Why an attempt gave no lock.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// With the holder that a majority names.
+    Busy(Option<Holder>),
+    TooSlow,
+    Unavailable(NodeErrors),
+}
+
+impl Failure {
+    /// Waiting is of no use: without the nodes that refuse for good there is no quorum.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        matches!(self, Failure::Unavailable(nodes) if nodes.is_permanent())
+    }
+}
+
+/// What a thread waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireRequest {
+    pub(crate) kind: Kind,
+    pub(crate) ttl: Ttl,
+    pub(crate) label: Option<Label>,
+    /// No attempt begins after that.
+    pub(crate) end: Option<Instant>,
+    /// The thread asks its program before each attempt, so no other thread makes one for it.
+    pub(crate) must_ask: bool,
+    pub(crate) retry_delay: (Duration, Duration),
+    /// Set if it is fair.
+    pub(crate) turn: Option<Turn>,
+}
+
+impl AcquireRequest {
+    pub(crate) fn poller(&self, held_here: bool, now: Instant) -> Poller {
+        let poller = Poller::new(self.retry_delay, self.turn, held_here, now);
+        match self.kind.longest_sleep() {
+            Some(longest) => poller.sleeps_at_most(longest),
+            None => poller,
+        }
+    }
+}
+
+/// The plain try that a thread made before it joined the queue.
+#[derive(Debug)]
+pub(crate) struct PlainTry {
+    pub(crate) failure: Failure,
+    /// Before the next try.
+    pub(crate) pause: Duration,
+    /// A thread of this process may hold the lock.
+    pub(crate) held_here: bool,
+}
+
+/// What a thread that waits should do.
+#[derive(Debug)]
+pub(crate) enum WaiterAction {
+    /// One attempt. With an entry, nodes that deny it put this process into their queues.
+    Try(Option<Arc<QueueEntry>>),
+    /// Until then, or until it is woken.
+    Park(Instant),
+    /// A release has submitted the first try of this attempt for it.
+    HandedOff(Attempt),
+    /// Its wait is over, with this error: it leaves the queue.
+    GiveUp(Failure),
+}
+
+#[derive(Debug)]
+pub(crate) enum State {
+    Queued,
+    Front(Poller),
+    /// It is no longer in the queue. `None`: its try is being submitted.
+    HandedOff(Option<Attempt>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiter<W> {
+    pub(crate) resource: Arc<[u8]>,
+    pub(crate) thread: W,
+    pub(crate) request: AcquireRequest,
+    pub(crate) arrived: Point,
+    pub(crate) state: State,
+    pub(crate) last_failure: Option<Failure>,
+    /// It has not finished its first attempt, which it makes even if its wait is shorter than that.
+    pub(crate) owed_an_attempt: bool,
+    /// It asks its program first, or is about to leave.
+    pub(crate) takes_no_hand_off: bool,
+    /// An attempt of this process has shown that waiting is of no use.
+    pub(crate) is_hopeless: bool,
+}
+
+impl<W> Waiter<W> {
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.request.end.is_some_and(|end| end <= now)
+    }
+
+    /// It is at the front, and in the queues on the nodes.
+    pub(crate) fn is_enqueued(&self) -> bool {
+        matches!(&self.state, State::Front(poller) if poller.is_enqueued())
+    }
+}

@@ -1,0 +1,152 @@
+//! What [`Redlock::new`](crate::Redlock::new) takes for nodes.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use crate::settings::node_address::NodeAddress;
+use crate::settings::{cluster_url, sentinel_url, url};
+use crate::values::config_error::ConfigError;
+
+/// What names a node: a URL (`&str` or `String`), a [`redis::ConnectionInfo`], a [`redis::ConnectionAddr`], a host and
+/// a port, or a [`NodeAddress`]. It cannot be implemented outside this crate.
+///
+/// A URL names a server (`redis://`, `rediss://`, `unix://`), the master of a set that sentinels watch, or a Redis Cluster:
+///
+/// - `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, with `rediss+sentinel` for TLS to servers
+///   and sentinels. User and password are those of the servers; the parameters `sentinel_username` and
+///   `sentinel_password` are for the sentinels.
+/// - `redis+cluster://[user:password@]host[:6379][,host…][/database]`, with `rediss+cluster` for TLS. The hosts are some of
+///   its servers, which name the others; user and password are those of all.
+///
+/// The URLs of Lettuce, fred and others for these two are taken, too.
+///
+/// A URL with another parameter or fragment than those that are written here, in [Choosing the
+/// nodes](crate::guide::operations#choosing-the-nodes) and in [TLS](crate::guide::tls) is refused: `?db=3` names no database.
+///
+/// In a URL, user and password are percent-encoded: `%23` stands for `#`, `%25` for `%`, `%2F` for `/`, `%3A` for `:`,
+/// `%3F` for `?` and `%40` for `@`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` names no node",
+    note = "give a URL such as \"redis://10.0.0.1\", or a `redis::ConnectionInfo`"
+)]
+pub trait IntoNode: sealed::Node {
+    /// The node: for programs that check or change what they were configured with.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and how it is written. The text repeats no part of a URL in which a password could stand.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use redlock_sync::IntoNode;
+    ///
+    /// let error = "127.0.0.1".into_node().unwrap_err();
+    /// assert_eq!(error.to_string(), "it has no scheme: write redis://127.0.0.1");
+    /// ```
+    fn into_node(self) -> Result<NodeAddress, ConfigError>;
+}
+
+/// One node ([`IntoNode`]), or an array, a `Vec` or any iterator of nodes. `Form` is for the compiler, which infers it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` names no nodes",
+    note = "give a URL such as \"redis://10.0.0.1\", or an array, a `Vec` or an iterator of URLs"
+)]
+pub trait IntoNodes<Form>: sealed::Nodes<Form> {
+    #[doc(hidden)]
+    fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError>;
+}
+
+mod sealed {
+    pub trait Node: Sized {}
+    pub trait Nodes<Form> {}
+}
+
+/// The [`IntoNodes`] of one node.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct One;
+
+/// The [`IntoNodes`] of an iterator.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Many;
+
+impl<T: IntoNode> sealed::Nodes<One> for T {}
+
+impl<T: IntoNode> IntoNodes<One> for T {
+    fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError> {
+        Ok(vec![numbered(0, self)?])
+    }
+}
+
+impl<T: IntoIterator> sealed::Nodes<Many> for T where T::Item: IntoNode {}
+
+impl<T: IntoIterator> IntoNodes<Many> for T
+where
+    T::Item: IntoNode,
+{
+    fn into_nodes(self) -> Result<Vec<NodeAddress>, ConfigError> {
+        let nodes = self.into_iter().enumerate();
+        nodes.map(|(i, node)| numbered(i, node)).collect()
+    }
+}
+
+fn numbered(i: usize, node: impl IntoNode) -> Result<NodeAddress, ConfigError> {
+    let named = |error| ConfigError::new(format!("node {i}: {error}"));
+    node.into_node().map_err(named)
+}
+
+macro_rules! urls {
+    ($($kind:ty),*) => {$(
+        impl sealed::Node for $kind {}
+
+        impl IntoNode for $kind {
+            fn into_node(self) -> Result<NodeAddress, ConfigError> {
+                let url: &str = self.as_ref();
+                let several = sentinel_url::parse(url).or_else(|| cluster_url::parse(url));
+                several.unwrap_or_else(|| Ok(NodeAddress::server(url::parse(url)?)))
+            }
+        }
+    )*};
+}
+
+urls!(&str, &&str, String, &String);
+
+impl sealed::Node for ConnectionInfo {}
+
+impl IntoNode for ConnectionInfo {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
+        Ok(NodeAddress::server(url::checked(self)?))
+    }
+}
+
+impl sealed::Node for NodeAddress {}
+
+impl IntoNode for NodeAddress {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
+        Ok(self)
+    }
+}
+
+impl sealed::Node for ConnectionAddr {}
+
+impl IntoNode for ConnectionAddr {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
+        from_redis(self)
+    }
+}
+
+impl<T: Into<String>> sealed::Node for (T, u16) {}
+
+impl<T: Into<String>> IntoNode for (T, u16) {
+    fn into_node(self) -> Result<NodeAddress, ConfigError> {
+        let (host, port) = self;
+        from_redis(ConnectionAddr::Tcp(host.into(), port))
+    }
+}
+
+fn from_redis(node: impl IntoConnectionInfo) -> Result<NodeAddress, ConfigError> {
+    let info = node.into_connection_info();
+    let info = info.map_err(|error| ConfigError::new(url::reason(&error.to_string())))?;
+    Ok(NodeAddress::server(url::checked(info)?))
+}

@@ -1,0 +1,150 @@
+//! Where a node is: a server, what the sentinels of a set name, or a Redis Cluster.
+
+use std::fmt;
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use crate::errors::text;
+
+/// Where a node is, and how it is logged in to: what [`IntoNode`](crate::IntoNode) makes of a URL. It is shown without user
+/// and password.
+#[derive(Clone)]
+pub struct NodeAddress {
+    /// How its servers are logged in to, with the address of the server, of the first sentinel, or of the first seed.
+    info: ConnectionInfo,
+    deployment: Deployment,
+}
+
+/// What a URL names.
+#[derive(Clone)]
+enum Deployment {
+    Server,
+    Set(Set),
+    /// Its seeds: servers that are asked which others there are.
+    Cluster(Vec<ConnectionInfo>),
+}
+
+/// The servers that sentinels watch under one name, of which one is the master.
+#[derive(Clone)]
+pub(crate) struct Set {
+    pub(crate) name: String,
+    /// With what they are logged in to.
+    pub(crate) sentinels: Vec<ConnectionInfo>,
+}
+
+impl NodeAddress {
+    pub(crate) fn server(info: ConnectionInfo) -> NodeAddress {
+        NodeAddress {
+            info,
+            deployment: Deployment::Server,
+        }
+    }
+
+    /// `info`: of its servers. At least one sentinel.
+    pub(crate) fn of_set(info: ConnectionInfo, set: Set) -> NodeAddress {
+        NodeAddress::of(info, Deployment::Set(set))
+    }
+
+    /// `info`: of its servers, with the database. At least one seed, with what it is logged in to.
+    pub(crate) fn of_cluster(info: ConnectionInfo, seeds: Vec<ConnectionInfo>) -> NodeAddress {
+        NodeAddress::of(info, Deployment::Cluster(seeds))
+    }
+
+    fn of(info: ConnectionInfo, deployment: Deployment) -> NodeAddress {
+        let first = deployment.hosts().first();
+        let addr = first.map_or_else(|| info.addr().clone(), |first| first.addr().clone());
+        NodeAddress {
+            info: info.set_addr(addr),
+            deployment,
+        }
+    }
+
+    pub(crate) fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+
+    pub(crate) fn set(&self) -> Option<&Set> {
+        match &self.deployment {
+            Deployment::Set(set) => Some(set),
+            _ => None,
+        }
+    }
+
+    /// The seeds of a Redis Cluster, with what they are logged in to, without a database. At least one.
+    pub(crate) fn cluster(&self) -> Option<&[ConnectionInfo]> {
+        match &self.deployment {
+            Deployment::Cluster(seeds) => Some(seeds),
+            _ => None,
+        }
+    }
+
+    /// How the server is reached; `None` where sentinels name it, and for a Redis Cluster, which has several.
+    pub fn connection_info(&self) -> Option<&ConnectionInfo> {
+        matches!(self.deployment, Deployment::Server).then_some(&self.info)
+    }
+
+    /// Whether it is reached over TLS.
+    pub fn is_over_tls(&self) -> bool {
+        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// Whether a password is given with it, for its servers or for its sentinels.
+    pub fn has_password(&self) -> bool {
+        let mut all = std::iter::once(&self.info).chain(self.deployment.hosts());
+        all.any(|info| info.redis_settings().password().is_some())
+    }
+
+    /// Whether its vote would count twice beside the other one's.
+    pub(crate) fn is_same(&self, other: &NodeAddress) -> bool {
+        let sorted = |node: &NodeAddress| {
+            let mut addresses = node.deployment.addresses();
+            addresses.sort();
+            addresses.dedup();
+            addresses
+        };
+        match (&self.deployment, &other.deployment) {
+            (Deployment::Server, Deployment::Server) => self.info.addr() == other.info.addr(),
+            (Deployment::Set(one), Deployment::Set(two)) => {
+                one.name == two.name && sorted(self) == sorted(other)
+            }
+            (Deployment::Cluster(_), Deployment::Cluster(_)) => sorted(self) == sorted(other),
+            _ => false,
+        }
+    }
+}
+
+impl Deployment {
+    /// The sentinels, or the seeds.
+    fn hosts(&self) -> &[ConnectionInfo] {
+        match self {
+            Deployment::Server => &[],
+            Deployment::Set(set) => &set.sentinels,
+            Deployment::Cluster(seeds) => seeds,
+        }
+    }
+
+    /// Of its hosts.
+    fn addresses(&self) -> Vec<String> {
+        let addresses = self.hosts().iter();
+        addresses.map(|info| text::address(info.addr())).collect()
+    }
+}
+
+/// Host and port, or path; the name of a set, and its sentinels; the seeds of a cluster.
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.deployment {
+            Deployment::Server => return f.write_str(&text::address(self.info.addr())),
+            Deployment::Set(set) => &set.name,
+            Deployment::Cluster(_) => "cluster",
+        };
+        write!(f, "{name} of {}", self.deployment.addresses().join(","))
+    }
+}
+
+/// As `Display`.
+impl fmt::Debug for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,331 @@
+//! The URL of a set that sentinels watch: `redis+sentinel://[user:password@]host[:26379][,host…]/master[/database]`, in
+//! the forms of other clients, too. As in `url`, no text here repeats anything in which a password could stand.
+
+use crate::settings::node_address::{NodeAddress, Set};
+use crate::settings::url;
+use crate::settings::url_parameters;
+use crate::settings::url_parts::{Parts, Scheme, database, decoded, login};
+use crate::values::config_error::ConfigError;
+
+const SCHEME: Scheme = Scheme {
+    word: "sentinel",
+    hosts: "sentinels",
+    port: 26379,
+    path: ("/NAME", ", with the name of the master"),
+};
+/// The parameters that name the master; then the path is the database.
+const NAMES: [&str; 4] = [
+    "sentinelMasterId",
+    "sentinelServiceName",
+    "master",
+    "master_name",
+];
+const USERS: [&str; 2] = ["sentinel_username", "sentinelUsername"];
+const PASSWORDS: [&str; 2] = ["sentinel_password", "sentinelPassword"];
+const KNOWN: &str = "sentinel_username and sentinel_password are";
+
+/// The set that a URL names; `None`: its scheme is another.
+///
+/// # Errors
+///
+/// What it should be.
+pub(crate) fn parse(url: &str) -> Option<Result<NodeAddress, ConfigError>> {
+    let parts = Parts::of(url, &SCHEME)?;
+    let set = parts.and_then(|parts| set(&parts));
+    Some(set.map_err(ConfigError::new))
+}
+
+fn set(parts: &Parts<'_>) -> Result<NodeAddress, String> {
+    let parameters = Parameters::of(parts)?;
+    let settings = login(&parameters.user, &parameters.password);
+    let sentinels = parts.hosts(&parameters.hosts, &settings)?;
+    let (name, database) = name_and_database(parts, parameters.name)?;
+    // A `/` of a password has ended the host, and its `@` was encoded.
+    if name.contains(['@', '＠']) {
+        return Err(url::ENCODED.into());
+    }
+    let servers = parts.login()?.set_db(database);
+    let Some(first) = sentinels.first() else {
+        return Err(parts.no_host());
+    };
+    let info = first.clone().set_redis_settings(servers);
+    Ok(NodeAddress::of_set(info, Set { name, sentinels }))
+}
+
+#[derive(Default)]
+struct Parameters {
+    name: Option<String>,
+    user: String,
+    password: String,
+    hosts: Vec<String>,
+}
+
+impl Parameters {
+    fn of(parts: &Parts<'_>) -> Result<Parameters, String> {
+        let mut found = Parameters::default();
+        found.hosts = parts.parameters(|key, value| {
+            match key {
+                _ if NAMES.contains(&key) => found.names(parts, value)?,
+                _ if USERS.contains(&key) => return once(&mut found.user, key, value),
+                _ if PASSWORDS.contains(&key) => return once(&mut found.password, key, value),
+                _ => return Err(parts.unknown(key, KNOWN)),
+            }
+            Ok(())
+        })?;
+        if !parts.fragment.is_empty() {
+            // It may be the rest of a password.
+            if !found.password.is_empty() {
+                return Err(url::ENCODED.into());
+            }
+            if let Some(text) = parts.in_fragment(KNOWN) {
+                return Err(text);
+            }
+            found.names(parts, decoded(parts.fragment)?)?;
+        }
+        Ok(found)
+    }
+
+    fn names(&mut self, parts: &Parts<'_>, name: String) -> Result<(), String> {
+        match self.name.replace(name) {
+            None => Ok(()),
+            Some(_) => Err(format!(
+                "it has two names of a master: write {} for each, as items of their own",
+                parts.right_form()
+            )),
+        }
+    }
+}
+
+/// Two values for the same are one too many.
+fn once(found: &mut String, key: &str, value: String) -> Result<(), String> {
+    match std::mem::replace(found, value).is_empty() {
+        true => Ok(()),
+        false => Err(url_parameters::twice(key)),
+    }
+}
+
+/// `named`: by a parameter or by the fragment.
+fn name_and_database(parts: &Parts<'_>, named: Option<String>) -> Result<(String, i64), String> {
+    let right = parts.right_form();
+    let no_name = || format!("it has no name of a master: write {right}");
+    if let Some(name) = named {
+        let database = database(parts.path).ok_or(
+            "it has two names of a master: with one as a parameter, the path is the number of the database, or empty",
+        )?;
+        return match name.is_empty() {
+            true => Err(no_name()),
+            false => Ok((name, database)),
+        };
+    }
+    let (name, number) = parts.path.split_once('/').unwrap_or((parts.path, ""));
+    let name = decoded(name)?;
+    let not_a_number =
+        || format!("what follows the name is the number of a database: write {right}/database");
+    match name.is_empty() {
+        true => Err(no_name()),
+        false => Ok((name, database(number).ok_or_else(not_a_number)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::ConnectionInfo;
+
+    use super::*;
+
+    fn parsed(url: &str) -> NodeAddress {
+        parse(url).unwrap().unwrap()
+    }
+
+    fn wrong(url: &str) -> String {
+        parse(url).unwrap().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_forms_of_other_clients_name_the_same_set() {
+        let same = "m of h:1,h2:26379";
+        for (url, shown, database) in [
+            ("redis+sentinel://h:1,h2/m", same, 0),
+            (" redis+sentinel://h:1,h2/m/ ", same, 0),
+            ("redis+sentinel://h:1,h2/m/7", same, 7),
+            ("valkey+sentinel://u:p@h:1,h2/m/7", same, 7),
+            ("redis-sentinel://:p@h:1,h2/m", same, 0),
+            ("valkey-sentinel://h:1,h2/m", same, 0),
+            ("redis-sentinel://h:1,h2/3?sentinelMasterId=m", same, 3),
+            ("redis-sentinel://h:1,h2#m", same, 0),
+            ("redis-sentinel://h:1,h2/2#m", same, 2),
+            (
+                "redis-sentinel://h:1?sentinelServiceName=m&node=h2:26379",
+                same,
+                0,
+            ),
+            ("redis+sentinel://h:1,h2/?master=m", same, 0),
+            ("redis+sentinel://h:1,h2/4?master_name=m", same, 4),
+            (
+                "redis+sentinel://[::1],[::2]:7/m",
+                "m of [::1]:26379,[::2]:7",
+                0,
+            ),
+            ("redis+sentinel://h/a%20b", "a b of h:26379", 0),
+        ] {
+            let address = parsed(url);
+            assert_eq!(address.to_string(), shown, "{url}");
+            assert_eq!(format!("{address:?}"), shown);
+            assert_eq!(address.info().redis_settings().db(), database, "{url}");
+            assert!(!address.is_over_tls() && address.connection_info().is_none());
+        }
+        assert!(parse("redis://h").is_none());
+        assert!(parse("redis+cluster://h").is_none());
+        assert!(parse("redis+cluster+sentinel://h/m").is_none());
+    }
+
+    #[test]
+    fn the_servers_and_the_sentinels_have_users_of_their_own() {
+        let login = |info: &ConnectionInfo| {
+            let settings = info.redis_settings();
+            let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
+            text(settings.username()) + "/" + &text(settings.password())
+        };
+        for (url, servers, sentinels) in [
+            ("redis+sentinel://h/m", "-/-", "-/-"),
+            ("redis+sentinel://u:p%40%2F@h/m", "u/p@/", "-/-"),
+            (
+                "redis+sentinel://:p@h/m?sentinel_password=q%23",
+                "-/p",
+                "-/q#",
+            ),
+            (
+                "redis+sentinel://h/m?sentinel_username=v&sentinel_password=q",
+                "-/-",
+                "v/q",
+            ),
+            (
+                "redis+sentinel://h/m?sentinelUsername=v&sentinelPassword=q",
+                "-/-",
+                "v/q",
+            ),
+        ] {
+            let address = parsed(url);
+            assert_eq!(login(address.info()), servers, "{url}");
+            let set = address.set().unwrap();
+            assert_eq!(login(&set.sentinels[0]), sentinels, "{url}");
+            assert_eq!(
+                address.has_password(),
+                servers != "-/-" || sentinels != "-/-"
+            );
+        }
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    #[test]
+    fn tls_is_for_servers_and_sentinels_alike() {
+        for (url, unchecked) in [
+            ("rediss+sentinel://h,h2/m", false),
+            ("valkeys-sentinel://h,h2/m#insecure", true),
+        ] {
+            let address = parsed(url);
+            assert!(address.is_over_tls());
+            let sentinels = &address.set().unwrap().sentinels;
+            for info in sentinels.iter().chain([address.info()]) {
+                let redis::ConnectionAddr::TcpTls { insecure, .. } = info.addr() else {
+                    panic!("{url}");
+                };
+                assert_eq!(*insecure, unchecked);
+            }
+        }
+        assert!(wrong("redis+sentinel://h/m#insecure").contains("rediss+sentinel://"));
+    }
+
+    #[test]
+    fn each_wrong_form_is_named_with_the_right_one() {
+        let no_name = "it has no name of a master: write redis+sentinel://host:26379/NAME";
+        let many = vec!["h"; 65].join(",");
+        let long = "m".repeat(70 * 1024);
+        for (url, expected) in [
+            ("redis+sentinel://h", no_name),
+            ("redis+sentinel://h/", no_name),
+            ("redis+sentinel://h/3?master=", no_name),
+            ("redis+sentinel:///m", "it has no host"),
+            ("redis+sentinel://", "it has no host"),
+            ("redis+sentinel://u:hunter2@/m", "it has no host"),
+            (
+                "redis+sentinel://h/m/x",
+                "write redis+sentinel://host:26379/NAME/database",
+            ),
+            ("redis+sentinel://h/m/1/2", "NAME/database"),
+            ("redis+sentinel://h/m/-1", "NAME/database"),
+            ("redis+sentinel://h/m?sentinelMasterId=n", "two names"),
+            ("redis+sentinel://h?master=n#m", "two names"),
+            (
+                "redis+sentinel://h/m?sentinel_pasword=hunter2",
+                "its parameter sentinel_pasword is not known: sentinel_username and",
+            ),
+            (
+                "redis+sentinel://h/m?hunter2",
+                "a parameter that is not known",
+            ),
+            ("redis+sentinel://h/m?hunter2=hunter2", "a parameter that"),
+            (
+                "redis+sentinel://h/m?db=3",
+                "its parameter db is not known: write redis+sentinel://host:26379/NAME/3",
+            ),
+            (
+                "redis+sentinel://h/m?password=hunter2",
+                "write redis+sentinel://user:password@host:26379/NAME",
+            ),
+            (
+                "redis+sentinel://h#db=3",
+                "the db behind its # is not known",
+            ),
+            ("redis+sentinel://h/3#m?db=3", "behind its # is not known"),
+            (
+                "redis+sentinel://h/m?sentinel_password=a&sentinelPassword=b",
+                "the parameter sentinelPassword twice",
+            ),
+            (
+                "redis+sentinel://u:hunter2@h1,u:hunter2@h2/m",
+                "write redis+sentinel://user:password@host,host/NAME",
+            ),
+            ("redis+sentinel://u:hun@ter2@h/m", "%40 for @"),
+            ("redis+sentinel://u:hun/ter2@h/m", "%2F for /"),
+            ("redis+sentinel://u:hun#ter2@h/m", "%23 for #"),
+            ("redis+sentinel://u:hunter2%@h/m", "%25 for %"),
+            ("redis+sentinel://hun/ter2%40h", "%40 for @"),
+            ("redis+sentinel://h,,h2/m", "a comma without a host"),
+            ("redis+sentinel://h/m?node=", "/NAME?node=host:26379"),
+            ("redis+sentinel://h,/m", "a comma without a host"),
+            ("redis+sentinel://h:99999/m", "not a number up to 65535"),
+            ("redis+sentinel://u:hunter2/m", "not a number up to 65535"),
+            ("redis+sentinel://[::1/m", "not a number up to 65535"),
+            ("redis+sentinel://::1/m", "an IPv6 address has brackets"),
+            ("redis+sentinel://h1 h2/m", "a semicolon or a space"),
+            ("redis+sentinel://h=hunter2/m", "no host's name has"),
+            (
+                "redis+sentinel://h/m,redis+sentinel://h2/m",
+                "give each node as an item of its own",
+            ),
+            ("redis+sentinel://MANY/m", "65 sentinels: at most 64"),
+            ("redis+sentinel://h/LONG", "bytes long: at most 16384"),
+        ] {
+            let url = url.replace("MANY", &many).replace("LONG", &long);
+            let text = wrong(&url);
+            let start: String = url.chars().take(80).collect();
+            assert!(text.contains(expected), "{start}: {text}");
+            assert!(text.len() < 300, "{text}");
+            for secret in ["hun", "ter2"] {
+                assert!(!text.contains(secret), "{start}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_set_is_known_in_another_order() {
+        let same = |one: &str, two: &str| parsed(one).is_same(&parsed(two));
+        let one = "redis+sentinel://h,h2:2/m";
+        assert!(same(one, "redis-sentinel://u:p@h2:2,h:26379/m"));
+        assert!(!same(one, "redis+sentinel://h,h2:2/n"));
+        assert!(!same(one, "redis+sentinel://h,h3:2/m"));
+        let server = NodeAddress::server(url::parse("redis://h:26379").unwrap());
+        assert!(!server.is_same(&parsed("redis+sentinel://h/m")));
+    }
+}

@@ -1,0 +1,636 @@
+//! The URL of a node, and what is wrong with it. A password may stand anywhere in what is no URL, so no text here repeats
+//! any of it but IP addresses.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use crate::errors::text::NO_TLS;
+use crate::settings::url_parameters::{self, Right};
+use crate::values::config_error::ConfigError;
+
+const SCHEMES: [&str; 7] = [
+    "redis",
+    "rediss",
+    "valkey",
+    "valkeys",
+    "unix",
+    "redis+unix",
+    "valkey+unix",
+];
+const SEVERAL: &str = "it has a comma, a semicolon or a space in it: give each node as an item of its own, and a \
+    password before an @ (redis://user:password@host:port), with %2C, %3B or %20 for those in it; sentinels are \
+    redis+sentinel://host,host/NAME, and a Redis Cluster is redis+cluster://host,host";
+const NO_HOST: &str = "its host has characters that no host's name has: write redis://user:password@host:port, with : \
+    and @ between them as they are, and an international name as punycode (xn--…)";
+const PARAMETERS: &str = "its path has a parameter in it: write unix:///path?user=…&pass=…&db=…";
+const UNIX: &str = "unix:///path?user=…&pass=…&db=…";
+pub(crate) const ENCODED: &str = "a password must be percent-encoded: write %23 for #, %25 for %, %2F for /, %3A for :, %3F for ? \
+    and %40 for @ in it";
+
+/// The node that a URL names.
+///
+/// # Errors
+///
+/// What it should be.
+pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
+    match url.into_connection_info() {
+        Err(error) => Err(ConfigError::new(right_form(url, &error.to_string()))),
+        Ok(_) if is_torn(url) => Err(ConfigError::new(ENCODED)),
+        Ok(info) => match not_obeyed(url) {
+            Some(reason) => Err(ConfigError::new(reason)),
+            None => checked(info),
+        },
+    }
+}
+
+/// Why a URL is refused of which the redis crate would leave out a part without a word: another database, say, or a user.
+fn not_obeyed(url: &str) -> Option<String> {
+    let (scheme, rest) = split_scheme(url.trim());
+    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = place.split('/').next().unwrap_or_default();
+    let is_path = is_path(url);
+    if is_path && !scheme.is_empty() && !matches!(authority, "" | "localhost") {
+        let text = "something stands before its path, which begins with the third slash: write";
+        return Some(format!("{text} {UNIX}"));
+    }
+    // The redis crate reads `protocol`, which changes nothing here: RESP2 is all that locks need.
+    let (known, right): (&[&str], _) = match is_path {
+        true => (&["user", "pass", "db", "protocol"], right_of_path()),
+        false => (&["protocol"], right_of_server(scheme)),
+    };
+    if let Some(text) = url_parameters::refused(query, known, place, &right) {
+        return Some(text);
+    }
+    let tls = ["rediss://", "valkeys://"].contains(&&*scheme.to_ascii_lowercase());
+    match fragment {
+        "" => None,
+        "insecure" if tls => None,
+        "insecure" => Some("#insecure is for TLS: write rediss://host:port/#insecure".into()),
+        _ => {
+            let known = url_parameters::in_fragment(fragment, &right);
+            Some(known.unwrap_or_else(|| ENCODED.into()))
+        }
+    }
+}
+
+fn right_of_server(scheme: &str) -> Right {
+    Right {
+        database: format!("{scheme}host:port/3 for the database 3"),
+        login: format!("{scheme}user:password@host:port"),
+        others: format!("write {scheme}user:password@host:port/database"),
+    }
+}
+
+fn right_of_path() -> Right {
+    Right {
+        database: "unix:///path?db=3 for the database 3".into(),
+        login: "unix:///path?user=…&pass=…".into(),
+        others: format!("write {UNIX}"),
+    }
+}
+
+/// The node, if its address can be one: the redis crate takes nearly anything for a host, such as `a,b`, or a part of a
+/// URL with its password. It must not be shown then.
+pub(crate) fn checked(info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+    match odd(info.addr()) {
+        Some(reason) => Err(ConfigError::new(reason)),
+        None => Ok(info),
+    }
+}
+
+/// Why an address cannot be a node's.
+fn odd(address: &ConnectionAddr) -> Option<&'static str> {
+    match address {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => match host {
+            _ if host.contains([',', ';', ' ']) => Some(SEVERAL),
+            _ => (!is_host(host)).then_some(NO_HOST),
+        },
+        ConnectionAddr::Unix(path) => {
+            let path = path.to_string_lossy();
+            let (_, rest) = path.split_once([',', ';', ' ', '?', '&'])?;
+            rest.contains('=').then_some(PARAMETERS)
+        }
+        _ => None,
+    }
+}
+
+/// The name of a host, or an address, perhaps with its zone. (The redis crate writes international names as no name server
+/// knows them, unless they are given as punycode.)
+pub(crate) fn is_host(host: &str) -> bool {
+    let (address, zone) = host.split_once('%').unwrap_or((host, "none"));
+    is_name(host) || is_name(zone) && address.parse::<Ipv6Addr>().is_ok()
+}
+
+fn is_name(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(is_part)
+}
+
+/// Whether an unencoded `/`, `?` or `#` of a password has ended the host before its `@`.
+pub(crate) fn is_torn(url: &str) -> bool {
+    let (_, rest) = split_scheme(url.trim());
+    let (_, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    !is_path(url) && behind.contains('@')
+}
+
+// ---- the right form
+
+/// What it should be.
+fn right_form(url: &str, error: &str) -> String {
+    let place = url.trim();
+    let place = place.split(['?', '#']).next().unwrap_or_default();
+    let hosts = place.rsplit('@').next().unwrap_or_default();
+    let (_, authority) = split_scheme(hosts);
+    let authority = authority.split('/').next().unwrap_or_default();
+    if place.is_empty() {
+        return "it is empty: write redis://host:port".into();
+    }
+    if place.matches("://").count() > 1 || hosts.contains(is_separator) {
+        return SEVERAL.into();
+    }
+    let Some(scheme) = scheme(place) else {
+        return without_scheme(place, authority);
+    };
+    if let Some(form) = other_scheme(scheme) {
+        return form;
+    }
+    if matches!(scheme, "rediss" | "valkeys") && !cfg!(feature = "tls-rustls") {
+        return NO_TLS.into();
+    }
+    if is_path(url) {
+        return format!("{}: write unix:///path/to/socket", reason(error));
+    }
+    let (_, port) = authority.rsplit_once(':').unwrap_or_default();
+    if is_ipv6(authority) {
+        let right = bracketed(scheme, authority);
+        return format!("an IPv6 address has brackets: write {right}");
+    }
+    if is_torn(url) {
+        return ENCODED.into();
+    }
+    if authority.is_empty() || authority.starts_with(':') {
+        return format!("it has no host: write {scheme}://host:port");
+    }
+    if !port.is_empty() && !authority.ends_with(']') && port.parse::<u16>().is_err() {
+        return format!("its port is not a number up to 65535; {ENCODED}");
+    }
+    if let Some(text) = not_obeyed(url) {
+        return text;
+    }
+    format!("{}: write {scheme}://host:port/database", reason(error))
+}
+
+fn other_scheme(scheme: &str) -> Option<String> {
+    if SCHEMES.contains(&scheme) {
+        return None;
+    }
+    let has = |word: &str| scheme.split(['+', '-']).any(|part| part == word);
+    let sentinels = "redis+sentinel://host:26379/NAME, with the name of the master";
+    let cluster = "redis+cluster://host:6379,host:6379";
+    Some(match (has("sentinel"), has("cluster")) {
+        (true, false) => format!("sentinels are named so: write {sentinels}"),
+        (false, true) => format!("a Redis Cluster is named so: write {cluster}"),
+        (true, true) => {
+            format!("it names sentinels and a cluster: write {sentinels}, or {cluster}")
+        }
+        (false, false) => {
+            let right = match scheme {
+                "https" | "tls" | "ssl" => "rediss",
+                _ => "redis",
+            };
+            format!("the scheme must be redis, rediss (TLS) or unix: write {right}://host:port")
+        }
+    })
+}
+
+fn without_scheme(place: &str, authority: &str) -> String {
+    match place.split_once(':') {
+        Some(("unix" | "redis+unix" | "valkey+unix", _)) => {
+            "its path has no // before it: write unix:///path/to/socket".into()
+        }
+        Some((scheme, _)) if SCHEMES.contains(&scheme) => {
+            format!("its host has no // before it: write {scheme}://host:port")
+        }
+        _ if place.contains('@') || place.contains("%40") => {
+            "it has no scheme: write redis://user:password@host:port".into()
+        }
+        _ if place.starts_with('/') => "it has no scheme: write unix:///path/to/socket".into(),
+        _ if is_ipv6(authority) => {
+            let right = bracketed("redis", authority);
+            format!("it has no scheme, and an IPv6 address has brackets: write {right}")
+        }
+        _ if is_ipv4(authority) => format!("it has no scheme: write redis://{authority}"),
+        _ => "it has no scheme: write redis://host:port".into(),
+    }
+}
+
+/// The redis crate's text without the name of its class, and without the value.
+pub(crate) fn reason(error: &str) -> &str {
+    error.split(" - ").next().unwrap_or(error)
+}
+
+// ---- parts
+
+fn is_separator(c: char) -> bool {
+    c == ',' || c == ';' || c.is_whitespace()
+}
+
+/// Before `://`.
+fn scheme(url: &str) -> Option<&str> {
+    let (scheme, _) = url.trim_start().split_once("://")?;
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    (!scheme.is_empty() && scheme.len() <= 24 && scheme.chars().all(is_part)).then_some(scheme)
+}
+
+/// The scheme with its `://`, and what follows.
+fn split_scheme(url: &str) -> (&str, &str) {
+    match (scheme(url), url.find("://")) {
+        (Some(_), Some(at)) => url.split_at(at + 3),
+        _ => ("", url),
+    }
+}
+
+fn is_path(url: &str) -> bool {
+    let is_unix = |scheme: &str| scheme.to_ascii_lowercase().ends_with("unix");
+    scheme(url).is_some_and(is_unix) || url.trim().starts_with("unix:")
+}
+
+fn is_port(text: &str) -> bool {
+    text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// With or without a port.
+fn is_ipv4(authority: &str) -> bool {
+    let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
+    (host.parse::<Ipv4Addr>().is_ok() || host == "localhost") && is_port(port)
+}
+
+/// With or without brackets, with or without a port.
+pub(crate) fn is_ipv6(authority: &str) -> bool {
+    let parses = |text: &str| text.parse::<Ipv6Addr>().is_ok();
+    match authority
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
+        Some((address, rest)) => parses(address) && rest.strip_prefix(':').is_none_or(is_port),
+        None => parses(authority) || with_port(authority).is_some(),
+    }
+}
+
+/// An IPv6 address without brackets and the port behind it, where the two can be distinguished.
+fn with_port(authority: &str) -> Option<(&str, &str)> {
+    let (address, port) = authority.rsplit_once(':')?;
+    let long = port.len() >= 4 && is_port(port) && port != "0000";
+    let parses = address.parse::<Ipv6Addr>().is_ok();
+    let only = authority.parse::<Ipv6Addr>().is_err();
+    (parses && (long || only && is_port(port) && !port.is_empty())).then_some((address, port))
+}
+
+fn bracketed(scheme: &str, authority: &str) -> String {
+    match with_port(authority) {
+        _ if authority.starts_with('[') => format!("{scheme}://{authority}"),
+        Some((address, port)) => format!("{scheme}://[{address}]:{port}"),
+        None => format!("{scheme}://[{authority}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(url: &str) -> String {
+        parse(url).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_wrong_form_is_named_with_the_right_one() {
+        let several = "give each node as an item of its own";
+        for (url, expected) in [
+            ("", "it is empty: write redis://host:port"),
+            ("127.0.0.1:6379", "no scheme: write redis://127.0.0.1:6379"),
+            ("localhost:6379", "no scheme: write redis://localhost:6379"),
+            ("nonsense", "no scheme: write redis://host:port"),
+            ("127.0.0.1", "it has no scheme: write redis://127.0.0.1"),
+            ("u:p@127.0.0.1:1", "write redis://user:password@host:port"),
+            (
+                "sentinel://host/name",
+                "write redis+sentinel://host:26379/NAME",
+            ),
+            (
+                "cluster://host",
+                "a Redis Cluster is named so: write redis+cluster://host:6379,host:6379",
+            ),
+            ("unix+cluster://", "write redis+cluster://host:6379"),
+            ("unix+cluster://h:1/0", "write redis+cluster://host:6379"),
+            ("cluster://a,b", "is redis+cluster://host,host"),
+            ("redis+cluster+sentinel://", "or redis+cluster://host:6379"),
+            (
+                "valkeys+cluster+sentinel://h/m",
+                "write redis+sentinel://host:26379/NAME",
+            ),
+            ("[::1]:6379", "brackets: write redis://[::1]:6379"),
+            ("::1", "brackets: write redis://[::1]"),
+            ("/run/redis.sock", "no scheme: write unix:///path/to/socket"),
+            ("redis:host", "write redis://host:port"),
+            ("unix:", "write unix:///path/to/socket"),
+            ("unix://relative", "write unix:///path/to/socket"),
+            (
+                "http://host:6379",
+                "the scheme must be redis, rediss (TLS) or unix: write redis://",
+            ),
+            ("https://host:6379", "write rediss://"),
+            ("redis://a,redis://b", several),
+            ("redis://a, redis://b", several),
+            ("redis://a redis://b", several),
+            ("redis://a;redis://b", several),
+            ("redis://a,b:6379", several),
+            ("redis://a,b", several),
+            (
+                "redis://a,b",
+                "redis+sentinel://host,host/NAME, and a Redis Cluster is redis+cluster://host,host",
+            ),
+            ("redis-cli -h a", several),
+            ("a:1,password=x", "redis://user:password@host:port"),
+            (
+                "redis://user%3Ax%40host",
+                "no host's name has: write redis://user:password@host:port",
+            ),
+            ("redis://bücher.example", "as punycode (xn--…)"),
+            ("unix:///s,password=x", "write unix:///path?user=…&pass=…"),
+            ("a:1,b:2", several),
+            ("a:1 b:2", several),
+            (
+                "redis://::1:6379",
+                "an IPv6 address has brackets: write redis://[::1]:6379",
+            ),
+            (
+                "redis://fe80::1",
+                "an IPv6 address has brackets: write redis://[fe80::1]",
+            ),
+            (
+                "redis://2001:db8::2:7000/1",
+                "write redis://[2001:db8::2]:7000",
+            ),
+            (
+                "redis://1:2:3:4:5:6:7:8:9",
+                "write redis://[1:2:3:4:5:6:7:8]:9",
+            ),
+            ("redis://", "it has no host: write redis://host:port"),
+            ("redis://:6379", "it has no host"),
+            ("redis://host:99999", "its port is not a number up to 65535"),
+            ("redis://host:port", "its port is not a number up to 65535"),
+            (
+                "redis://host/x",
+                "Invalid database number: write redis://host:port/database",
+            ),
+            ("redis://host?protocol=9", "Invalid protocol version"),
+            ("redis://0.0.0.0", "wildcard address"),
+            (
+                "redis://h/?db=3",
+                "its parameter db is not known: write redis://host:port/3 for the database 3",
+            ),
+            ("REDIS://h?db=3", "write REDIS://host:port/3"),
+            ("redis://db:1/2?db=3", "its parameter db is not known"),
+            ("redis://u:p@h?database=3", "its parameter database is"),
+            ("redis://h#db=3", "the db behind its # is not known: write"),
+            ("redis://h/3#4", "%23 for #"),
+            (
+                "redis://h/?timeout=5",
+                "options (node_timeout, connect_timeout)",
+            ),
+            ("redis://h/?role=master", "its parameter role is not known"),
+            ("redis://h?protocol=3&db=3", "its parameter db is not known"),
+            ("redis://h?protocol=2&protocol=3", "protocol twice"),
+            (
+                "redis://h?ssl_cert_reqs=none",
+                "the scheme is rediss, and #insecure",
+            ),
+            (
+                "redis://h/#insecure",
+                "#insecure is for TLS: write rediss://",
+            ),
+            (
+                "valkey://h?password=hunter2",
+                "write valkey://user:password@",
+            ),
+            ("unix:///s?database=3", "write unix:///path?db=3"),
+            ("unix:///s?db=1&db=3", "the parameter db twice"),
+            ("unix:///s?password=x", "write unix:///path?user=…&pass=…"),
+            (
+                "redis+unix:///s?username=x",
+                "write unix:///path?user=…&pass=…",
+            ),
+            ("unix:///s#db=3", "the db behind its # is not known"),
+            ("unix:///s#insecure", "#insecure is for TLS"),
+            ("unix://u:p@localhost/s", "before its path"),
+            ("unix://localhost:3/s", "before its path"),
+        ] {
+            let text = text(url);
+            assert!(text.contains(expected), "{url}: {text}");
+            assert!(text.len() < 300, "{text}");
+        }
+        for password in ["a#b", "a/b", "a?b", "12#3", "12/3", "12?3"] {
+            for url in ["redis://:{}@host", "redis://u:{}@host:1/0"] {
+                let text = text(&url.replace("{}", password));
+                assert!(text.contains("%23 for #, %25 for %, %2F for /"), "{text}");
+            }
+        }
+        let encoded = parse("redis://:a%23b%2Fc%3Fd%25e%40f@host").unwrap();
+        assert_eq!(encoded.redis_settings().password(), Some("a#b/c?d%e@f"));
+        for url in [
+            "redis://a",
+            "redis://[::1]:1",
+            "redis://xn--bcher-kva.example",
+            "redis://a_b.c-d.:1",
+            "unix:///a,b",
+            " redis://a:1/2 ",
+            "redis://a/?",
+            "redis://a/#",
+            "redis://a?protocol=resp3",
+            "redis://a/3/",
+            "unix:///a?db=3&user=u&pass=p&protocol=2",
+            "unix://localhost/a?db=3",
+            "UNIX:///a?db=3",
+        ] {
+            parse(url).unwrap();
+        }
+    }
+
+    #[cfg(not(feature = "tls-rustls"))]
+    #[test]
+    fn tls_without_its_feature_names_the_feature() {
+        for url in ["rediss://host", "valkeys://:hunter2@host:1"] {
+            let text = text(url);
+            assert!(text.contains("features = [\"tls\"]"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_password_is_no_address() {
+        let tcp = |host: &str| odd(&ConnectionAddr::Tcp(host.into(), 6379));
+        for host in [
+            "localhost",
+            "redis_1.my-net.example.",
+            "xn--bcher-kva.example",
+            "10.0.0.1",
+            "::1",
+            "fe80::1%eth0.100",
+            "::ffff:10.0.0.1",
+        ] {
+            assert_eq!(tcp(host), None, "{host}");
+        }
+        for host in [
+            "",
+            "user:hunter2@host",
+            "user%3Ahunter2%40host",
+            "user：hunter2＠host",
+            "password=hunter2",
+            "host:hunter2",
+            "host%hunter2",
+            "::1%",
+            "::1%:hunter2@host",
+            "[::1]",
+            "b%C3%BCcher.example",
+            "bücher.example",
+            "-a",
+            "host\nhunter2",
+            "host\u{3000}hunter2",
+        ] {
+            assert_eq!(tcp(host), Some(NO_HOST), "{host}");
+        }
+        for host in ["a,b", "a;password=hunter2", "a hunter2"] {
+            assert_eq!(tcp(host), Some(SEVERAL), "{host}");
+        }
+        let tls = ConnectionAddr::TcpTls {
+            host: "user%3Ahunter2%40host".into(),
+            port: 1,
+            insecure: false,
+            tls_params: None,
+        };
+        assert_eq!(odd(&tls), Some(NO_HOST));
+        let unix = |path: &str| odd(&ConnectionAddr::Unix(path.into()));
+        for path in ["/run/redis.sock", "/a,b", "/a=b/c d", "/run/redis@a/ü"] {
+            assert_eq!(unix(path), None, "{path}");
+        }
+        for path in ["/s,password=hunter2", "/s?pass=hunter2", "/s password = x"] {
+            assert_eq!(unix(path), Some(PARAMETERS), "{path}");
+        }
+    }
+
+    /// What is shown of what is taken, and of what is not. (Behind an '@' is the host.)
+    fn seen(url: &str) -> String {
+        match parse(url) {
+            Ok(_) if url.contains(['@', '?', '#']) => String::new(),
+            Ok(info) => crate::errors::text::address(info.addr()),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Wherever it stands, and whatever is in it.
+    #[test]
+    fn no_password_is_shown_wherever_it_stands() {
+        let passwords = [
+            "hunter2", "hun@ter2", "hun/ter2", "hun:ter2", "hun?ter2", "hun#ter2",
+        ];
+        let more = [
+            "hun,ter2",
+            "hun ter2",
+            "hun;ter2",
+            "hun=ter2",
+            "hun&ter2",
+            "hun\nter2",
+        ];
+        let odd = [
+            "hun%ter2",
+            "hun\"ter2",
+            "hun\\ter2",
+            "[hunter2]",
+            "hun://ter2",
+            "hünter2",
+            "@hunter2@",
+        ];
+        let places = [
+            "redis://:{}@host:6379",
+            "redis://user:{}@host:99999",
+            "redis://{}@host:99999",
+            "redis://user:{}@",
+            "redis://user:{}@host/x",
+            "http://user:{}@host:6379",
+            "user:{}@host:6379",
+            ":{}@host",
+            "{}@host",
+            "redis:user:{}@host",
+            "redis:/user:{}@host",
+            "redis:://user:{}@host",
+            "redis//user:{}@host",
+            "redis://host,redis://user:{}@host",
+            "redis://user:{}@host,redis://host",
+            "redis://user:{}@a redis://user:{}@b",
+            "redis://user:{}@::1:6379",
+            "unix:///s?pass={}",
+            "unix:///s?user=a&pass={}&db=x",
+            "unix://s?db={}",
+            "redis://host:99999?password={}",
+            "redis://host:99999/0?db=1&token={}#x",
+            "redis://host:99999#{}",
+            // Key and value, or the arguments of a program.
+            "name.redis.cache.windows.net:6380,password={}=,ssl=True",
+            "host:6379;password={}",
+            "host:6379 {}",
+            "host:6379, {}",
+            "password={}",
+            "redis-cli -h host -a {}",
+            "-a{}",
+            "redis://name,password={}",
+            "redis://host:6379 {}",
+            "redis://host password={} ssl",
+            "unix:///run/x,password={}",
+            "unix:///run/x password={}",
+            "unix:///run/x%3Fpass={}",
+            "/run/x password={}",
+            "/run/x:{}",
+        ];
+        let all = passwords.iter().chain(&more).chain(&odd);
+        for password in all {
+            for url in places.map(|place| place.replace("{}", password)) {
+                // Percent-encoded as a whole, and full width.
+                let encoded = url.replace(':', "%3A").replace('@', "%40");
+                for url in [
+                    encoded.replace('/', "%2F").replace('?', "%3F"),
+                    encoded.to_lowercase().replacen("%3a//", "://", 1),
+                    url.replace('@', "%40"),
+                    url.replace(':', "：").replace('@', "＠"),
+                    url.replacen(':', "：", 2).replacen("：", ":", 1),
+                    url,
+                ] {
+                    let seen = seen(&url);
+                    for part in ["hun", "ter2", "hün"] {
+                        assert!(!seen.contains(part), "{url}: {seen}");
+                    }
+                }
+            }
+        }
+        // The '@' was forgotten.
+        for url in [
+            "redis://:hunter2",
+            "redis://user:hunter2",
+            "redis://user:hunter2/0",
+            "redis://user:123/hunter2",
+            "redis://user:hunter2host:6379",
+            "redis://:123456",
+            "redis://:12345",
+            "redis://user:123456",
+            "user:hunter2",
+            "redis://a:1,user:hunter2",
+            "redis://user:12?hunter2%40host",
+        ] {
+            let seen = seen(url);
+            assert!(
+                !seen.contains("hunter2") && !seen.contains("12345"),
+                "{seen}"
+            );
+        }
+    }
+}

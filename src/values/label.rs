@@ -1,0 +1,99 @@
+//! A text that tells people which program holds a lock: it stands behind the token in the key's value.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::values::config_error::ConfigError;
+
+/// Text of at least one byte.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Label(Arc<str>);
+
+impl Label {
+    pub(crate) const MAX: usize = 64;
+
+    /// `None`: no label.
+    pub(crate) fn new(text: &str) -> Option<Label> {
+        (!text.is_empty()).then(|| Label(text.into()))
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let (text, length, max) = (self.as_str(), self.0.len(), Label::MAX);
+        if length > max {
+            return Err(ConfigError::new(format!(
+                "the label is {length} bytes long: it must be {max} at most"
+            )));
+        }
+        if !is_printable(text) {
+            return Err(ConfigError::new(format!(
+                "the label {text:?} has control characters or invisible ones: it must be printable text"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What stands behind a token. `None`: that is no label.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Label> {
+        let label = Label::new(str::from_utf8(bytes).ok()?)?;
+        label.validate().is_ok().then_some(label)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Nothing that `Debug` escapes, but for quotes and the backslash: what cannot be seen, or turns the order of what is
+/// shown behind it.
+pub(crate) fn is_printable(text: &str) -> bool {
+    let plain = text.replace(['"', '\'', '\\'], "");
+    plain.escape_debug().eq(plain.chars())
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_label_is_named_with_its_limit() {
+        let long = "é".repeat(32);
+        for good in [
+            "web-3:4711",
+            " ",
+            &long,
+            r#"a"b'c\d"#,
+            "cafe\u{301}",
+            "дом 雪 🦀",
+        ] {
+            Label::new(good).unwrap().validate().unwrap();
+            assert_eq!(Label::parse(good.as_bytes()).unwrap().as_str(), good);
+        }
+        let error = |text: &str| {
+            assert_eq!(Label::parse(text.as_bytes()), None);
+            Label::new(text)
+                .unwrap()
+                .validate()
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(error(&format!("{long}x")).contains("65 bytes long: it must be 64 at most"));
+        assert!(error("a\nb").contains(r#""a\nb" has control characters"#));
+        // Right to left, end of line, nothing to see, and an accent for what stands before it.
+        for odd in [
+            '\u{202e}', '\u{2028}', '\u{200b}', '\u{feff}', '\u{2066}', '\u{85}',
+        ] {
+            let text = error(&format!("a{odd}b"));
+            assert!(text.contains("it must be printable text"), "{text}");
+            assert!(!text.contains(odd), "{text}");
+        }
+        error("\u{301}a");
+        assert_eq!(Label::parse(b""), None);
+        assert_eq!(Label::parse(b"\xff"), None);
+    }
+}

@@ -1,0 +1,455 @@
+//! The arithmetic of the protocol: quorum, validity, votes and verdicts.
+//!
+//! Quorum and drift are those of the [Redlock
+//! specification](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/).
+
+use std::time::Duration;
+
+use crate::values::clock::Point;
+use crate::values::config_error::ConfigError;
+
+/// More nodes than any deployment has; votes are kept in the bits of a `u64`.
+pub(crate) const MAX_NODES: usize = 64;
+
+/// Redis adds the ttl to the time of day in 64 bits of milliseconds. 100 years is far from that
+/// edge and beyond any use.
+const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// How many of `nodes` *configured* nodes decide (rule R1).
+pub(crate) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// How many of them may fail.
+pub(crate) fn spare(nodes: usize) -> usize {
+    nodes - majority(nodes)
+}
+
+/// A lifetime that Redis can carry out: whole milliseconds, at most 100 years, and long enough
+/// that a validity is left once drift is taken off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ttl(Duration);
+
+impl Ttl {
+    /// What is left of it once drift is taken off is more than nothing.
+    pub(crate) const SHORTEST: Duration = Duration::from_millis(3);
+    pub(crate) const MIN: Ttl = Ttl(Ttl::SHORTEST);
+
+    /// Truncates to whole milliseconds first: PX and the validity use that same value.
+    pub(crate) fn new(asked: Duration) -> Result<Ttl, ConfigError> {
+        if asked > MAX_TTL {
+            return Err(ConfigError::new(format!(
+                "the ttl is {asked:?}, the limit is 100 years"
+            )));
+        }
+        let whole = asked - Duration::from_nanos(u64::from(asked.subsec_nanos() % 1_000_000));
+        let ttl = Ttl(whole);
+        if ttl.validity().is_zero() {
+            return Err(ConfigError::new(format!(
+                "the ttl is {asked:?}, which leaves no validity: at least 3 ms are needed, \
+                 seconds are usual"
+            )));
+        }
+        Ok(ttl)
+    }
+
+    /// The shortest that is no shorter than this. `None`: above the limit.
+    pub(crate) fn no_less_than(time: Duration) -> Option<Ttl> {
+        let up = time.checked_add(Duration::from_nanos(999_999))?;
+        Ttl::new(up.max(Ttl::SHORTEST)).ok()
+    }
+
+    /// The same, where a restart guard sets a limit (rule R14).
+    pub(crate) fn within(asked: Duration, limit: Option<Duration>) -> Result<Ttl, ConfigError> {
+        let ttl = Ttl::new(asked)?;
+        match limit.filter(|limit| ttl.0 > *limit) {
+            None => Ok(ttl),
+            Some(limit) => Err(ConfigError::new(format!(
+                "the ttl is {:?}, the restart guard is for {limit:?} at most",
+                ttl.0
+            ))),
+        }
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+
+    pub(crate) fn millis(self) -> u64 {
+        self.0.as_secs() * 1000 + u64::from(self.0.subsec_millis())
+    }
+
+    /// What the holder may believe in at the moment of sending: the ttl less drift, which is
+    /// 1 % of the ttl (clocks that run at different rates) and 2 ms (the precision of expiry).
+    pub(crate) fn validity(self) -> Duration {
+        let drift = self.0 / 100 + Duration::from_millis(2);
+        self.0.saturating_sub(drift)
+    }
+}
+
+/// When a validity ends. It starts before the first byte is sent (rule R3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    pub(crate) from: Point,
+    pub(crate) validity: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn new(from: Point, validity: Duration) -> Deadline {
+        Deadline { from, validity }
+    }
+
+    /// Zero at the deadline and for ever after (rule R4).
+    pub(crate) fn remaining(self, now: Point) -> Duration {
+        self.validity.saturating_sub(self.from.elapsed_at(now))
+    }
+
+    /// Whether it is later than another (rule R12: an extension never shortens).
+    pub(crate) fn is_later(self, other: Deadline, now: Point) -> bool {
+        self.remaining(now) > other.remaining(now)
+    }
+}
+
+/// What is asked of the nodes decides how their votes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// May I have it? A refusal is an answer.
+    Acquire,
+    /// Do I still have it (extend, release)? A refusal means "not held here".
+    Held,
+    /// Are you there? No node refuses, and every answer is of interest.
+    Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A quorum granted, extended or deleted it.
+    Yes,
+    /// Acquire: denied. Held: too many nodes no longer hold it for a quorum.
+    No,
+    /// Too few answers for a verdict.
+    Unavailable,
+}
+
+/// A set of nodes, by index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeSet(u64);
+
+impl NodeSet {
+    pub(crate) const EMPTY: NodeSet = NodeSet(0);
+    pub(crate) const ALL: NodeSet = NodeSet(u64::MAX);
+
+    /// Those with the first `count` indices.
+    pub(crate) fn first(count: usize) -> NodeSet {
+        match count {
+            0..MAX_NODES => NodeSet(bit(count) - 1),
+            _ => NodeSet::ALL,
+        }
+    }
+
+    pub(crate) fn has(self, node: usize) -> bool {
+        self.0 & bit(node) != 0
+    }
+
+    pub(crate) fn add(&mut self, node: usize) {
+        self.0 |= bit(node);
+    }
+
+    pub(crate) fn remove(&mut self, node: usize) {
+        self.0 &= !bit(node);
+    }
+
+    pub(crate) fn and(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & other.0)
+    }
+
+    pub(crate) fn or(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 | other.0)
+    }
+
+    pub(crate) fn without(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & !other.0)
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize);
+            left &= left.wrapping_sub(1);
+            next
+        })
+    }
+}
+
+impl FromIterator<usize> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> NodeSet {
+        let mut set = NodeSet::EMPTY;
+        nodes.into_iter().for_each(|node| set.add(node));
+        set
+    }
+}
+
+fn bit(node: usize) -> u64 {
+    1 << (node % MAX_NODES)
+}
+
+/// The votes on one operation. A node's first vote counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) granted: NodeSet,
+    pub(crate) refused: NodeSet,
+    pub(crate) failed: NodeSet,
+}
+
+impl Tally {
+    pub(crate) fn voted(self) -> NodeSet {
+        self.granted.or(self.refused).or(self.failed)
+    }
+
+    pub(crate) fn grant(&mut self, node: usize) {
+        if !self.voted().has(node) {
+            self.granted.add(node);
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, node: usize) {
+        if !self.voted().has(node) {
+            self.refused.add(node);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, node: usize) {
+        if !self.voted().has(node) {
+            self.failed.add(node);
+        }
+    }
+
+    /// The verdict of `nodes` configured nodes as soon as it is certain (rules R9, R13). With
+    /// every vote in, it is certain.
+    pub(crate) fn verdict(self, question: Question, nodes: usize) -> Option<Verdict> {
+        let quorum = majority(nodes);
+        let spare = spare(nodes);
+        let (granted, refused) = (self.granted.len(), self.refused.len());
+        let pending = nodes.saturating_sub(self.voted().len());
+        if question == Question::Answer && pending > 0 {
+            None
+        } else if granted >= quorum {
+            Some(Verdict::Yes)
+        } else if question == Question::Held && refused > spare {
+            Some(Verdict::No)
+        } else if self.failed.len() > spare {
+            Some(Verdict::Unavailable)
+        } else if granted + pending >= quorum {
+            None
+        } else {
+            match question {
+                Question::Acquire if granted + refused >= quorum => Some(Verdict::No),
+                Question::Held if refused + pending <= spare => Some(Verdict::Unavailable),
+                Question::Answer => Some(Verdict::Unavailable),
+                _ => None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::fixtures::{MS, later};
+
+    #[test]
+    fn quorum_is_a_strict_majority_of_the_configured_nodes() {
+        for nodes in 1..=MAX_NODES {
+            let quorum = majority(nodes);
+            assert!(2 * quorum > nodes && 2 * (quorum - 1) <= nodes, "{nodes}");
+        }
+    }
+
+    #[test]
+    fn ttl_is_truncated_to_whole_milliseconds_before_anything_is_computed_from_it() {
+        let ttl = Ttl::new(Duration::from_nanos(10_999_999)).unwrap();
+        assert_eq!((ttl.millis(), ttl.duration()), (10, 10 * MS));
+        assert_eq!(ttl.validity(), 10 * MS - 2 * MS - 10 * MS / 100);
+    }
+
+    #[test]
+    fn ttl_out_of_range_is_refused_with_value_and_limit() {
+        for short in [Duration::ZERO, Duration::from_nanos(999_999), MS, 2 * MS] {
+            let text = Ttl::new(short).unwrap_err().to_string();
+            assert!(
+                text.contains(&format!("{short:?}")) && text.contains("3 ms"),
+                "{text}"
+            );
+        }
+        assert!(Ttl::new(Ttl::SHORTEST).is_ok() && Ttl::SHORTEST == 3 * MS);
+        assert!(Ttl::new(MAX_TTL).is_ok());
+        for long in [MAX_TTL + MS, Duration::MAX] {
+            let text = Ttl::new(long).unwrap_err().to_string();
+            assert!(text.contains("100 years"), "{text}");
+        }
+    }
+
+    /// "No `Ok` past the deadline", every small case: what is left is positive exactly while the
+    /// key on the slowest-expiring terms (ttl less drift, counted from before sending) still lives.
+    #[test]
+    fn nothing_remains_at_or_past_the_deadline_exhaustively() {
+        let start = Point::now();
+        for ttl_ms in 3..250_u32 {
+            let ttl = Ttl::new(ttl_ms * MS).unwrap();
+            let deadline = Deadline::new(start, ttl.validity());
+            for elapsed_us in (0..260_000_u64).step_by(250) {
+                let elapsed = Duration::from_micros(elapsed_us);
+                let remaining = deadline.remaining(later(start, elapsed));
+                // In whole microseconds, by other arithmetic than the code's.
+                let end_us = i64::from(ttl_ms) * 1000 - i64::from(ttl_ms) * 10 - 2000;
+                let expected = (end_us - i64::try_from(elapsed_us).unwrap()).max(0);
+                assert_eq!(i64::try_from(remaining.as_micros()).unwrap(), expected);
+                assert_eq!(remaining.is_zero(), expected == 0);
+            }
+        }
+    }
+
+    /// The same with random ttls up to the limit, clocks that disagree, and extensions.
+    #[test]
+    fn nothing_remains_at_or_past_the_deadline_randomised() {
+        let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let start = Point::now();
+        for _ in 0..200_000 {
+            let scale = 1 << random(40);
+            let ttl = Ttl::new(Duration::from_millis(3 + random(scale))).unwrap();
+            let mono = Duration::from_micros(random(2000 * ttl.millis()));
+            let wall = Duration::from_micros(random(2000 * ttl.millis()));
+            let now = Point {
+                mono: start.mono + mono,
+                wall: start.wall + wall,
+            };
+            let deadline = Deadline::new(start, ttl.validity());
+            let elapsed = mono.max(wall);
+            let drift = ttl.duration() / 100 + 2 * MS;
+            assert_eq!(
+                deadline.remaining(now) > Duration::ZERO,
+                elapsed + drift < ttl.duration()
+            );
+
+            let extension = Ttl::new(Duration::from_millis(3 + random(scale))).unwrap();
+            let extended = Deadline::new(now, extension.validity());
+            let longer = extension.validity() > deadline.remaining(now);
+            assert_eq!(extended.is_later(deadline, now), longer);
+            assert!(!deadline.is_later(deadline, now));
+        }
+    }
+
+    /// Every tally of up to 7 nodes against the rules in words.
+    #[test]
+    fn verdicts_follow_the_rules_for_every_tally() {
+        for nodes in 1..=7 {
+            let quorum = majority(nodes);
+            for granted in 0..=nodes {
+                for refused in 0..=nodes - granted {
+                    for failed in 0..=nodes - granted - refused {
+                        let mut tally = Tally::default();
+                        (0..granted).for_each(|node| tally.grant(node));
+                        (granted..granted + refused).for_each(|node| tally.refuse(node));
+                        let answered = granted + refused;
+                        (answered..answered + failed).for_each(|node| tally.fail(node));
+                        let pending = nodes - answered - failed;
+                        let case = format!("{granted}+ {refused}- {failed}! of {nodes}");
+
+                        let acquire = tally.verdict(Question::Acquire, nodes);
+                        let is = |found: Option<Verdict>, verdict| found == Some(verdict);
+                        assert_eq!(is(acquire, Verdict::Yes), granted >= quorum, "{case}");
+                        let too_few = failed > nodes - quorum;
+                        assert_eq!(is(acquire, Verdict::Unavailable), too_few, "{case}");
+                        let no = granted + pending < quorum && answered >= quorum;
+                        assert_eq!(is(acquire, Verdict::No), no, "{case}");
+
+                        let held = tally.verdict(Question::Held, nodes);
+                        assert_eq!(is(held, Verdict::Yes), granted >= quorum, "{case}");
+                        let lost = refused > nodes - quorum;
+                        assert_eq!(is(held, Verdict::No), lost, "{case}");
+                        if pending == 0 {
+                            assert!(acquire.is_some() && held.is_some(), "{case}");
+                        }
+                        // All are waited for.
+                        let answer = tally.verdict(Question::Answer, nodes);
+                        let all = match granted >= quorum {
+                            true => Verdict::Yes,
+                            false => Verdict::Unavailable,
+                        };
+                        assert_eq!(answer, (pending == 0).then_some(all), "{case}");
+                        // Certain means certain: no vote that may still come changes it.
+                        for question in [Question::Acquire, Question::Held] {
+                            let now = tally.verdict(question, nodes);
+                            if now.is_none() || pending == 0 {
+                                continue;
+                            }
+                            for ending in 0..3_usize.pow(u32::try_from(pending).unwrap()) {
+                                let mut end = tally;
+                                let mut rest = ending;
+                                for node in answered + failed..nodes {
+                                    match rest % 3 {
+                                        0 => end.grant(node),
+                                        1 => end.refuse(node),
+                                        _ => end.fail(node),
+                                    }
+                                    rest /= 3;
+                                }
+                                let late = end.verdict(question, nodes);
+                                // Too few answers stays an honest "I do not know", even where a
+                                // later answer would have shown.
+                                let unknown = Some(Verdict::Unavailable);
+                                if now != unknown && late != unknown {
+                                    assert_eq!(late, now, "{case}");
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_votes_once() {
+        let mut tally = Tally::default();
+        tally.fail(0);
+        tally.grant(0);
+        tally.refuse(0);
+        let (none, first) = (NodeSet::EMPTY, NodeSet::first(1));
+        assert_eq!(
+            (tally.granted, tally.refused, tally.failed),
+            (none, none, first)
+        );
+    }
+
+    #[test]
+    fn sets_hold_what_was_added_and_nothing_else() {
+        for count in 0..=MAX_NODES {
+            let set = NodeSet::first(count);
+            assert_eq!(set.len(), count);
+            assert_eq!(
+                set.iter().collect::<Vec<_>>(),
+                (0..count).collect::<Vec<_>>()
+            );
+            assert_eq!(set.without(set), NodeSet::EMPTY);
+        }
+        let mut set: NodeSet = [0, 7, 63].into_iter().collect();
+        set.remove(7);
+        assert!(set.has(0) && !set.has(7) && set.has(63));
+        assert_eq!(set.and(NodeSet::first(9)).or(NodeSet::EMPTY).len(), 1);
+    }
+}
