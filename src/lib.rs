@@ -195,31 +195,46 @@ macro_rules! say {
     }};
 }
 
-// To be read in this order: options, redlock, lock, protocol (whose head goes on), net, waiting, acquire, renewals,
-// kept_lock, observe, fence, leak, reentrant, ops, capi.
+// The rooms, in reading order: each uses only those above it (`.ci/imports`).
+
+/// Values that everything else is made of: times, tokens, names, the arithmetic of Redlock.
+mod values;
+
+/// Errors, their texts, and the redaction of secrets.
+mod errors;
+
+/// Options, and the addresses of nodes.
+mod settings;
+
+/// The protocol, pure: commands, nodes, quorum, waiting, calls. Its head has the rules.
+mod protocol;
+
+/// Sockets, threads and clocks, which drive the protocol.
+mod net;
+
+/// The locks, and the client object that makes them.
+mod lock;
+
+/// Questions about locks and nodes, from people and monitoring.
+mod ops;
+
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod command;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 /// The C interface.
 #[cfg(feature = "capi")]
 #[allow(unsafe_code)]
 mod capi;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod command;
-mod errors;
+
 pub mod guide;
-mod lock;
-mod net;
-/// What people and monitoring ask the nodes.
-mod ops;
+
+/// Tests of the protocol as a whole: the simulation, the model's schedules, the differential test.
 #[cfg(test)]
 mod proof;
-/// The protocol, pure.
-mod protocol;
-mod settings;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
-/// Sockets, threads and clocks: what drives the protocol.
-mod values;
 
 pub use errors::error::{Error, NodeErrors};
 pub use errors::lock_error::{Busy, Cancelled, ExtensionLimit, Lost, TooSlow};

@@ -11,7 +11,7 @@
 //! - `list`: the locks on the nodes, and what is wrong with them
 //! - `check`: whether the nodes are fit for locks
 //! - `findings`: what is wrong with nodes, by their answers (`set`: by those of sentinels; `coverage`: in a Redis Cluster)
-//! - `literal`, `seen`: what was found, in the words and the JSON of the command and of C
+//! - `json`, `literal`, `seen`: what was found, in the words and the JSON of the command and of C
 
 pub(crate) mod break_lock;
 pub(crate) mod check;

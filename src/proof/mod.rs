@@ -1,10 +1,11 @@
-//! Tests of the protocol as a whole: the simulation, the model's schedules, the differential test.
+//! Tests of the protocol as a whole. Tests of one file are in that file.
+//!
+//! - `sim`: the protocol among virtual servers, connections and clocks
+//! - `oracle`: the code on the schedules of the model
+//! - `differential`: the simulation's servers against real ones
+//! - `fixtures`: values for unit tests
 
-#[cfg(test)]
 pub(crate) mod differential;
-#[cfg(test)]
 pub(crate) mod fixtures;
-#[cfg(test)]
 pub(crate) mod oracle;
-#[cfg(test)]
 pub(crate) mod sim;

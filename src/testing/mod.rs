@@ -36,6 +36,8 @@
 //!
 //! The guide has [more](crate::guide::testing).
 
+// Files: `store` has the data and carries out commands, `server` is a server with its clock and connections, `node` its socket.
+
 pub(crate) mod server;
 pub(crate) mod store;
 

@@ -1,4 +1,16 @@
-//! Values that everything is made of: times, tokens, names, the arithmetic of quorum and validity.
+//! Values that everything else is made of.
+//!
+//! In reading order:
+//!
+//! - `config_error`: a value that cannot work
+//! - `clock`: the only file that reads a clock
+//! - `sync`: poisoned mutexes, in one place
+//! - `quorum`: quorum, ttl, validity, deadline: the arithmetic of Redlock
+//! - `random`, `backoff`: pauses
+//! - `token`: the random value that identifies one acquisition
+//! - `label`: the holder's label, stored after the token
+//! - `lock_value`: the value of a lock's key, token and label
+//! - `prefix`: the prefix of all names
 
 pub(crate) mod backoff;
 pub(crate) mod clock;

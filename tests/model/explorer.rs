@@ -45,7 +45,7 @@ impl<S> Steps<S> {
         self.to.push((state, step));
     }
 
-    #[allow(dead_code, reason = "for src/protocol/oracle.rs")]
+    #[allow(dead_code, reason = "for src/proof/oracle.rs")]
     pub(crate) fn into_vec(self) -> Vec<(S, String)> {
         self.to
     }

@@ -1,4 +1,18 @@
-//! Threads that carry out what the protocol decides.
+//! The threads that carry out what the protocol decides.
+//!
+//! In reading order:
+//!
+//! - `observe`: events for the program
+//! - `abandoned`: threads of queries that have not ended
+//! - `route`: where an operation goes that a server does not carry out
+//! - `report`: the log lines of nodes, and the observer's events
+//! - `leader`: the leading thread, and those that wait for it
+//! - `nodes`: the leader's loop, and the workers
+//! - `driver`: which thread leads, and how the others wait
+//! - `subscription`: a connection over which a node notifies this process
+//! - `waiting`: how threads wait for a lock
+//! - `renewals`: the threads of kept locks
+//! - `shared`: all of these, as a `Redlock`, its clones and its locks share them
 
 pub(crate) mod abandoned;
 pub(crate) mod driver;

@@ -1,4 +1,12 @@
-//! Sockets: plain and TLS, connected and set up.
+//! Connections to servers.
+//!
+//! In reading order:
+//!
+//! - `plain`: a TCP or Unix socket
+//! - `trust`: the certificates that TLS trusts and shows
+//! - `peer`: a server, and how it is reached
+//! - `tls`: TLS over a TCP socket (`no_tls`: in its place, without that feature)
+//! - `connection`: either of them, connected and set up
 
 pub(crate) mod connection;
 #[cfg(not(feature = "tls-rustls"))]

@@ -1,4 +1,12 @@
 //! One call each, from its beginning to its end.
+//!
+//! In reading order:
+//!
+//! - `lease`: what the holder of a lock may believe
+//! - `fence`: fencing tokens
+//! - `process`: what a call needs of its process
+//! - `acquire`, `release`: one name
+//! - `claims`: several names, which are claimed one by one
 
 pub(crate) mod acquire;
 pub(crate) mod claims;

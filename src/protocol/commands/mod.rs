@@ -1,4 +1,16 @@
-//! Commands and replies as bytes: scripts, kinds of locks, votes.
+//! Commands and replies as bytes.
+//!
+//! In reading order:
+//!
+//! - `resp`: the wire protocol (`sha1`: hashes of scripts)
+//! - `server_info`: the fields of INFO
+//! - `companions`: the keys beside a lock's
+//! - `slots`: which server of a Redis Cluster has a key
+//! - `queue`: the processes that wait for a lock, as its nodes report them
+//! - `vote`: what a node's answer to a command is worth
+//! - `scripts`: the scripts that run on servers
+//! - `kind`: the kinds of locks, and how their commands and votes differ from a plain lock's
+//! - `script`: the commands of a lock (`means`: the forms in which a server accepts them)
 
 pub(crate) mod companions;
 pub(crate) mod kind;

@@ -265,7 +265,10 @@ fn the_guide_lists_all_its_chapters() {
 
 #[test]
 fn the_tables_name_every_option_and_every_error() {
-    let (options, table) = (read("src/options.rs"), read("src/guide/operations.md"));
+    let (options, table) = (
+        read("src/settings/options.rs"),
+        read("src/guide/operations.md"),
+    );
     let setters = options.split("pub fn ").filter_map(|rest| {
         let (name, rest) = rest.split_once('(')?;
         let name = name.split('<').next()?;
@@ -279,7 +282,7 @@ fn the_tables_name_every_option_and_every_error() {
     for name in setters {
         assert!(table.contains(&format!("\n| `{name}(")), "{name}");
     }
-    let (errors, table) = (read("src/error.rs"), read("README.md"));
+    let (errors, table) = (read("src/errors/error.rs"), read("README.md"));
     let variants = errors.split("pub enum Error {").nth(1).unwrap();
     let variants = variants.split("\n}").next().unwrap().lines();
     let variants: Vec<&str> = variants
@@ -357,7 +360,17 @@ fn a_command_is_named_without_a_directory_and_found_where_it_is_installed() {
 /// The files with code for people to copy: documents, comments for rustdoc, examples, the header and the manual page.
 fn code_to_copy() -> Vec<String> {
     let mut files = documents();
-    for folder in ["src", "src/ops", "src/testing", "src/bin/redlock"] {
+    for folder in [
+        "src",
+        "src/values",
+        "src/errors",
+        "src/settings",
+        "src/net/driver",
+        "src/lock",
+        "src/ops",
+        "src/testing",
+        "src/bin/redlock",
+    ] {
         let paths = fs::read_dir(root().join(folder)).unwrap();
         let names = paths.map(|file| file.unwrap().file_name().into_string().unwrap());
         let shown =
@@ -545,7 +558,7 @@ fn the_guide_counts_the_worlds_of_the_model_and_the_mutated_scripts() {
     };
     let said = number(" worlds, ") + number(" more would break");
     assert_eq!(said, worlds);
-    let faults = read("src/net/differential/faults.rs");
+    let faults = read("src/proof/differential/faults.rs");
     let table = faults.split("const CHANGES").nth(1).unwrap();
     let table = table.split("\n];").next().unwrap();
     let said = format!("{} changes, each", table.matches("\n    (").count());
@@ -566,6 +579,41 @@ fn entries(folder: &str) -> Vec<String> {
 }
 
 #[test]
+fn each_room_lists_its_files() {
+    let mut rooms = 0;
+    let mut folders = vec![root().join("src")];
+    while let Some(folder) = folders.pop() {
+        let entries: Vec<fs::DirEntry> = fs::read_dir(&folder).unwrap().flatten().collect();
+        folders.extend(
+            entries
+                .iter()
+                .map(fs::DirEntry::path)
+                .filter(|path| path.is_dir()),
+        );
+        let Ok(text) = fs::read_to_string(folder.join("mod.rs")) else {
+            continue;
+        };
+        rooms += 1;
+        let head: String = text
+            .lines()
+            .filter(|line| line.starts_with("//!"))
+            .collect();
+        for path in entries.iter().map(fs::DirEntry::path) {
+            let is_module =
+                path.join("mod.rs").exists() || path.extension().is_some_and(|end| end == "rs");
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let listed = name == "mod" || head.contains(&format!("`{name}`"));
+            assert!(
+                listed || !is_module,
+                "{} is not in the list of its mod.rs",
+                path.display()
+            );
+        }
+    }
+    assert!(rooms > 15, "{rooms}");
+}
+
+#[test]
 fn the_guide_says_what_each_file_of_the_library_and_the_command_is_for() {
     let guide = read("src/guide/contributing.md");
     let table = |from: &str, to: &str| -> String {
@@ -576,8 +624,7 @@ fn the_guide_says_what_each_file_of_the_library_and_the_command_is_for() {
     let command = table("The command, in", "Beside these:");
     let mut missing = Vec::new();
     for (table, folder, others) in [
-        (&library, "src", &["lib", "bin", "protocol", "redlock"][..]),
-        (&library, "src/protocol", &["mod", "sim"][..]),
+        (&library, "src", &["lib", "bin", "redlock"][..]),
         (
             &command,
             "src/bin/redlock",

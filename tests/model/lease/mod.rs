@@ -13,7 +13,7 @@
 mod client;
 #[allow(
     dead_code,
-    reason = "what runs the real code on these schedules is in src/protocol/oracle.rs"
+    reason = "what runs the real code on these schedules is in src/proof/oracle.rs"
 )]
 pub(crate) mod named;
 mod node;
