@@ -32,7 +32,7 @@ pub(super) type LostFn = unsafe extern "C" fn(c_int, *mut c_void);
 pub(super) struct Callback {
     function: LostFn,
     user: *mut c_void,
-    phase: Mutex<Phase>,
+    phase: Mutex<CallbackPhase>,
     over: Condvar,
 }
 
@@ -42,7 +42,7 @@ unsafe impl Send for Callback {}
 unsafe impl Sync for Callback {}
 
 #[derive(PartialEq, Eq)]
-enum Phase {
+enum CallbackPhase {
     Waiting,
     Running,
     Over,
@@ -53,38 +53,38 @@ impl Callback {
         Callback {
             function,
             user,
-            phase: Mutex::new(Phase::Waiting),
+            phase: Mutex::new(CallbackPhase::Waiting),
             over: Condvar::new(),
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_waiting(&self) -> bool {
-        *lock(&self.phase) == Phase::Waiting
+        *lock(&self.phase) == CallbackPhase::Waiting
     }
 
     pub(super) fn run(&self, handle: usize, reason: LostReason) {
         let mut phase = lock(&self.phase);
-        if *phase == Phase::Over {
+        if *phase == CallbackPhase::Over {
             return;
         }
-        *phase = Phase::Running;
+        *phase = CallbackPhase::Running;
         drop(phase);
         let before = CALLED_BACK.replace(handle);
         // SAFETY: the caller's function with the caller's argument, which the header wants to
         // live until the lock is ended or stopped: those wait until this is over.
         unsafe { (self.function)(reason_code(reason), self.user) };
         CALLED_BACK.set(before);
-        *lock(&self.phase) = Phase::Over;
+        *lock(&self.phase) = CallbackPhase::Over;
         self.over.notify_all();
     }
 
     pub(super) fn end(&self) {
         let mut phase = lock(&self.phase);
-        while *phase == Phase::Running {
+        while *phase == CallbackPhase::Running {
             let wait = self.over.wait(phase);
             phase = wait.unwrap_or_else(PoisonError::into_inner);
         }
-        *phase = Phase::Over;
+        *phase = CallbackPhase::Over;
     }
 }

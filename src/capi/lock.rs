@@ -25,7 +25,7 @@ pub(super) struct Handle {
 pub(super) enum Held {
     Plain(Lock),
     Kept(KeptLock),
-    Reentrant(Entry),
+    Reentrant(HandleEntry),
     /// It was lost or released in an attempt to keep it alive; or is being released.
     Ended,
 }
@@ -46,7 +46,7 @@ impl Handle {
             process: std::process::id(),
             resource: lock.resource().into(),
             token: None,
-            held: RwLock::new(Held::Reentrant(Entry {
+            held: RwLock::new(Held::Reentrant(HandleEntry {
                 thread: this_thread(),
                 lock: ManuallyDrop::new(lock),
             })),
@@ -93,7 +93,7 @@ impl Handle {
 }
 
 /// One entry of a reentrant lock, for the thread that made it alone.
-pub(super) struct Entry {
+pub(super) struct HandleEntry {
     thread: u64,
     lock: ManuallyDrop<ReentrantLock>,
 }
@@ -113,11 +113,11 @@ fn this_thread() -> u64 {
 }
 
 // SAFETY: `lock` is touched by its own thread only, which `check` makes sure of.
-unsafe impl Send for Entry {}
+unsafe impl Send for HandleEntry {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for HandleEntry {}
 
-impl Entry {
+impl HandleEntry {
     fn check(&self) -> Result<(), Failure> {
         if self.thread == this_thread() {
             return Ok(());
@@ -131,7 +131,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for HandleEntry {
     fn drop(&mut self) {
         if self.check().is_ok() {
             // SAFETY: it is dropped once, and not used after this.

@@ -184,12 +184,12 @@ pub struct NodeErrors {
     nodes: Box<[NodeError]>,
     retry_after: Option<Duration>,
     permanent: bool,
-    votes: Option<Votes>,
+    votes: Option<VoteCount>,
 }
 
 /// How the votes stood: sums over the nodes.
 #[derive(Clone, Copy, Debug)]
-struct Votes {
+struct VoteCount {
     question: Question,
     yes: u8,
     no: u8,
@@ -217,7 +217,7 @@ impl NodeErrors {
         let (yes, no) = (tally.granted.len(), tally.refused.len());
         let others = nodes.saturating_sub(yes + no + self.nodes.len());
         let count = |nodes: usize| u8::try_from(nodes).unwrap_or(u8::MAX);
-        self.votes = Some(Votes {
+        self.votes = Some(VoteCount {
             question,
             yes: count(yes),
             no: count(no),
@@ -260,7 +260,7 @@ impl NodeErrors {
 
     /// How many nodes there are, if they were asked to vote.
     fn asked(&self) -> usize {
-        let votes = |votes: Votes| [votes.yes, votes.no, votes.others].map(usize::from);
+        let votes = |votes: VoteCount| [votes.yes, votes.no, votes.others].map(usize::from);
         let voted: usize = self.votes.map_or(0, |all| votes(all).iter().sum());
         voted + self.nodes.len()
     }

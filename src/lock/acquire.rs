@@ -7,14 +7,14 @@ use crate::errors::error::Error;
 use crate::errors::shown::Shown;
 use crate::errors::text::human;
 use crate::lock::lock::Lock;
-use crate::net::driver::leader::Waiter;
+use crate::net::driver::leader::Caller;
 use crate::net::driver::shared::Shared;
 use crate::protocol::calls::acquire::{Ended, Step};
 use crate::protocol::calls::claims::Claiming;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::Turn;
+use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::quorum::operation::{Answer, Outcome};
-use crate::protocol::waiting::waiter::{AcquireRequest, Failure};
+use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::settings::options::Options;
 use crate::values::clock::{self, Point};
 use crate::values::quorum::Ttl;
@@ -25,7 +25,7 @@ pub(crate) struct Acquirer<'a> {
     options: &'a Options,
     resource: &'a Arc<[u8]>,
     ttl: Ttl,
-    acquire: Claiming<Arc<Waiter>>,
+    acquire: Claiming<Arc<Caller>>,
     /// When it was made, which is the time of its first step. (Reading clocks costs more than the step.)
     began: Option<Point>,
 }
@@ -51,7 +51,7 @@ impl<'a> Acquirer<'a> {
             end: now.mono.checked_add(wait),
             must_ask,
             retry_delay: options.retry_delay,
-            turn: fair.then(|| Turn::new(nodes.timeouts.node)),
+            turn: fair.then(|| QueueTurn::new(nodes.timeouts.node)),
         };
         Acquirer {
             shared,
@@ -63,7 +63,7 @@ impl<'a> Acquirer<'a> {
                 request,
                 nodes.places().len(),
                 nodes.timeouts.node,
-                Turn::new(nodes.timeouts.node).duration(),
+                QueueTurn::new(nodes.timeouts.node).duration(),
                 now,
             ),
             began: Some(now),
@@ -149,12 +149,12 @@ impl<'a> Acquirer<'a> {
 
     fn error(&self, ended: Ended) -> Error {
         match ended {
-            Ended::Failed(Failure::Busy(Some(holder))) => {
+            Ended::Failed(WaitFailure::Busy(Some(holder))) => {
                 Error::busy(self.resource, holder.label, holder.until)
             }
-            Ended::Failed(Failure::Busy(None)) => Error::busy(self.resource, None, None),
-            Ended::Failed(Failure::TooSlow) => self.too_slow(),
-            Ended::Failed(Failure::Unavailable(nodes)) => Error::Unavailable(nodes),
+            Ended::Failed(WaitFailure::Busy(None)) => Error::busy(self.resource, None, None),
+            Ended::Failed(WaitFailure::TooSlow) => self.too_slow(),
+            Ended::Failed(WaitFailure::Unavailable(nodes)) => Error::Unavailable(nodes),
             Ended::Cancelled => Error::cancelled(self.resource),
             Ended::Error(error) => error,
             Ended::InOtherUse(node, other) => Error::config(format!(

@@ -14,19 +14,19 @@ use crate::values::quorum::Ttl;
 thread_local! {
     /// The locks that this thread holds reentrantly. Without a destructor it stays usable while the thread ends; the
     /// last lock that ends leaves it empty.
-    static HELD: RefCell<ManuallyDrop<Vec<Weak<Held>>>> =
+    static HELD: RefCell<ManuallyDrop<Vec<Weak<HeldByThread>>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// One lock, with one lease, for all its entries.
-struct Held {
+struct HeldByThread {
     shared: Arc<Shared>,
     resource: Arc<[u8]>,
     /// `None` once it is released. Borrowed during an extension.
     lock: RefCell<Option<Lock>>,
 }
 
-impl Held {
+impl HeldByThread {
     /// # Errors
     ///
     /// [`Error::Lost`]: it was released. [`Error::Busy`]: it is being extended, and a logger or an observer calls this.
@@ -41,7 +41,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldByThread {
     fn drop(&mut self) {
         HELD.with(|all| {
             if let Ok(mut all) = all.try_borrow_mut() {
@@ -180,7 +180,8 @@ impl Reentrant {
     /// Another entry, if this thread holds the lock.
     fn enter(&self, resource: &[u8], ttl: Duration) -> Result<Option<ReentrantLock>, Error> {
         let shared = self.redlock.shared(resource);
-        let is = |held: &Rc<Held>| held.shared.is_same(&shared) && *held.resource == *resource;
+        let is =
+            |held: &Rc<HeldByThread>| held.shared.is_same(&shared) && *held.resource == *resource;
         let found = HELD.with(|all| {
             let all = all.try_borrow().ok()?;
             all.iter().filter_map(Weak::upgrade).find(is)
@@ -214,12 +215,12 @@ impl Reentrant {
 /// ```
 #[must_use = "a lock is released when its last entry is dropped"]
 pub struct ReentrantLock {
-    held: Rc<Held>,
+    held: Rc<HeldByThread>,
 }
 
 /// The first entry of a lock.
 fn first(lock: Lock) -> ReentrantLock {
-    let held = Rc::new(Held {
+    let held = Rc::new(HeldByThread {
         shared: lock.shared.clone(),
         resource: lock.key.resource.clone(),
         lock: RefCell::new(Some(lock)),

@@ -6,7 +6,7 @@ use crate::protocol::calls::release::Release;
 use crate::protocol::commands::kind::{Kind, MAX_PERMITS};
 use crate::protocol::commands::script::Key;
 use crate::protocol::quorum::operation::Outcome;
-use crate::values::lock_value::Role;
+use crate::values::lock_value::ValueRole;
 use crate::values::quorum::NodeSet;
 
 impl Redlock {
@@ -53,9 +53,9 @@ impl Redlock {
         // now fails below.
         drop(shared.driver.connect());
         let kind = match holder.role() {
-            Role::Lock => Kind::Plain,
-            Role::Reader => Kind::Read { waited: 0 },
-            Role::Permit(slot) => Kind::Permit {
+            ValueRole::Lock => Kind::Plain,
+            ValueRole::Reader => Kind::Read { waited: 0 },
+            ValueRole::Permit(slot) => Kind::Permit {
                 permits: MAX_PERMITS,
                 slot: Some(slot),
             },

@@ -11,7 +11,7 @@ use crate::lock::redlock::{Redlock, checked};
 use crate::net::place::directory::Place;
 use crate::ops::coverage;
 use crate::ops::findings::{
-    self, Coverage, Facts, Finding, Needs, Probe, Rules, Said, Severity, judge, median,
+    self, Coverage, Facts, Finding, Needs, NodeReport, Rules, Severity, TrialLock, judge, median,
 };
 use crate::ops::query::{MOST_AWAY, Query};
 use crate::ops::set::remarks;
@@ -236,7 +236,7 @@ impl Lockable {
     }
 }
 
-fn facts(node: &Place, said: Result<Said, Cause>) -> Facts {
+fn facts(node: &Place, said: Result<NodeReport, Cause>) -> Facts {
     let given = node.given();
     let info = given.info();
     let (plain, insecure) = match info.addr() {
@@ -245,16 +245,16 @@ fn facts(node: &Place, said: Result<Said, Cause>) -> Facts {
     };
     let place = match info.addr() {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. } => None,
-        _ => Some(findings::Place::ThisMachine),
+        _ => Some(findings::Location::ThisMachine),
     };
     let said = said.map(|said| {
         let place = match place.unwrap_or(said.place) {
-            findings::Place::Ip(ip) if ip.to_canonical().is_loopback() => {
-                findings::Place::ThisMachine
+            findings::Location::Ip(ip) if ip.to_canonical().is_loopback() => {
+                findings::Location::ThisMachine
             }
             place => place,
         };
-        Said { place, ..said }
+        NodeReport { place, ..said }
     });
     Facts {
         address: node.shown().to_string(),
@@ -273,7 +273,7 @@ fn ask(
     (witness, in_cluster): (Option<&[u8]>, bool),
     (key, prefix): (&Key, &Prefix),
     ttl: Ttl,
-) -> Result<Said, Cause> {
+) -> Result<NodeReport, Cause> {
     let mut bytes = Vec::new();
     resp::pack(&mut bytes, &[&[b"INFO"]], None);
     resp::pack(&mut bytes, &[&[b"CONFIG", b"GET", b"appendfsync"]], None);
@@ -298,10 +298,10 @@ fn ask(
     let probe = try_lock(query, key, prefix, ttl)?;
     let beside = try_keys_beside(query, &prefix.key(&key.resource))?;
     let clock = clock_offset(query)?;
-    Ok(Said {
+    Ok(NodeReport {
         place: query
             .ip()
-            .map_or(findings::Place::Unknown, findings::Place::Ip),
+            .map_or(findings::Location::Unknown, findings::Location::Ip),
         info: match info {
             Reply::Bulk(text) => Ok(ServerInfo::new(&text, query.secret())),
             other => Err(refusal(other)),
@@ -322,7 +322,7 @@ fn ask(
         coverage,
         writable_replica: value(read_only).is_some_and(|value| value == "no"),
         witness,
-        beside: beside.filter(|_| matches!(probe, Probe::Passed | Probe::Held)),
+        beside: beside.filter(|_| matches!(probe, TrialLock::Passed | TrialLock::Held)),
         probe,
         round_trips: pings(query)?,
         clock,
@@ -385,7 +385,7 @@ fn refusal(reply: Reply) -> Cause {
 }
 
 /// What every lock does, on one node.
-fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<Probe, Cause> {
+fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<TrialLock, Cause> {
     // So that there is something to extend.
     let shorter = ttl.duration().saturating_sub(Duration::from_millis(1));
     let shorter = Ttl::new(shorter).unwrap_or(ttl);
@@ -413,19 +413,19 @@ fn try_lock(query: &mut Query, key: &Key, prefix: &Prefix, ttl: Ttl) -> Result<P
         match action.vote(key, reply) {
             Vote::Granted(_) => {}
             Vote::Refused(_) | Vote::OtherUse(_) if matches!(action, Action::Acquire(_)) => {
-                return Ok(Probe::Held);
+                return Ok(TrialLock::Held);
             }
             Vote::Refused(_) | Vote::OtherUse(_) if name.is_some() => {}
-            Vote::Refused(_) | Vote::OtherUse(_) => return Ok(Probe::Gone(what)),
+            Vote::Refused(_) | Vote::OtherUse(_) => return Ok(TrialLock::Gone(what)),
             Vote::Failed { cause, .. } if cause.concerns_name() => {
-                name.get_or_insert(Probe::Refused(what, cause));
+                name.get_or_insert(TrialLock::Refused(what, cause));
             }
-            Vote::Failed { cause, .. } => return Ok(Probe::Refused(what, cause)),
-            Vote::Sever(cause @ Cause::Demoted(_)) => return Ok(Probe::Refused(what, cause)),
+            Vote::Failed { cause, .. } => return Ok(TrialLock::Refused(what, cause)),
+            Vote::Sever(cause @ Cause::Demoted(_)) => return Ok(TrialLock::Refused(what, cause)),
             Vote::Sever(cause) => return Err(cause),
         }
     }
-    Ok(name.unwrap_or(Probe::Passed))
+    Ok(name.unwrap_or(TrialLock::Passed))
 }
 
 /// The commands a lock would use on this server.
@@ -564,7 +564,7 @@ impl Report {
     pub fn is_checked(&self) -> bool {
         self.shards.iter().all(|nodes| {
             let said = nodes.iter().filter_map(NodeFacts::said);
-            let passed = said.filter(|said| matches!(said.probe, Probe::Passed));
+            let passed = said.filter(|said| matches!(said.probe, TrialLock::Passed));
             passed.count() >= majority(nodes.len())
         })
     }
@@ -626,7 +626,7 @@ impl NodeFacts {
         self.said()?.clock
     }
 
-    fn said(&self) -> Option<&Said> {
+    fn said(&self) -> Option<&NodeReport> {
         self.0.said.as_ref().ok()
     }
 

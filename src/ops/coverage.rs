@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::errors::text::human;
-use crate::ops::findings::{Remark, Said, Severity};
+use crate::ops::findings::{NodeReport, Remark, Severity};
 use crate::protocol::commands::slots;
 use crate::protocol::node::guard::{DEFAULT_TTL, MARGIN};
 
@@ -14,7 +14,7 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// What is to be remarked. `missing`: the number of slots that no server has; `ttl`: the longest.
 pub(crate) fn remarks<'a>(
     missing: usize,
-    masters: impl Iterator<Item = &'a Said> + Clone,
+    masters: impl Iterator<Item = &'a NodeReport> + Clone,
     ttl: Option<Duration>,
 ) -> Vec<Remark> {
     let is_full = masters.clone().map(|said| said.coverage.is_full);
@@ -35,7 +35,7 @@ pub(crate) fn remarks<'a>(
         _ => add(Severity::Fault, slots::unserved(missing)),
     }
     let ttl = ttl.unwrap_or(DEFAULT_TTL);
-    let has_replica = |said: &&Said| {
+    let has_replica = |said: &&NodeReport| {
         let info = said.info.as_ref().ok();
         info.and_then(|info| info.number("connected_slaves")) > Some(0)
     };
@@ -61,14 +61,14 @@ pub(crate) fn remarks<'a>(
 mod tests {
     use super::*;
     use crate::errors::error::Cause;
-    use crate::ops::findings::{Coverage, Needs, Place, Probe};
+    use crate::ops::findings::{Coverage, Location, Needs, TrialLock};
     use crate::protocol::commands::server_info::ServerInfo;
 
     const S: Duration = Duration::from_secs(1);
 
-    fn said(is_full: Option<bool>, node_timeout: u32, replicas: u32) -> Said {
-        Said {
-            place: Place::Unknown,
+    fn said(is_full: Option<bool>, node_timeout: u32, replicas: u32) -> NodeReport {
+        NodeReport {
+            place: Location::Unknown,
             info: Ok(ServerInfo::of(&format!("connected_slaves:{replicas}"))),
             appendfsync: Err(Cause::NotAsked),
             needs: Needs::default(),
@@ -77,7 +77,7 @@ mod tests {
                 is_full,
                 node_timeout: Some(node_timeout * S),
             },
-            probe: Probe::Passed,
+            probe: TrialLock::Passed,
             beside: None,
             witness: None,
             round_trips: Vec::new(),

@@ -88,7 +88,7 @@ impl fmt::Display for Finding {
 pub(crate) struct Facts {
     pub(crate) address: String,
     /// Or why it cannot be asked.
-    pub(crate) said: Result<Said, Cause>,
+    pub(crate) said: Result<NodeReport, Cause>,
     /// It is sent a password, and nothing is encrypted.
     pub(crate) plain_password: bool,
     /// It is reached over TLS, and its certificate is not checked.
@@ -122,8 +122,8 @@ pub(crate) struct Needs {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
-    pub(crate) place: Place,
+pub(crate) struct NodeReport {
+    pub(crate) place: Location,
     /// What INFO says, or why not.
     pub(crate) info: Result<ServerInfo, Cause>,
     /// How it syncs what it appends to its file, or why that is not known.
@@ -134,7 +134,7 @@ pub(crate) struct Said {
     pub(crate) coverage: Coverage,
     /// It takes writes when it is made a replica.
     pub(crate) writable_replica: bool,
-    pub(crate) probe: Probe,
+    pub(crate) probe: TrialLock,
     /// Why scripts may not use the keys beside the lock that was tried.
     pub(crate) beside: Option<Cause>,
     /// Why the restart guard could not have its witness.
@@ -146,7 +146,7 @@ pub(crate) struct Said {
 
 /// Where a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     ThisMachine,
     Ip(IpAddr),
     Unknown,
@@ -154,7 +154,7 @@ pub(crate) enum Place {
 
 /// What came of taking, extending and releasing a lock on one node.
 #[derive(Clone, Debug)]
-pub(crate) enum Probe {
+pub(crate) enum TrialLock {
     Passed,
     /// Another holder has it.
     Held,
@@ -233,9 +233,9 @@ impl Facts {
         };
         let slow = median(&said.round_trips).is_some_and(|median| median > rules.node_timeout);
         let refuses = match &said.probe {
-            Probe::Refused(_, cause) => !cause.concerns_name(),
-            Probe::Gone(_) => true,
-            Probe::Passed | Probe::Held => false,
+            TrialLock::Refused(_, cause) => !cause.concerns_name(),
+            TrialLock::Gone(_) => true,
+            TrialLock::Passed | TrialLock::Held => false,
         };
         kept || refuses || slow || self.role_elsewhere().is_some()
     }
@@ -327,7 +327,7 @@ impl<'a> Findings<'a> {
     }
 
     /// What nodes said that could be asked.
-    fn said(&self) -> impl Iterator<Item = (usize, &'a Said)> + use<'a> {
+    fn said(&self) -> impl Iterator<Item = (usize, &'a NodeReport)> + use<'a> {
         let nodes = self.nodes.iter().enumerate();
         nodes.filter_map(|(node, facts)| Some((node, facts.said.as_ref().ok()?)))
     }
@@ -382,12 +382,12 @@ impl<'a> Findings<'a> {
         for (node, said) in self.said() {
             match &said.probe {
                 _ if self.is_explained(node) => {}
-                Probe::Passed => {}
-                Probe::Held => {
+                TrialLock::Passed => {}
+                TrialLock::Held => {
                     let text = "another holder has the lock that was tried: try another name";
                     self.add(Severity::Note, node, "probe", text.into());
                 }
-                Probe::Refused(_, cause) if cause.concerns_name() => {
+                TrialLock::Refused(_, cause) if cause.concerns_name() => {
                     let text = format!(
                         "this user may not use the name \"{}\" ({}), so no lock was tried: choose a name \
                          that its key patterns permit",
@@ -396,7 +396,7 @@ impl<'a> Findings<'a> {
                     );
                     self.add(Severity::Warning, node, "probe", text);
                 }
-                Probe::Refused(what, cause) => {
+                TrialLock::Refused(what, cause) => {
                     let (_, advice) = advice(cause);
                     let text = format!(
                         "{what} is refused ({}), so no lock can be had from it: {advice}",
@@ -404,7 +404,7 @@ impl<'a> Findings<'a> {
                     );
                     self.add(self.no_vote, node, "probe", text);
                 }
-                Probe::Gone(what) => {
+                TrialLock::Gone(what) => {
                     let text = format!(
                         "{what} did not find what SET had just written, so no lock can be had from it: look at its log"
                     );
@@ -451,7 +451,7 @@ impl<'a> Findings<'a> {
     }
 
     /// The guard of a set does without what is missing, as long as the program has not asked for it.
-    fn default_guard(&mut self, node: usize, said: &Said) {
+    fn default_guard(&mut self, node: usize, said: &NodeReport) {
         let is_on = self.has_default_guard(node) && self.rules.guard.is_none();
         let refused = said.info.as_ref().err().or(said.witness.as_ref());
         if let Some(refused) = refused.filter(|_| is_on) {
@@ -489,12 +489,12 @@ impl<'a> Findings<'a> {
             }
             _ => {}
         }
-        let places: Vec<(usize, Place)> = self
+        let places: Vec<(usize, Location)> = self
             .said()
             .map(|(node, said)| (node, said.place))
-            .filter(|(_, place)| *place != Place::Unknown)
+            .filter(|(_, place)| *place != Location::Unknown)
             .collect();
-        let here = |(_, place): &(usize, Place)| *place == Place::ThisMachine;
+        let here = |(_, place): &(usize, Location)| *place == Location::ThisMachine;
         if places.len() > 1 && places.iter().all(here) {
             let text = "all nodes are on this machine, and fail with it: fit for tests";
             return self.add_for_all(Severity::Note, "independence", text);
@@ -558,7 +558,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn latency(&mut self, node: usize, said: &Said) {
+    fn latency(&mut self, node: usize, said: &NodeReport) {
         let limit = self.rules.node_timeout;
         let trips = &said.round_trips;
         let (Some(median), Some(longest)) = (median(trips), trips.iter().max()) else {
@@ -583,8 +583,8 @@ impl<'a> Findings<'a> {
         }
     }
 
-    fn plain_text(&mut self, node: usize, password: bool, said: &Said) {
-        if let Place::Ip(ip) = said.place
+    fn plain_text(&mut self, node: usize, password: bool, said: &NodeReport) {
+        if let Location::Ip(ip) = said.place
             && password
             && is_public(ip)
         {
@@ -615,7 +615,7 @@ impl<'a> Findings<'a> {
     }
 
     /// What a node says of itself.
-    fn info(&mut self, node: usize, info: &ServerInfo, said: &Said) {
+    fn info(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
         let elsewhere = self.nodes.get(node).and_then(Facts::role_elsewhere);
         if let Some(role @ ("replica" | "cluster" | "sentinel")) = elsewhere {
             let what = match role {
@@ -632,7 +632,7 @@ impl<'a> Findings<'a> {
         self.replicas(node, info, said);
     }
 
-    fn replicas(&mut self, node: usize, info: &ServerInfo, said: &Said) {
+    fn replicas(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
         // A set has some, and the guard is for that.
         let is_guarded = self.has_default_guard(node);
         if let Some(replicas @ 1..) = info.number("connected_slaves").filter(|_| !is_guarded) {
@@ -726,7 +726,7 @@ impl<'a> Findings<'a> {
         self.add(severity, node, "eviction", text);
     }
 
-    fn persistence(&mut self, node: usize, info: &ServerInfo, said: &Said) {
+    fn persistence(&mut self, node: usize, info: &ServerInfo, said: &NodeReport) {
         let code = "persistence";
         let appends = info.get("aof_enabled");
         let forgets = match (appends, &said.appendfsync) {
@@ -861,14 +861,14 @@ mod tests {
         let one = |i: usize| Facts {
             in_cluster: false,
             address: format!("10.0.0.{i}:6379"),
-            said: Ok(Said {
-                place: Place::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
+            said: Ok(NodeReport {
+                place: Location::Ip(IpAddr::from([10, 0, 0, u8::try_from(i).unwrap()])),
                 info: Ok(ServerInfo::of(&GOOD.replace("ID", &i.to_string()))),
                 appendfsync: Ok("always".into()),
                 needs: Needs::default(),
                 writable_replica: false,
                 coverage: Coverage::default(),
-                probe: Probe::Passed,
+                probe: TrialLock::Passed,
                 beside: None,
                 witness: None,
                 round_trips: vec![MS; 10],
@@ -882,13 +882,13 @@ mod tests {
         (0..count).map(one).collect()
     }
 
-    fn said(facts: &mut Facts) -> &mut Said {
+    fn said(facts: &mut Facts) -> &mut NodeReport {
         facts.said.as_mut().unwrap()
     }
 
     /// The name is not permitted.
-    fn no_key() -> Probe {
-        Probe::Refused(
+    fn no_key() -> TrialLock {
+        TrialLock::Refused(
             "SET",
             Cause::refused("NOPERM No permissions to access a key"),
         )
@@ -970,7 +970,7 @@ mod tests {
                 set(node, "rejected_connections", "1")
             }),
             (Warning, "plain-text", |node| {
-                said(node).place = Place::Ip(IpAddr::from([8, 8, 8, 8]));
+                said(node).place = Location::Ip(IpAddr::from([8, 8, 8, 8]));
                 node.plain_password = true;
             }),
             (Warning, "insecure", |node| node.insecure = true),
@@ -981,10 +981,10 @@ mod tests {
                 node.said = Err(Cause::refused("NOAUTH Authentication required."));
             }),
             (Warning, "probe", |node| {
-                said(node).probe = Probe::Refused("SET", Cause::refused("OOM"));
+                said(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
             }),
             (Warning, "probe", |node| said(node).probe = no_key()),
-            (Note, "probe", |node| said(node).probe = Probe::Held),
+            (Note, "probe", |node| said(node).probe = TrialLock::Held),
             (Note, "rights", |node| {
                 said(node).info = Err(Cause::refused("NOPERM"))
             }),
@@ -995,7 +995,7 @@ mod tests {
                 said(node).beside = Some(Cause::refused("NOPERM No permissions to access a key"));
             }),
             (Warning, "independence", |node| {
-                said(node).place = Place::Ip(IpAddr::from([10, 0, 0, 0]));
+                said(node).place = Location::Ip(IpAddr::from([10, 0, 0, 0]));
             }),
         ];
         for (i, (severity, code, change)) in table.into_iter().enumerate() {
@@ -1003,7 +1003,7 @@ mod tests {
             change(&mut nodes[3]);
             // What explains that the probe is refused is the only finding.
             if code == "role" {
-                said(&mut nodes[3]).probe = Probe::Refused("SET", Cause::refused("READONLY"));
+                said(&mut nodes[3]).probe = TrialLock::Refused("SET", Cause::refused("READONLY"));
             }
             let expected = [(severity, Some(3), code)];
             assert_eq!(found(&nodes, RULES), expected, "row {i}");
@@ -1016,7 +1016,7 @@ mod tests {
         nodes[0].in_cluster = true;
         set(&mut nodes[0], "redis_mode", "cluster");
         assert!(!found(&nodes, RULES).contains(&(Fault, Some(0), "role")));
-        said(&mut nodes[0]).probe = Probe::Refused("SET", Cause::refused("CLUSTERDOWN"));
+        said(&mut nodes[0]).probe = TrialLock::Refused("SET", Cause::refused("CLUSTERDOWN"));
         assert!(found(&nodes, RULES).contains(&(Fault, Some(0), "probe")));
     }
 
@@ -1032,7 +1032,8 @@ mod tests {
                 let mut refusing = good(count);
                 for node in 0..bad {
                     away[node].said = Err(Cause::NoAnswer(MS, Limit::Node(1)));
-                    said(&mut refusing[node]).probe = Probe::Refused("SET", Cause::refused("OOM"));
+                    said(&mut refusing[node]).probe =
+                        TrialLock::Refused("SET", Cause::refused("OOM"));
                 }
                 for (nodes, code) in [(away, "reach"), (refusing, "probe")] {
                     let mut found = found(&nodes, RULES);
@@ -1102,7 +1103,7 @@ mod tests {
                 node.said = Err(Cause::refused("WRONGPASS invalid"));
             }),
             ("probe", RULES, |node| {
-                said(node).probe = Probe::Refused("SET", Cause::refused("OOM"));
+                said(node).probe = TrialLock::Refused("SET", Cause::refused("OOM"));
             }),
             ("role", RULES, |node| set(node, "role", "slave")),
             ("uptime", guarded, |node| {
@@ -1202,11 +1203,11 @@ mod tests {
     fn what_concerns_several_nodes_names_them_or_all() {
         let mut nodes = good(3);
         set(&mut nodes[2], "run_id", "0");
-        said(&mut nodes[2]).probe = Probe::Held;
+        said(&mut nodes[2]).probe = TrialLock::Held;
         assert_eq!(found(&nodes, RULES), [(Fault, Some(2), "same-server")]);
         // Either of the two may have been first.
-        said(&mut nodes[2]).probe = Probe::Passed;
-        said(&mut nodes[0]).probe = Probe::Held;
+        said(&mut nodes[2]).probe = TrialLock::Passed;
+        said(&mut nodes[0]).probe = TrialLock::Held;
         assert_eq!(found(&nodes, RULES), [(Fault, Some(2), "same-server")]);
 
         let mut nodes = good(3);
@@ -1220,13 +1221,13 @@ mod tests {
 
         let mut nodes = good(3);
         for node in &mut nodes {
-            said(node).place = Place::ThisMachine;
+            said(node).place = Location::ThisMachine;
             said(node).clock = Some(-5000);
         }
         let all = [(Note, None, "independence"), (Note, None, "clock")];
         assert_eq!(found(&nodes, RULES), all);
-        said(&mut nodes[0]).place = Place::Unknown;
-        said(&mut nodes[1]).place = Place::Ip(IpAddr::from([10, 0, 0, 1]));
+        said(&mut nodes[0]).place = Location::Unknown;
+        said(&mut nodes[1]).place = Location::Ip(IpAddr::from([10, 0, 0, 1]));
         assert_eq!(found(&nodes, RULES), [(Note, None, "clock")]);
     }
 

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::values::label::Label;
-use crate::values::lock_value::{self, Role};
+use crate::values::lock_value::{self, ValueRole};
 use crate::values::token::{Fingerprint, Token};
 
 /// The holder of a lock, of a permit or of a read lock, without the token that could release it. `Display` is the
@@ -11,14 +11,14 @@ use crate::values::token::{Fingerprint, Token};
 pub struct Holder {
     token: Token,
     label: Option<Label>,
-    role: Role,
+    role: ValueRole,
 }
 
 impl Holder {
     /// That of a lock's value, or of its first bytes, if it has `length`. `None`: it is other data.
     pub(crate) fn parse(value: &[u8], length: usize) -> Option<Holder> {
         let (token, label) = lock_value::parse(value, length)?;
-        let role = Role::Lock;
+        let role = ValueRole::Lock;
         Some(Holder { token, label, role })
     }
 
@@ -37,7 +37,7 @@ impl Holder {
         self.label.as_ref()
     }
 
-    pub(crate) fn role(&self) -> Role {
+    pub(crate) fn role(&self) -> ValueRole {
         self.role
     }
 
@@ -56,14 +56,14 @@ impl Holder {
     /// is no semaphore.
     pub fn slot(&self) -> Option<u32> {
         match self.role {
-            Role::Permit(slot) => Some(slot.into()),
-            Role::Lock | Role::Reader => None,
+            ValueRole::Permit(slot) => Some(slot.into()),
+            ValueRole::Lock | ValueRole::Reader => None,
         }
     }
 
     /// Whether it has a [read lock](crate::Redlock::read_lock), beside which there may be others.
     pub fn is_reader(&self) -> bool {
-        self.role == Role::Reader
+        self.role == ValueRole::Reader
     }
 }
 
@@ -83,9 +83,9 @@ impl fmt::Display for Holder {
             write!(f, " ({})", label.as_str())?;
         }
         match self.role {
-            Role::Lock => Ok(()),
-            Role::Reader => f.write_str(" reading"),
-            Role::Permit(slot) => write!(f, " in slot {slot}"),
+            ValueRole::Lock => Ok(()),
+            ValueRole::Reader => f.write_str(" reading"),
+            ValueRole::Permit(slot) => write!(f, " in slot {slot}"),
         }
     }
 }
@@ -102,7 +102,7 @@ pub(crate) mod tests {
     use crate::values::lock_value::TOKEN;
 
     /// One with a token of this byte.
-    pub(crate) fn holder(token: u8, role: Role) -> Holder {
+    pub(crate) fn holder(token: u8, role: ValueRole) -> Holder {
         Holder {
             token: Token::from_bytes([token; TOKEN]),
             label: None,
@@ -113,16 +113,22 @@ pub(crate) mod tests {
     #[test]
     fn it_says_what_it_has() {
         for (role, text) in [
-            (Role::Lock, "07070707"),
-            (Role::Reader, "07070707 reading"),
-            (Role::Permit(2), "07070707 in slot 2"),
+            (ValueRole::Lock, "07070707"),
+            (ValueRole::Reader, "07070707 reading"),
+            (ValueRole::Permit(2), "07070707 in slot 2"),
         ] {
             assert_eq!(holder(7, role).to_string(), text);
         }
-        assert_eq!(holder(7, Role::Permit(2)).slot(), Some(2));
-        assert!(holder(7, Role::Reader).is_reader());
+        assert_eq!(holder(7, ValueRole::Permit(2)).slot(), Some(2));
+        assert!(holder(7, ValueRole::Reader).is_reader());
         // A slot that was not acquired is another one.
-        assert_ne!(holder(7, Role::Permit(2)), holder(7, Role::Permit(1)));
-        assert_ne!(holder(7, Role::Permit(2)), holder(8, Role::Permit(2)));
+        assert_ne!(
+            holder(7, ValueRole::Permit(2)),
+            holder(7, ValueRole::Permit(1))
+        );
+        assert_ne!(
+            holder(7, ValueRole::Permit(2)),
+            holder(8, ValueRole::Permit(2))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The locks on the nodes, and what is wrong with them. What is decided is decided by [`Found`], which does no I/O.
+//! The locks on the nodes, and what is wrong with them. What is decided is decided by [`FoundKey`], which does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
@@ -10,8 +10,8 @@ use crate::errors::error::{Cause, Error};
 use crate::lock::redlock::Redlock;
 use crate::ops::holder::Holder;
 use crate::ops::query::{Query, SendPart};
-use crate::ops::scan::{Key, Page, What, scan};
-use crate::values::lock_value::Role;
+use crate::ops::scan::{Page, ScannedKey, What, scan};
+use crate::values::lock_value::ValueRole;
 use crate::values::prefix::Prefix;
 use crate::values::quorum::{NodeSet, majority};
 
@@ -73,10 +73,10 @@ pub(crate) fn list(
     }
     let nodes = redlock.places();
     let (_, node_timeout) = redlock.timeouts();
-    let mut found = Found::new(nodes.len());
+    let mut found = FoundKey::new(nodes.len());
     let mut keys = 0;
     let mut look = |what: What, asked: NodeSet| {
-        let mut found: Vec<Vec<Key>> = vec![Vec::new(); nodes.len()];
+        let mut found: Vec<Vec<ScannedKey>> = vec![Vec::new(); nodes.len()];
         let part = |node: usize, (seen, mut page): Page| {
             keys += seen;
             progress(keys);
@@ -229,30 +229,30 @@ fn end(left: Duration) -> Option<Duration> {
 }
 
 /// What a node has, or why that is not known.
-type Answer = Result<Vec<Key>, Cause>;
+type Answer = Result<Vec<ScannedKey>, Cause>;
 
 /// The same on all nodes: a name, what its holder has, and how its value begins or which token its holder has.
-type Id = (Vec<u8>, Option<Role>, Option<Vec<u8>>);
+type Id = (Vec<u8>, Option<ValueRole>, Option<Vec<u8>>);
 
 /// What was found on all nodes.
-struct Found {
+struct FoundKey {
     nodes: usize,
     failed: BTreeMap<usize, Cause>,
-    locks: BTreeMap<Id, Lock>,
+    locks: BTreeMap<Id, FoundLock>,
 }
 
 #[derive(Clone)]
-struct Lock {
-    key: Key,
+struct FoundLock {
+    key: ScannedKey,
     /// Where it is, and how long it is kept there.
     on: BTreeMap<usize, Duration>,
     /// Each look so far has found it on a minority of the nodes.
     minority: bool,
 }
 
-impl Found {
-    fn new(nodes: usize) -> Found {
-        Found {
+impl FoundKey {
+    fn new(nodes: usize) -> FoundKey {
+        FoundKey {
             nodes,
             failed: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -295,8 +295,8 @@ impl Found {
         self.locks.extend(again);
     }
 
-    fn joined(&mut self, answers: BTreeMap<usize, Answer>) -> BTreeMap<Id, Lock> {
-        let mut locks: BTreeMap<Id, Lock> = BTreeMap::new();
+    fn joined(&mut self, answers: BTreeMap<usize, Answer>) -> BTreeMap<Id, FoundLock> {
+        let mut locks: BTreeMap<Id, FoundLock> = BTreeMap::new();
         for (node, answer) in answers {
             let keys = match answer {
                 _ if self.failed.contains_key(&node) => continue,
@@ -310,7 +310,7 @@ impl Found {
                 let role = key.holder.as_ref().map(Holder::role);
                 let start = key.start().map(<[u8]>::to_vec);
                 let (id, left) = ((key.name.clone(), role, start), key.left);
-                let lock = locks.entry(id).or_insert_with(|| Lock {
+                let lock = locks.entry(id).or_insert_with(|| FoundLock {
                     key,
                     on: BTreeMap::new(),
                     minority: false,
@@ -327,7 +327,7 @@ impl Found {
 
     /// By name.
     fn listed(&self, prefix: &Prefix) -> Vec<ListedLock> {
-        let listed = |lock: &Lock| {
+        let listed = |lock: &FoundLock| {
             let mut left: Vec<Duration> = lock.on.values().copied().collect();
             left.sort_unstable_by(|a, b| b.cmp(a));
             // Until fewer than a majority have it; what lies on fewer, until no node has it.
@@ -358,8 +358,8 @@ mod tests {
     const MINORITY: Option<Problem> = Some(Problem::Minority);
     const NO_EXPIRY: Option<Problem> = Some(Problem::NoExpiry);
 
-    fn key(name: &str, token: u8, left: Duration) -> Key {
-        Key::new(name.into(), Some(vec![token; TOKEN]), left)
+    fn key(name: &str, token: u8, left: Duration) -> ScannedKey {
+        ScannedKey::new(name.into(), Some(vec![token; TOKEN]), left)
     }
 
     /// Token 1 under the name `a`, for ten seconds.
@@ -382,7 +382,7 @@ mod tests {
     fn after(looks: Vec<Vec<Answer>>) -> Vec<Brief> {
         let mut looks = looks.into_iter();
         let first = looks.next().unwrap();
-        let mut found = Found::new(first.len());
+        let mut found = FoundKey::new(first.len());
         let numbered = |answers: Vec<Answer>| answers.into_iter().enumerate().collect();
         found.add(numbered(first));
         for look in looks {
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn locks_are_distinguished_from_other_keys() {
-        let of = |value: &[u8]| Key::new(b"a".to_vec(), Some(value.to_vec()), S);
+        let of = |value: &[u8]| ScannedKey::new(b"a".to_vec(), Some(value.to_vec()), S);
         let token = [0xA7; TOKEN];
         assert!(of(&token).holder.is_some());
         let labelled = [&token[..], b"\0redlock:web-3"].concat();
@@ -492,10 +492,10 @@ mod tests {
         ] {
             assert!(of(other).holder.is_none(), "{other:?}");
         }
-        let hash = Key::new(b"a".to_vec(), None, S);
+        let hash = ScannedKey::new(b"a".to_vec(), None, S);
         assert!(hash.holder.is_none());
 
-        let named = |name: &str, key: &Key| Key {
+        let named = |name: &str, key: &ScannedKey| ScannedKey {
             name: name.into(),
             ..key.clone()
         };

@@ -141,7 +141,7 @@ impl Drop for Query {
 }
 
 /// What a thread reports of its node.
-enum Report<T, P> {
+enum QueryReport<T, P> {
     Part(P),
     End(Result<T, Cause>),
 }
@@ -231,7 +231,7 @@ impl<T: Send + 'static> Threads<'_, T> {
     fn start<P: Send + 'static>(
         &mut self,
         node: usize,
-        sender: Sender<(usize, Report<T, P>)>,
+        sender: Sender<(usize, QueryReport<T, P>)>,
         ask: impl FnOnce(SendPart<'_, P>) -> Result<T, Cause> + Send + 'static,
     ) {
         if self.abandoned.is_some_and(|threads| threads.has(node)) {
@@ -244,9 +244,9 @@ impl<T: Send + 'static> Threads<'_, T> {
         let thread = Arc::downgrade(&lives);
         let run = move || {
             let _lives = lives;
-            let answer = ask(&mut |part| sender.send((node, Report::Part(part))).is_ok());
+            let answer = ask(&mut |part| sender.send((node, QueryReport::Part(part))).is_ok());
             // Nothing may wait for it any more.
-            let _ = sender.send((node, Report::End(answer)));
+            let _ = sender.send((node, QueryReport::End(answer)));
         };
         let builder = std::thread::Builder::new().name(format!("redlock-query-{node}"));
         match builder.spawn(run) {
@@ -260,7 +260,7 @@ impl<T: Send + 'static> Threads<'_, T> {
 
     fn collect<P>(
         &mut self,
-        reports: &Receiver<(usize, Report<T, P>)>,
+        reports: &Receiver<(usize, QueryReport<T, P>)>,
         mut part: impl FnMut(usize, P),
     ) {
         while let Some(longest) = self.waiting.values().map(|(last, _)| *last).min() {
@@ -275,8 +275,8 @@ impl<T: Send + 'static> Threads<'_, T> {
             };
             *last = clock::instant();
             match report {
-                Report::Part(one) => part(node, one),
-                Report::End(answer) => {
+                QueryReport::Part(one) => part(node, one),
+                QueryReport::End(answer) => {
                     self.waiting.remove(&node);
                     self.answers.insert(node, answer);
                 }

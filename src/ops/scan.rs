@@ -23,7 +23,7 @@ const VALUE: usize = lock_value::LONGEST + 1;
 
 /// A key on one node; of permits and readers there is one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct ScannedKey {
     pub(crate) name: Vec<u8>,
     /// The first bytes of a string; `None`: it is of another type.
     pub(crate) value: Option<Vec<u8>>,
@@ -32,10 +32,10 @@ pub(crate) struct Key {
     pub(crate) left: Duration,
 }
 
-impl Key {
-    pub(crate) fn new(name: Vec<u8>, value: Option<Vec<u8>>, left: Duration) -> Key {
+impl ScannedKey {
+    pub(crate) fn new(name: Vec<u8>, value: Option<Vec<u8>>, left: Duration) -> ScannedKey {
         let parse = |value: &Vec<u8>| Holder::parse(value, value.len());
-        Key {
+        ScannedKey {
             name,
             holder: value.as_ref().and_then(parse),
             value,
@@ -101,11 +101,11 @@ impl What {
 }
 
 /// The number of keys looked at, and those that count. What the user may not read is in neither.
-pub(crate) type Page = (usize, Vec<Key>);
+pub(crate) type Page = (usize, Vec<ScannedKey>);
 
 /// Reads a node's keys, page by page, for as long as they are wanted.
 pub(crate) fn scan(query: &mut Query, what: &What, send: SendPart<'_, Page>) -> Result<(), Cause> {
-    let mut connection = Questions {
+    let mut connection = ScanQuestions {
         query,
         parser: Parser::new(),
     };
@@ -127,7 +127,7 @@ pub(crate) fn scan(query: &mut Query, what: &What, send: SendPart<'_, Page>) -> 
 }
 
 fn scan_all(
-    connection: &mut Questions<'_>,
+    connection: &mut ScanQuestions<'_>,
     glob: Option<&[u8]>,
     only_locks: bool,
     send: SendPart<'_, Page>,
@@ -164,7 +164,7 @@ fn scan_all(
 }
 
 /// What the keys of these names are, those left out that are gone or not for this user: SCAN shows all names to all users.
-fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause> {
+fn keys(connection: &mut ScanQuestions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause> {
     let (mut read, mut keys, elsewhere) = look_at(connection, names, false)?;
     // A server that does not have a slot yet may have its keys. Those that it does not have are another one's.
     let (asked, more, not_here) = look_at(connection, &elsewhere, true)?;
@@ -175,11 +175,11 @@ fn keys(connection: &mut Questions<'_>, names: &[Vec<u8>]) -> Result<Page, Cause
 }
 
 /// How many keys were looked at, what they are, and the names of those that the server does not have.
-type Looked = (usize, Vec<Key>, Vec<Vec<u8>>);
+type Looked = (usize, Vec<ScannedKey>, Vec<Vec<u8>>);
 
 /// Looks at the keys of these names.
 fn look_at(
-    connection: &mut Questions<'_>,
+    connection: &mut ScanQuestions<'_>,
     names: &[Vec<u8>],
     asking: bool,
 ) -> Result<Looked, Cause> {
@@ -223,14 +223,17 @@ fn look_at(
                 Err(_) => continue,
             },
         };
-        keys.push(Key::new(name.clone(), value, left));
+        keys.push(ScannedKey::new(name.clone(), value, left));
     }
     Ok((read.min(names.len()), keys, elsewhere))
 }
 
 /// With a key for each permit and each reader in place of those that have them.
-fn with_members(connection: &mut Questions<'_>, keys: Vec<Key>) -> Result<Vec<Key>, Cause> {
-    let (others, mut keys): (Vec<Key>, Vec<Key>) =
+fn with_members(
+    connection: &mut ScanQuestions<'_>,
+    keys: Vec<ScannedKey>,
+) -> Result<Vec<ScannedKey>, Cause> {
+    let (others, mut keys): (Vec<ScannedKey>, Vec<ScannedKey>) =
         keys.into_iter().partition(|key| key.value.is_none());
     // Most are of other programs, of which as little as possible is read.
     let mut firsts = redis::pipe();
@@ -262,7 +265,7 @@ fn with_members(connection: &mut Questions<'_>, keys: Vec<Key>) -> Result<Vec<Ke
             let Some(holder) = holder else {
                 continue;
             };
-            keys.push(Key {
+            keys.push(ScannedKey {
                 holder: Some(holder),
                 left: if set.left == Duration::MAX {
                     set.left
@@ -288,12 +291,12 @@ fn is_endless(pages: usize, seen: usize, size: usize) -> bool {
 }
 
 /// A query for the redis crate's commands, whose replies are larger than those of locks.
-struct Questions<'a> {
+struct ScanQuestions<'a> {
     query: &'a mut Query,
     parser: Parser,
 }
 
-impl Questions<'_> {
+impl ScanQuestions<'_> {
     fn ask<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, Cause> {
         let answer = command.query(self);
         answer.map_err(|error| self.cause(&error))
@@ -328,7 +331,7 @@ impl Questions<'_> {
     }
 }
 
-impl ConnectionLike for Questions<'_> {
+impl ConnectionLike for ScanQuestions<'_> {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
         self.query.send(command)?;
         self.parser.parse_value(&mut *self.query)

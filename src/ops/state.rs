@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::errors::error::NodeErrors;
 use crate::ops::holder::Holder;
-use crate::values::lock_value::Role;
+use crate::values::lock_value::ValueRole;
 use crate::values::quorum::majority;
 
 /// What the nodes' answers together say about a lock.
@@ -150,17 +150,17 @@ pub(crate) fn decide(nodes: &[&NodeState]) -> LockState {
         .first()
         .map(|(holder, left)| (holder.role(), holder, *left))
     {
-        Some((Role::Lock, holder, left)) => {
+        Some((ValueRole::Lock, holder, left)) => {
             return LockState::Held {
                 holder: holder.clone(),
                 remaining: end(left),
             };
         }
-        Some((Role::Reader, ..)) => {
+        Some((ValueRole::Reader, ..)) => {
             held.sort_by_key(|(_, left)| Reverse(*left));
             return LockState::Readers { holders: held };
         }
-        Some((Role::Permit(_), ..)) => return LockState::Permits { holders: held },
+        Some((ValueRole::Permit(_), ..)) => return LockState::Permits { holders: held },
         None => {}
     }
     if free >= quorum {
@@ -185,7 +185,7 @@ mod tests {
 
     fn held(token: u8, remaining: Option<u32>) -> NodeState {
         NodeState::Held {
-            holder: holder(token, Role::Lock),
+            holder: holder(token, ValueRole::Lock),
             remaining: remaining.map(|remaining| remaining * MS),
         }
     }
@@ -241,7 +241,7 @@ mod tests {
                         }
                     }
                     let of = |token: u8| {
-                        let same = |node: &&NodeState| matches!(node, NodeState::Held { holder: other, .. } if *other == holder(token, Role::Lock));
+                        let same = |node: &&NodeState| matches!(node, NodeState::Held { holder: other, .. } if *other == holder(token, ValueRole::Lock));
                         whole.iter().filter(same).count()
                     };
                     let free = whole.iter().filter(|node| matches!(node, NodeState::Free));
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn what_remains_is_until_too_few_nodes_have_it_or_enough_are_free() {
         let lock = |remaining: Option<u32>| LockState::Held {
-            holder: holder(1, Role::Lock),
+            holder: holder(1, ValueRole::Lock),
             remaining: remaining.map(|remaining| remaining * MS),
         };
         let blocked = |remaining: Option<u32>| LockState::Blocked {
@@ -320,14 +320,14 @@ mod tests {
 
     /// Holders with these tokens and times, in slots that are given behind them.
     fn permits(holders: &[(u8, u32, u16)]) -> NodeState {
-        let one = |&(token, left, slot)| (holder(token, Role::Permit(slot)), left * MS);
+        let one = |&(token, left, slot)| (holder(token, ValueRole::Permit(slot)), left * MS);
         NodeState::Permits {
             holders: holders.iter().map(one).collect(),
         }
     }
 
     fn readers(holders: &[(u8, u32)]) -> NodeState {
-        let one = |&(token, left)| (holder(token, Role::Reader), left * MS);
+        let one = |&(token, left)| (holder(token, ValueRole::Reader), left * MS);
         NodeState::Readers {
             holders: holders.iter().map(one).collect(),
         }

@@ -44,7 +44,7 @@ use crate::protocol::node::node::Timeouts;
 use crate::protocol::node::wire::{Handshake, Outgoing};
 use crate::protocol::quorum::attempt::{Attempt, Tried};
 use crate::protocol::quorum::core::{Core, Input};
-use crate::protocol::quorum::next::{Next, Role};
+use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::Op;
 use crate::testing::store::{Store, Value, parse};
 use crate::values::clock::Point;
@@ -188,7 +188,7 @@ impl Real {
         }
         let now = self.now().mono;
         let core = &mut self.clients[c].core;
-        panic!("client {c} spins: {:?}", core.next(Role::Leader, now));
+        panic!("client {c} spins: {:?}", core.next(ThreadRole::Leader, now));
     }
 
     /// The core's answers to what was submitted.
@@ -265,7 +265,7 @@ impl Real {
             return false;
         }
         let now = self.now().mono;
-        match self.clients[c].core.next(Role::Leader, now) {
+        match self.clients[c].core.next(ThreadRole::Leader, now) {
             Next::StartWorker { node } => {
                 let client = &mut self.clients[c];
                 client.connections[node] = Connection::default();
@@ -288,7 +288,7 @@ impl Real {
             return false;
         }
         let now = self.now().mono;
-        match self.clients[c].core.next(Role::Worker(node), now) {
+        match self.clients[c].core.next(ThreadRole::Worker(node), now) {
             Next::Connect { .. } => {
                 let server = &self.servers[node];
                 let handshake = Handshake {

@@ -60,14 +60,14 @@ type Callback = dyn Fn(&str) -> Result<Credentials, String> + Send + Sync;
 
 /// The closure that is asked for the credentials.
 #[derive(Clone)]
-pub(crate) struct Ask(Arc<AssertUnwindSafe<Box<Callback>>>);
+pub(crate) struct AskCredentials(Arc<AssertUnwindSafe<Box<Callback>>>);
 
-impl Ask {
+impl AskCredentials {
     pub(crate) fn new<E: fmt::Display>(
         ask: impl Fn(&str) -> Result<Credentials, E> + Send + Sync + 'static,
-    ) -> Ask {
+    ) -> AskCredentials {
         let call = move |node: &str| ask(node).map_err(|error| error.to_string());
-        Ask(Arc::new(AssertUnwindSafe(Box::new(call))))
+        AskCredentials(Arc::new(AssertUnwindSafe(Box::new(call))))
     }
 
     /// Do not call this while a mutex is held, nor in the thread of an operation: it may take any time, and take locks.
@@ -83,15 +83,15 @@ impl Ask {
 }
 
 /// Closures cannot be compared: it is the same one, or another.
-impl PartialEq for Ask {
-    fn eq(&self, other: &Ask) -> bool {
+impl PartialEq for AskCredentials {
+    fn eq(&self, other: &AskCredentials) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Ask {}
+impl Eq for AskCredentials {}
 
-impl fmt::Debug for Ask {
+impl fmt::Debug for AskCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Fn")
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_error_is_one_short_line() {
-        let ask = Ask::new(|node| Err(format!("{node}:\r\n{}", "x".repeat(1000))));
+        let ask = AskCredentials::new(|node| Err(format!("{node}:\r\n{}", "x".repeat(1000))));
         let error = ask.call("here").unwrap_err();
         assert!(error.starts_with("here:  xxx"), "{error}");
         assert_eq!(error.len(), MAX_ERROR);
@@ -117,7 +117,7 @@ mod tests {
                 panic!("as it should")
             }
         }
-        let ask = Ask::new(|_| Err(Bad));
+        let ask = AskCredentials::new(|_| Err(Bad));
         assert_eq!(ask.call("here").unwrap_err(), "the closure panicked");
     }
 }

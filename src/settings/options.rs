@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::settings::credentials::{Ask, Credentials};
+use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::settings::tls::Tls;
 use crate::values::config_error::ConfigError;
 use crate::values::label::Label;
@@ -38,7 +38,7 @@ pub struct Options {
     pub(crate) label: Option<Label>,
     pub(crate) prefix: Prefix,
     pub(crate) tls: Tls,
-    pub(crate) credentials: Option<Ask>,
+    pub(crate) credentials: Option<AskCredentials>,
 }
 
 impl Default for Options {
@@ -300,7 +300,7 @@ impl Options {
         F: Fn(&str) -> Result<Credentials, E> + Send + Sync + 'static,
         E: fmt::Display,
     {
-        self.credentials = Some(Ask::new(ask));
+        self.credentials = Some(AskCredentials::new(ask));
         self
     }
 

@@ -40,32 +40,32 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// What a test does to it holds until the test does something else. All methods take effect before they return, and none
 /// of them waits for the code under test.
 pub struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     address: SocketAddr,
     url: String,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct NodeShared {
+    state: Mutex<NodeData>,
     /// There is something to write, or something has been done to the node.
     changed: Condvar,
 }
 
-struct State {
+struct NodeData {
     server: Server,
     started: Point,
     /// By how much its clock has been moved.
     moved: Duration,
-    mood: Mood,
-    connections: BTreeMap<u64, Connection>,
+    mood: NodeMood,
+    connections: BTreeMap<u64, Accepted>,
     accepted: u64,
     readers: Vec<JoinHandle<()>>,
     ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum NodeMood {
     Normal,
     /// It answers after this time.
     Late(Duration),
@@ -74,7 +74,7 @@ enum Mood {
     Down,
 }
 
-struct Connection {
+struct Accepted {
     stream: Arc<TcpStream>,
     /// Replies, and when they are due.
     outbox: VecDeque<(Instant, Vec<u8>)>,
@@ -94,12 +94,12 @@ impl Node {
         let address = listener.local_addr().map_err(failed)?;
         let number = getrandom::u64().map_err(Error::random)?;
         let started = Point::now();
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+        let shared = Arc::new(NodeShared {
+            state: Mutex::new(NodeData {
                 server: Server::new(number, micros_since_1970(started)),
                 started,
                 moved: Duration::ZERO,
-                mood: Mood::Normal,
+                mood: NodeMood::Normal,
                 connections: BTreeMap::new(),
                 accepted: 0,
                 readers: Vec::new(),
@@ -277,7 +277,7 @@ impl Node {
     /// or `"NOPERM this user has no permissions"`.
     pub fn refuse(&self, error: &str) {
         self.change(|state, _| {
-            state.mood = Mood::Normal;
+            state.mood = NodeMood::Normal;
             state.server.refuse(Some(error));
         });
     }
@@ -304,18 +304,18 @@ impl Node {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn answer_late(&self, by: Duration) {
-        self.be(Mood::Late(by.min(CENTURY)));
+        self.be(NodeMood::Late(by.min(CENTURY)));
     }
 
     /// Accepts connections, and does and answers nothing, like a process that has been stopped. What it is sent meanwhile
     /// it carries out when it [recovers](Node::recover).
     pub fn be_silent(&self) {
-        self.be(Mood::Silent);
+        self.be(NodeMood::Silent);
     }
 
     /// Closes all connections, and accepts no more. The locks remain.
     pub fn go_down(&self) {
-        self.be(Mood::Down);
+        self.be(NodeMood::Down);
         self.close_connections();
     }
 
@@ -338,7 +338,7 @@ impl Node {
     /// Ends [`refuse`](Node::refuse), [`answer_late`](Node::answer_late), [`be_silent`](Node::be_silent) and
     /// [`go_down`](Node::go_down), of which the last one counts.
     pub fn recover(&self) {
-        self.be(Mood::Normal);
+        self.be(NodeMood::Normal);
     }
 
     /// What this node has been asked.
@@ -346,18 +346,18 @@ impl Node {
         self.state().server.requests
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NodeData> {
         lock(&self.shared.state)
     }
 
-    fn be(&self, mood: Mood) {
+    fn be(&self, mood: NodeMood) {
         self.change(|state, _| {
             state.mood = mood;
             state.server.refuse(None);
         });
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Replies) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut NodeData, &mut Replies) -> T) -> T {
         let mut state = self.state();
         let mut replies = Replies::new();
         let changed = change(&mut state, &mut replies);
@@ -408,7 +408,7 @@ fn micros_since_1970(point: Point) -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX / 2)
 }
 
-impl State {
+impl NodeData {
     /// By its own clock, which never goes back, in microseconds since 1970.
     fn time(&self) -> u64 {
         let passed = clock::instant().saturating_duration_since(self.started.mono);
@@ -432,7 +432,7 @@ impl State {
 
     fn post(&mut self, replies: Replies) {
         let mut due = clock::instant();
-        if let Mood::Late(by) = self.mood {
+        if let NodeMood::Late(by) = self.mood {
             due += by;
         }
         for (connection, bytes) in replies {
@@ -480,7 +480,7 @@ impl State {
     /// What is to be written now, or until when there is nothing.
     fn next(&mut self, now: Instant) -> Result<(u64, Arc<TcpStream>, Vec<u8>), Instant> {
         let mut until = now + LONG;
-        if self.mood == Mood::Silent {
+        if self.mood == NodeMood::Silent {
             return Err(until);
         }
         for (number, connection) in &mut self.connections {
@@ -519,8 +519,8 @@ fn write_at_once(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     io::Write::write(&mut stream, bytes)
 }
 
-impl Shared {
-    fn accept(self: &Arc<Shared>, listener: &TcpListener) {
+impl NodeShared {
+    fn accept(self: &Arc<NodeShared>, listener: &TcpListener) {
         loop {
             let accepted = listener.accept();
             let mut state = lock(&self.state);
@@ -537,9 +537,9 @@ impl Shared {
         }
     }
 
-    fn open(self: &Arc<Shared>, state: &mut State, stream: TcpStream) {
+    fn open(self: &Arc<NodeShared>, state: &mut NodeData, stream: TcpStream) {
         state.readers.retain(|reader| !reader.is_finished());
-        if state.mood == Mood::Down || state.connections.len() >= MAX_CONNECTIONS {
+        if state.mood == NodeMood::Down || state.connections.len() >= MAX_CONNECTIONS {
             return;
         }
         let set_up = stream
@@ -558,7 +558,7 @@ impl Shared {
         state.readers.push(reader);
         state.accepted += 1;
         state.server.connect(number);
-        let connection = Connection {
+        let connection = Accepted {
             stream,
             outbox: VecDeque::new(),
             stuck: None,
@@ -576,7 +576,7 @@ impl Shared {
                 Err(_) => break,
             };
             let mut state = lock(&self.state);
-            while state.mood == Mood::Silent && state.connections.contains_key(&number) {
+            while state.mood == NodeMood::Silent && state.connections.contains_key(&number) {
                 state = wait_for(&self.changed, state, LONG);
             }
             let (mut replies, time) = (Replies::new(), state.time());

@@ -60,7 +60,7 @@ pub struct Requests {
 /// Times are in microseconds since 1970.
 pub(crate) struct Server {
     pub(crate) store: Store,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, ServerConnection>,
     /// Servers with the same number would be taken for one.
     number: u64,
     restarts: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Server {
 }
 
 #[derive(Default)]
-struct Connection {
+struct ServerConnection {
     inbox: Vec<u8>,
     /// The command at its beginning.
     begun: Begun,
@@ -85,7 +85,7 @@ pub(crate) type Replies = Vec<(u64, Vec<u8>)>;
 
 /// What a command is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Commander {
     Acquire,
     Extend,
     Release,
@@ -94,25 +94,25 @@ enum Kind {
     Other,
 }
 
-impl Kind {
-    fn of(args: &[&[u8]]) -> Kind {
+impl Commander {
+    fn of(args: &[&[u8]]) -> Commander {
         let (command, name) = match args {
-            [b"SET", name, ..] if name.ends_with(WITNESS) => return Kind::Other,
-            [b"SET", ..] => return Kind::Acquire,
+            [b"SET", name, ..] if name.ends_with(WITNESS) => return Commander::Other,
+            [b"SET", ..] => return Commander::Acquire,
             [command @ (b"EVAL" | b"EVALSHA"), name, ..] => (*command, *name),
-            _ => return Kind::Other,
+            _ => return Commander::Other,
         };
         let by_hash = command == b"EVALSHA";
         let is = |script: Script| name == if by_hash { script.hash } else { script.text };
         match () {
-            () if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => Kind::Acquire,
-            () if is(ACQUIRE_PERMIT) || is(ACQUIRE_READ) => Kind::Acquire,
-            () if is(ACQUIRE_WRITE) || is(ACQUIRE_NAMES) => Kind::Acquire,
-            () if is(RELEASE) || is(RELEASE_AND_NOTIFY) => Kind::Release,
-            () if is(RELEASE_MEMBER) || is(RELEASE_NAMES) => Kind::Release,
-            () if is(EXTEND) || is(EXTEND_MEMBER) || is(EXTEND_NAMES) => Kind::Extend,
-            () if is(FENCE) || is(FENCE_MEMBER) || is(FENCE_NAMES) => Kind::Fence,
-            () => Kind::OtherScript,
+            () if is(ACQUIRE_OR_ENQUEUE) || is(ACQUIRE_IN_ORDER) => Commander::Acquire,
+            () if is(ACQUIRE_PERMIT) || is(ACQUIRE_READ) => Commander::Acquire,
+            () if is(ACQUIRE_WRITE) || is(ACQUIRE_NAMES) => Commander::Acquire,
+            () if is(RELEASE) || is(RELEASE_AND_NOTIFY) => Commander::Release,
+            () if is(RELEASE_MEMBER) || is(RELEASE_NAMES) => Commander::Release,
+            () if is(EXTEND) || is(EXTEND_MEMBER) || is(EXTEND_NAMES) => Commander::Extend,
+            () if is(FENCE) || is(FENCE_MEMBER) || is(FENCE_NAMES) => Commander::Fence,
+            () => Commander::OtherScript,
         }
     }
 }
@@ -133,7 +133,8 @@ impl Server {
 
     pub(crate) fn connect(&mut self, connection: u64) {
         self.requests.connections += 1;
-        self.connections.insert(connection, Connection::default());
+        self.connections
+            .insert(connection, ServerConnection::default());
     }
 
     pub(crate) fn disconnect(&mut self, connection: u64) {
@@ -180,7 +181,7 @@ impl Server {
         time: u64,
         replies: &mut Replies,
     ) -> Vec<u8> {
-        let kind = Kind::of(args);
+        let kind = Commander::of(args);
         self.requests.count(kind);
         let words = |words: &[&[u8]]| {
             let mut array = Vec::new();
@@ -211,12 +212,12 @@ impl Server {
                 open.channels.retain(|own| own != channel);
                 subscribed(b"unsubscribe", channel, open.channels.len())
             }
-            _ if kind != Kind::Other && self.refuses.is_some() => {
+            _ if kind != Commander::Other && self.refuses.is_some() => {
                 let text = self.refuses.as_deref().unwrap_or_default();
                 format!("-{text}\r\n").into_bytes()
             }
             _ => {
-                if kind == Kind::Acquire {
+                if kind == Commander::Acquire {
                     self.hold_for_all(args, time);
                 }
                 self.execute(args, time, replies)
@@ -397,13 +398,13 @@ fn held(value: &Value, left: Option<u64>) -> Option<Held> {
 }
 
 impl Requests {
-    fn count(&mut self, kind: Kind) {
+    fn count(&mut self, kind: Commander) {
         let counter = match kind {
-            Kind::Acquire => &mut self.acquire,
-            Kind::Extend => &mut self.extend,
-            Kind::Release => &mut self.release,
-            Kind::Fence => &mut self.fence,
-            Kind::OtherScript | Kind::Other => &mut self.other,
+            Commander::Acquire => &mut self.acquire,
+            Commander::Extend => &mut self.extend,
+            Commander::Release => &mut self.release,
+            Commander::Fence => &mut self.fence,
+            Commander::OtherScript | Commander::Other => &mut self.other,
         };
         *counter += 1;
     }

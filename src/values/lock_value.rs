@@ -33,7 +33,7 @@ pub(crate) fn parse(value: &[u8], length: usize) -> Option<(Token, Option<Label>
 
 /// As what a holder has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum ValueRole {
     /// Alone: a plain lock, a write lock, one of several names.
     Lock,
     Reader,
@@ -46,13 +46,13 @@ pub(crate) const LONGEST_MEMBER: usize = HEAD.len() + 4 + LONGEST;
 const HEAD: &[u8] = b"redlock:";
 
 /// The same for the member of a permit or a reader in its sorted set.
-pub(crate) fn parse_member(member: &[u8]) -> Option<(Role, Token, Option<Label>)> {
+pub(crate) fn parse_member(member: &[u8]) -> Option<(ValueRole, Token, Option<Label>)> {
     let ([kind, digits @ ..], value) = member.strip_prefix(HEAD)?.split_first_chunk::<4>()?;
     let is_number = digits.iter().all(u8::is_ascii_digit);
     let number = str::from_utf8(digits).ok()?.parse().ok();
     let role = match kind {
-        b'r' => Role::Reader,
-        b's' => Role::Permit(number.filter(|_| is_number)?),
+        b'r' => ValueRole::Reader,
+        b's' => ValueRole::Permit(number.filter(|_| is_number)?),
         _ => return None,
     };
     let (token, label) = parse(value, value.len())?;
@@ -104,9 +104,9 @@ mod tests {
         let label = Label::parse(b"web-3:4711").unwrap();
         let member = |head: &str| [head.as_bytes(), &pack(&token, &label)].concat();
         for (head, role) in [
-            ("redlock:r000", Role::Reader),
-            ("redlock:s000", Role::Permit(0)),
-            ("redlock:s999", Role::Permit(999)),
+            ("redlock:r000", ValueRole::Reader),
+            ("redlock:s000", ValueRole::Permit(0)),
+            ("redlock:s999", ValueRole::Permit(999)),
         ] {
             let parsed = parse_member(&member(head));
             assert_eq!(parsed, Some((role, token, Some(label.clone()))));

@@ -35,7 +35,7 @@ const LONGEST_AFTER_CLOSE: Duration = Duration::from_secs(10);
 const MAX_OWED: usize = 65_536;
 
 /// What to do after a server has said that another one has the key.
-enum Next {
+enum Onward {
     /// Nothing more.
     End,
     /// The same where the slot is now.
@@ -69,14 +69,14 @@ impl Route for Lanes {
                 break;
             }
             let next = match redirects == MAX_REDIRECTS || clock::instant() >= until {
-                true => Next::End,
+                true => Onward::End,
                 false => self.next(places, op.clone(), &said, &answer),
             };
             let to;
             (to, op) = match next {
-                Next::Again(op) => (self.lane(slot), op.named(None)),
-                Next::At(lane, op) => (lane, op.named(Some(answer.begun))),
-                Next::End => {
+                Onward::Again(op) => (self.lane(slot), op.named(None)),
+                Onward::At(lane, op) => (lane, op.named(Some(answer.begun))),
+                Onward::End => {
                     // No release is left out.
                     if let Some(debt) = owed {
                         let debts = said.iter().map(|(node, _)| (*node, debt.clone()));
@@ -186,18 +186,24 @@ impl Lanes {
         said
     }
 
-    fn next(&self, places: &[Place], op: Op, said: &[(usize, Elsewhere)], answer: &Answer) -> Next {
+    fn next(
+        &self,
+        places: &[Place],
+        op: Op,
+        said: &[(usize, Elsewhere)],
+        answer: &Answer,
+    ) -> Onward {
         let Some((node, elsewhere)) = said.first() else {
-            return Next::End;
+            return Onward::End;
         };
         // The other nodes will do.
         if !matches!(answer.outcome, Outcome::Unavailable { .. }) {
-            return Next::End;
+            return Onward::End;
         }
         let alone = places.len() == 1;
         // What other nodes have granted is being undone: the next try has another token (rule R2).
         if op.is_acquire() && !alone {
-            return Next::End;
+            return Onward::End;
         }
         match elsewhere {
             Elsewhere::Moved(to) => {
@@ -206,21 +212,21 @@ impl Lanes {
                 if std::ptr::eq(nodes.places(), places) {
                     nodes.leave(*node, to);
                 }
-                Next::Again(op)
+                Onward::Again(op)
             }
             // It is too old to be relied on.
             Elsewhere::Asks(_) if alone && clock::instant() > answer.begun + NAMED => {
-                Next::Again(op)
+                Onward::Again(op)
             }
             Elsewhere::Asks(to) if alone => {
                 let slot = self.slot(&op.key.resource);
                 let lane = self.lane_to((*node, to), slot);
-                lane.map_or(Next::End, |lane| Next::At(lane, op))
+                lane.map_or(Onward::End, |lane| Onward::At(lane, op))
             }
             // One of the two has the lock's key. The one that has the slot says which: servers before Redis 7 send a command
             // on although they have some of its keys.
-            Elsewhere::Torn => with_one_key(op).map_or(Next::End, Next::Again),
-            Elsewhere::Asks(_) => Next::End,
+            Elsewhere::Torn => with_one_key(op).map_or(Onward::End, Onward::Again),
+            Elsewhere::Asks(_) => Onward::End,
         }
     }
 

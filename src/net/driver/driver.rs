@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
 use crate::errors::shown::Shown;
-use crate::net::driver::leader::{Connections, Leader, Submitter, Turn, Waiter};
-use crate::net::driver::nodes::{Nodes, State};
+use crate::net::driver::leader::{Caller, Connections, Leader, Signal, Submitter};
+use crate::net::driver::nodes::{DriverState, Nodes};
 use crate::net::driver::route::Route;
-use crate::protocol::quorum::next::{Next, Role};
+use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::{Answer, Op, Outcome};
 use crate::values::clock;
 use crate::values::quorum::NodeSet;
@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Carries out `op`, and right behind it in the same write what another thread waits for.
-    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Waiter>) -> Answer {
+    pub(crate) fn run_before(&self, op: Op, next: Op, waiter: Arc<Caller>) -> Answer {
         let traced = traced(&op);
         let again = self.nodes.route().map(|route| (route, op.clone()));
         let answer = self.answer(op, Some((next, waiter)));
@@ -153,10 +153,10 @@ impl Driver {
         }
     }
 
-    fn answer(&self, op: Op, next: Option<(Op, Arc<Waiter>)>) -> Answer {
+    fn answer(&self, op: Op, next: Option<(Op, Arc<Caller>)>) -> Answer {
         let now = clock::instant();
         let mut state = self.nodes.state();
-        let submit_next = |state: &mut State| {
+        let submit_next = |state: &mut DriverState| {
             if let Some((op, waiter)) = next {
                 state.core.submit(op, Submitter::Waiter(waiter), now);
             }
@@ -166,7 +166,7 @@ impl Driver {
             submit_next(&mut state);
             return self.lead(leader, state, now, None);
         }
-        let waiter = Waiter::new(None);
+        let waiter = Caller::new(None);
         state
             .core
             .submit(op, Submitter::Waiter(waiter.clone()), now);
@@ -177,7 +177,7 @@ impl Driver {
     }
 
     /// The answer to what another thread has submitted for this one.
-    pub(crate) fn run_handed_off(&self, waiter: &Arc<Waiter>) -> Answer {
+    pub(crate) fn run_handed_off(&self, waiter: &Arc<Caller>) -> Answer {
         let answer = self.follow(waiter);
         self.trace_votes(waiter.traced(), &answer);
         answer
@@ -203,7 +203,7 @@ impl Driver {
 
     /// Has an operation carried out. The thread that submits it [collects](Driver::collect) the answer, since it may
     /// be made to lead.
-    pub(crate) fn submit(&self, op: Op) -> Arc<Waiter> {
+    pub(crate) fn submit(&self, op: Op) -> Arc<Caller> {
         let mut state = self.nodes.state();
         let waiter = submit(&mut state, op);
         self.nodes.submitted(&state);
@@ -211,7 +211,7 @@ impl Driver {
     }
 
     /// The answers to what was submitted in this order.
-    pub(crate) fn collect(&self, waiters: &[Arc<Waiter>]) -> Vec<Answer> {
+    pub(crate) fn collect(&self, waiters: &[Arc<Caller>]) -> Vec<Answer> {
         let mut state = self.nodes.state();
         // While no thread leads, no thread delivers what becomes certain.
         if state.has_no_leader() {
@@ -239,7 +239,7 @@ impl Driver {
     }
 
     /// Waits for the answer, or leads until it is here.
-    fn follow(&self, waiter: &Arc<Waiter>) -> Answer {
+    fn follow(&self, waiter: &Arc<Caller>) -> Answer {
         let others = self.waiting.fetch_add(1, Ordering::Relaxed);
         let is_soon = self.nodes.places().len() <= FEW_NODES || others >= MANY_WAIT;
         let turn = match is_soon {
@@ -249,15 +249,15 @@ impl Driver {
         let turn = turn.unwrap_or_else(|| waiter.wait());
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         match turn {
-            Turn::Answered(answer) => answer,
-            Turn::Leads(leader) => {
+            Signal::Answered(answer) => answer,
+            Signal::Leads(leader) => {
                 self.lead(leader, self.nodes.state(), clock::instant(), Some(waiter))
             }
         }
     }
 
     /// Waits for a little without sleeping, and leads if no thread does.
-    fn wait_awake(&self, waiter: &Arc<Waiter>) -> Option<Turn> {
+    fn wait_awake(&self, waiter: &Arc<Caller>) -> Option<Signal> {
         waiter.set_awake(true);
         for _ in 0..YIELDS {
             if let Some(turn) = waiter.take_turn() {
@@ -275,13 +275,13 @@ impl Driver {
     }
 
     /// The lead, if no thread leads. But not if the leader that has just left is about to deliver the answer to this one.
-    fn take_lead(&self, waiter: &Arc<Waiter>, stays_awake: bool) -> Option<Turn> {
+    fn take_lead(&self, waiter: &Arc<Caller>, stays_awake: bool) -> Option<Signal> {
         let mut state = self.nodes.state();
         waiter.set_awake(stays_awake);
         if !state.has_no_leader() || !state.core.is_waiting(|one| one.is(waiter)) {
             return None;
         }
-        self.nodes.take_lead(&mut state).map(Turn::Leads)
+        self.nodes.take_lead(&mut state).map(Signal::Leads)
     }
 
     /// Logs which votes an answer rests on. In the thread that asked, when others can go on: a logger may take
@@ -309,9 +309,9 @@ impl Driver {
     fn lead<'a>(
         &'a self,
         leader: Box<Leader>,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, DriverState>,
         mut now: Instant,
-        waiter: Option<&Arc<Waiter>>,
+        waiter: Option<&Arc<Caller>>,
     ) -> Answer {
         if std::mem::take(&mut state.after_group) {
             // The threads that were answered last are about to submit again, which takes microseconds: let them come along.
@@ -402,8 +402,8 @@ fn traced(op: &Op) -> Option<Arc<[u8]>> {
     traces.then(|| op.key.resource.clone())
 }
 
-fn submit(state: &mut State, op: Op) -> Arc<Waiter> {
-    let waiter = Waiter::new(traced(&op));
+fn submit(state: &mut DriverState, op: Op) -> Arc<Caller> {
+    let waiter = Caller::new(traced(&op));
     let submitter = Submitter::Waiter(waiter.clone());
     state.core.submit(op, submitter, clock::instant());
     waiter
@@ -431,11 +431,11 @@ impl Confirmer {
         let mut state = nodes.state();
         loop {
             let now = clock::instant();
-            state = match state.core.next(Role::Confirmer, now) {
+            state = match state.core.next(ThreadRole::Confirmer, now) {
                 Next::Lead => Confirmer::probe(&nodes, state, now),
                 Next::Finished => break,
                 next => nodes.carry_out(
-                    Role::Confirmer,
+                    ThreadRole::Confirmer,
                     &mut Connections::default(),
                     state,
                     next,
@@ -448,9 +448,9 @@ impl Confirmer {
 
     fn probe<'a>(
         nodes: &'a Arc<Nodes>,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, DriverState>,
         now: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         let Some(leader) = nodes.take_lead(&mut state) else {
             // The leader probes, too.
             nodes.submitted(&state);
@@ -471,7 +471,7 @@ impl Drop for Confirmer {
     fn drop(&mut self) {
         if !self.ended {
             let mut state = self.nodes.state();
-            state.core.deserted(Role::Confirmer, clock::instant());
+            state.core.deserted(ThreadRole::Confirmer, clock::instant());
         }
     }
 }
@@ -487,16 +487,16 @@ impl<'a> Lead<'a> {
     /// returns as soon as it would have to wait, or to send for others. It also returns when there is nothing to do.
     fn run(
         &mut self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, DriverState>,
         mut now: Instant,
         mut done: impl FnMut(&mut Vec<(Submitter, Answer)>) -> bool,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         let (nodes, Some(leader)) = (self.nodes, &mut self.leader) else {
             return state;
         };
         let mut ended = done(&mut leader.answers);
         loop {
-            let next = state.core.next(Role::Leader, now);
+            let next = state.core.next(ThreadRole::Leader, now);
             if !state.core.answers.is_empty() {
                 take_all(&mut leader.answers, &mut state.core.answers);
                 ended |= done(&mut leader.answers);
@@ -527,14 +527,20 @@ impl<'a> Lead<'a> {
                     start_confirmer(nodes);
                     nodes.state()
                 }
-                next => nodes.carry_out(Role::Leader, &mut leader.connections, state, next, now),
+                next => nodes.carry_out(
+                    ThreadRole::Leader,
+                    &mut leader.connections,
+                    state,
+                    next,
+                    now,
+                ),
             };
             now = clock::instant();
         }
     }
 
     /// Leaves the lead to the next thread that looks for it, or hands it to the one that has waited longest if that sleeps.
-    fn end(&mut self, mut state: MutexGuard<'a, State>) {
+    fn end(&mut self, mut state: MutexGuard<'a, DriverState>) {
         let Some(mut leader) = self.leader.take() else {
             return;
         };
@@ -582,7 +588,7 @@ impl Drop for Lead<'_> {
         if let Some(leader) = &mut self.leader {
             let mut state = self.nodes.state();
             drop(state.disconnect(leader));
-            state.core.deserted(Role::Leader, clock::instant());
+            state.core.deserted(ThreadRole::Leader, clock::instant());
             leader.answers.append(&mut state.core.answers);
             self.end(state);
         }
@@ -590,7 +596,7 @@ impl Drop for Lead<'_> {
 }
 
 /// Whether the thread that has waited longest is awake.
-fn next_is_awake(state: &State) -> bool {
+fn next_is_awake(state: &DriverState) -> bool {
     let next = state.core.longest_waiting();
     matches!(next, Some(Submitter::Waiter(next)) if next.is_awake())
 }

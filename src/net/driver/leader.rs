@@ -70,26 +70,26 @@ impl Leader {
 pub(crate) enum Submitter {
     /// The thread that has led since it was submitted.
     Leader,
-    Waiter(Arc<Waiter>),
+    Waiter(Arc<Caller>),
 }
 
 impl Submitter {
     /// Whether it is the thread that waits with this.
-    pub(super) fn is(&self, waiter: &Arc<Waiter>) -> bool {
+    pub(super) fn is(&self, waiter: &Arc<Caller>) -> bool {
         matches!(self, Submitter::Waiter(own) if Arc::ptr_eq(own, waiter))
     }
 
     pub(super) fn deliver(self, answer: Answer) {
         if let Submitter::Waiter(waiter) = self {
-            waiter.set(Turn::Answered(answer));
+            waiter.set(Signal::Answered(answer));
         }
     }
 }
 
 /// A thread that waits for an answer.
-pub(crate) struct Waiter {
+pub(crate) struct Caller {
     thread: Thread,
-    turn: Mutex<Option<Turn>>,
+    turn: Mutex<Option<Signal>>,
     /// While its operation is under way it looks again and again whether a thread leads, at least once more.
     awake: AtomicBool,
     /// The resource of its operation, if its votes are logged.
@@ -97,15 +97,15 @@ pub(crate) struct Waiter {
 }
 
 /// What a thread has waited for.
-pub(super) enum Turn {
+pub(super) enum Signal {
     Leads(Box<Leader>),
     Answered(Answer),
 }
 
-impl Waiter {
+impl Caller {
     /// This thread. `resource`: of its operation, if its votes are logged.
-    pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Waiter> {
-        Arc::new(Waiter {
+    pub(crate) fn new(resource: Option<Arc<[u8]>>) -> Arc<Caller> {
+        Arc::new(Caller {
             thread: std::thread::current(),
             turn: Mutex::new(None),
             awake: AtomicBool::new(false),
@@ -118,7 +118,7 @@ impl Waiter {
     }
 
     /// Sleeps until it is this thread's turn.
-    pub(super) fn wait(&self) -> Turn {
+    pub(super) fn wait(&self) -> Signal {
         loop {
             match self.take_turn() {
                 Some(turn) => return turn,
@@ -127,7 +127,7 @@ impl Waiter {
         }
     }
 
-    pub(super) fn take_turn(&self) -> Option<Turn> {
+    pub(super) fn take_turn(&self) -> Option<Signal> {
         let mut turn = lock(&self.turn);
         if turn.is_none() {
             // It is looked for again and again: what is not there is not moved either.
@@ -152,10 +152,10 @@ impl Waiter {
 
     /// Makes it the leader.
     pub(super) fn lead(&self, leader: Box<Leader>) {
-        self.set(Turn::Leads(leader));
+        self.set(Signal::Leads(leader));
     }
 
-    fn set(&self, turn: Turn) {
+    fn set(&self, turn: Signal) {
         *lock(&self.turn) = Some(turn);
         self.thread.unpark();
     }

@@ -23,13 +23,13 @@ use crate::net::socket::trust::Trust;
 use crate::protocol::commands::companions::WITNESS;
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::slots::Endpoint;
-use crate::protocol::node::address::{Found, Word};
+use crate::protocol::node::address::{FoundMaster, LastWord};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::event::Event;
+use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::guard::{self, Guard};
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::quorum::core::{Core, Input};
-use crate::protocol::quorum::next::{Next, Role};
+use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::settings::node_address::NodeAddress;
 use crate::settings::options::Options;
 use crate::settings::tls::Tls;
@@ -50,7 +50,7 @@ pub(crate) struct Nodes {
     pub(crate) abandoned_threads: AbandonedThreads,
     /// At each node.
     guards: Guards,
-    state: Mutex<State>,
+    state: Mutex<DriverState>,
     /// There is news for the leader or for a worker.
     changed: Condvar,
     /// No thread leads: so threads that look for that need not lock the state.
@@ -65,7 +65,7 @@ struct Guards {
     is_needed: bool,
 }
 
-pub(crate) struct State {
+pub(crate) struct DriverState {
     pub(crate) core: Core<Submitter>,
     /// Connections on their way between the leader and a worker.
     handed_over: Vec<Option<Connection>>,
@@ -82,7 +82,7 @@ pub(crate) struct State {
     /// A thread is logging events.
     is_logging: bool,
     /// What has been logged and the observer has not been notified of.
-    unobserved: VecDeque<(usize, Event, Instant)>,
+    unobserved: VecDeque<(usize, NodeEvent, Instant)>,
     /// Since when nodes give no votes, as far as the observer knows. `None`: a thread is notifying it.
     outages: Option<Vec<Option<Instant>>>,
 }
@@ -130,7 +130,7 @@ impl Nodes {
         let leader = Leader::new(places.len());
         let addresses = places.iter().map(Place::shown).zip(guards.iter().copied());
         let core = Core::new(addresses, timeouts, prefix, rng, clock::instant());
-        let state = State {
+        let state = DriverState {
             core,
             handed_over: none(),
             not_adopted: none(),
@@ -202,7 +202,7 @@ impl Nodes {
         &self.places
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, DriverState> {
         lock(&self.state)
     }
 
@@ -212,34 +212,34 @@ impl Nodes {
     }
 
     /// What the leader has, if no thread leads: this one does then.
-    pub(crate) fn take_lead(&self, state: &mut State) -> Option<Box<Leader>> {
+    pub(crate) fn take_lead(&self, state: &mut DriverState) -> Option<Box<Leader>> {
         let leader = state.idle.take()?;
         self.lead_is_vacant.store(false, Ordering::Relaxed);
         Some(leader)
     }
 
     /// No thread leads any more.
-    pub(crate) fn leave_lead(&self, state: &mut State, leader: Box<Leader>) {
+    pub(crate) fn leave_lead(&self, state: &mut DriverState, leader: Box<Leader>) {
         state.idle = Some(leader);
         self.lead_is_vacant.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn wait<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, DriverState>,
         until: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         wait_until(&self.changed, state, until)
     }
 
     /// Another thread has submitted something: the leader does not let it wait.
-    pub(crate) fn submitted(&self, state: &State) {
+    pub(crate) fn submitted(&self, state: &DriverState) {
         if state.leader_waits {
             self.changed.notify_all();
         }
     }
 
-    pub(super) fn announce(&self, state: &mut State) {
+    pub(super) fn announce(&self, state: &mut DriverState) {
         if std::mem::take(&mut state.core.news) {
             self.changed.notify_all();
         }
@@ -327,12 +327,12 @@ impl Nodes {
     /// Does what the core has returned to a thread, unless that is to end or to lead.
     pub(crate) fn carry_out<'a>(
         self: &'a Arc<Nodes>,
-        role: Role,
+        role: ThreadRole,
         connections: &mut Connections,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, DriverState>,
         next: Next,
         now: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         match next {
             Next::StartWorker { node } => self.start_worker(connections, state, node, false),
             Next::HandOver { node } => self.start_worker(connections, state, node, true),
@@ -346,7 +346,7 @@ impl Nodes {
             Next::Send { nodes, until } => self.send((role, connections), state, nodes, until, now),
             Next::Recv { node, until } => self.recv(connections, state, node, until, now),
             Next::Wait { until } => {
-                let leads = role == Role::Leader;
+                let leads = role == ThreadRole::Leader;
                 state.leader_waits |= leads;
                 state = self.wait(state, until);
                 state.leader_waits &= !leads;
@@ -359,12 +359,12 @@ impl Nodes {
     /// Another thread asks a node's directory whether the master is where it was.
     fn ask<'a>(
         self: &'a Arc<Nodes>,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, DriverState>,
         node: usize,
-        found: Found,
-    ) -> MutexGuard<'a, State> {
+        found: FoundMaster,
+    ) -> MutexGuard<'a, DriverState> {
         drop(state);
-        let question = Question {
+        let question = ConfirmMaster {
             nodes: self.clone(),
             node,
             found,
@@ -379,12 +379,12 @@ impl Nodes {
     /// Writes to these nodes, the nearest first: it answers while the others are written to.
     fn send<'a>(
         &'a self,
-        (role, connections): (Role, &mut Connections),
-        mut state: MutexGuard<'a, State>,
+        (role, connections): (ThreadRole, &mut Connections),
+        mut state: MutexGuard<'a, DriverState>,
         nodes: NodeSet,
         until: Instant,
         now: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         state.core.output(nodes, &mut connections.out, now);
         for node in nodes.iter() {
             connections.take_over(node, &mut state.handed_over);
@@ -398,7 +398,7 @@ impl Nodes {
                 |one| one.send(bytes, until, now),
             );
             // The core does not wait for what the leader writes.
-            if sent.is_err() || role != Role::Leader {
+            if sent.is_err() || role != ThreadRole::Leader {
                 ended.get_or_insert_with(Vec::new).push((node, sent));
             }
         }
@@ -413,11 +413,11 @@ impl Nodes {
     fn recv<'a>(
         &'a self,
         connections: &mut Connections,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, DriverState>,
         node: usize,
         until: Instant,
         now: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         connections.take_over(node, &mut state.handed_over);
         drop(state);
         let received = match connections.each.get_mut(node).and_then(Option::as_mut) {
@@ -434,10 +434,10 @@ impl Nodes {
     fn start_worker<'a>(
         self: &'a Arc<Nodes>,
         connections: &mut Connections,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, DriverState>,
         node: usize,
         keeps_connection: bool,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         let connection = connections.replace(node, None);
         if !keeps_connection {
             connection.into_iter().for_each(Connection::reset);
@@ -446,7 +446,7 @@ impl Nodes {
         }
         let nodes = self.clone();
         let thread = std::thread::Builder::new().name(format!("redlock-node-{node}"));
-        let started = thread.spawn(move || Worker::new(&nodes, node).run());
+        let started = thread.spawn(move || WorkerThread::new(&nodes, node).run());
         let started = started.map(drop);
         let started = started.map_err(|error| Cause::NoThread(error.to_string()));
         let input = Input::Started(started);
@@ -483,9 +483,9 @@ impl Nodes {
     fn connect<'a>(
         self: &'a Arc<Nodes>,
         connections: &Connections,
-        state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, DriverState>,
         node: usize,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, DriverState> {
         drop(state);
         let elsewhere = connections.each.get(node).is_some_and(Option::is_some);
         let nodes = self.clone();
@@ -523,7 +523,7 @@ impl Nodes {
     }
 
     /// Another thread logs, so that a slow logger does not keep this one.
-    fn log_elsewhere(self: &Arc<Nodes>, state: &State) {
+    fn log_elsewhere(self: &Arc<Nodes>, state: &DriverState) {
         if !state.core.events.is_empty() && !state.is_logging {
             let nodes = self.clone();
             let thread = std::thread::Builder::new().name("redlock-log".into());
@@ -533,7 +533,7 @@ impl Nodes {
     }
 }
 
-impl State {
+impl DriverState {
     /// Whether no thread leads.
     pub(crate) fn has_no_leader(&self) -> bool {
         self.idle.is_some()
@@ -556,16 +556,16 @@ impl State {
 
 /// A worker: it serves a node until that is connected, or no longer needed. If it panics, which only a bug can be, its
 /// node gets another one.
-struct Worker<'a> {
+struct WorkerThread<'a> {
     nodes: &'a Arc<Nodes>,
     node: usize,
     connections: Connections,
     has_ended: bool,
 }
 
-impl<'a> Worker<'a> {
-    fn new(nodes: &'a Arc<Nodes>, node: usize) -> Worker<'a> {
-        Worker {
+impl<'a> WorkerThread<'a> {
+    fn new(nodes: &'a Arc<Nodes>, node: usize) -> WorkerThread<'a> {
+        WorkerThread {
             nodes,
             node,
             connections: Connections::new(nodes.places.len()),
@@ -586,7 +586,7 @@ impl<'a> Worker<'a> {
         let not_adopted = state.take_not_adopted(node);
         nodes.announce(&mut state);
         let elsewhere = state.core.take_elsewhere(false);
-        let confirms = state.core.starts_confirmer(Role::Worker(node));
+        let confirms = state.core.starts_confirmer(ThreadRole::Worker(node));
         let start_confirmer = state.start_confirmer;
         drop(state);
         drop(not_adopted);
@@ -598,8 +598,11 @@ impl<'a> Worker<'a> {
     }
 
     /// Does what [`Core::next`] returns. At the end: whether the node is connected.
-    fn serve(&mut self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let (nodes, role) = (self.nodes, Role::Worker(self.node));
+    fn serve(
+        &mut self,
+        mut state: MutexGuard<'a, DriverState>,
+    ) -> (MutexGuard<'a, DriverState>, bool) {
+        let (nodes, role) = (self.nodes, ThreadRole::Worker(self.node));
         loop {
             let now = clock::instant();
             let next = state.core.next(role, now);
@@ -615,11 +618,11 @@ impl<'a> Worker<'a> {
     }
 }
 
-impl Drop for Worker<'_> {
+impl Drop for WorkerThread<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             let mut state = self.nodes.state();
-            let role = Role::Worker(self.node);
+            let role = ThreadRole::Worker(self.node);
             state.core.deserted(role, clock::instant());
             self.nodes.announce(&mut state);
         }
@@ -627,14 +630,14 @@ impl Drop for Worker<'_> {
 }
 
 /// What a node's directory is asked. If it cannot be, it is asked again.
-struct Question {
+struct ConfirmMaster {
     nodes: Arc<Nodes>,
     node: usize,
-    found: Found,
+    found: FoundMaster,
     answered: bool,
 }
 
-impl Question {
+impl ConfirmMaster {
     fn ask(mut self) {
         let place = self.nodes.places.get(self.node);
         let answer = place.and_then(|place| place.confirm(&self.found));
@@ -642,7 +645,7 @@ impl Question {
         self.said(answer);
     }
 
-    fn said(&self, answer: Option<Word>) {
+    fn said(&self, answer: Option<LastWord>) {
         let asked = self.found.at;
         let mut state = self.nodes.state();
         let input = Input::Confirmed { asked, answer };
@@ -651,7 +654,7 @@ impl Question {
     }
 }
 
-impl Drop for Question {
+impl Drop for ConfirmMaster {
     fn drop(&mut self) {
         if !self.answered {
             self.said(None);

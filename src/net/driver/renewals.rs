@@ -185,10 +185,10 @@ impl Renewal {
 /// The kept locks of one process and its connections.
 #[derive(Default)]
 pub(crate) struct Renewals {
-    renewals: Arc<Schedule>,
+    renewals: Arc<RenewalSchedule>,
     /// Results of renewals, for the observer.
-    events: Arc<Schedule>,
-    expiries: Arc<Schedule>,
+    events: Arc<RenewalSchedule>,
+    expiries: Arc<RenewalSchedule>,
 }
 
 impl Renewals {
@@ -243,7 +243,7 @@ impl Renewals {
 }
 
 /// Renews the locks that are due. Returns when each is due again.
-fn renew(driver: &Driver, events: &Arc<Schedule>, due: Due) -> Due {
+fn renew(driver: &Driver, events: &Arc<RenewalSchedule>, due: Due) -> Due {
     let started = Point::now();
     let (mut next, mut asked, mut ops) = (Due::new(), Vec::new(), Vec::new());
     for (due, renewal) in due {
@@ -315,7 +315,7 @@ fn watch(due: Due) -> Due {
 
 /// Has the observer notified of the result of a renewal by a thread of its own, since it may take its time. At most one
 /// result of each lock waits for that: an observer that does not return must not fill the memory.
-fn report_later(events: &Arc<Schedule>, renewal: Arc<Renewal>, result: Report) {
+fn report_later(events: &Arc<RenewalSchedule>, renewal: Arc<Renewal>, result: Report) {
     if lock(&renewal.result).is_some() {
         return;
     }
@@ -333,7 +333,7 @@ fn report_later(events: &Arc<Schedule>, renewal: Arc<Renewal>, result: Report) {
 
 /// A timetable, and the thread that works through it while anything is on it.
 #[derive(Default)]
-struct Schedule {
+struct RenewalSchedule {
     timetable: Mutex<Timetable>,
     changed: Condvar,
 }
@@ -392,7 +392,7 @@ impl Timetable {
     }
 }
 
-impl Schedule {
+impl RenewalSchedule {
     fn add(
         self: &Arc<Self>,
         due: Instant,

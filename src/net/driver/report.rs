@@ -8,62 +8,62 @@ use crate::errors::text::human;
 use crate::net::driver::observe::{self, Observer};
 use crate::protocol::commands::means::Lack;
 use crate::protocol::commands::queue::NotALock;
-use crate::protocol::node::event::Event;
+use crate::protocol::node::event::NodeEvent;
 use crate::protocol::node::notice::Notice;
 
 /// Logs an event. `guarded`: a server that may have forgotten locks gives no votes.
-pub(super) fn log(node: &str, event: &Event, guarded: bool) {
+pub(super) fn log(node: &str, event: &NodeEvent, guarded: bool) {
     match event {
-        Event::Away(cause) => say!(warn, "{node} is away: {cause}"),
-        Event::Back(dropped, true) if !guarded => say!(
+        NodeEvent::Away(cause) => say!(warn, "{node} is away: {cause}"),
+        NodeEvent::Back(dropped, true) if !guarded => say!(
             warn,
             "{node} is back: restarted or replaced, it may have forgotten locks (see \
              Options::restart_guard){}",
             dropped_suffix(*dropped)
         ),
-        Event::Back(dropped, _) => say!(warn, "{node} is back{}", dropped_suffix(*dropped)),
-        Event::Quarantined(left, false) => say!(
+        NodeEvent::Back(dropped, _) => say!(warn, "{node} is back{}", dropped_suffix(*dropped)),
+        NodeEvent::Quarantined(left, false) => say!(
             warn,
             "{node} gives no votes for {}: it was restarted or replaced and may have forgotten locks",
             human(*left)
         ),
-        Event::Quarantined(left, true) => say!(
+        NodeEvent::Quarantined(left, true) => say!(
             warn,
             "{node} gives no votes for {}: it has evicted keys, locks perhaps among them (set maxmemory-policy noeviction)",
             human(*left)
         ),
-        Event::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
-        Event::VotesAgain(dropped) => {
+        NodeEvent::GivesNoVotes(cause) => say!(warn, "{node} gives no votes: {cause}"),
+        NodeEvent::VotesAgain(dropped) => {
             say!(warn, "{node} gives votes again{}", dropped_suffix(*dropped));
         }
-        Event::Lacks(Lack::Scripts) => say!(
+        NodeEvent::Lacks(Lack::Scripts) => say!(
             info,
             "{node} runs no scripts: it notifies no waiter, keeps no order of arrival, and counts no fencing tokens"
         ),
-        Event::Lacks(Lack::Messages) => say!(
+        NodeEvent::Lacks(Lack::Messages) => say!(
             info,
             "{node} sends no messages about releases (PUBLISH, SUBSCRIBE): waiters ask it from time to time"
         ),
-        Event::Lacks(Lack::RunId) => say!(
+        NodeEvent::Lacks(Lack::RunId) => say!(
             warn,
             "{node} does not tell which server it is (INFO server: run_id): if it is reached under two addresses, that is not \
              noticed"
         ),
-        Event::Lacks(Lack::Fencing) => say!(
+        NodeEvent::Lacks(Lack::Fencing) => say!(
             warn,
             "{node} counts no fencing tokens: it does not have a command for them, or does not permit it"
         ),
-        Event::Lacks(Lack::Queues) => say!(
+        NodeEvent::Lacks(Lack::Queues) => say!(
             info,
             "{node} does not permit the keys beside locks, such as \"{{NAME}}:w\": it notifies no waiter, and keeps no \
              order of arrival"
         ),
-        Event::Lacks(Lack::Guard) => say!(
+        NodeEvent::Lacks(Lack::Guard) => say!(
             warn,
             "{node}: a failover may give a lock to two holders: the restart guard needs INFO (run_id, master_replid) and \
              the key redlock:witness (GET, PTTL, SET)"
         ),
-        Event::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
+        NodeEvent::Notice(resource, notice) => log_notice(node, &Shown(resource), notice),
     }
 }
 
@@ -72,16 +72,16 @@ pub(super) fn log(node: &str, event: &Event, guarded: bool) {
 pub(super) fn notify(
     observer: &Observer,
     (node, address): (usize, &str),
-    event: &Event,
+    event: &NodeEvent,
     since: &mut Option<Instant>,
     at: Instant,
 ) {
     let quarantined;
     let cause = match event {
-        Event::Notice(..) | Event::Lacks(_) => return,
-        Event::Back(..) | Event::VotesAgain(_) => None,
-        Event::Away(cause) | Event::GivesNoVotes(cause) => Some(&**cause),
-        Event::Quarantined(left, evicts) => {
+        NodeEvent::Notice(..) | NodeEvent::Lacks(_) => return,
+        NodeEvent::Back(..) | NodeEvent::VotesAgain(_) => None,
+        NodeEvent::Away(cause) | NodeEvent::GivesNoVotes(cause) => Some(&**cause),
+        NodeEvent::Quarantined(left, evicts) => {
             quarantined = Cause::Quarantined(*left, *evicts);
             Some(&quarantined)
         }

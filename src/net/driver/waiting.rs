@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::errors::error::{Cause, Error};
 use crate::net::driver::driver::Driver;
-use crate::net::driver::leader::Waiter;
+use crate::net::driver::leader::Caller;
 use crate::net::driver::nodes::Nodes;
 use crate::net::driver::subscription::Subscription;
 use crate::protocol::calls::process::Process;
@@ -27,7 +27,7 @@ const COUNTERS: usize = 1024;
 
 /// The threads of this process that wait for locks, and what this process knows of waiters elsewhere.
 pub(crate) struct Waiting {
-    queues: Mutex<WaitQueues<Arc<Waiter>>>,
+    queues: Mutex<WaitQueues<Arc<Caller>>>,
     /// Of keys and channels.
     prefix: Prefix,
     /// No lock has a queue, so a release need not look for the next waiter.
@@ -52,7 +52,7 @@ impl Waiting {
     }
 
     /// Uses the queues, and wakes the threads that should then look again.
-    fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
+    fn with<T>(&self, use_them: impl FnOnce(&mut WaitQueues<Arc<Caller>>) -> T) -> T {
         let mut queues = lock(&self.queues);
         let result = use_them(&mut queues);
         self.idle.store(queues.is_idle(), Ordering::SeqCst);
@@ -95,10 +95,10 @@ impl Waiting {
 }
 
 impl Process for &Waiting {
-    type Thread = Arc<Waiter>;
+    type Thread = Arc<Caller>;
 
-    fn thread(&mut self, resource: &Arc<[u8]>) -> Arc<Waiter> {
-        Waiter::new(Some(resource.clone()))
+    fn thread(&mut self, resource: &Arc<[u8]>) -> Arc<Caller> {
+        Caller::new(Some(resource.clone()))
     }
 
     fn token(&mut self, _: &[u8]) -> Result<Token, Error> {
@@ -113,7 +113,7 @@ impl Process for &Waiting {
         self.idle.load(Ordering::SeqCst)
     }
 
-    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Arc<Waiter>>) -> T) -> T {
+    fn queues<T>(&mut self, work: impl FnOnce(&mut WaitQueues<Arc<Caller>>) -> T) -> T {
         self.with(work)
     }
 

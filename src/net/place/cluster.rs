@@ -11,13 +11,13 @@ use redis::ConnectionAddr;
 use crate::errors::error::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::text;
-use crate::net::place::question::{self, Answer, Said, Unknown};
+use crate::net::place::question::{self, Answer, Heard, Unknown};
 use crate::net::place::sentinels::like;
 use crate::net::socket::peer::Peer;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::slots::{Endpoint, Map, Ranges};
-use crate::settings::credentials::Ask;
+use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
 use crate::values::clock;
@@ -40,7 +40,7 @@ pub(crate) struct Cluster {
     /// The password: no server is looked for at a host that repeats it.
     secret: Secret,
     pub(crate) trust: Trust,
-    pub(crate) credentials: Option<Ask>,
+    pub(crate) credentials: Option<AskCredentials>,
     known: Mutex<Known>,
     /// How often that has changed. (Each call reads it.)
     changes: AtomicU64,
@@ -49,13 +49,13 @@ pub(crate) struct Cluster {
     /// The threads that ask a server.
     asking: AtomicUsize,
     /// The questions for maps, by the address of the server that is asked.
-    questions: Mutex<BTreeMap<String, Arc<Question>>>,
+    questions: Mutex<BTreeMap<String, Arc<MapQuestion>>>,
 }
 
 /// A server is asked for its map by one thread at a time. Those that want it meanwhile share the next answer: however many
 /// connections are to be made or confirmed, it is not asked more often than it answers.
 #[derive(Default)]
-struct Question {
+struct MapQuestion {
     state: Mutex<QuestionState>,
     answered: Condvar,
 }
@@ -95,7 +95,7 @@ impl Cluster {
         given: NodeAddress,
         seeds: Vec<Peer>,
         trust: &Trust,
-        credentials: Option<Ask>,
+        credentials: Option<AskCredentials>,
     ) -> Cluster {
         Cluster {
             secret: Secret::of(given.info().redis_settings().password()),
@@ -247,8 +247,8 @@ impl Cluster {
         slot: u16,
         except: Option<&str>,
         time: Duration,
-    ) -> Said {
-        self.ask_until(slot, except, time, Said::is_certain)
+    ) -> Heard {
+        self.ask_until(slot, except, time, Heard::is_certain)
     }
 
     /// The same, and waits for no more than that.
@@ -257,13 +257,13 @@ impl Cluster {
         slot: u16,
         except: Option<&str>,
         time: Duration,
-        will_do: impl Fn(&Said) -> bool,
-    ) -> Said {
+        will_do: impl Fn(&Heard) -> bool,
+    ) -> Heard {
         let asked = clock::instant();
         let (until, (sender, answers)) = (asked + time, channel());
         let time_to_answer = question::share(time);
         let peers = self.to_ask(except);
-        let mut said = Said::of(peers.iter().map(|peer| peer.addr()), (asked, time));
+        let mut said = Heard::of(peers.iter().map(|peer| peer.addr()), (asked, time));
         for (at, peer) in peers.into_iter().enumerate() {
             let most = MAX_THREADS / if except.is_some() { 1 } else { 2 };
             let begun = Asking::begin(self, most).and_then(|asking| {
@@ -332,7 +332,7 @@ impl Cluster {
         let mut looked_up = lock(&self.looked_up);
         if !std::mem::replace(&mut *looked_up, true) {
             // For a first map one answer will do.
-            let will_do = |said: &Said| said.is_certain() || said.names_any();
+            let will_do = |said: &Heard| said.is_certain() || said.names_any();
             drop(self.ask_until(slot, None, time, will_do));
         }
     }
@@ -396,7 +396,7 @@ impl Cluster {
     }
 
     /// Why no master of a slot is believed.
-    pub(crate) fn no_master(&self, said: &Said) -> Cause {
+    pub(crate) fn no_master(&self, said: &Heard) -> Cause {
         let (given, each) = (&self.given, said.each());
         if said.names_any() {
             let words = each.iter().map(|(server, word)| match word {

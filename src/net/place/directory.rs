@@ -10,15 +10,15 @@ use crate::errors::error::{Announced, Cause};
 use crate::errors::server_error::Meaning;
 use crate::errors::text;
 use crate::net::place::cluster::Cluster;
-use crate::net::place::question::Said;
+use crate::net::place::question::Heard;
 use crate::net::place::sentinels::{Description, Sentinels};
 use crate::net::socket::connection::{Connection, Purpose};
 use crate::net::socket::peer::Peer;
 use crate::net::socket::trust::Trust;
 use crate::protocol::commands::slots::{Elsewhere, Endpoint};
-use crate::protocol::node::address::{Found, Word};
+use crate::protocol::node::address::{FoundMaster, LastWord};
 use crate::protocol::node::wire::Handshake;
-use crate::settings::credentials::Ask;
+use crate::settings::credentials::AskCredentials;
 use crate::settings::node_address::NodeAddress;
 use crate::settings::url;
 use crate::values::clock;
@@ -45,7 +45,7 @@ pub(crate) enum Place {
 pub(crate) struct Directory {
     given: NodeAddress,
     trust: Trust,
-    credentials: Option<Ask>,
+    credentials: Option<AskCredentials>,
     source: Source,
     shown: Mutex<Arc<str>>,
     /// That nothing confirms the address was logged.
@@ -66,7 +66,11 @@ enum Source {
 }
 
 impl Place {
-    pub(crate) fn new(given: NodeAddress, trust: &Trust, credentials: Option<Ask>) -> Place {
+    pub(crate) fn new(
+        given: NodeAddress,
+        trust: &Trust,
+        credentials: Option<AskCredentials>,
+    ) -> Place {
         let peer = |info: &redis::ConnectionInfo, ask| Peer::new(info.clone(), trust, ask);
         if let Some(seeds) = given.cluster() {
             let seeds = seeds.iter().map(|info| peer(info, credentials.clone()));
@@ -183,10 +187,10 @@ impl Place {
     }
 
     /// Whether the master still is where it was found. `None`: that is not known.
-    pub(crate) fn confirm(&self, found: &Found) -> Option<Word> {
+    pub(crate) fn confirm(&self, found: &FoundMaster) -> Option<LastWord> {
         match self {
             Place::Master(directory) => directory.confirm(&found.address),
-            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Some(Word {
+            Place::Server(_) | Place::Target(_) | Place::Cluster(_) => Some(LastWord {
                 answer: Ok(()),
                 at: found.at,
             }),
@@ -347,7 +351,7 @@ impl Directory {
         };
         let moved = self.moved_at(&named.addr);
         let (at, by) = moved.unwrap_or_else(|| (named.at, named.by.clone()));
-        let found = Found {
+        let found = FoundMaster {
             address: self.at(&named.addr),
             at: at.min(named.at),
         };
@@ -372,7 +376,7 @@ impl Directory {
     }
 
     /// Why no master is believed.
-    fn no_master(&self, said: &Said) -> Cause {
+    fn no_master(&self, said: &Heard) -> Cause {
         match &self.source {
             Source::Sentinels(sentinels) => sentinels.no_master(said),
             Source::Cluster(cluster, _) => cluster.no_master(said),
@@ -459,7 +463,7 @@ impl Directory {
         Err(elsewhere.unwrap_or(Cause::NotAsked))
     }
 
-    fn ask_all(&self, except: Option<&str>, time: Duration) -> Said {
+    fn ask_all(&self, except: Option<&str>, time: Duration) -> Heard {
         match &self.source {
             Source::Sentinels(sentinels) => sentinels.ask_all(time),
             Source::Cluster(cluster, slot) => {
@@ -478,7 +482,7 @@ impl Directory {
     }
 
     /// By rule R43. `None`: nothing is known.
-    fn confirm(&self, address: &str) -> Option<Word> {
+    fn confirm(&self, address: &str) -> Option<LastWord> {
         let said = self.ask_all(Some(address), CONFIRM);
         if let Some(named) = said.believed() {
             self.warned.store(false, Ordering::Relaxed);
@@ -492,15 +496,15 @@ impl Directory {
                 false => Err(Cause::Moved(text::address(&named.addr))),
             };
             let at = named.at;
-            return Some(Word { answer, at });
+            return Some(LastWord { answer, at });
         }
         if !self.warned.swap(true, Ordering::Relaxed) {
             self.warn(&said);
         }
-        said.silence().map(|at| Word { answer: Ok(()), at })
+        said.silence().map(|at| LastWord { answer: Ok(()), at })
     }
 
-    fn warn(&self, said: &Said) {
+    fn warn(&self, said: &Heard) {
         let given = &self.given;
         let until = match said.names_any() {
             true => "most agree",

@@ -10,7 +10,7 @@ use crate::net::socket::connection::{Connection, Purpose};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::commands::slots::Map;
-use crate::protocol::node::answers::{Answers, Verdict, Word};
+use crate::protocol::node::answers::{Answers, Belief, Word};
 use crate::protocol::node::wire::Handshake;
 use crate::values::clock;
 
@@ -32,7 +32,7 @@ pub(crate) enum Unknown {
 }
 
 /// The master that is believed.
-pub(crate) struct Named {
+pub(crate) struct NamedMaster {
     pub(crate) addr: ConnectionAddr,
     /// When the servers were asked that name it.
     pub(crate) at: Instant,
@@ -47,7 +47,7 @@ pub(crate) fn share(time: Duration) -> Duration {
 }
 
 /// What the servers say together.
-pub(crate) struct Said {
+pub(crate) struct Heard {
     servers: Vec<String>,
     /// How long it was waited for their answers.
     time: Duration,
@@ -57,14 +57,14 @@ pub(crate) struct Said {
     unknown: Vec<(usize, Unknown)>,
 }
 
-impl Said {
+impl Heard {
     /// Nothing has been heard of these servers yet.
     pub(crate) fn of<'a>(
         servers: impl Iterator<Item = &'a ConnectionAddr>,
         (now, time): (Instant, Duration),
-    ) -> Said {
+    ) -> Heard {
         let servers: Vec<String> = servers.map(text::address).collect();
-        Said {
+        Heard {
             answers: Answers::of(servers.len(), now),
             servers,
             time,
@@ -96,17 +96,17 @@ impl Said {
     /// Whether the answers that are still to come change nothing, or none are.
     pub(crate) fn is_certain(&self) -> bool {
         let heard = self.answers.named().count() + self.unknown.len();
-        heard == self.servers.len() || self.answers.verdict() != Verdict::Unknown
+        heard == self.servers.len() || self.answers.verdict() != Belief::Unknown
     }
 
     /// The master that is believed, if one is.
-    pub(crate) fn believed(&self) -> Option<Named> {
-        let Verdict::Named { master, at } = self.answers.verdict() else {
+    pub(crate) fn believed(&self) -> Option<NamedMaster> {
+        let Belief::Named { master, at } = self.answers.verdict() else {
             return None;
         };
         let mut named = self.answers.named();
         let (server, addr) = named.find(|(_, addr)| *addr == master)?;
-        Some(Named {
+        Some(NamedMaster {
             addr: addr.clone(),
             at,
             by: self.servers.get(server)?.clone(),
@@ -128,7 +128,7 @@ impl Said {
     /// When the servers were asked, if each was, and none could be reached.
     pub(crate) fn silence(&self) -> Option<Instant> {
         match self.answers.verdict() {
-            Verdict::Silence { at } => Some(at),
+            Belief::Silence { at } => Some(at),
             _ => None,
         }
     }
@@ -269,11 +269,11 @@ mod tests {
             (&["?", "?", "?"], true, None, false),
         ] {
             let servers = [1, 2, 3].map(|port| ConnectionAddr::Tcp("s".into(), port));
-            let mut said = Said::of(servers.iter(), (now, TIME));
+            let mut said = Heard::of(servers.iter(), (now, TIME));
             for (at, word) in words.iter().enumerate() {
                 said.add(at, answer(word), now);
             }
-            let host = |named: Named| text::address(&named.addr).replace(":1", "");
+            let host = |named: NamedMaster| text::address(&named.addr).replace(":1", "");
             assert_eq!(said.is_certain(), certain, "{words:?}");
             assert_eq!(said.believed().map(host).as_deref(), believed, "{words:?}");
             assert_eq!(said.silence().is_some(), silence, "{words:?}");

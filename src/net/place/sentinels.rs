@@ -10,10 +10,10 @@ use redis::ConnectionAddr;
 use crate::errors::error::Cause;
 use crate::errors::secret::Secret;
 use crate::errors::text;
-use crate::net::place::question::{self, Answer, Said, Unknown};
+use crate::net::place::question::{self, Answer, Heard, Unknown};
 use crate::net::socket::peer::Peer;
 use crate::protocol::commands::resp::Reply;
-use crate::protocol::node::answers::{Ask, LASTS, Questions};
+use crate::protocol::node::answers::{LASTS, NextQuestion, Questions};
 use crate::settings::url;
 use crate::values::clock;
 use crate::values::sync::{lock, wait_until};
@@ -34,14 +34,14 @@ pub(crate) struct Sentinels {
 
 /// A question to a sentinel: when a thread began to ask it, and the answer.
 #[derive(Default)]
-struct Question {
+struct SentinelQuestion {
     begun: OnceLock<Instant>,
     answer: OnceLock<Answer>,
 }
 
-type Slot = Arc<Question>;
+type Slot = Arc<SentinelQuestion>;
 
-impl Question {
+impl SentinelQuestion {
     /// Whether the sentinel has not answered for as long as this.
     fn has_waited(&self, time: Duration) -> bool {
         let begun = self.begun.get();
@@ -91,7 +91,7 @@ impl Sentinels {
 
     /// Asks them all at once, or waits for the answers to questions that are under way, until it is certain which master is
     /// believed, but not for longer than this. A thread that resolves a name may take longer.
-    pub(crate) fn ask_all(self: &Arc<Self>, time: Duration) -> Said {
+    pub(crate) fn ask_all(self: &Arc<Self>, time: Duration) -> Heard {
         let now = clock::instant();
         let until = now + time;
         let asked: Vec<_> = (0..self.all.len()).map(|at| self.begin(at, now)).collect();
@@ -111,9 +111,9 @@ impl Sentinels {
         let mut questions = lock(&self.questions);
         let questions_to_it = questions.get_mut(at).ok_or(Cause::NotAsked)?;
         let slot = match questions_to_it.ask(now, Slot::default) {
-            Ask::Wait(asked, slot) => return Ok((asked, slot)),
-            Ask::Full => return Err(Cause::NotAsked),
-            Ask::Begin(slot) => slot,
+            NextQuestion::Wait(asked, slot) => return Ok((asked, slot)),
+            NextQuestion::Full => return Err(Cause::NotAsked),
+            NextQuestion::Begin(slot) => slot,
         };
         drop(questions);
         let asked = Asked {
@@ -140,8 +140,8 @@ impl Sentinels {
         questions: &[Questions<Slot>],
         (begun, time): (Instant, Duration),
         is_over: bool,
-    ) -> Said {
-        let mut said = Said::of(self.all.iter().map(|peer| peer.addr()), (begun, time));
+    ) -> Heard {
+        let mut said = Heard::of(self.all.iter().map(|peer| peer.addr()), (begun, time));
         for (at, (asked, questions)) in asked.iter().zip(questions).enumerate() {
             let hangs = || questions.hang(clock::instant());
             let silent = || Err(Unknown::Failed(Cause::NotConnected(time, time)));
@@ -239,7 +239,7 @@ impl Sentinels {
     }
 
     /// Why no master is believed.
-    pub(crate) fn no_master(&self, said: &Said) -> Cause {
+    pub(crate) fn no_master(&self, said: &Heard) -> Cause {
         let name = &self.name;
         let each = said.each();
         let mut words = each.iter().map(|(_, word)| word);
@@ -365,7 +365,7 @@ mod tests {
         let mut questions = lock(&set.questions);
         for questions in &mut *questions {
             let ask = questions.ask(now, Slot::default);
-            assert!(matches!(ask, Ask::Begin(_)), "none is left");
+            assert!(matches!(ask, NextQuestion::Begin(_)), "none is left");
         }
     }
 

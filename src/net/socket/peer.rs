@@ -9,18 +9,22 @@ use crate::errors::error::Cause;
 use crate::errors::server_error::Meaning;
 use crate::errors::text::{address, human};
 use crate::net::socket::trust::{Access, Trust};
-use crate::settings::credentials::{Ask, Credentials};
+use crate::settings::credentials::{AskCredentials, Credentials};
 use crate::values::clock;
 
 #[derive(Clone)]
 pub(crate) struct Peer {
     info: ConnectionInfo,
     tls: Option<Result<Access, Cause>>,
-    credentials: Option<Ask>,
+    credentials: Option<AskCredentials>,
 }
 
 impl Peer {
-    pub(crate) fn new(info: ConnectionInfo, trust: &Trust, credentials: Option<Ask>) -> Peer {
+    pub(crate) fn new(
+        info: ConnectionInfo,
+        trust: &Trust,
+        credentials: Option<AskCredentials>,
+    ) -> Peer {
         let tls = trust.access(info.addr());
         Peer {
             info,

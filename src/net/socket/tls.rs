@@ -209,12 +209,12 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// The other side.
-    struct Server {
+    struct TlsServer {
         session: ServerConnection,
         stream: TcpStream,
     }
 
-    impl Server {
+    impl TlsServer {
         /// Writes it in one record, and returns the bytes instead of sending them.
         fn record(&mut self, text: &[u8]) -> Vec<u8> {
             self.session.writer().write_all(text).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// A connection, where the client has this provider instead of the usual one.
-    fn pair(provider: Option<CryptoProvider>) -> (Tls, Server) {
+    fn pair(provider: Option<CryptoProvider>) -> (Tls, TlsServer) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let url = format!("rediss://127.0.0.1:{port}/#insecure");
@@ -290,7 +290,7 @@ mod tests {
                 session.complete_io(&mut stream).unwrap();
             }
             session.complete_io(&mut stream).unwrap();
-            Server { session, stream }
+            TlsServer { session, stream }
         });
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let time = (clock::instant() + 10 * SECOND, 10 * SECOND);
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn keys_that_are_used_up_are_changed_or_end_the_connection() {
         // How many arrive.
-        let pings = |tls: &mut Tls, server: &mut Server| {
+        let pings = |tls: &mut Tls, server: &mut TlsServer| {
             let arrives = |_: &u32| {
                 let now = clock::instant();
                 tls.send(b"ping", now + SECOND, now).is_ok() && server.hear(4).is_ok()

@@ -26,9 +26,9 @@ use crate::settings::tls::Tls;
 /// A forked child may use it: nothing of it changes, and it has no locks. (What tells one session from another is in
 /// [`Access`].)
 #[derive(Clone)]
-pub(crate) struct Trust(Result<Option<Arc<Parts>>, String>);
+pub(crate) struct Trust(Result<Option<Arc<TlsParts>>, String>);
 
-struct Parts {
+struct TlsParts {
     provider: Arc<CryptoProvider>,
     /// Or why there are no root certificates.
     verifier: Result<Arc<WebPkiServerVerifier>, String>,
@@ -47,7 +47,7 @@ pub(crate) struct Access {
 impl Access {
     /// With whatever certificate.
     pub(crate) fn of_provider(provider: Arc<CryptoProvider>, name: ServerName<'static>) -> Access {
-        let parts = Parts {
+        let parts = TlsParts {
             provider,
             verifier: Err(String::new()),
             identity: None,
@@ -59,8 +59,8 @@ impl Access {
 
 // rustls does not say so of what it is given. Nothing of these changes but the tickets, and a panic in mid-handshake
 // ends the connection.
-impl UnwindSafe for Parts {}
-impl RefUnwindSafe for Parts {}
+impl UnwindSafe for TlsParts {}
+impl RefUnwindSafe for TlsParts {}
 impl UnwindSafe for Access {}
 impl RefUnwindSafe for Access {}
 
@@ -86,7 +86,7 @@ pub(crate) fn supported() -> Result<(), String> {
 pub(crate) fn validate(tls: &Tls) -> Result<(), String> {
     match tls.is_default() {
         true => Ok(()),
-        false => Parts::new(tls, false).map(drop),
+        false => TlsParts::new(tls, false).map(drop),
     }
 }
 
@@ -98,7 +98,7 @@ impl Trust {
             _ => None,
         });
         let secure = over_tls.reduce(|one, other| one || other);
-        let parts = secure.map(|secure| Parts::new(tls, secure));
+        let parts = secure.map(|secure| TlsParts::new(tls, secure));
         Trust(parts.transpose().map(|parts| parts.map(Arc::new)))
     }
 
@@ -114,8 +114,8 @@ impl Trust {
     }
 }
 
-impl Parts {
-    fn new(tls: &Tls, system_roots: bool) -> Result<Parts, String> {
+impl TlsParts {
+    fn new(tls: &Tls, system_roots: bool) -> Result<TlsParts, String> {
         let provider = provider()?;
         let verifier = match &tls.roots {
             Some(pem) => Ok(verifier(given_roots(pem)?, &provider)?),
@@ -127,7 +127,7 @@ impl Parts {
             None => None,
         };
         let name = tls.name.as_deref().map(server_name).transpose()?;
-        Ok(Parts {
+        Ok(TlsParts {
             provider,
             verifier,
             identity,

@@ -7,7 +7,7 @@ use super::faults::Fault;
 use super::{CHANNELS, NAMES, Pair, channel, packed};
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::commands::means::{Beside, Means, Scripts};
-use crate::protocol::commands::queue::{Channel, QueueEntry, Turn};
+use crate::protocol::commands::queue::{Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::commands::scripts::INSPECT;
 use crate::testing::store::{Value, members, parse};
@@ -47,8 +47,8 @@ impl Pair {
         channel(self.random.below(CHANNELS))
     }
 
-    fn turn(&mut self) -> Turn {
-        Turn::new(Duration::from_millis(self.one_of(&[50, 100, 500])))
+    fn turn(&mut self) -> QueueTurn {
+        QueueTurn::new(Duration::from_millis(self.one_of(&[50, 100, 500])))
     }
 
     /// One of the crate's commands. The search may aim at a script.

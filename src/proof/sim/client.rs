@@ -16,7 +16,7 @@ use crate::protocol::commands::queue::Channel;
 use crate::protocol::node::guard::Guard;
 use crate::protocol::node::node::Timeouts;
 use crate::protocol::quorum::core::Core;
-use crate::protocol::quorum::next::Role;
+use crate::protocol::quorum::next::ThreadRole;
 use crate::protocol::quorum::operation::Answer;
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
@@ -63,11 +63,11 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn task(&mut self, role: Role) -> &mut Task {
+    pub(super) fn task(&mut self, role: ThreadRole) -> &mut Task {
         match role {
-            Role::Leader => &mut self.leader,
-            Role::Worker(node) => &mut self.workers[node],
-            Role::Confirmer => &mut self.confirmer,
+            ThreadRole::Leader => &mut self.leader,
+            ThreadRole::Worker(node) => &mut self.workers[node],
+            ThreadRole::Confirmer => &mut self.confirmer,
         }
     }
 

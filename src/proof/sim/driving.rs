@@ -9,10 +9,10 @@ use super::command::commands;
 use super::world::{Count, World, trace};
 use crate::errors::error::Cause;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::event::Event as CoreEvent;
+use crate::protocol::node::event::NodeEvent as CoreEvent;
 use crate::protocol::node::wire::Outgoing;
 use crate::protocol::quorum::core::Input;
-use crate::protocol::quorum::next::{Next, Role};
+use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::operation::Op;
 use crate::values::quorum::NodeSet;
 
@@ -30,11 +30,11 @@ impl World {
             if stands > self.t {
                 return self.wake(c, stands);
             }
-            let mut busy = self.drive(c, Role::Leader);
+            let mut busy = self.drive(c, ThreadRole::Leader);
             for node in 0..self.servers.len() {
-                busy |= self.drive(c, Role::Worker(node));
+                busy |= self.drive(c, ThreadRole::Worker(node));
             }
-            busy |= self.drive(c, Role::Confirmer);
+            busy |= self.drive(c, ThreadRole::Confirmer);
             busy |= self.listen_all(c);
             for thread in 0..self.clients[c].threads.len() {
                 busy |= self.act(c, thread);
@@ -67,7 +67,7 @@ impl World {
     }
 
     /// What a thread of the driver does.
-    fn drive(&mut self, c: usize, role: Role) -> bool {
+    fn drive(&mut self, c: usize, role: ThreadRole) -> bool {
         match *self.clients[c].driver.task(role) {
             Task::None | Task::Connects => return false,
             Task::Runs => {}
@@ -100,7 +100,7 @@ impl World {
                     if !self.has_come(c, until) {
                         return false;
                     }
-                    let may_stand = role == Role::Leader && !self.conditions.faultless;
+                    let may_stand = role == ThreadRole::Leader && !self.conditions.faultless;
                     if may_stand && !self.quiet && self.random.chance(1) {
                         // Between the read and what follows.
                         let until = self.t + self.random.below(80 * MS);
@@ -122,7 +122,7 @@ impl World {
         true
     }
 
-    fn go(&mut self, c: usize, role: Role) {
+    fn go(&mut self, c: usize, role: ThreadRole) {
         let now = self.now(c);
         let next = self.clients[c].core.next(role, now);
         trace!(self, "client {c}, {role:?}: {next:?}");
@@ -132,7 +132,7 @@ impl World {
     }
 
     /// What the core has returned.
-    fn carry_out(&mut self, c: usize, role: Role, next: Next, now: Instant) {
+    fn carry_out(&mut self, c: usize, role: ThreadRole, next: Next, now: Instant) {
         let client = &mut self.clients[c];
         let driver = &mut client.driver;
         match next {
@@ -169,7 +169,9 @@ impl World {
             Next::Ask { .. } => unreachable!("no server here is named by a directory"),
             Next::Reconnected | Next::Finished => {
                 *driver.task(role) = Task::None;
-                let Role::Worker(node) = role else { return };
+                let ThreadRole::Worker(node) = role else {
+                    return;
+                };
                 if client.core.starts_confirmer(role) {
                     driver.confirmer = Task::Runs;
                 }
@@ -186,14 +188,14 @@ impl World {
         client.core.input(node, Input::Started(Ok(())), now);
     }
 
-    fn send_to(&mut self, c: usize, role: Role, nodes: NodeSet, now: Instant) {
+    fn send_to(&mut self, c: usize, role: ThreadRole, nodes: NodeSet, now: Instant) {
         let mut out = Outgoing::default();
         self.clients[c].core.output(nodes, &mut out, now);
         let parts = out.parts().map(|(node, bytes)| (node, bytes.to_vec()));
         let mut parts: VecDeque<_> = parts.collect();
         // Which one is nearest is not simulated.
         parts.make_contiguous().sort_unstable();
-        if role == Role::Leader {
+        if role == ThreadRole::Leader {
             self.clients[c].driver.leader = Task::Writes(parts, self.t);
             return;
         }

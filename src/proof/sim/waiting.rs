@@ -13,12 +13,12 @@ use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process::Process;
 use crate::protocol::calls::release::{Release, Submit};
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::Turn;
+use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::quorum::operation::{Answer, Op, Outcome};
 use crate::protocol::waiting::held_here::HeldHere;
 use crate::protocol::waiting::wait_queue::WaitQueues;
-use crate::protocol::waiting::waiter::{AcquireRequest, Failure};
+use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::values::quorum::Ttl;
 use crate::values::token::Token;
 
@@ -448,7 +448,7 @@ impl World {
         // A thread behind others in the queue need not ask: they do.
         let asked = call.attempts > 0 || self.waits_for(c, call.resource);
         self.check(
-            asked || !matches!(ended, Ended::Failed(Failure::Busy(_))),
+            asked || !matches!(ended, Ended::Failed(WaitFailure::Busy(_))),
             || format!("client {c}: thread {thread} is denied, and no node was asked"),
         );
         self.rests(c, thread);
@@ -470,6 +470,6 @@ fn shown(step: &Step<usize>) -> &'static str {
     }
 }
 
-fn turn() -> Turn {
-    Turn::new(Duration::from_micros(NODE_TIMEOUT))
+fn turn() -> QueueTurn {
+    QueueTurn::new(Duration::from_micros(NODE_TIMEOUT))
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use crate::errors::error::Error;
 use crate::protocol::calls::lease::Lease;
 use crate::protocol::calls::process::Process;
-use crate::protocol::commands::queue::{QueueEntry, Turn};
+use crate::protocol::commands::queue::{QueueEntry, QueueTurn};
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::{Attempt, Rejection, Tried};
 use crate::protocol::quorum::operation::{Answer, Op};
-use crate::protocol::waiting::waiter::{AcquireRequest, Failure, PlainTry, WaiterAction};
+use crate::protocol::waiting::waiter::{AcquireRequest, PlainTry, WaitFailure, WaiterAction};
 use crate::values::clock::Point;
 use crate::values::quorum::{Deadline, majority};
 
@@ -50,7 +50,7 @@ pub(crate) enum Step<W> {
 /// How a call ends without the lock.
 pub(crate) enum Ended {
     /// By its last attempt.
-    Failed(Failure),
+    Failed(WaitFailure),
     Cancelled,
     Error(Error),
     /// A majority of the nodes, of which this is one, says that the name is another kind of lock: waiting would not
@@ -58,8 +58,8 @@ pub(crate) enum Ended {
     InOtherUse(usize, OtherUse),
 }
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Ended {
+impl From<WaitFailure> for Ended {
+    fn from(failure: WaitFailure) -> Ended {
         Ended::Failed(failure)
     }
 }
@@ -76,7 +76,7 @@ pub(crate) struct Acquire<W> {
     since: Instant,
     /// Its place in the queue.
     waiter: Option<(u64, W)>,
-    state: State,
+    state: CallState,
     /// The program is asked before anything else happens.
     asks: bool,
     /// A thread of this process seemed to hold the lock before the last attempt.
@@ -86,7 +86,7 @@ pub(crate) struct Acquire<W> {
 }
 
 #[allow(clippy::large_enum_variant)]
-enum State {
+enum CallState {
     Begins,
     Tries(Trying),
     /// Between two tries of an attempt.
@@ -122,7 +122,7 @@ impl<W: Clone> Acquire<W> {
             node_timeout,
             since: now.mono,
             waiter: None,
-            state: State::Begins,
+            state: CallState::Begins,
             asks: request.must_ask,
             was_held_here: false,
             attempts: 0,
@@ -141,7 +141,7 @@ impl<W: Clone> Acquire<W> {
     /// How long the current try has taken.
     pub(crate) fn took(&self, now: Point) -> Duration {
         match &self.state {
-            State::Tries(trying) => trying.attempt.took(now),
+            CallState::Tries(trying) => trying.attempt.took(now),
             _ => Duration::ZERO,
         }
     }
@@ -150,27 +150,27 @@ impl<W: Clone> Acquire<W> {
         if std::mem::take(&mut self.asks) && self.request.must_ask {
             return Step::Ask;
         }
-        match std::mem::replace(&mut self.state, State::Done(Err(Ended::Cancelled))) {
-            State::Begins => self.begin(process, now),
-            State::Pauses(trying, until) if now.mono < until => {
-                self.state = State::Pauses(trying, until);
+        match std::mem::replace(&mut self.state, CallState::Done(Err(Ended::Cancelled))) {
+            CallState::Begins => self.begin(process, now),
+            CallState::Pauses(trying, until) if now.mono < until => {
+                self.state = CallState::Pauses(trying, until);
                 Step::Pause(self.ask_before(until, now))
             }
-            State::Tries(trying) | State::Pauses(trying, _) => {
+            CallState::Tries(trying) | CallState::Pauses(trying, _) => {
                 self.attempt_again(trying, process, now)
             }
-            State::TooSlow(lease) if !mutant(Mutant::KeepWhatCameTooLate) => {
-                self.state = State::Released;
+            CallState::TooSlow(lease) if !mutant(Mutant::KeepWhatCameTooLate) => {
+                self.state = CallState::Released;
                 Step::Release(lease)
             }
-            State::TooSlow(_) | State::Released => {
-                self.failed(Failure::TooSlow, &Rejection::default(), process, now);
+            CallState::TooSlow(_) | CallState::Released => {
+                self.failed(WaitFailure::TooSlow, &Rejection::default(), process, now);
                 self.next(process, now)
             }
-            State::Waits => self.look(process, now),
-            State::Leaves(ended) => self.leave(ended, process, now),
-            State::Dequeues(ended) => Step::Done(Err(ended)),
-            State::Done(result) => Step::Done(result),
+            CallState::Waits => self.look(process, now),
+            CallState::Leaves(ended) => self.leave(ended, process, now),
+            CallState::Dequeues(ended) => Step::Done(Err(ended)),
+            CallState::Done(result) => Step::Done(result),
         }
     }
 
@@ -208,7 +208,7 @@ impl<W: Clone> Acquire<W> {
         let waiter = thread.clone();
         let id = process.queues(|queues| queues.join(resource, waiter, request, tried, now));
         self.waiter = Some((id, thread));
-        self.state = State::Waits;
+        self.state = CallState::Waits;
     }
 
     fn look(&mut self, process: &mut impl Process<Thread = W>, now: Point) -> Step<W> {
@@ -218,13 +218,13 @@ impl<W: Clone> Acquire<W> {
         let held_here = process.held_here().has(&self.resource);
         match process.queues(|queues| queues.step(id, held_here, now)) {
             WaiterAction::Park(until) => {
-                self.state = State::Waits;
+                self.state = CallState::Waits;
                 Step::Park(self.ask_before(until, now))
             }
             WaiterAction::Try(entry) => self.attempt(entry, process, now),
             WaiterAction::HandedOff(attempt) => {
                 self.attempts = self.attempts.saturating_add(1);
-                self.state = State::Tries(Trying {
+                self.state = CallState::Tries(Trying {
                     attempt,
                     handed_off: true,
                 });
@@ -245,9 +245,9 @@ impl<W: Clone> Acquire<W> {
         };
         match process.queues(|queues| queues.give_up(id, now.mono)) {
             Some(channel) => {
-                let turn = Turn::new(self.node_timeout);
+                let turn = QueueTurn::new(self.node_timeout);
                 let fair = self.request.turn.is_some();
-                self.state = State::Dequeues(ended);
+                self.state = CallState::Dequeues(ended);
                 let lock = (self.resource.clone(), self.request.kind.clone());
                 let op = Op::dequeue(lock, channel, turn, fair);
                 Step::Run(op.only_write(true))
@@ -261,8 +261,8 @@ impl<W: Clone> Acquire<W> {
 
     /// The call fails, wherever it stands.
     fn fail(&mut self, ended: Ended, process: &mut impl Process<Thread = W>) {
-        let state = std::mem::replace(&mut self.state, State::Leaves(ended));
-        if let State::Tries(trying) | State::Pauses(trying, _) = state
+        let state = std::mem::replace(&mut self.state, CallState::Leaves(ended));
+        if let CallState::Tries(trying) | CallState::Pauses(trying, _) = state
             && trying.handed_off
         {
             process.held_here().remove(&self.resource);
@@ -277,7 +277,7 @@ impl<W: Clone> Acquire<W> {
 
     /// It waits in the queue of its process, and nothing is under way.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.state, State::Waits)
+        matches!(self.state, CallState::Waits)
     }
 
     /// Whether anything is left to do, should the thread end here.
@@ -319,7 +319,7 @@ impl<W: Clone> Acquire<W> {
     ) -> Step<W> {
         let token = process.token(&self.resource);
         let op = token.map(|token| trying.attempt.op(token, now));
-        self.state = State::Tries(trying);
+        self.state = CallState::Tries(trying);
         match op {
             Ok(op) => Step::Try(op),
             Err(error) => {
@@ -336,13 +336,13 @@ impl<W: Clone> Acquire<W> {
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) {
-        match std::mem::replace(&mut self.state, State::Done(Err(Ended::Cancelled))) {
-            State::Tries(trying) => self.tried(trying, answer, process, now),
-            State::Dequeues(ended) => {
+        match std::mem::replace(&mut self.state, CallState::Done(Err(Ended::Cancelled))) {
+            CallState::Tries(trying) => self.tried(trying, answer, process, now),
+            CallState::Dequeues(ended) => {
                 if let Some((id, _)) = self.waiter.take() {
                     process.queues(|queues| queues.dequeued(id, now.mono));
                 }
-                self.state = State::Dequeues(ended);
+                self.state = CallState::Dequeues(ended);
             }
             state => self.state = state,
         }
@@ -359,7 +359,7 @@ impl<W: Clone> Acquire<W> {
         let tried = trying.attempt.answered(answer, now);
         if let Tried::Again(within) = tried {
             let pause = process.jitter(Duration::ZERO, within);
-            self.state = State::Pauses(trying, now.mono + pause);
+            self.state = CallState::Pauses(trying, now.mono + pause);
             return;
         }
         let is_held = matches!(tried, Tried::Granted(..) | Tried::TooSlow(..));
@@ -379,31 +379,31 @@ impl<W: Clone> Acquire<W> {
         };
         let (failure, rejection) = match tried {
             Tried::Granted(key, deadline) => {
-                self.state = State::Done(Ok(lease(key, deadline)));
+                self.state = CallState::Done(Ok(lease(key, deadline)));
                 if let Some((id, _)) = self.waiter.take() {
                     process.queues(|queues| queues.acquired(id, now.mono));
                 }
                 return;
             }
             Tried::TooSlow(key, deadline) => {
-                self.state = State::TooSlow(lease(key, deadline));
+                self.state = CallState::TooSlow(lease(key, deadline));
                 return;
             }
             Tried::Denied(rejection) => match rejection.other_use(self.quorum) {
                 Some((node, other)) => {
-                    self.state = State::Leaves(Ended::InOtherUse(node, other));
+                    self.state = CallState::Leaves(Ended::InOtherUse(node, other));
                     return;
                 }
-                None => (Failure::Busy(None), rejection),
+                None => (WaitFailure::Busy(None), rejection),
             },
             Tried::Unavailable(errors) => match errors.same_server() {
                 Some(mistake) => {
-                    self.state = State::Leaves(Ended::Error(Error::Config(mistake)));
+                    self.state = CallState::Leaves(Ended::Error(Error::Config(mistake)));
                     return;
                 }
-                None => (Failure::Unavailable(errors), Rejection::default()),
+                None => (WaitFailure::Unavailable(errors), Rejection::default()),
             },
-            Tried::Expired | Tried::Again(_) => (Failure::TooSlow, Rejection::default()),
+            Tried::Expired | Tried::Again(_) => (WaitFailure::TooSlow, Rejection::default()),
         };
         self.failed(failure, &rejection, process, now);
     }
@@ -411,7 +411,7 @@ impl<W: Clone> Acquire<W> {
     /// An attempt gave no lock.
     fn failed(
         &mut self,
-        failure: Failure,
+        failure: WaitFailure,
         rejection: &Rejection,
         process: &mut impl Process<Thread = W>,
         now: Point,
@@ -419,13 +419,13 @@ impl<W: Clone> Acquire<W> {
         self.asks = true;
         if let Some(id) = self.waiter_id() {
             let failed = (failure.clone(), self.pause(&failure, process));
-            if !matches!(failure, Failure::TooSlow) || !mutant(Mutant::TooSlowIsTrying) {
+            if !matches!(failure, WaitFailure::TooSlow) || !mutant(Mutant::TooSlowIsTrying) {
                 process.queues(|queues| queues.failed(id, failed, rejection, now.mono));
             }
-            self.state = State::Waits;
+            self.state = CallState::Waits;
         } else if self.is_over(now) || failure.is_hopeless() {
             self.asks = false;
-            self.state = State::Done(Err(failure.into()));
+            self.state = CallState::Done(Err(failure.into()));
         } else {
             let pause = self.pause(&failure, process);
             let held_here = self.was_held_here || process.held_here().has(&self.resource);
@@ -438,12 +438,12 @@ impl<W: Clone> Acquire<W> {
         }
     }
 
-    fn pause(&self, failure: &Failure, process: &mut impl Process<Thread = W>) -> Duration {
+    fn pause(&self, failure: &WaitFailure, process: &mut impl Process<Thread = W>) -> Duration {
         let (min, max) = self.request.retry_delay;
         let pause = process.jitter(min, max);
         match failure {
             // No pause is longer than until enough nodes vote.
-            Failure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
+            WaitFailure::Unavailable(nodes) => nodes.retry_after().map_or(pause, |wait| {
                 pause.min(wait.saturating_add(process.jitter(Duration::ZERO, min)))
             }),
             _ => pause,
@@ -471,10 +471,10 @@ impl<W> Acquire<W> {
 
     /// The first try of an attempt is under way, and others may follow.
     pub(crate) fn is_first_try(&self) -> bool {
-        matches!(&self.state, State::Tries(trying) if trying.attempt.is_first())
+        matches!(&self.state, CallState::Tries(trying) if trying.attempt.is_first())
     }
 
     pub(crate) fn is_between_tries(&self) -> bool {
-        matches!(self.state, State::Pauses(..))
+        matches!(self.state, CallState::Pauses(..))
     }
 }

@@ -24,7 +24,7 @@ use crate::protocol::calls::process::Process;
 use crate::protocol::commands::kind::{Kind, Mark};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::operation::{Answer, Op};
-use crate::protocol::waiting::waiter::{AcquireRequest, Failure};
+use crate::protocol::waiting::waiter::{AcquireRequest, WaitFailure};
 use crate::values::clock::Point;
 
 /// `W`: a thread that waits.
@@ -48,7 +48,7 @@ struct Plan {
     claims: Vec<Claim>,
     dropped: Vec<Claim>,
     /// Why the last attempt gave no lock.
-    failure: Option<Failure>,
+    failure: Option<WaitFailure>,
     is_cancelled: bool,
     /// The current call has not begun, and need not.
     begins: bool,
@@ -274,7 +274,7 @@ impl Plan {
             true => Some(Ended::Cancelled),
             false => over.then(|| {
                 let failure = self.failure.clone();
-                Ended::Failed(failure.unwrap_or(Failure::Busy(None)))
+                Ended::Failed(failure.unwrap_or(WaitFailure::Busy(None)))
             }),
         }
     }
@@ -366,7 +366,7 @@ impl Plan {
     /// Not all names could be taken with these claims.
     fn denied<W: Clone>(
         &mut self,
-        failure: Failure,
+        failure: WaitFailure,
         process: &mut impl Process<Thread = W>,
         now: Point,
     ) -> Goes<W> {
@@ -374,7 +374,7 @@ impl Plan {
         // Where a name is claimed and in the way all the same, another claim would change nothing.
         let new = name.filter(|name| self.taken.insert(*name));
         match (&*self.failure.insert(failure), new) {
-            (Failure::Busy(_), Some(name)) => {
+            (WaitFailure::Busy(_), Some(name)) => {
                 if !mutant(Mutant::ClaimsInAnyOrder) {
                     let before = self.claims.partition_point(|claim| claim.at < name);
                     self.dropped.extend(self.claims.split_off(before));
@@ -421,7 +421,7 @@ impl Plan {
         match stage {
             // The releases of its claims have taken their time (rule R4).
             Stage::Ends(Ok(lease)) if lease.left(now).is_zero() => {
-                self.stage = Stage::Ends(Err(Ended::Failed(Failure::TooSlow)));
+                self.stage = Stage::Ends(Err(Ended::Failed(WaitFailure::TooSlow)));
                 Step::Release(lease)
             }
             Stage::Ends(result) => Step::Done(result),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::protocol::calls::process::Process;
-use crate::protocol::commands::queue::Turn;
+use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::commands::script::{Action, Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Attempt;
@@ -50,7 +50,7 @@ impl Release {
             process.queues(|queues| queues.notified_elsewhere(resource, now));
         }
         if self.fair {
-            let turn = Turn::new(self.node_timeout);
+            let turn = QueueTurn::new(self.node_timeout);
             return self.alone(Notify::FirstAndReserve(turn));
         }
         if process.is_idle() {

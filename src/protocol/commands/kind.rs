@@ -258,7 +258,7 @@ impl Kind {
 
     /// Appends the call of a script.
     pub(crate) fn pack(&self, ask: Ask, lock: Named<'_>, by_hash: bool, out: &mut Vec<u8>) {
-        let mut call = Call::new(self.script(ask), by_hash);
+        let mut call = KindCall::new(self.script(ask), by_hash);
         match self {
             _ if matches!(ask, Ask::Leave(_)) => self.pack_names(ask, lock, &mut call),
             Kind::Permit { slot, .. } => {
@@ -288,7 +288,13 @@ impl Kind {
     }
 
     /// What all acquiring scripts are told.
-    fn pack_acquire(&self, ttl: Ttl, entry: Option<QueueEntry>, lock: Named<'_>, call: &mut Call) {
+    fn pack_acquire(
+        &self,
+        ttl: Ttl,
+        entry: Option<QueueEntry>,
+        lock: Named<'_>,
+        call: &mut KindCall,
+    ) {
         call.arg(lock.value).number(ttl.millis());
         match entry {
             None => call.arg(b"").number(0),
@@ -316,7 +322,7 @@ impl Kind {
     }
 
     /// For a member of a set. `head`: what is known of its beginning.
-    fn pack_member(&self, ask: Ask, lock: Named<'_>, head: &str, call: &mut Call) {
+    fn pack_member(&self, ask: Ask, lock: Named<'_>, head: &str, call: &mut KindCall) {
         let member = [head.as_bytes(), lock.value].concat();
         let id = lock.token.as_bytes();
         let key = lock.key();
@@ -356,7 +362,7 @@ impl Kind {
         }
     }
 
-    fn pack_names(&self, ask: Ask, lock: Named<'_>, call: &mut Call) {
+    fn pack_names(&self, ask: Ask, lock: Named<'_>, call: &mut KindCall) {
         let keys: Vec<_> = match self {
             Kind::Several { names, .. } => names.iter().map(|name| lock.prefix.key(name)).collect(),
             _ => vec![lock.key()],
@@ -434,7 +440,7 @@ impl Mark {
 }
 
 /// The call of a script: its keys, and then its arguments.
-struct Call {
+struct KindCall {
     script: [&'static [u8]; 2],
     keys: u64,
     count: usize,
@@ -442,9 +448,9 @@ struct Call {
     packed: Vec<u8>,
 }
 
-impl Call {
-    fn new(script: Script, by_hash: bool) -> Call {
-        Call {
+impl KindCall {
+    fn new(script: Script, by_hash: bool) -> KindCall {
+        KindCall {
             script: match by_hash {
                 true => [b"EVALSHA", script.hash],
                 false => [b"EVAL", script.text],
@@ -468,13 +474,13 @@ impl Call {
         }
     }
 
-    fn arg(&mut self, arg: &[u8]) -> &mut Call {
+    fn arg(&mut self, arg: &[u8]) -> &mut KindCall {
         self.count += 1;
         resp::argument(&mut self.packed, arg);
         self
     }
 
-    fn number(&mut self, number: u64) -> &mut Call {
+    fn number(&mut self, number: u64) -> &mut KindCall {
         self.count += 1;
         resp::number(&mut self.packed, number);
         self

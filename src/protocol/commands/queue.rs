@@ -51,13 +51,13 @@ pub(crate) fn is_channel(bytes: &[u8]) -> bool {
 
 /// How long a node reserves a free lock for the waiter that it has notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn(Duration);
+pub(crate) struct QueueTurn(Duration);
 
-impl Turn {
+impl QueueTurn {
     /// Long enough to wake up, and to send an acquire to all nodes.
-    pub(crate) fn new(node_timeout: Duration) -> Turn {
+    pub(crate) fn new(node_timeout: Duration) -> QueueTurn {
         let (shortest, longest) = (Duration::from_millis(250), Duration::from_secs(1));
-        Turn(node_timeout.saturating_mul(4).clamp(shortest, longest))
+        QueueTurn(node_timeout.saturating_mul(4).clamp(shortest, longest))
     }
 
     pub(crate) fn duration(self) -> Duration {
@@ -85,7 +85,7 @@ pub(crate) struct QueueEntry {
     /// In milliseconds: how long the queue is kept after a waiter last enqueued.
     pub(crate) lease: u64,
     /// Set if it takes the lock only in the order of arrival: how long the node reserves it for another waiter.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<QueueTurn>,
 }
 
 /// Whole milliseconds, with a maximum that a server can add to its time of day.
@@ -134,7 +134,7 @@ pub(crate) struct LockInfo {
 
 /// What the nodes said of the holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct KnownHolder {
     pub(crate) label: Option<Label>,
     /// When its time is over on a majority.
     pub(crate) until: Option<Instant>,
@@ -260,13 +260,13 @@ mod tests {
     #[test]
     fn a_turn_is_four_node_timeouts_and_neither_very_short_nor_very_long() {
         let ms = Duration::from_millis;
-        let turn = |timeout| Turn::new(timeout).millis();
+        let turn = |timeout| QueueTurn::new(timeout).millis();
         assert_eq!(
             [1, 100, 250, 9000].map(|t| turn(ms(t))),
             [250, 400, 1000, 1000]
         );
         assert_eq!(turn(Duration::MAX), 1000);
-        assert_eq!(Turn::new(ms(50)).ignored_after(), ms(1000));
+        assert_eq!(QueueTurn::new(ms(50)).ignored_after(), ms(1000));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::protocol::commands::companions::Companion::{Counter, Queue, Turn as R
 use crate::protocol::commands::companions::{self, Companion};
 use crate::protocol::commands::kind::{Ask, Kind, Named};
 use crate::protocol::commands::means::{Beside, Delete, Means, Names, Scripts};
-use crate::protocol::commands::queue::{Channel, LockInfo, QueueEntry, Turn};
+use crate::protocol::commands::queue::{Channel, LockInfo, QueueEntry, QueueTurn};
 use crate::protocol::commands::resp::{self, Reply};
 use crate::protocol::commands::scripts::{
     ACQUIRE_IN_ORDER, ACQUIRE_OR_ENQUEUE, DEQUEUE, EXTEND, FENCE, RELEASE, RELEASE_AND_NOTIFY,
@@ -42,7 +42,7 @@ pub(crate) enum Action {
     /// A number of at least this (rule R20).
     Fence(u64),
     /// Leave the queue. The next waiter gets this reservation, if the lock was reserved for this process, or it is fair.
-    Dequeue(Arc<Channel>, Turn, bool),
+    Dequeue(Arc<Channel>, QueueTurn, bool),
     /// Answer: this changes nothing.
     Ping,
 }
@@ -55,7 +55,7 @@ pub(crate) enum Notify {
     /// would be notified that the lock is free.
     FirstBut(Channel),
     /// And reserve the lock for that waiter.
-    FirstAndReserve(Turn),
+    FirstAndReserve(QueueTurn),
     /// The lock was never held, or goes to a thread of this process.
     None,
 }
@@ -511,7 +511,7 @@ mod tests {
             lease: 8000,
             turn: None,
         });
-        let turn = Turn::new(Duration::from_millis(100));
+        let turn = QueueTurn::new(Duration::from_millis(100));
         let in_turn = Arc::new(QueueEntry {
             turn: Some(turn),
             ..*entry

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the directory has named.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundMaster {
     /// As it may be shown.
     pub(crate) address: Arc<str>,
     /// When the directory was asked.
@@ -30,7 +30,7 @@ pub(crate) struct Found {
 
 /// A directory's word on an address: whether the master is there, or why it is not.
 #[derive(Debug)]
-pub(crate) struct Word {
+pub(crate) struct LastWord {
     pub(crate) answer: Result<(), Cause>,
     /// When the servers were asked that it relies on.
     pub(crate) at: Instant,
@@ -40,7 +40,7 @@ pub(crate) struct Word {
 #[derive(Debug, Default)]
 pub(crate) struct Address {
     /// `None`: no directory has named it, and none confirms it.
-    found: Option<Found>,
+    found: Option<FoundMaster>,
     /// When the directory was asked last, and whether it has not answered yet.
     asked: Option<Instant>,
     asking: bool,
@@ -51,7 +51,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    pub(crate) fn new(found: Option<Found>) -> Address {
+    pub(crate) fn new(found: Option<FoundMaster>) -> Address {
         Address {
             found,
             ..Address::default()
@@ -81,14 +81,16 @@ impl Address {
     }
 
     /// The directory is asked now for this address.
-    pub(crate) fn ask(&mut self, now: Instant) -> Option<Found> {
+    pub(crate) fn ask(&mut self, now: Instant) -> Option<FoundMaster> {
         (self.asked, self.asking) = (Some(now), true);
-        self.found.clone().map(|found| Found { at: now, ..found })
+        self.found
+            .clone()
+            .map(|found| FoundMaster { at: now, ..found })
     }
 
     /// The directory's word on the question of that time. An answer that is older than the last word says nothing: it may be
     /// that of a question of another thread.
-    pub(crate) fn answered(&mut self, asked: Instant, word: Option<Word>) {
+    pub(crate) fn answered(&mut self, asked: Instant, word: Option<LastWord>) {
         // It may have been asked for the connection before.
         if self.asked != Some(asked) {
             return;
@@ -118,19 +120,19 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn address(at: Instant) -> Address {
-        Address::new(Some(Found {
+        Address::new(Some(FoundMaster {
             address: "m at h:1".into(),
             at,
         }))
     }
 
-    fn yes(at: Instant) -> Option<Word> {
-        Some(Word { answer: Ok(()), at })
+    fn yes(at: Instant) -> Option<LastWord> {
+        Some(LastWord { answer: Ok(()), at })
     }
 
-    fn moved(at: Instant) -> Option<Word> {
+    fn moved(at: Instant) -> Option<LastWord> {
         let answer = Err(Cause::Closed("moved".into()));
-        Some(Word { answer, at })
+        Some(LastWord { answer, at })
     }
 
     fn is_unconfirmed(address: &mut Address, now: Instant) -> bool {

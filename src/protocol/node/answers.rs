@@ -36,7 +36,7 @@ pub(crate) struct Answers<A>(Vec<(Word<A>, Instant)>);
 
 /// The answers taken together. `at`: when the servers were asked that it relies on.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict<'a, A> {
+pub(crate) enum Belief<'a, A> {
     Named { master: &'a A, at: Instant },
     Silence { at: Instant },
     Unknown,
@@ -71,11 +71,11 @@ impl<A: PartialEq> Answers<A> {
     /// The master, if more than half name it of those servers that name one, or might. Silence, if each server was asked, and
     /// none could be reached: for another master a majority of them is needed. A verdict other than `Unknown` does not change
     /// with the answers that are still to come.
-    pub(crate) fn verdict(&self) -> Verdict<'_, A> {
+    pub(crate) fn verdict(&self) -> Belief<'_, A> {
         let is = |which: fn(&Word<A>) -> bool| self.0.iter().filter(move |(word, _)| which(word));
         if is(|word| *word != Word::Silent).next().is_none() {
             let oldest = self.0.iter().map(|(_, asked)| *asked).min();
-            return oldest.map_or(Verdict::Unknown, |at| Verdict::Silence { at });
+            return oldest.map_or(Belief::Unknown, |at| Belief::Silence { at });
         }
         let named = is(|word| matches!(word, Word::Names(_))).count();
         let unknown = match mutant(Mutant::RefusalIsNoAnswer) {
@@ -92,10 +92,10 @@ impl<A: PartialEq> Answers<A> {
                     true => times.max(),
                     false => times.min(),
                 };
-                return at.map_or(Verdict::Unknown, |at| Verdict::Named { master, at });
+                return at.map_or(Belief::Unknown, |at| Belief::Named { master, at });
             }
         }
-        Verdict::Unknown
+        Belief::Unknown
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Questions<T> {
 
 /// What a thread does that wants to know what a server answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ask<T> {
+pub(crate) enum NextQuestion<T> {
     /// It waits for the answer to a question that began then.
     Wait(Instant, T),
     /// It asks the server itself, in a thread of its own.
@@ -128,17 +128,17 @@ impl<T> Default for Questions<T> {
 }
 
 impl<T: Clone> Questions<T> {
-    pub(crate) fn ask(&mut self, now: Instant, new: impl FnOnce() -> T) -> Ask<T> {
+    pub(crate) fn ask(&mut self, now: Instant, new: impl FnOnce() -> T) -> NextQuestion<T> {
         let latest = self.under_way.iter().max_by_key(|(asked, _)| *asked);
         if let Some((asked, answer)) = latest.filter(|(asked, _)| now < *asked + FRESH) {
-            return Ask::Wait(*asked, answer.clone());
+            return NextQuestion::Wait(*asked, answer.clone());
         }
         if self.under_way.len() >= MAX_QUESTIONS {
-            return Ask::Full;
+            return NextQuestion::Full;
         }
         let answer = new();
         self.under_way.push((now, answer.clone()));
-        Ask::Begin(answer)
+        NextQuestion::Begin(answer)
     }
 
     /// A question is over, or its thread could not be started. `answered`: the server is there.
@@ -230,9 +230,9 @@ mod tests {
             let (words, expected, server) = **row;
             let (answers, at) = (answers(words, zero), zero + server * MS);
             let expected = match &expected {
-                '.' => Verdict::Unknown,
-                '-' => Verdict::Silence { at },
-                master => Verdict::Named { master, at },
+                '.' => Belief::Unknown,
+                '-' => Belief::Silence { at },
+                master => Belief::Named { master, at },
             };
             answers.verdict() != expected
         };
@@ -269,14 +269,14 @@ mod tests {
             let of = |at: u32| words[number / 6_usize.pow(at) % 6];
             let all: String = (0..4).map(of).collect();
             let before = answers(&all, zero);
-            let (Verdict::Named { .. } | Verdict::Silence { .. }) = before.verdict() else {
+            let (Belief::Named { .. } | Belief::Silence { .. }) = before.verdict() else {
                 continue;
             };
             for other in &words[1..] {
                 let more = all.replace('.', &other.to_string());
                 let after = answers(&more, zero);
                 match (before.verdict(), after.verdict()) {
-                    (Verdict::Named { master: before, .. }, Verdict::Named { master, .. }) => {
+                    (Belief::Named { master: before, .. }, Belief::Named { master, .. }) => {
                         assert_eq!(before, master, "{all}, {more}");
                     }
                     (before, after) => assert_eq!(before, after, "{all}, {more}"),
@@ -292,12 +292,12 @@ mod tests {
         let ask = |questions: &mut Questions<i32>, at: u32, number: i32| {
             let now = zero + at * MS;
             match questions.ask(now, || number) {
-                Ask::Wait(asked, number) => {
+                NextQuestion::Wait(asked, number) => {
                     assert!(asked <= now);
                     number
                 }
-                Ask::Begin(number) => -number,
-                Ask::Full => 0,
+                NextQuestion::Begin(number) => -number,
+                NextQuestion::Full => 0,
             }
         };
         for (at, number, expected) in [

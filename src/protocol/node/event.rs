@@ -13,7 +13,7 @@ use crate::protocol::node::notice::{Notice, Notices};
 const MAX_EVENTS: usize = 1000;
 
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum NodeEvent {
     Away(Arc<Cause>),
     /// How many releases for it were dropped, and whether it is another server.
     Back(u64, bool),
@@ -31,12 +31,12 @@ pub(crate) enum Event {
 #[derive(Default)]
 pub(crate) struct Events {
     /// Each with its node, and when it happened.
-    queue: Vec<(usize, Event, Instant)>,
+    queue: Vec<(usize, NodeEvent, Instant)>,
     notices: Notices,
 }
 
 impl Events {
-    pub(crate) fn push(&mut self, node: usize, event: Option<Event>, now: Instant) {
+    pub(crate) fn push(&mut self, node: usize, event: Option<NodeEvent>, now: Instant) {
         if let Some(event) = event.filter(|_| self.queue.len() < MAX_EVENTS) {
             self.queue.push((node, event, now));
         }
@@ -45,7 +45,7 @@ impl Events {
     /// A node lacks something: that is to be logged once.
     pub(crate) fn lacks(&mut self, node: usize, lack: Option<Lack>, now: Instant) {
         let lack = lack.filter(|lack| self.notices.is_lacking(node, *lack));
-        self.push(node, lack.map(Event::Lacks), now);
+        self.push(node, lack.map(NodeEvent::Lacks), now);
     }
 
     /// A node has answered: what is to be logged once.
@@ -63,7 +63,7 @@ impl Events {
             self.lacks(node, Some(Lack::Fencing), now);
         }
         let notice = self.notices.on(node, key, action, vote);
-        let event = notice.map(|notice| Event::Notice(key.resource.clone(), notice));
+        let event = notice.map(|notice| NodeEvent::Notice(key.resource.clone(), notice));
         self.push(node, event, now);
     }
 
@@ -71,7 +71,7 @@ impl Events {
         self.queue.is_empty()
     }
 
-    pub(crate) fn take(&mut self) -> Vec<(usize, Event, Instant)> {
+    pub(crate) fn take(&mut self) -> Vec<(usize, NodeEvent, Instant)> {
         std::mem::take(&mut self.queue)
     }
 }

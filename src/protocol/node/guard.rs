@@ -30,16 +30,16 @@ pub(crate) struct Guard {
 
 /// From when on a server may vote.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Votes {
+pub(crate) struct VotesFrom {
     /// On extensions.
     pub(crate) held: Instant,
     /// On everything.
     pub(crate) all: Instant,
 }
 
-impl Votes {
-    pub(crate) fn sooner(self, other: &Votes) -> Votes {
-        Votes {
+impl VotesFrom {
+    pub(crate) fn sooner(self, other: &VotesFrom) -> VotesFrom {
+        VotesFrom {
             held: self.held.min(other.held),
             all: self.all.min(other.all),
         }
@@ -64,7 +64,7 @@ pub(crate) struct PreviousServer {
     pub(crate) run_id: Option<String>,
     /// When its last reply was received.
     pub(crate) heard: Instant,
-    pub(crate) votes: Votes,
+    pub(crate) votes: VotesFrom,
 }
 
 impl PreviousServer {
@@ -107,7 +107,11 @@ impl Guard {
 
     /// From when on a server may vote: when every lock that it, or the one before it, may have forgotten
     /// has ended.
-    pub(crate) fn votes(self, known: Option<&PreviousServer>, start: &ServerStart<'_>) -> Votes {
+    pub(crate) fn votes(
+        self,
+        known: Option<&PreviousServer>,
+        start: &ServerStart<'_>,
+    ) -> VotesFrom {
         let grants = Guard {
             margin: match mutant(Mutant::GrantInMargin) {
                 true => Duration::ZERO,
@@ -128,14 +132,14 @@ impl Guard {
             true => at_once.votes_from(known, start, |votes| votes.held),
             false => all,
         };
-        Votes { held, all }
+        VotesFrom { held, all }
     }
 
     fn votes_from(
         self,
         known: Option<&PreviousServer>,
         start: &ServerStart<'_>,
-        which: impl Fn(&Votes) -> Instant,
+        which: impl Fn(&VotesFrom) -> Instant,
     ) -> Instant {
         let left = match start.witness {
             None => self.left(start.uptime),
@@ -234,7 +238,7 @@ mod tests {
         let known = PreviousServer {
             run_id: Some("a".into()),
             heard: zero + 10 * S,
-            votes: Votes {
+            votes: VotesFrom {
                 held: zero + 13 * S,
                 all: zero + 13 * S,
             },

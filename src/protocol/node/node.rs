@@ -19,8 +19,8 @@ use crate::errors::error::Cause;
 use crate::protocol::commands::resp::Reply;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::node::debt::Debt;
-use crate::protocol::node::event::Event;
-use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, Votes};
+use crate::protocol::node::event::NodeEvent;
+use crate::protocol::node::guard::{Guard, PreviousServer, ServerStart, VotesFrom};
 use crate::protocol::node::outbox::Outbox;
 use crate::protocol::node::wire::{Handshake, Output, Pending, Wire};
 use crate::protocol::node::witness::Identity;
@@ -192,7 +192,7 @@ impl Reconnect {
 
 /// The server behind a node's address, which outlives connections.
 #[derive(Default)]
-struct Server {
+struct KnownServer {
     /// How long it gives no votes after its start.
     guard: Option<Guard>,
     /// What was last known of it, or of the one before it.
@@ -205,7 +205,7 @@ struct Server {
     quarantine_reported: bool,
 }
 
-impl Server {
+impl KnownServer {
     /// A new connection leads to it.
     fn connected(&mut self, handshake: &Handshake) {
         let run_id = handshake.run_id.as_deref();
@@ -233,7 +233,7 @@ impl Server {
             self.previous = Some(PreviousServer {
                 run_id: handshake.run_id.clone(),
                 heard: at,
-                votes: votes.unwrap_or(Votes { held: at, all: at }),
+                votes: votes.unwrap_or(VotesFrom { held: at, all: at }),
             });
             self.identity = witness.map(|witness| witness.identity.clone());
         }
@@ -244,7 +244,7 @@ impl Server {
     /// That still holds: it has the identity that it had then, so it was neither restarted nor promoted since; and when the new
     /// witness was there, it had not been flushed and had evicted nothing since it was started. So it has all locks that it has
     /// granted since its identity began; and those that it may have forgotten before are over when they were said to be.
-    fn known(&self, handshake: &Handshake) -> Option<&Votes> {
+    fn known(&self, handshake: &Handshake) -> Option<&VotesFrom> {
         let witness = handshake.witness.as_ref().filter(|_| handshake.routed)?;
         let same = self.identity.as_ref() == Some(&witness.identity) && witness.lossless;
         self.previous
@@ -289,7 +289,7 @@ pub(crate) struct Node {
     worker: Worker,
     wire: Wire,
     outbox: Outbox,
-    server: Server,
+    server: KnownServer,
     reconnect: Reconnect,
     /// Why it is not connected.
     cause: Option<Arc<Cause>>,
@@ -300,9 +300,9 @@ impl Node {
     pub(crate) fn new(address: Arc<str>, guard: Option<Guard>) -> Node {
         Node {
             address,
-            server: Server {
+            server: KnownServer {
                 guard,
-                ..Server::default()
+                ..KnownServer::default()
             },
             ..Node::default()
         }
@@ -583,25 +583,25 @@ impl Node {
     }
 
     /// It is not connected. What is to be reported.
-    pub(crate) fn away(&mut self, cause: Arc<Cause>) -> Option<Event> {
+    pub(crate) fn away(&mut self, cause: Arc<Cause>) -> Option<NodeEvent> {
         if let Cause::Announced(announced) = &*cause {
             self.address = announced.shown.clone();
         }
         self.cause = Some(cause.clone());
         let before = std::mem::replace(&mut self.reported, Reported::Away);
-        (before != Reported::Away).then_some(Event::Away(cause))
+        (before != Reported::Away).then_some(NodeEvent::Away(cause))
     }
 
     /// It has voted on an acquire, or answered with an error. What is to be reported.
-    pub(crate) fn voted(&mut self, complaint: Option<Arc<Cause>>) -> Option<Event> {
+    pub(crate) fn voted(&mut self, complaint: Option<Arc<Cause>>) -> Option<NodeEvent> {
         match (complaint, self.reported) {
             (Some(cause), Reported::Well) => {
                 self.reported = Reported::GivesNoVotes;
-                Some(Event::GivesNoVotes(cause))
+                Some(NodeEvent::GivesNoVotes(cause))
             }
             (None, Reported::GivesNoVotes) => {
                 self.reported = Reported::Well;
-                Some(Event::VotesAgain(self.outbox.take_dropped()))
+                Some(NodeEvent::VotesAgain(self.outbox.take_dropped()))
             }
             (None, Reported::Away) => Some(self.back()),
             _ => None,
@@ -681,18 +681,18 @@ impl Node {
         left: Duration,
         cause: Arc<Cause>,
         now: Instant,
-    ) -> Option<Event> {
+    ) -> Option<NodeEvent> {
         self.reported = Reported::Away;
         self.link = Link::Quarantined;
         self.reconnect.ended();
         self.wire.set_ping_at(now.checked_add(PING_INTERVAL));
         self.cause = Some(cause);
         let known = std::mem::replace(&mut self.server.quarantine_reported, true);
-        (!known).then_some(Event::Quarantined(left, self.server.has_evicted()))
+        (!known).then_some(NodeEvent::Quarantined(left, self.server.has_evicted()))
     }
 
     /// It is connected again. What is to be reported.
-    pub(crate) fn reconnected(&mut self, now: Instant) -> Option<Event> {
+    pub(crate) fn reconnected(&mut self, now: Instant) -> Option<NodeEvent> {
         self.link = Link::Connected;
         self.worker = Worker::None;
         self.reconnect.take_made();
@@ -703,10 +703,10 @@ impl Node {
         is_back.then(|| self.back())
     }
 
-    fn back(&mut self) -> Event {
+    fn back(&mut self) -> NodeEvent {
         self.reported = Reported::Well;
         let replaced = std::mem::take(&mut self.server.replaced);
-        Event::Back(self.outbox.take_dropped(), replaced)
+        NodeEvent::Back(self.outbox.take_dropped(), replaced)
     }
 
     // ---- what its worker should do

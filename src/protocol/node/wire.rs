@@ -15,7 +15,7 @@ use crate::protocol::commands::resp::{self, Reply, ReplyReader};
 use crate::protocol::commands::script::Key;
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::address::{Address, Found};
+use crate::protocol::node::address::{Address, FoundMaster};
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::proof::{self, Answered, Part, Proofs};
 use crate::protocol::node::witness::{self, Witness};
@@ -46,7 +46,7 @@ pub(crate) struct Handshake {
     /// Where that is, if not in its usual place.
     pub(crate) witness_key: Option<Arc<[u8]>>,
     /// Where a directory has named the server.
-    pub(crate) found: Option<Found>,
+    pub(crate) found: Option<FoundMaster>,
     /// The server refuses what the restart guard needs, and the guard is not needed.
     pub(crate) unguarded: bool,
     /// Another server may have a key, and is asked then.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{Holder, LockInfo, QueueEntry};
+use crate::protocol::commands::queue::{KnownHolder, LockInfo, QueueEntry};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::OtherUse;
 use crate::protocol::mutants::{Mutant, mutant};
@@ -84,12 +84,12 @@ impl Rejection {
     }
 
     /// The same, its label, and when its time is over.
-    pub(crate) fn named(&self, quorum: usize, now: Instant) -> Option<Holder> {
+    pub(crate) fn named(&self, quorum: usize, now: Instant) -> Option<KnownHolder> {
         let holder = self.holder(quorum)?;
         let of_it = |info: &&LockInfo| info.holder == Some(holder);
         let mut infos = self.lock_infos().filter(of_it);
         let left = self.free_in(quorum);
-        Some(Holder {
+        Some(KnownHolder {
             label: infos.find_map(|info| info.label.clone()),
             until: left.and_then(|left| now.checked_add(left)),
         })

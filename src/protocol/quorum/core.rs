@@ -1,6 +1,6 @@
 //! All nodes and all operations under way.
 //!
-//! Each thread has a [`Role`], and does what [`Core::next`] returns. One thread at a time leads, with the connections of
+//! Each thread has a [`ThreadRole`], and does what [`Core::next`] returns. One thread at a time leads, with the connections of
 //! the nodes that are connected. Each other node has a worker. A connection is used by the worker of its node, if there
 //! is one, and otherwise by the leader.
 //!
@@ -19,7 +19,7 @@ use crate::protocol::commands::resp::Reply;
 use crate::protocol::commands::script::Action;
 use crate::protocol::commands::vote::{NOTIFIED, Vote};
 use crate::protocol::mutants::{Mutant, mutant};
-use crate::protocol::node::address::Word;
+use crate::protocol::node::address::LastWord;
 use crate::protocol::node::debt::Debt;
 use crate::protocol::node::event::Events;
 use crate::protocol::node::guard::Guard;
@@ -27,7 +27,7 @@ use crate::protocol::node::node::{Link, Node, NodeTask, Timeouts};
 use crate::protocol::node::order::{Reader, SLICE};
 use crate::protocol::node::wire::{Handshake, OperationId, Outgoing, Output, Pending};
 use crate::protocol::quorum::confirm::Confirmation;
-use crate::protocol::quorum::next::{Next, Role};
+use crate::protocol::quorum::next::{Next, ThreadRole};
 use crate::protocol::quorum::notified::NotifiedElsewhere;
 use crate::protocol::quorum::operation::{Answer, Op, Operation, Phase, View, Voted};
 use crate::protocol::quorum::operations::{Operations, Wants};
@@ -46,7 +46,7 @@ pub(crate) enum Input<'a> {
     /// Its directory's word on its address, when it was asked at that time; `None`: nothing is known.
     Confirmed {
         asked: Instant,
-        answer: Option<Word>,
+        answer: Option<LastWord>,
     },
     /// Its server has said that the one at this address has its keys now.
     Moved(String),
@@ -246,23 +246,23 @@ impl<W> Core<W> {
     // ---- the threads
 
     /// What a thread should do next.
-    pub(crate) fn next(&mut self, role: Role, now: Instant) -> Next {
+    pub(crate) fn next(&mut self, role: ThreadRole, now: Instant) -> Next {
         match role {
-            Role::Leader => self.lead(now),
-            Role::Worker(node) => self.serve(node, now),
-            Role::Confirmer => self.confirm(now),
+            ThreadRole::Leader => self.lead(now),
+            ThreadRole::Worker(node) => self.serve(node, now),
+            ThreadRole::Confirmer => self.confirm(now),
         }
     }
 
     /// A thread has panicked, which only a bug can be, or the confirmer could not be started. Another one may be.
-    pub(crate) fn deserted(&mut self, role: Role, now: Instant) {
+    pub(crate) fn deserted(&mut self, role: ThreadRole, now: Instant) {
         match role {
-            Role::Leader => self.recover(now),
-            Role::Worker(at) => {
+            ThreadRole::Leader => self.recover(now),
+            ThreadRole::Worker(at) => {
                 self.nodes[at].deserted();
                 self.sever(at, panicked(), now);
             }
-            Role::Confirmer => self.confirmation.ended(),
+            ThreadRole::Confirmer => self.confirmation.ended(),
         }
     }
 
@@ -443,7 +443,7 @@ impl<W> Core<W> {
     fn settle(&mut self, now: Instant) -> Next {
         let until = self.closed_at.map(|at| at + self.timeouts.node);
         let Some(until) = until.filter(|until| now < *until) else {
-            return match self.starts_confirmer(Role::Leader) {
+            return match self.starts_confirmer(ThreadRole::Leader) {
                 true => Next::StartConfirmer,
                 false => Next::Finished,
             };
@@ -463,8 +463,8 @@ impl<W> Core<W> {
     // ---- releases that no operation waits for
 
     /// A thread is to be started that confirms them, and sends again what was refused for now. From then on there is one.
-    pub(crate) fn starts_confirmer(&mut self, role: Role) -> bool {
-        let starts = role == Role::Leader || !mutant(Mutant::WorkersStartNothing);
+    pub(crate) fn starts_confirmer(&mut self, role: ThreadRole) -> bool {
+        let starts = role == ThreadRole::Leader || !mutant(Mutant::WorkersStartNothing);
         let any = starts && (self.unconfirmed().is_some() || self.retries_at().is_some());
         self.confirmation.starts(any && self.closed_at.is_none())
     }
@@ -636,7 +636,7 @@ impl<W> Core<W> {
         }
     }
 
-    fn confirmed(&mut self, at: usize, asked: Instant, answer: Option<Word>, now: Instant) {
+    fn confirmed(&mut self, at: usize, asked: Instant, answer: Option<LastWord>, now: Instant) {
         let (node, timeout) = (&mut self.nodes[at], self.timeouts.node);
         node.wire_mut().address.answered(asked, answer);
         node.wire_mut().address.update(now);

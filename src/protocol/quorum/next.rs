@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use crate::protocol::node::address::Found;
+use crate::protocol::node::address::FoundMaster;
 use crate::values::quorum::NodeSet;
 
 /// What a thread is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ThreadRole {
     /// It has the connections of the nodes that are connected. There is one at a time.
     Leader,
     /// It serves this node, which is not connected.
@@ -32,7 +32,7 @@ pub(crate) enum Next {
     /// The leader: ask whether the node's address is still that of its master. Another thread asks the directory.
     Ask {
         node: usize,
-        found: Found,
+        found: FoundMaster,
     },
     /// A worker: connect its node. Go on with the present connection meanwhile, if there is one.
     Connect {

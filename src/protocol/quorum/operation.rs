@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::errors::error::{Cause, Limit, NodeErrors};
 use crate::protocol::commands::kind::{Kind, without_strays};
 use crate::protocol::commands::means::Means;
-use crate::protocol::commands::queue::{Channel, Turn};
+use crate::protocol::commands::queue::{Channel, QueueTurn};
 use crate::protocol::commands::script::{Action, Key};
 use crate::protocol::commands::vote::Proof;
 use crate::protocol::commands::vote::{NOTIFIED, Vote};
@@ -58,7 +58,7 @@ impl Op {
     pub(crate) fn dequeue(
         (resource, kind): (Arc<[u8]>, Kind),
         channel: Channel,
-        turn: Turn,
+        turn: QueueTurn,
         fair: bool,
     ) -> Op {
         let action = Action::Dequeue(Arc::new(channel), turn, fair);
@@ -218,7 +218,7 @@ enum Expiry {
     Useless,
 }
 
-struct Schedule {
+struct Timing {
     submitted: Instant,
     /// Its time runs since then. Before that it waits for first connections.
     begun: Option<Instant>,
@@ -245,7 +245,7 @@ pub(crate) struct Operation<W> {
     /// The packed command, for nodes that know the scripts.
     pub(crate) bytes: Vec<u8>,
     pub(crate) phase: Phase,
-    schedule: Schedule,
+    schedule: Timing,
     votes: Votes,
     /// Where the connection closes, a release or extension is taken out again, so that it can be sent a second time.
     pub(crate) sent_to: NodeSet,
@@ -273,7 +273,7 @@ impl<W> Operation<W> {
             caller: Some(caller),
             bytes,
             phase: Phase::Open,
-            schedule: Schedule {
+            schedule: Timing {
                 submitted: now,
                 begun: None,
                 until: now,

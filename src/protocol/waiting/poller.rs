@@ -17,7 +17,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::commands::queue::Turn;
+use crate::protocol::commands::queue::QueueTurn;
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::Rejection;
 use crate::protocol::waiting::subscriptions::Subscriptions;
@@ -61,7 +61,7 @@ pub(crate) enum PollerAction {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum PollerPhase {
     Ready,
     /// A thread of this process holds the lock, and may hand it over until then.
     HeldHere(Instant),
@@ -116,7 +116,7 @@ struct Eagerness {
 
 /// The holder of the lock on a quorum of the nodes.
 #[derive(Clone, Copy, Debug)]
-struct Holder {
+struct LastHolder {
     hash: Option<u32>,
     /// The number of further tries in a row that found the same one.
     repeated: Backoff,
@@ -124,10 +124,10 @@ struct Holder {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Poller {
-    phase: Phase,
+    phase: PollerPhase,
     retry_delay: (Duration, Duration),
     /// Set if it is fair.
-    turn: Option<Turn>,
+    turn: Option<QueueTurn>,
     /// Since when the lock has been reserved for others. Attempts that failed do not count.
     reserved_since: Option<Instant>,
     membership: Membership,
@@ -137,7 +137,7 @@ pub(crate) struct Poller {
     must_notify: bool,
     wakeup: Wakeup,
     eagerness: Eagerness,
-    holder: Holder,
+    holder: LastHolder,
     /// Split votes in a row.
     splits: Backoff,
     /// It asks the nodes at least this often.
@@ -148,13 +148,13 @@ impl Poller {
     /// With a `turn` it is fair. `held_here`: a thread of this process may hold the lock.
     pub(crate) fn new(
         retry_delay: (Duration, Duration),
-        turn: Option<Turn>,
+        turn: Option<QueueTurn>,
         held_here: bool,
         now: Instant,
     ) -> Poller {
         let (min, max) = retry_delay;
         Poller {
-            phase: Phase::Ready,
+            phase: PollerPhase::Ready,
             retry_delay: (min.min(LONGEST_PAUSE), max.min(LONGEST_PAUSE)),
             turn,
             reserved_since: None,
@@ -171,7 +171,7 @@ impl Poller {
                 wrong: Backoff::new(MAX_DOUBLINGS),
                 not_before: now,
             },
-            holder: Holder {
+            holder: LastHolder {
                 hash: None,
                 repeated: Backoff::new(MAX_DOUBLINGS),
             },
@@ -206,11 +206,11 @@ impl Poller {
         let turn = self
             .turn
             .filter(|_| !mutant(Mutant::SleepThroughReservation));
-        turn.map_or(longest, Turn::duration)
+        turn.map_or(longest, QueueTurn::duration)
     }
 
     pub(crate) fn is_trying(&self) -> bool {
-        matches!(self.phase, Phase::Trying(_))
+        matches!(self.phase, PollerPhase::Trying(_))
     }
 
     /// It has waited for another process.
@@ -250,36 +250,36 @@ impl Poller {
         let retry_now = self.wakeup.retry_now;
         loop {
             match self.phase {
-                Phase::Ready if held_here && !retry_now && !self.paused_for_local => {
+                PollerPhase::Ready if held_here && !retry_now && !self.paused_for_local => {
                     let pause = rng.between(self.retry_delay).min(LONGEST_LOCAL);
                     self.paused_for_local = true;
-                    self.phase = Phase::HeldHere(now + pause);
+                    self.phase = PollerPhase::HeldHere(now + pause);
                 }
-                Phase::Ready => {
+                PollerPhase::Ready => {
                     let suffice = subscriptions.suffice();
                     if self.tries_plainly(retry_now && !suffice) {
                         return self.start_try(false, now);
                     }
-                    self.phase = Phase::Subscribing(now + node_timeout);
+                    self.phase = PollerPhase::Subscribing(now + node_timeout);
                 }
-                Phase::HeldHere(until)
+                PollerPhase::HeldHere(until)
                     if !retry_now && self.wakeup.notified.is_empty() && now < until =>
                 {
                     return PollerAction::Park(until);
                 }
-                Phase::HeldHere(_) => {
+                PollerPhase::HeldHere(_) => {
                     self.skip_plain_try();
-                    self.phase = Phase::Ready;
+                    self.phase = PollerPhase::Ready;
                 }
-                Phase::Subscribing(until) => {
+                PollerPhase::Subscribing(until) => {
                     let ready = retry_now || subscriptions.suffice() || subscriptions.is_hopeless();
                     if !ready && now < until {
                         return PollerAction::Park(until);
                     }
                     return self.start_try(true, now);
                 }
-                Phase::Trying(_) => return PollerAction::Park(now + node_timeout),
-                Phase::Sleeping(until) => {
+                PollerPhase::Trying(_) => return PollerAction::Park(now + node_timeout),
+                PollerPhase::Sleeping(until) => {
                     let follow = self.follow_at(subscriptions, rng, now);
                     let until = until.min(follow.unwrap_or(until));
                     if !retry_now && now < until {
@@ -290,7 +290,7 @@ impl Poller {
                         // The contenders of the last split vote may have ended.
                         self.splits.reset();
                     }
-                    self.phase = Phase::Ready;
+                    self.phase = PollerPhase::Ready;
                 }
             }
         }
@@ -339,7 +339,7 @@ impl Poller {
 
     fn start_try(&mut self, enqueues: bool, now: Instant) -> PollerAction {
         self.wakeup = NOT_WOKEN;
-        self.phase = Phase::Trying(now);
+        self.phase = PollerPhase::Trying(now);
         PollerAction::Try(match self.turn {
             Some(_) if self.fair_until().is_none_or(|until| now < until) => AcquireMode::InOrder,
             None if !enqueues => AcquireMode::Plain,
@@ -360,7 +360,7 @@ impl Poller {
         rng: &mut Rng,
         now: Instant,
     ) {
-        let Phase::Trying(began) = self.phase else {
+        let PollerPhase::Trying(began) = self.phase else {
             return;
         };
         if mutant(Mutant::ForgetNotification) {
@@ -373,7 +373,7 @@ impl Poller {
         self.must_notify = self.wakeup.retry_now || !self.wakeup.notified.is_empty();
         match self.membership {
             Membership::PlainTryFirst | Membership::Outside => {
-                self.phase = Phase::Ready;
+                self.phase = PollerPhase::Ready;
                 return;
             }
             Membership::Enqueued => self.membership = Membership::Denied,
@@ -395,7 +395,7 @@ impl Poller {
             Some(until) => sleep.min(until.saturating_duration_since(now)),
             None => sleep,
         };
-        self.phase = Phase::Sleeping(now + sleep.min(self.longest_sleep));
+        self.phase = PollerPhase::Sleeping(now + sleep.min(self.longest_sleep));
     }
 
     /// The holder that a try has found. If it follows a notification and finds the holder of before, that was wrong.
@@ -440,7 +440,7 @@ impl Poller {
     /// Too few nodes answered, or too late.
     pub(crate) fn failed(&mut self, pause: Duration, now: Instant) {
         self.eagerness.following = false;
-        self.phase = Phase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
+        self.phase = PollerPhase::Sleeping(now + pause.min(LONGEST_PAUSE).min(self.longest_sleep));
     }
 
     /// Before then it follows no notification, since those before were wrong.
@@ -458,7 +458,7 @@ impl Poller {
     /// A subscription works from now on. Messages may have been missed before.
     pub(crate) fn subscribed(&mut self, rng: &mut Rng, now: Instant) {
         // Also during a try: the node may have found it not subscribed, and removed it from its queue.
-        if let Phase::Sleeping(_) | Phase::Trying(_) = self.phase
+        if let PollerPhase::Sleeping(_) | PollerPhase::Trying(_) = self.phase
             && self.is_enqueued()
             && !mutant(Mutant::NoWakeOnSubscribe)
         {
@@ -487,7 +487,7 @@ impl Poller {
         if !self.is_trying() {
             self.wakeup.retry_now = false;
             self.wakeup.notified = NodeSet::EMPTY;
-            self.phase = Phase::Sleeping(now + rng.between(HEAD_START));
+            self.phase = PollerPhase::Sleeping(now + rng.between(HEAD_START));
         }
     }
 }
@@ -725,7 +725,7 @@ mod tests {
 
     fn fair(nodes: usize) -> World {
         let mut world = world(nodes);
-        world.poller = Poller::new(DELAY, Some(Turn::new(NODE_TIMEOUT)), false, world.now);
+        world.poller = Poller::new(DELAY, Some(QueueTurn::new(NODE_TIMEOUT)), false, world.now);
         world
     }
 

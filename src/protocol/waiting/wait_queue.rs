@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{self, Channel, QueueEntry, Turn};
+use crate::protocol::commands::queue::{self, Channel, QueueEntry, QueueTurn};
 use crate::protocol::commands::script::{Key, Notify};
 use crate::protocol::mutants::{Mutant, mutant};
 use crate::protocol::quorum::attempt::{Attempt, Rejection};
@@ -21,7 +21,7 @@ use crate::protocol::waiting::subscriptions::{
     KEPT_IDLE, SubscriberEvent, SubscriberTask, Subscriptions,
 };
 use crate::protocol::waiting::waiter::{
-    AcquireRequest, Failure, PlainTry, State, Waiter, WaiterAction,
+    AcquireRequest, PlainTry, Queued, WaitFailure, WaiterAction, WaiterState,
 };
 use crate::values::clock::Point;
 use crate::values::label::Label;
@@ -73,7 +73,7 @@ struct WaitQueue {
     notified_elsewhere: Option<Instant>,
     /// When a thread of this process last waited for another process.
     contended: Option<Instant>,
-    last_failure: Option<Failure>,
+    last_failure: Option<WaitFailure>,
 }
 
 impl WaitQueue {
@@ -99,7 +99,7 @@ pub(crate) struct WaitQueues<W> {
     queues: HashMap<Arc<[u8]>, WaitQueue>,
     /// Those for locks on several names.
     several: Vec<Arc<[u8]>>,
-    waiters: HashMap<u64, Waiter<W>>,
+    waiters: HashMap<u64, Queued<W>>,
     last_waiter: u64,
     node_timeout: Duration,
     subscriptions: Subscriptions,
@@ -177,10 +177,12 @@ impl<W: Clone> WaitQueues<W> {
         queue.waiters.push_back(id);
         let owed_an_attempt = is_front && request.turn.is_some();
         let state = match is_front {
-            true => State::Front(self.first_poller(resource, &request, tried.as_ref(), now.mono)),
-            false => State::Queued,
+            true => {
+                WaiterState::Front(self.first_poller(resource, &request, tried.as_ref(), now.mono))
+            }
+            false => WaiterState::Queued,
         };
-        let waiter = Waiter {
+        let waiter = Queued {
             resource: resource.clone(),
             thread,
             arrived: now,
@@ -220,7 +222,7 @@ impl<W: Clone> WaitQueues<W> {
         } else if queue.notified_elsewhere.take().is_some() {
             poller.yields(&mut self.rng, now);
         } else if let Some(PlainTry {
-            failure: Failure::Unavailable(_) | Failure::TooSlow,
+            failure: WaitFailure::Unavailable(_) | WaitFailure::TooSlow,
             pause,
             ..
         }) = tried
@@ -233,7 +235,7 @@ impl<W: Clone> WaitQueues<W> {
     /// What a waiter should do. `held_here`: a thread of this process seems to hold the lock.
     pub(crate) fn step(&mut self, id: u64, held_here: bool, now: Point) -> WaiterAction {
         let Some(waiter) = self.waiters.get_mut(&id) else {
-            return WaiterAction::GiveUp(Failure::Busy(None));
+            return WaiterAction::GiveUp(WaitFailure::Busy(None));
         };
         if waiter.is_hopeless {
             return WaiterAction::GiveUp(self.failure(id));
@@ -244,16 +246,16 @@ impl<W: Clone> WaitQueues<W> {
         let unasked = waiter.last_failure.is_none() && !mutant(Mutant::GiveUpUnasked);
         let longest = || now.mono + LONGEST_PARK;
         let action = match &mut waiter.state {
-            State::HandedOff(attempt) => match attempt.take() {
+            WaiterState::HandedOff(attempt) => match attempt.take() {
                 Some(attempt) => return WaiterAction::HandedOff(attempt),
                 None => return WaiterAction::Park(longest()),
             },
-            State::Queued if over => return WaiterAction::GiveUp(self.failure(id)),
+            WaiterState::Queued if over => return WaiterAction::GiveUp(self.failure(id)),
             _ if over && !owed && !unasked => return WaiterAction::GiveUp(self.failure(id)),
-            State::Queued => {
+            WaiterState::Queued => {
                 return WaiterAction::Park(waiter.request.end.unwrap_or_else(longest));
             }
-            State::Front(poller) => {
+            WaiterState::Front(poller) => {
                 let (subscriptions, rng) = (&self.subscriptions, &mut self.rng);
                 let action =
                     poller.next(held_here, subscriptions, self.node_timeout, rng, now.mono);
@@ -281,7 +283,7 @@ impl<W: Clone> WaitQueues<W> {
 
     fn queue_entry(&self, id: u64, mode: AcquireMode, now: Point) -> Option<Arc<QueueEntry>> {
         let waiter = self.waiters.get(&id)?;
-        let State::Front(poller) = &waiter.state else {
+        let WaiterState::Front(poller) = &waiter.state else {
             return None;
         };
         let lease = LEASE + poller.longest_poll().saturating_mul(3);
@@ -303,9 +305,9 @@ impl<W: Clone> WaitQueues<W> {
     /// of no use.
     fn park(&mut self, id: u64, until: Instant, held_here: bool) -> WaiterAction {
         let Some(waiter) = self.waiters.get_mut(&id) else {
-            return WaiterAction::GiveUp(Failure::Busy(None));
+            return WaiterAction::GiveUp(WaitFailure::Busy(None));
         };
-        let failed = !matches!(waiter.last_failure, None | Some(Failure::Busy(_)));
+        let failed = !matches!(waiter.last_failure, None | Some(WaitFailure::Busy(_)));
         match waiter.request.end.filter(|end| *end <= until) {
             Some(_) if failed && !held_here => {
                 waiter.takes_no_hand_off = true;
@@ -316,25 +318,25 @@ impl<W: Clone> WaitQueues<W> {
     }
 
     /// The last that is known of a lock, for a waiter that may not have tried.
-    fn failure(&self, id: u64) -> Failure {
+    fn failure(&self, id: u64) -> WaitFailure {
         let waiter = self.waiters.get(&id);
         let queue = waiter.and_then(|waiter| self.queues.get(&waiter.resource));
         let own = waiter.and_then(|waiter| waiter.last_failure.clone());
         own.or_else(|| queue?.last_failure.clone())
-            .unwrap_or(Failure::Busy(None))
+            .unwrap_or(WaitFailure::Busy(None))
     }
 
     /// The attempt of a waiter gave no lock.
     pub(crate) fn failed(
         &mut self,
         id: u64,
-        (mut failure, pause): (Failure, Duration),
+        (mut failure, pause): (WaitFailure, Duration),
         rejection: &Rejection,
         now: Instant,
     ) {
         let quorum = majority(self.subscriptions.nodes());
         let holder = rejection.holder(quorum);
-        if let Failure::Busy(known) = &mut failure {
+        if let WaitFailure::Busy(known) = &mut failure {
             *known = rejection.named(quorum, now);
         }
         if !mutant(Mutant::NoTryAfterHandOff) {
@@ -344,9 +346,9 @@ impl<W: Clone> WaitQueues<W> {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        if let State::Front(poller) = &mut waiter.state {
+        if let WaiterState::Front(poller) = &mut waiter.state {
             match failure {
-                Failure::Busy(_) => poller.denied(rejection, subscriptions, rng, now),
+                WaitFailure::Busy(_) => poller.denied(rejection, subscriptions, rng, now),
                 _ => poller.failed(pause, now),
             }
         }
@@ -381,7 +383,7 @@ impl<W: Clone> WaitQueues<W> {
             let Some(waiter) = waiters.get_mut(other).filter(|_| *other != id) else {
                 return *other == id;
             };
-            let waits = matches!(waiter.state, State::Queued);
+            let waits = matches!(waiter.state, WaiterState::Queued);
             if waits {
                 waiter.is_hopeless = true;
                 waiter.last_failure.clone_from(&last_failure);
@@ -396,32 +398,32 @@ impl<W: Clone> WaitQueues<W> {
         let Some(waiter) = self.waiters.get(&id) else {
             return;
         };
-        let State::HandedOff(_) = waiter.state else {
+        let WaiterState::HandedOff(_) = waiter.state else {
             return;
         };
         let (resource, request) = (waiter.resource.clone(), waiter.request.clone());
         let front = self.front(&resource);
         let trying = |front: u64| match &self.waiters.get(&front)?.state {
-            State::Front(poller) if poller.is_trying() => Some(()),
+            WaiterState::Front(poller) if poller.is_trying() => Some(()),
             _ => None,
         };
         let front_tries = front.and_then(trying).is_some();
         let queue = self.queues.entry(resource).or_default();
         if front_tries {
             queue.waiters.insert(1.min(queue.waiters.len()), id);
-            return self.set_state(id, State::Queued);
+            return self.set_state(id, WaiterState::Queued);
         }
         queue.waiters.push_front(id);
         if let Some(front) = front {
-            self.set_state(front, State::Queued);
+            self.set_state(front, WaiterState::Queued);
         }
         let mut poller = request.poller(false, now);
         // The release that handed it off has notified no other process.
         poller.will_notify();
-        self.set_state(id, State::Front(poller));
+        self.set_state(id, WaiterState::Front(poller));
     }
 
-    fn set_state(&mut self, id: u64, state: State) {
+    fn set_state(&mut self, id: u64, state: WaiterState) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.state = state;
         }
@@ -470,7 +472,7 @@ impl<W: Clone> WaitQueues<W> {
     /// waiting, or none that arrived as early.
     fn must_dequeue(&mut self, id: u64) -> Option<Channel> {
         let waiter = self.waiters.get_mut(&id)?;
-        let State::Front(poller) = &waiter.state else {
+        let WaiterState::Front(poller) = &waiter.state else {
             return None;
         };
         let must_notify = poller.must_notify() && !mutant(Mutant::SwallowNotification);
@@ -497,7 +499,7 @@ impl<W: Clone> WaitQueues<W> {
         if acquired {
             queue.last_failure = None;
         }
-        let State::Front(poller) = waiter.state else {
+        let WaiterState::Front(poller) = waiter.state else {
             // Its entry in the queue is skipped when it comes to the front.
             if queue.waiters.len() > 2 * self.waiters.len() + 16 {
                 let waiters = &self.waiters;
@@ -555,13 +557,13 @@ impl<W: Clone> WaitQueues<W> {
     /// Until when waiters for this resource follow no notifications, since those before were wrong.
     #[cfg(test)]
     pub(crate) fn cautious_until(&self, resource: &[u8]) -> Option<Instant> {
-        let concerns = |waiter: &&Waiter<W>| {
+        let concerns = |waiter: &&Queued<W>| {
             let names = waiter.request.kind.names().unwrap_or_default();
             *waiter.resource == *resource || names.iter().any(|name| **name == *resource)
         };
         let waiters = self.waiters.values().filter(concerns);
         let until = waiters.filter_map(|waiter| match &waiter.state {
-            State::Front(poller) => Some(poller.cautious_until()),
+            WaiterState::Front(poller) => Some(poller.cautious_until()),
             _ => None,
         });
         until.max()
@@ -570,7 +572,7 @@ impl<W: Clone> WaitQueues<W> {
     fn poller(&mut self, resource: &[u8]) -> Option<&mut Poller> {
         let front = self.front(resource)?;
         match &mut self.waiters.get_mut(&front)?.state {
-            State::Front(poller) => Some(poller),
+            WaiterState::Front(poller) => Some(poller),
             _ => None,
         }
     }
@@ -579,11 +581,11 @@ impl<W: Clone> WaitQueues<W> {
     fn promote(&mut self, resource: &[u8], now: Instant) {
         if let Some(front) = self.front(resource)
             && let Some(waiter) = self.waiters.get_mut(&front)
-            && let State::Queued = waiter.state
+            && let WaiterState::Queued = waiter.state
         {
             let queue = self.queues.get(resource);
             let held_here = queue.is_none_or(|queue| !queue.is_recently_contended(now));
-            waiter.state = State::Front(waiter.request.poller(held_here, now));
+            waiter.state = WaiterState::Front(waiter.request.poller(held_here, now));
         }
     }
 
@@ -621,7 +623,7 @@ impl<W: Clone> WaitQueues<W> {
         let (count, since) = queue
             .hand_offs
             .map_or((0, now), |row| (row.count, row.since));
-        let trying = matches!(&waiter.state, State::Front(poller) if poller.is_trying());
+        let trying = matches!(&waiter.state, WaiterState::Front(poller) if poller.is_trying());
         // A waiter that may give up without trying must not swallow the only notification.
         let may_give_up = waiter.takes_no_hand_off || waiter.is_over(now);
         if may_give_up
@@ -641,7 +643,7 @@ impl<W: Clone> WaitQueues<W> {
             until: now + request.ttl.duration().max(KEPT_IDLE),
         });
         let (ttl, label) = (request.ttl, request.label.clone());
-        waiter.state = State::HandedOff(None);
+        waiter.state = WaiterState::HandedOff(None);
         queue.waiters.pop_front();
         self.promote(resource, now);
         HandOff::To {
@@ -654,7 +656,7 @@ impl<W: Clone> WaitQueues<W> {
 
     /// The first try of this attempt is under way for a waiter.
     pub(crate) fn handed_off(&mut self, id: u64, attempt: Attempt) {
-        self.set_state(id, State::HandedOff(Some(attempt)));
+        self.set_state(id, WaiterState::HandedOff(Some(attempt)));
     }
 
     /// That try could not be made, so the waiter makes it itself.
@@ -781,7 +783,7 @@ impl<W: Clone> WaitQueues<W> {
     /// Whether a waiter needs subscriptions. If not, the subscriber of `node` ends.
     fn still_needed(&mut self, node: usize, now: Instant) -> bool {
         let needed = self.subscriptions.is_recently_needed(now)
-            || self.waiters.values().any(Waiter::is_enqueued);
+            || self.waiters.values().any(Queued::is_enqueued);
         if !needed {
             self.subscriptions.end(node);
         }
@@ -818,7 +820,10 @@ impl<W: Clone> WaitQueues<W> {
         if self.notify_front(resource, node) || !self.subscriptions.may_forward(now) {
             return None;
         }
-        let (channel, turn) = (self.subscriptions.channel()?, Turn::new(self.node_timeout));
+        let (channel, turn) = (
+            self.subscriptions.channel()?,
+            QueueTurn::new(self.node_timeout),
+        );
         let queue = self.queues.get(resource);
         let kind = queue.map_or(Kind::Plain, |queue| queue.kind.clone());
         let op = Op::dequeue((resource.clone(), kind), channel, turn, false).only_write(true);

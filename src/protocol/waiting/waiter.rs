@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::errors::error::NodeErrors;
 use crate::protocol::commands::kind::Kind;
-use crate::protocol::commands::queue::{Holder, QueueEntry, Turn};
+use crate::protocol::commands::queue::{KnownHolder, QueueEntry, QueueTurn};
 use crate::protocol::quorum::attempt::Attempt;
 use crate::protocol::waiting::poller::Poller;
 use crate::values::clock::Point;
@@ -14,17 +14,17 @@ use crate::values::quorum::Ttl;
 
 /// Why an attempt gave no lock.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
+pub(crate) enum WaitFailure {
     /// With the holder that a majority names.
-    Busy(Option<Holder>),
+    Busy(Option<KnownHolder>),
     TooSlow,
     Unavailable(NodeErrors),
 }
 
-impl Failure {
+impl WaitFailure {
     /// Waiting is of no use: without the nodes that refuse for good there is no quorum.
     pub(crate) fn is_hopeless(&self) -> bool {
-        matches!(self, Failure::Unavailable(nodes) if nodes.is_permanent())
+        matches!(self, WaitFailure::Unavailable(nodes) if nodes.is_permanent())
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct AcquireRequest {
     pub(crate) must_ask: bool,
     pub(crate) retry_delay: (Duration, Duration),
     /// Set if it is fair.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<QueueTurn>,
 }
 
 impl AcquireRequest {
@@ -56,7 +56,7 @@ impl AcquireRequest {
 /// The plain try that a thread made before it joined the queue.
 #[derive(Debug)]
 pub(crate) struct PlainTry {
-    pub(crate) failure: Failure,
+    pub(crate) failure: WaitFailure,
     /// Before the next try.
     pub(crate) pause: Duration,
     /// A thread of this process may hold the lock.
@@ -73,11 +73,11 @@ pub(crate) enum WaiterAction {
     /// A release has submitted the first try of this attempt for it.
     HandedOff(Attempt),
     /// Its wait is over, with this error: it leaves the queue.
-    GiveUp(Failure),
+    GiveUp(WaitFailure),
 }
 
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum WaiterState {
     Queued,
     Front(Poller),
     /// It is no longer in the queue. `None`: its try is being submitted.
@@ -85,13 +85,13 @@ pub(crate) enum State {
 }
 
 #[derive(Debug)]
-pub(crate) struct Waiter<W> {
+pub(crate) struct Queued<W> {
     pub(crate) resource: Arc<[u8]>,
     pub(crate) thread: W,
     pub(crate) request: AcquireRequest,
     pub(crate) arrived: Point,
-    pub(crate) state: State,
-    pub(crate) last_failure: Option<Failure>,
+    pub(crate) state: WaiterState,
+    pub(crate) last_failure: Option<WaitFailure>,
     /// It has not finished its first attempt, which it makes even if its wait is shorter than that.
     pub(crate) owed_an_attempt: bool,
     /// It asks its program first, or is about to leave.
@@ -100,13 +100,13 @@ pub(crate) struct Waiter<W> {
     pub(crate) is_hopeless: bool,
 }
 
-impl<W> Waiter<W> {
+impl<W> Queued<W> {
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.request.end.is_some_and(|end| end <= now)
     }
 
     /// It is at the front, and in the queues on the nodes.
     pub(crate) fn is_enqueued(&self) -> bool {
-        matches!(&self.state, State::Front(poller) if poller.is_enqueued())
+        matches!(&self.state, WaiterState::Front(poller) if poller.is_enqueued())
     }
 }

@@ -9,7 +9,7 @@ use crate::protocol::commands::sha1::sha1;
 use crate::protocol::mutants::{Mutant, mutant};
 
 /// A writer that waits.
-pub(super) struct Mark {
+pub(super) struct StoredMark {
     /// By the server's clock, in ms.
     since: i64,
     pub(super) writer: Vec<u8>,
@@ -203,7 +203,7 @@ impl Run<'_> {
         Ok(Answer::Bulk(denied.into_bytes()))
     }
 
-    pub(super) fn mark(&self, mark: &[u8]) -> Option<Mark> {
+    pub(super) fn mark(&self, mark: &[u8]) -> Option<StoredMark> {
         let Some(Value::Text(text)) = self.value(mark) else {
             return None;
         };
@@ -214,7 +214,7 @@ impl Run<'_> {
             !text.is_empty() && text.as_bytes().iter().all(digit)
         };
         let whole = is(since, u8::is_ascii_digit) && is(writer, u8::is_ascii_hexdigit);
-        Some(Mark {
+        Some(StoredMark {
             since: since.parse().ok().filter(|_| whole)?,
             writer: writer.into(),
             channel: channel.into(),
@@ -280,7 +280,7 @@ impl Run<'_> {
             return Ok(Answer::Int(1));
         }
         let since = self.now() - needed::<i64>(waited)?;
-        let is_later = |older: &Mark| older.since > since || older.writer == writer;
+        let is_later = |older: &StoredMark| older.since > since || older.writer == writer;
         if let Some(mark) = mark.filter(|_| life != b"0" && !me.is_empty())
             && (self.value(mark).is_none() || self.mark(mark).as_ref().is_some_and(is_later))
         {

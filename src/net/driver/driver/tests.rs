@@ -6,17 +6,17 @@ use crate::settings::into_node::IntoNodes;
 use crate::settings::options::Options;
 
 /// Of one node, at which nothing listens. An operation is under way, and this waits for the answer.
-fn waiting() -> (Driver, Arc<Waiter>) {
+fn waiting() -> (Driver, Arc<Caller>) {
     let node = "redis://127.0.0.1:1".into_nodes().unwrap();
     let driver = Driver::new(Nodes::new(node, &Options::default(), Observer::default()));
     let waiter = submit(&mut driver.nodes.state(), Op::ping());
     (driver, waiter)
 }
 
-fn leads(turn: Option<Turn>) -> Option<Box<Leader>> {
+fn leads(turn: Option<Signal>) -> Option<Box<Leader>> {
     match turn? {
-        Turn::Leads(leader) => Some(leader),
-        Turn::Answered(_) => None,
+        Signal::Leads(leader) => Some(leader),
+        Signal::Answered(_) => None,
     }
 }
 
@@ -32,10 +32,10 @@ fn lead_and_end(driver: &Driver) {
 /// The node's worker has tried to connect it, in vain: that ends operations.
 fn fail_to_connect(driver: &Driver) {
     let (mut state, now) = (driver.nodes.state(), clock::instant());
-    state.core.next(Role::Leader, now);
+    state.core.next(ThreadRole::Leader, now);
     state.core.input(0, Input::Started(Ok(())), now);
     state.core.connect_now();
-    let task = state.core.next(Role::Worker(0), now);
+    let task = state.core.next(ThreadRole::Worker(0), now);
     assert!(matches!(task, Next::Connect { .. }), "{task:?}");
     state
         .core
@@ -45,7 +45,7 @@ fn fail_to_connect(driver: &Driver) {
 #[test]
 fn one_thread_takes_the_lead_and_it_waits_for_an_answer() {
     let (driver, waiter) = waiting();
-    let answered = Waiter::new(None);
+    let answered = Caller::new(None);
     assert!(driver.take_lead(&answered, true).is_none());
     assert!(driver.nodes.is_lead_vacant());
     assert!(leads(driver.take_lead(&waiter, true)).is_some());
@@ -78,7 +78,7 @@ fn a_leader_that_ends_delivers_what_has_become_certain_meanwhile() {
         .nodes
         .leave_lead(&mut driver.nodes.state(), leader.unwrap());
     lead_and_end(&driver);
-    assert!(matches!(waiter.take_turn(), Some(Turn::Answered(_))));
+    assert!(matches!(waiter.take_turn(), Some(Signal::Answered(_))));
 }
 
 /// Nodes' workers make answers certain, too. While no thread leads, no thread delivers them.

@@ -201,7 +201,7 @@ fn a_wait_that_ends_says_why() {
                 }
             };
             match (down, failure) {
-                (false, Failure::Busy(Some(_))) | (true, Failure::Unavailable(_)) => {}
+                (false, WaitFailure::Busy(Some(_))) | (true, WaitFailure::Unavailable(_)) => {}
                 (_, failure) => panic!("{end}, {down}: {failure:?}"),
             }
         }

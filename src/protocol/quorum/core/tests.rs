@@ -4,8 +4,8 @@ use super::*;
 use crate::proof::fixtures::{MS, key, ttl};
 use crate::protocol::commands::script::{Key, Notify};
 use crate::protocol::commands::scripts::{EXTEND, RELEASE};
-use crate::protocol::node::address::{Found, Word};
-use crate::protocol::node::event::Event;
+use crate::protocol::node::address::{FoundMaster, LastWord};
+use crate::protocol::node::event::NodeEvent;
 use crate::protocol::quorum::operation::Outcome;
 use crate::values::clock;
 use crate::values::prefix::Prefix;
@@ -51,7 +51,7 @@ impl World {
     /// What the leader should do, once each node that needs a worker has one.
     fn next(&mut self) -> Next {
         loop {
-            match self.core.next(Role::Leader, self.now) {
+            match self.core.next(ThreadRole::Leader, self.now) {
                 Next::StartWorker { node } | Next::HandOver { node } => {
                     self.core.input(node, Input::Started(Ok(())), self.now);
                 }
@@ -81,7 +81,7 @@ impl World {
 
     fn begins_to_connect(&mut self, node: usize) {
         self.next();
-        let task = self.core.next(Role::Worker(node), self.now);
+        let task = self.core.next(ThreadRole::Worker(node), self.now);
         assert!(matches!(task, Next::Connect { .. }), "{task:?}");
     }
 
@@ -96,7 +96,7 @@ impl World {
             ..Handshake::default()
         });
         if self.core.connected(node, handshake, self.now) {
-            let tasks = [(); 2].map(|()| self.core.next(Role::Worker(node), self.now));
+            let tasks = [(); 2].map(|()| self.core.next(ThreadRole::Worker(node), self.now));
             assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
         }
     }
@@ -159,7 +159,7 @@ fn a_replica_is_left_at_once_and_tried_again_after_pauses_that_no_operation_shor
     for _ in 0..10 {
         world.acquire();
         world.next();
-        let task = world.core.next(Role::Worker(0), world.now);
+        let task = world.core.next(ThreadRole::Worker(0), world.now);
         assert!(matches!(task, Next::Wait { .. }), "{task:?}");
     }
     world.now += 1000 * MS;
@@ -274,7 +274,8 @@ fn nothing_is_logged_of_the_undo_of_an_acquire_that_a_server_refused() {
     assert!(undo.contains("EVALSHA"), "{undo}");
     let (_, for_good) = world.failure().unwrap();
     assert!(for_good);
-    let notice = |(_, event, _): &(usize, Event, Instant)| matches!(event, Event::Notice(..));
+    let notice =
+        |(_, event, _): &(usize, NodeEvent, Instant)| matches!(event, NodeEvent::Notice(..));
     assert!(!world.core.events.take().iter().any(notice));
 }
 
@@ -309,7 +310,7 @@ fn what_prolongs_a_lock_is_not_written_behind_what_ends_it() {
 /// A connection to a server that a directory has named, and the time since that was asked.
 fn found_before(since: Duration) -> World {
     let mut world = World::new();
-    let found = Found {
+    let found = FoundMaster {
         address: "m at h:1".into(),
         at: world.now,
     };
@@ -320,7 +321,7 @@ fn found_before(since: Duration) -> World {
         ..Handshake::default()
     };
     assert!(world.core.connected(0, Ok(handshake), world.now));
-    let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+    let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
     assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
     world.now += since;
     world
@@ -363,7 +364,7 @@ fn an_acquire_is_sent_to_an_address_that_the_directory_has_confirmed_lately() {
             // It is time that the acquire has for its answer.
             let asked = world.now;
             world.now += 40 * MS;
-            let answer = Some(Word {
+            let answer = Some(LastWord {
                 answer: Ok(()),
                 at: asked,
             });
@@ -412,12 +413,12 @@ fn another_address_ends_the_connection() {
     world.acquire();
     assert!(matches!(next_but_reads(&mut world), Next::Ask { .. }));
     let asked = world.now;
-    let answer = Some(Word {
+    let answer = Some(LastWord {
         answer: Err(Cause::Moved("h:2".into())),
         at: asked,
     });
     world.input(Input::Confirmed { asked, answer });
-    let next = world.core.next(Role::Leader, world.now);
+    let next = world.core.next(ThreadRole::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     assert!(world.sent.is_empty());
 }
@@ -434,12 +435,12 @@ fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
             ..Handshake::default()
         };
         assert!(world.core.connected(0, Ok(handshake), world.now));
-        let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
         assert!(matches!(tasks, [Next::Adopt { .. }, Next::Reconnected]));
         let op = Op::new(Action::Release(Notify::None), key(b"a"));
         world.core.submit(op, 0, world.now);
         world.answers(b":1\r\n");
-        let next = world.core.next(Role::Confirmer, world.now);
+        let next = world.core.next(ThreadRole::Confirmer, world.now);
         assert_eq!(matches!(next, Next::Wait { .. }), stays, "{next:?}");
     }
 }
@@ -449,8 +450,8 @@ fn what_confirms_releases_to_a_server_of_a_cluster_stays_for_the_next_one() {
 fn a_thread_that_has_panicked_is_replaced() {
     let mut world = World::new();
     world.begin_to_connect();
-    world.core.deserted(Role::Worker(0), world.now);
-    let next = world.core.next(Role::Leader, world.now);
+    world.core.deserted(ThreadRole::Worker(0), world.now);
+    let next = world.core.next(ThreadRole::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     // What was written is not known any more.
     let mut world = World::new();
@@ -459,10 +460,10 @@ fn a_thread_that_has_panicked_is_replaced() {
     world.acquire();
     assert!(matches!(next_but_reads(&mut world), Next::Send { .. }));
     world.output();
-    world.core.deserted(Role::Leader, world.now);
+    world.core.deserted(ThreadRole::Leader, world.now);
     let (_, answer) = world.core.answers.pop().unwrap();
     assert!(matches!(answer.outcome, Outcome::Unavailable { .. }));
-    let next = world.core.next(Role::Leader, world.now);
+    let next = world.core.next(ThreadRole::Leader, world.now);
     assert!(matches!(next, Next::StartWorker { node: 0 }), "{next:?}");
     // Its releases are still to be confirmed.
     let mut world = World::new();
@@ -475,7 +476,7 @@ fn a_thread_that_has_panicked_is_replaced() {
     for _ in 0..2 {
         let leader = [(); 2].map(|()| next_but_reads(&mut world));
         assert!(matches!(leader, [Next::StartConfirmer, Next::Finished]));
-        world.core.deserted(Role::Confirmer, world.now);
+        world.core.deserted(ThreadRole::Confirmer, world.now);
     }
 }
 
@@ -533,7 +534,7 @@ fn what_a_node_refuses_for_now_is_sent_again_without_an_operation() {
     assert!(matches!(next_but_reads(&mut world), Next::StartConfirmer));
     let (mut pauses, mut sent) = (Vec::new(), 0);
     loop {
-        match world.core.next(Role::Confirmer, world.now) {
+        match world.core.next(ThreadRole::Confirmer, world.now) {
             Next::Wait { until } => {
                 pauses.push(until - world.now);
                 world.now = until;
@@ -610,7 +611,7 @@ fn a_node_that_was_away_is_sent_the_rest_of_a_shortening() {
             ..Handshake::default()
         };
         assert!(world.core.connected(0, Ok(handshake), world.now));
-        let tasks = [(); 2].map(|()| world.core.next(Role::Worker(0), world.now));
+        let tasks = [(); 2].map(|()| world.core.next(ThreadRole::Worker(0), world.now));
         assert!(
             matches!(tasks, [Next::Adopt { .. }, Next::Send { .. }]),
             "{tasks:?}"

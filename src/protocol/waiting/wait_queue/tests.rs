@@ -34,7 +34,7 @@ struct World {
 
 fn busy() -> PlainTry {
     PlainTry {
-        failure: Failure::Busy(None),
+        failure: WaitFailure::Busy(None),
         pause: MS,
         held_here: true,
     }
@@ -144,7 +144,7 @@ fn a_process_without_waiters_does_not_notify_itself() {
     world.pass(50 * MS);
     world.step(waiter, false);
     assert_eq!(notifies(&mut world), Some(Notify::First), "it is trying");
-    let failure = (Failure::Busy(None), MS);
+    let failure = (WaitFailure::Busy(None), MS);
     world
         .queues
         .failed(waiter, failure, &Rejection::default(), world.now.mono);
@@ -180,7 +180,7 @@ fn there_is_no_hand_off_while_the_front_tries_or_after_its_end() {
     assert!(matches!(world.step(front, false), WaiterAction::Try(None)));
     assert_eq!(world.release(), None);
     let rejection = Rejection::default();
-    let failure = (Failure::Busy(None), MS);
+    let failure = (WaitFailure::Busy(None), MS);
     world
         .queues
         .failed(front, failure, &rejection, world.now.mono);
@@ -188,7 +188,7 @@ fn there_is_no_hand_off_while_the_front_tries_or_after_its_end() {
     assert_eq!(world.release(), None);
     assert!(matches!(
         world.step(front, false),
-        WaiterAction::GiveUp(Failure::Busy(_))
+        WaiterAction::GiveUp(WaitFailure::Busy(_))
     ));
 }
 
@@ -228,7 +228,7 @@ fn a_waiter_whose_hand_off_failed_is_first_again() {
     let mut world = world();
     let [first, second] = [0, 1].map(|thread| world.join(thread, None));
     assert_eq!(world.release(), Some((first, 0)));
-    let (rejection, failure) = (Rejection::default(), (Failure::Busy(None), MS));
+    let (rejection, failure) = (Rejection::default(), (WaitFailure::Busy(None), MS));
     world
         .queues
         .failed(first, failure, &rejection, world.now.mono);
@@ -259,7 +259,7 @@ fn subscriptions_are_made_only_for_other_processes_and_end_a_second_later() {
     ));
     assert!(!world.must_forward(NAME));
     let rejection = Rejection::default();
-    let failure = (Failure::Busy(None), MS);
+    let failure = (WaitFailure::Busy(None), MS);
     world
         .queues
         .failed(waiter, failure, &rejection, world.now.mono);
@@ -296,7 +296,7 @@ fn a_waiter_that_never_tried_gets_the_last_error_of_its_queue() {
     let front = world.join(0, None);
     let second = world.join(1, Some(10 * MS));
     assert!(matches!(world.step(front, false), WaiterAction::Try(_)));
-    let (rejection, failure) = (Rejection::default(), (Failure::TooSlow, MS));
+    let (rejection, failure) = (Rejection::default(), (WaitFailure::TooSlow, MS));
     world
         .queues
         .failed(front, failure, &rejection, world.now.mono);
@@ -306,12 +306,12 @@ fn a_waiter_that_never_tried_gets_the_last_error_of_its_queue() {
     world.pass(10 * MS);
     assert!(matches!(
         world.step(third, false),
-        WaiterAction::GiveUp(Failure::TooSlow)
+        WaiterAction::GiveUp(WaitFailure::TooSlow)
     ));
     assert!(
         matches!(
             world.step(second, false),
-            WaiterAction::GiveUp(Failure::Busy(_))
+            WaiterAction::GiveUp(WaitFailure::Busy(_))
         ),
         "it has tried"
     );
@@ -322,7 +322,7 @@ fn a_waiter_that_never_tried_gets_the_last_error_of_its_queue() {
 impl World {
     fn join_fair(&mut self, thread: u32, wait: Option<Duration>) -> u64 {
         let request = AcquireRequest {
-            turn: Some(Turn::new(50 * MS)),
+            turn: Some(QueueTurn::new(50 * MS)),
             ..self.request(wait)
         };
         self.queues
@@ -330,7 +330,7 @@ impl World {
     }
 
     fn denied(&mut self, waiter: u64, rejection: &Rejection) {
-        let failure = (Failure::Busy(None), 50 * MS);
+        let failure = (WaitFailure::Busy(None), 50 * MS);
         self.queues
             .failed(waiter, failure, rejection, self.now.mono);
     }
@@ -367,7 +367,7 @@ fn a_fair_waiter_tries_once_however_short_its_wait_is_and_again_after_a_split_vo
     let late = world.join_fair(2, Some(Duration::ZERO));
     assert!(matches!(
         world.step(late, false),
-        WaiterAction::GiveUp(Failure::Busy(_))
+        WaiterAction::GiveUp(WaitFailure::Busy(_))
     ));
     world.give_up(late);
     world.pass(MS);
@@ -398,9 +398,9 @@ fn a_fair_entry_on_the_nodes_is_not_left_to_a_later_waiter() {
 
 // ---- nodes that refuse for good
 
-fn refused(permanent: bool) -> Failure {
+fn refused(permanent: bool) -> WaitFailure {
     let errors = NodeErrors::new(Vec::new(), None);
-    Failure::Unavailable(match permanent {
+    WaitFailure::Unavailable(match permanent {
         true => errors.for_good(),
         false => errors,
     })
@@ -526,9 +526,9 @@ fn a_waiter_that_gives_up_says_when_its_holders_time_is_over() {
             remarks: infos.clone().into(),
             ..Rejection::default()
         };
-        let (failure, now) = ((Failure::Busy(None), MS), world.now.mono);
+        let (failure, now) = ((WaitFailure::Busy(None), MS), world.now.mono);
         world.queues.failed(waiter, failure, &rejection, now);
-        let Failure::Busy(holder) = world.queues.failure(waiter) else {
+        let WaitFailure::Busy(holder) = world.queues.failure(waiter) else {
             panic!("it was denied");
         };
         let label = holder.as_ref().and_then(|holder| holder.label.clone());
