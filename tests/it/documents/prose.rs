@@ -596,7 +596,7 @@ fn each_room_lists_its_files() {
         rooms += 1;
         let head: String = text
             .lines()
-            .filter(|line| line.starts_with("//!"))
+            .filter(|line| line.starts_with("//"))
             .collect();
         for path in entries.iter().map(fs::DirEntry::path) {
             let is_module =
